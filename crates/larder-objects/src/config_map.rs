@@ -1,0 +1,112 @@
+//! ConfigMaps.
+
+use std::{collections::BTreeMap, fmt};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::{Kind, Object, ObjectMeta};
+
+/// A `v1` ConfigMap, without the metadata that no consumer on a node reads.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConfigMap {
+    /// Name, identity and version.
+    pub metadata: ObjectMeta,
+    /// Text values by key, sorted.
+    #[serde(deserialize_with = "null_as_default")]
+    pub data: BTreeMap<String, String>,
+    /// Binary values by key, sorted; not in the environment.
+    #[serde(deserialize_with = "binary_data")]
+    pub binary_data: BTreeMap<String, Vec<u8>>,
+    /// Whether `data` and `binary_data` are final.
+    #[serde(deserialize_with = "null_as_default")]
+    pub immutable: bool,
+}
+
+impl Object for ConfigMap {
+    const KIND: Kind = Kind::ConfigMap;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn is_immutable(&self) -> bool {
+        self.immutable
+    }
+}
+
+/// Shows names and sizes; values stay out of logs.
+impl fmt::Debug for ConfigMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.data.iter().map(|(key, value)| (key, value.len()));
+        let binary = self
+            .binary_data
+            .iter()
+            .map(|(key, value)| (key, value.len()));
+        f.debug_struct("ConfigMap")
+            .field("metadata", &self.metadata)
+            .field("bytes", &text.chain(binary).collect::<BTreeMap<_, _>>())
+            .field("immutable", &self.immutable)
+            .finish()
+    }
+}
+
+/// `null` for a field stands for its absence, as everywhere in the API.
+pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn binary_data<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
+    null_as_default::<D, BTreeMap<String, String>>(deserializer)?
+        .into_iter()
+        .map(|(key, text)| match BASE64.decode(&text) {
+            Ok(bytes) => Ok((key, bytes)),
+            Err(_) => Err(D::Error::custom("value is not base64")),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes_text_binary_and_identity() {
+        let map = ConfigMap::from_json(
+            br#"{"metadata":{"namespace":"n","name":"a","uid":"u","resourceVersion":"7","managedFields":[{"x":1}]},
+                "data":{"k":"v"},"binaryData":{"b":"3sr+"},"immutable":true}"#,
+        )
+        .unwrap();
+        assert_eq!(map.metadata.key().to_string(), "n/a");
+        assert_eq!(map.metadata.resource_version.number(), 7);
+        assert_eq!(map.data["k"], "v");
+        assert_eq!(map.binary_data["b"], [0xde, 0xca, 0xfe]);
+        assert!(map.is_immutable());
+    }
+
+    #[test]
+    fn null_fields_stand_for_absent_ones() {
+        let map = ConfigMap::from_json(
+            br#"{"metadata":{"name":"a"},"data":null,"binaryData":null,"immutable":null}"#,
+        )
+        .unwrap();
+        assert!(map.data.is_empty() && map.binary_data.is_empty() && !map.immutable);
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused_without_quoting_it() {
+        let error = ConfigMap::from_json(br#"{"data":{"k":{"v":"hunter2"}}}"#).unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot decode ConfigMap"),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("hunter2"));
+    }
+}

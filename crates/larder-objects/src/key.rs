@@ -1,0 +1,32 @@
+//! The name of an object within a kind.
+
+use std::fmt;
+
+use smol_str::SmolStr;
+
+/// Namespace and name of an object; the kind is known from the context.
+///
+/// Displays as `namespace/name`. Cloning is cheap.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Namespace; empty for objects of cluster scope.
+    pub namespace: SmolStr,
+    /// Name, never empty.
+    pub name: SmolStr,
+}
+
+impl ObjectKey {
+    /// The key of `name` in `namespace`.
+    pub fn new(namespace: impl Into<SmolStr>, name: impl Into<SmolStr>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,17 @@
+//! ConfigMaps and Secrets as larder holds them, and what the API server does to an object before anybody else sees it.
+//!
+//! This crate is the vocabulary that the others share. It knows no network, no disk layout and no clock.
+//!
+//! Invariants:
+//! 1. Secret bytes are zeroised when dropped, and neither `Debug` nor an error of this crate shows any of them.
+//! 2. An object is decoded in full or refused; a field of the wrong type never becomes an empty one.
+
+mod config_map;
+mod key;
+mod object;
+mod secret;
+
+pub use config_map::ConfigMap;
+pub use key::ObjectKey;
+pub use object::{DecodeError, Kind, Object, ObjectMeta, ResourceVersion};
+pub use secret::{Secret, SecretBytes};

@@ -1,0 +1,173 @@
+//! What ConfigMaps and Secrets have in common.
+
+use std::{fmt, fmt::Debug};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use smol_str::SmolStr;
+
+use crate::ObjectKey;
+
+/// The two kinds that larder delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `ConfigMap` of `v1`.
+    ConfigMap,
+    /// `Secret` of `v1`.
+    Secret,
+}
+
+impl Kind {
+    /// The kind as it stands in a manifest: `ConfigMap`, `Secret`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// The resource of a request path: `configmaps`, `secrets`.
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configmaps",
+            Self::Secret => "secrets",
+        }
+    }
+
+    /// The resource in the singular, as the kubelet's error texts have it: `configmap`, `secret`.
+    pub const fn singular(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configmap",
+            Self::Secret => "secret",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A ConfigMap or a Secret: what the generic managers and stores need to know of it.
+pub trait Object: DeserializeOwned + Debug + Send + Sync + 'static {
+    /// Which of the two it is.
+    const KIND: Kind;
+
+    /// Name, identity and version.
+    fn metadata(&self) -> &ObjectMeta;
+
+    /// Whether the object is marked `immutable: true`: its data is final until it is deleted.
+    fn is_immutable(&self) -> bool;
+
+    /// Decodes the JSON form of one object.
+    ///
+    /// # Errors
+    ///
+    /// Malformed JSON or a field of the wrong type. The error tells the place and never the content.
+    fn from_json(json: &[u8]) -> Result<Self, DecodeError> {
+        serde_json::from_slice(json).map_err(|error| DecodeError::new(Self::KIND, &error))
+    }
+}
+
+/// An answer that is not an object of the expected kind.
+///
+/// Carries the place only: the text of a JSON error quotes the value it stumbled over, which may be a Secret's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot decode {kind}: {problem} at line {line} column {column}")]
+pub struct DecodeError {
+    /// The expected kind.
+    pub kind: Kind,
+    /// Line in the JSON text, from 1.
+    pub line: usize,
+    /// Column in the JSON text, from 1.
+    pub column: usize,
+    problem: &'static str,
+}
+
+impl DecodeError {
+    fn new(kind: Kind, error: &serde_json::Error) -> Self {
+        Self {
+            kind,
+            line: error.line(),
+            column: error.column(),
+            problem: match error.classify() {
+                serde_json::error::Category::Io => "read error",
+                serde_json::error::Category::Syntax => "malformed JSON",
+                serde_json::error::Category::Data => "a field has the wrong type or value",
+                serde_json::error::Category::Eof => "truncated JSON",
+            },
+        }
+    }
+}
+
+/// The part of `metadata` that larder keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectMeta {
+    /// Namespace of the object.
+    pub namespace: SmolStr,
+    /// Name of the object.
+    pub name: SmolStr,
+    /// Identity of this incarnation of the name; empty when the object never was at an API server.
+    pub uid: SmolStr,
+    /// Version of this state of the object.
+    pub resource_version: ResourceVersion,
+}
+
+impl ObjectMeta {
+    /// Namespace and name.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// `metadata.resourceVersion`: the API server's text, compared by its numeric value.
+///
+/// Kubernetes 1.35 promises that versions of one resource type are decimal numbers that grow; the kubelet compares them
+/// as unsigned 64-bit numbers and takes an empty or unparsable one for 0 (kubelet 1.36,
+/// `pkg/kubelet/util/manager/cache_based_manager.go`).
+#[derive(Clone, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(transparent)]
+pub struct ResourceVersion(SmolStr);
+
+impl ResourceVersion {
+    /// The version that `text` denotes.
+    pub fn new(text: impl Into<SmolStr>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text as the API server gave it; empty when unknown.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The number that comparisons use; 0 for an empty or unparsable text.
+    pub fn number(&self) -> u64 {
+        self.0.parse().unwrap_or(0)
+    }
+
+    /// Whether this version is older than `other`.
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        self.number() < other.number()
+    }
+}
+
+impl Debug for ResourceVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResourceVersion({})", self.0)
+    }
+}
+
+impl fmt::Display for ResourceVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,139 @@
+//! Secrets: decoded by us, because the types of k8s-openapi derive `Debug` and keep their bytes in freed memory.
+
+use std::{collections::BTreeMap, fmt, ops::Deref};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use serde::{Deserialize, Deserializer, de};
+use smol_str::SmolStr;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{Kind, Object, ObjectMeta, config_map::null_as_default};
+
+/// A `v1` Secret, without the metadata that no consumer on a node reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Secret {
+    /// Name, identity and version.
+    pub metadata: ObjectMeta,
+    /// Values by key, sorted, already decoded from base64.
+    #[serde(deserialize_with = "null_as_default")]
+    pub data: BTreeMap<String, SecretBytes>,
+    /// `type`, for instance `kubernetes.io/tls`.
+    #[serde(rename = "type", deserialize_with = "null_as_default")]
+    pub type_: SmolStr,
+    /// Whether `data` is final.
+    #[serde(deserialize_with = "null_as_default")]
+    pub immutable: bool,
+}
+
+impl Object for Secret {
+    const KIND: Kind = Kind::Secret;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn is_immutable(&self) -> bool {
+        self.immutable
+    }
+}
+
+/// Bytes that must not leak: zeroised on drop, and `Debug` tells the length only.
+#[derive(Clone, Default, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct SecretBytes(Vec<u8>);
+
+impl SecretBytes {
+    /// Takes `bytes` over; the caller keeps no copy.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Deref for SecretBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes>", self.0.len())
+    }
+}
+
+/// Reads standard base64, as the API has it.
+impl<'de> Deserialize<'de> for SecretBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = SecretBytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("base64 text")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<SecretBytes, E> {
+                // Exactly sized up front: growing would leave a copy behind in freed memory.
+                let mut bytes = SecretBytes(vec![0; base64::decoded_len_estimate(text.len())]);
+                match BASE64.decode_slice(text, &mut bytes.0) {
+                    Ok(length) => {
+                        bytes.0.truncate(length);
+                        Ok(bytes)
+                    }
+                    Err(_) => Err(E::custom("value is not base64")),
+                }
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<SecretBytes, E> {
+                Ok(SecretBytes::default())
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes_base64_and_keeps_the_type() {
+        let secret = Secret::from_json(
+            br#"{"metadata":{"name":"s"},"type":"Opaque","data":{"p":"aHVudGVyMg==","e":""}}"#,
+        )
+        .unwrap();
+        assert_eq!(&*secret.data["p"], b"hunter2");
+        assert_eq!(&*secret.data["e"], b"");
+        assert_eq!(secret.type_, "Opaque");
+    }
+
+    #[test]
+    fn debug_shows_lengths_and_no_bytes() {
+        let secret = Secret::from_json(br#"{"data":{"p":"aHVudGVyMg=="}}"#).unwrap();
+        let shown = format!("{secret:?}");
+        assert!(shown.contains("<7 bytes>"), "{shown}");
+        assert!(
+            !shown.contains("hunter2") && !shown.contains("aHVudGVy"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn errors_do_not_quote_the_value() {
+        for json in [
+            r#"{"data":{"p":"not base64: hunter2!"}}"#,
+            r#"{"data":"hunter2"}"#,
+            r#"{"data":{"p":"aHVudGVyMg=="#,
+        ] {
+            let error = Secret::from_json(json.as_bytes()).unwrap_err().to_string();
+            assert!(
+                !error.contains("hunter2") && !error.contains("aHVud"),
+                "{error}"
+            );
+        }
+    }
+}

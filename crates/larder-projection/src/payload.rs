@@ -1,0 +1,222 @@
+//! The payload of a volume: which files it shall hold.
+//!
+//! Invariant: a [`VolumePath`] is relative, clean, and neither leaves the volume nor touches the names that the atomic writer
+//! reserves for itself. Whoever holds one need not check again (P4).
+
+use std::{borrow::Cow, collections::BTreeMap, fmt, ops::Deref};
+
+use larder_objects::SecretBytes;
+
+/// All files of one volume. Sorted, so that every pass treats them in the same order.
+pub type Payload<'a> = BTreeMap<VolumePath, File<'a>>;
+
+/// One file of a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File<'a> {
+    /// Content.
+    pub data: FileData<'a>,
+    /// Permission bits, 0 to 0777, applied whatever the umask.
+    pub mode: u32,
+    /// User that owns the file and its link; `None` leaves root (or whoever runs larder).
+    pub owner: Option<u32>,
+}
+
+/// Content of a file: borrowed from an object, or made for this file and then zeroised on drop.
+#[derive(Clone)]
+pub enum FileData<'a> {
+    /// Bytes of a ConfigMap or a Secret.
+    Borrowed(&'a [u8]),
+    /// Bytes computed for this file: a token, a label list.
+    Owned(SecretBytes),
+}
+
+impl Deref for FileData<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for FileData<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for FileData<'_> {}
+
+impl fmt::Debug for FileData<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes>", self.len())
+    }
+}
+
+/// Path of a file relative to its volume, checked and clean: `a/b`, never `a//b`, `../a`, `/a` or `..data/a`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumePath(String);
+
+/// Longest path that Linux takes, in bytes.
+const MAX_PATH: usize = 4096;
+/// Longest element of a path, in bytes.
+const MAX_ELEMENT: usize = 255;
+
+impl VolumePath {
+    /// Checks `path` and cleans it.
+    ///
+    /// The rules and texts are those of kubelet 1.36, `pkg/volume/util/atomic_writer.go`. On purpose stricter in one point: the
+    /// last two rules hold for the clean path as well, so that `./..data` does not slip through.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that `path` breaks.
+    pub fn parse(path: &str) -> Result<Self, PathError> {
+        if path.is_empty() {
+            return Err(PathError::Empty);
+        }
+        if path.starts_with('/') {
+            return Err(PathError::Absolute(path.to_owned()));
+        }
+        if path.len() > MAX_PATH {
+            return Err(PathError::TooLong);
+        }
+        for element in path.split('/') {
+            if element == ".." {
+                return Err(PathError::Parent(path.to_owned()));
+            }
+            if element.len() > MAX_ELEMENT {
+                return Err(PathError::ElementTooLong);
+            }
+        }
+        if path.contains('\0') {
+            return Err(PathError::Nul);
+        }
+        let clean = clean(path);
+        if clean.is_empty() {
+            return Err(PathError::Volume(path.to_owned()));
+        }
+        if path.starts_with("..") || clean.starts_with("..") {
+            return Err(PathError::Reserved(path.to_owned()));
+        }
+        Ok(Self(clean.into_owned()))
+    }
+
+    /// The clean path.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The elements from the root of the volume down; never none.
+    pub fn elements(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/')
+    }
+
+    /// The first element: the name of the link in the root of the volume.
+    pub fn first(&self) -> &str {
+        self.elements().next().expect("a checked path is not empty")
+    }
+}
+
+impl fmt::Display for VolumePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Drops empty and `.` elements; `..` is refused before.
+fn clean(path: &str) -> Cow<'_, str> {
+    let dirty = |element: &str| element.is_empty() || element == ".";
+    if path.split('/').any(dirty) {
+        let kept: Vec<_> = path.split('/').filter(|element| !dirty(element)).collect();
+        Cow::Owned(kept.join("/"))
+    } else {
+        Cow::Borrowed(path)
+    }
+}
+
+/// Why a path cannot be a file of a volume. The texts are the kubelet's where it has the rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// Nothing there.
+    #[error("invalid path: must not be empty: \"\"")]
+    Empty,
+    /// Begins with `/`.
+    #[error("invalid path: must be relative path: {0}")]
+    Absolute(String),
+    /// More than 4096 bytes.
+    #[error("invalid path: must be less than or equal to 4096 characters")]
+    TooLong,
+    /// An element is `..`.
+    #[error("invalid path: must not contain '..': {0}")]
+    Parent(String),
+    /// An element has more than 255 bytes.
+    #[error("invalid path: filenames must be less than or equal to 255 characters")]
+    ElementTooLong,
+    /// The first element begins with `..`, which is reserved for the atomic writer.
+    #[error("invalid path: must not start with '..': {0}")]
+    Reserved(String),
+    /// Names the volume itself, not a file in it. (The kubelet fails later, when it opens the file.)
+    #[error("invalid path: must name a file: {0}")]
+    Volume(String),
+    /// A NUL byte cannot be part of a file name.
+    #[error("invalid path: must not contain a NUL byte")]
+    Nul,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn well_behaved_paths_pass_and_hostile_ones_do_not() {
+        // projection 2
+        assert!(VolumePath::parse("i/am/well/behaved.txt").is_ok());
+        assert_eq!(
+            VolumePath::parse(&"a".repeat(4097)),
+            Err(PathError::TooLong)
+        );
+        assert_eq!(
+            VolumePath::parse(&"a".repeat(256)),
+            Err(PathError::ElementTooLong)
+        );
+        for path in [
+            "/dev/null",
+            "..sneaky.txt",
+            "hello/../etc/x",
+            "",
+            "...",
+            ".",
+            "a\0b",
+        ] {
+            assert!(VolumePath::parse(path).is_err(), "{path:?}");
+        }
+        for path in [".hidden", "a/..b"] {
+            assert_eq!(VolumePath::parse(path).unwrap().as_str(), path);
+        }
+    }
+
+    #[test]
+    fn paths_are_cleaned() {
+        // projection 3
+        assert_eq!(VolumePath::parse("foo////bar").unwrap().as_str(), "foo/bar");
+        assert_eq!(VolumePath::parse("./x").unwrap().as_str(), "x");
+        assert_eq!(VolumePath::parse("a/").unwrap().as_str(), "a");
+        assert_eq!(VolumePath::parse("foo/bar").unwrap().first(), "foo");
+    }
+
+    #[test]
+    fn cleaning_does_not_uncover_a_reserved_name() {
+        assert!(matches!(
+            VolumePath::parse("./..data_tmp"),
+            Err(PathError::Reserved(_))
+        ));
+        assert!(matches!(
+            VolumePath::parse(".//..x/y"),
+            Err(PathError::Reserved(_))
+        ));
+    }
+}
