@@ -1,1 +1,3 @@
-//! Placeholder while the crate is laid out.
+//! ConfigMap and Secret managers, pod manager and pod sources of a Kubernetes node agent.
+
+pub mod references;
