@@ -1,3 +1,4 @@
 //! ConfigMap and Secret managers, pod manager and pod sources of a Kubernetes node agent.
 
+pub mod pods;
 pub mod references;

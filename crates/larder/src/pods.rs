@@ -1,0 +1,22 @@
+//! The pods of the node: where they come from, what they are called, and which are here now.
+//!
+//! ```text
+//!  ApiSource ──┐
+//!  FileSource ─┼─► PodMerge ── PodUpdate ─► the agent ─► PodManager ─► readers
+//!  HttpSource ─┘   per source  ADD, UPDATE,   │
+//!                              REMOVE …       └─► MirrorClient: the API server's copies of static pods
+//! ```
+//!
+//! The [`PodManager`] stands by itself. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`; where we differ, the module says why.
+
+pub mod identity;
+mod manager;
+mod merge;
+#[cfg(test)]
+mod testing;
+
+pub use identity::{FullName, FullNameError, MirrorPodUid, PodSource, PodUid, ResolvedPodUid};
+pub use manager::{
+    PodAndMirrorPod, PodCounts, PodManager, Pods, PodsAndMirrorPods, UidTranslations,
+};
+pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};

@@ -1,0 +1,312 @@
+//! From what the sources report to what the node shall do: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
+//!
+//! Contract: kubelet 1.36, `pkg/kubelet/config/config.go`. Pure: no clock, no channel. We differ where it is weak:
+//! - A source may report one pod instead of all its pods; the cost is then that of one pod, not of the node.
+//! - What is handed on is the new object in full, resource version and owners included. The kubelet patches some fields of the
+//!   object it saw first. So a change outside of what the kubelet compares is a RECONCILE too, where the kubelet drops it.
+//! - Two pods of one source with one UID are reported like two with one full name.
+//!
+//! Invariants:
+//! 1. Sources never see each other's pods.
+//! 2. Within a source, full names and UIDs are unique; the pod that came first keeps them.
+//! 3. Every pod handed on carries its source, and the time of its first sight under its UID.
+//! 4. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and nothing may be removed for good.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    mem,
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+use super::identity::{
+    CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, PodSource, PodUid, annotation,
+    set_annotation,
+};
+
+/// What a source has to say about its pods.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourcePods {
+    /// These are all of them.
+    All(Vec<Pod>),
+    /// This one is new, or replaces the one with its full name.
+    One(Box<Pod>),
+    /// The one with this full name and UID is gone.
+    Gone(FullName, PodUid),
+}
+
+/// What the node shall do with some pods. The order is the one in which the operations of one message are to be handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// They are gone from the source. The pods are as last seen.
+    Remove,
+    /// They are new in the source. With no pods, and only as the first word of a source, it says that the source is there.
+    Add,
+    /// What makes them what they are has changed: spec, labels, annotations, deletion.
+    Update,
+    /// As UPDATE, and they are to end: they have a deletion timestamp.
+    Delete,
+    /// Only what others observed of them has changed: their status, owners, resource version.
+    Reconcile,
+}
+
+/// One operation on some pods of one source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodUpdate {
+    /// What to do.
+    pub operation: Operation,
+    /// Where the pods come from.
+    pub source: PodSource,
+    /// The pods, in the order in which the source named them.
+    pub pods: Vec<Arc<Pod>>,
+}
+
+/// A pod that was dropped because another of its source has its full name or UID. Text of the kubelet's event `FailedValidation`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "pod {full_name} of source {source_of_both} is ignored: a pod with its {what} is there already"
+)]
+pub struct DuplicatePod {
+    /// The pod that is ignored.
+    pub full_name: FullName,
+    /// The source that names both.
+    pub source_of_both: PodSource,
+    /// `full name` or `UID`.
+    pub what: &'static str,
+}
+
+/// What came of one report of a source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Merged {
+    /// To be handled in this order; none is empty but the ADD that announces a source without pods.
+    pub updates: Vec<PodUpdate>,
+    /// Pods that the source should not have named.
+    pub duplicates: Vec<DuplicatePod>,
+}
+
+/// What the sources have reported so far.
+#[derive(Debug)]
+pub struct PodMerge {
+    expected: BTreeSet<PodSource>,
+    sources: BTreeMap<PodSource, SourceState>,
+}
+
+#[derive(Debug, Default)]
+struct SourceState {
+    /// Whether the source has named all its pods at least once.
+    seen: bool,
+    by_uid: HashMap<PodUid, Arc<Pod>>,
+    uid_by_name: HashMap<FullName, PodUid>,
+}
+
+impl PodMerge {
+    /// Nothing reported yet; `expected` are the sources that are configured.
+    pub fn new(expected: impl IntoIterator<Item = PodSource>) -> Self {
+        Self {
+            expected: expected.into_iter().collect(),
+            sources: BTreeMap::new(),
+        }
+    }
+
+    /// Whether every expected source has named all its pods at least once.
+    ///
+    /// Whoever handles the updates elsewhere than where it merges must ask after it has handled them.
+    pub fn all_sources_seen(&self) -> bool {
+        let seen = |source| self.sources.get(source).is_some_and(|state| state.seen);
+        self.expected.iter().all(seen)
+    }
+
+    /// The expected sources that have not been seen.
+    pub fn silent_sources(&self) -> impl Iterator<Item = PodSource> {
+        let silent = |source: &PodSource| !self.sources.get(source).is_some_and(|state| state.seen);
+        self.expected.iter().copied().filter(silent)
+    }
+
+    /// Takes in what `source` reports at `now`.
+    pub fn merge(&mut self, source: PodSource, pods: SourcePods, now: Timestamp) -> Merged {
+        let state = self.sources.entry(source).or_default();
+        let mut pass = Pass {
+            state,
+            source,
+            now,
+            operations: BTreeMap::new(),
+            duplicates: Vec::new(),
+        };
+        let announces = match pods {
+            SourcePods::All(pods) => {
+                pass.all(pods);
+                !mem::replace(&mut pass.state.seen, true)
+            }
+            SourcePods::One(pod) => {
+                pass.one(*pod);
+                false
+            }
+            SourcePods::Gone(full_name, uid) => {
+                pass.gone(&full_name, &uid);
+                false
+            }
+        };
+        let Pass {
+            mut operations,
+            duplicates,
+            ..
+        } = pass;
+        let word = [Operation::Add, Operation::Update, Operation::Delete];
+        if announces
+            && !word
+                .iter()
+                .any(|operation| operations.contains_key(operation))
+        {
+            operations.insert(Operation::Add, Vec::new());
+        }
+        let update = |(operation, pods)| PodUpdate {
+            operation,
+            source,
+            pods,
+        };
+        Merged {
+            updates: operations.into_iter().map(update).collect(),
+            duplicates,
+        }
+    }
+}
+
+/// One report being taken in.
+struct Pass<'a> {
+    state: &'a mut SourceState,
+    source: PodSource,
+    now: Timestamp,
+    operations: BTreeMap<Operation, Vec<Arc<Pod>>>,
+    duplicates: Vec<DuplicatePod>,
+}
+
+impl Pass<'_> {
+    fn all(&mut self, pods: Vec<Pod>) {
+        let mut names = HashSet::new();
+        let mut uids = HashSet::new();
+        let mut accepted = HashSet::new();
+        let mut unique = Vec::with_capacity(pods.len());
+        for pod in pods {
+            let (full_name, uid) = (FullName::of(&pod), PodUid::of(&pod));
+            if !names.insert(full_name.clone()) {
+                self.duplicate(full_name, "full name");
+            } else if !uids.insert(uid.clone()) {
+                self.duplicate(full_name, "UID");
+            } else {
+                accepted.insert((full_name, uid));
+                unique.push(pod);
+            }
+        }
+        // First what is gone, so that its name and UID are free for what comes.
+        let identity = |pod: &Arc<Pod>| (FullName::of(pod), PodUid::of(pod));
+        let known = self.state.by_uid.values().map(identity);
+        let mut gone: Vec<_> = known
+            .filter(|identity| !accepted.contains(identity))
+            .collect();
+        gone.sort();
+        for (full_name, uid) in gone {
+            self.gone(&full_name, &uid);
+        }
+        for pod in unique {
+            self.one(pod);
+        }
+    }
+
+    fn duplicate(&mut self, full_name: FullName, what: &'static str) {
+        self.duplicates.push(DuplicatePod {
+            full_name,
+            source_of_both: self.source,
+            what,
+        });
+    }
+
+    fn gone(&mut self, full_name: &FullName, uid: &PodUid) {
+        // Late word of the end of a pod whose name has gone to another is no word about that other.
+        if self.state.uid_by_name.get(full_name) == Some(uid) {
+            self.state.uid_by_name.remove(full_name);
+            let pod = self.state.by_uid.remove(uid);
+            self.operations
+                .entry(Operation::Remove)
+                .or_default()
+                .extend(pod);
+        }
+    }
+
+    fn one(&mut self, mut pod: Pod) {
+        let full_name = FullName::of(&pod);
+        let uid = PodUid::of(&pod);
+        // A pod recreated under its name replaces the old one in one step.
+        if let Some(holder) = self.state.uid_by_name.get(&full_name)
+            && *holder != uid
+        {
+            let holder = holder.clone();
+            self.gone(&full_name, &holder);
+        }
+        let before = self.state.by_uid.get(&uid);
+        if before.is_some_and(|before| FullName::of(before) != full_name) {
+            return self.duplicate(full_name, "UID");
+        }
+        let operation = match before {
+            None => {
+                set_annotation(&mut pod, CONFIG_SOURCE, Some(self.source.to_string()));
+                set_annotation(&mut pod, CONFIG_SEEN, Some(seen(self.now)));
+                Some(Operation::Add)
+            }
+            Some(before) => {
+                for key in LOCAL_ANNOTATIONS {
+                    let kept = annotation(before, key).map(str::to_owned);
+                    set_annotation(&mut pod, key, kept);
+                }
+                operation(before, &pod)
+            }
+        };
+        if let Some(operation) = operation {
+            let pod = Arc::new(pod);
+            self.state.by_uid.insert(uid.clone(), Arc::clone(&pod));
+            self.state.uid_by_name.insert(full_name, uid);
+            self.operations.entry(operation).or_default().push(pod);
+        }
+    }
+}
+
+/// Annotations that the node's own copy of a pod keeps from first sight on.
+const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_MIRROR, CONFIG_SEEN];
+
+/// What the change from `before` to `after` asks for; the local annotations are the same in both.
+fn operation(before: &Pod, after: &Pod) -> Option<Operation> {
+    let (old, new) = (&before.metadata, &after.metadata);
+    let unspecified = PodSpec::default();
+    let same = before.spec.as_ref().unwrap_or(&unspecified)
+        == after.spec.as_ref().unwrap_or(&unspecified)
+        && same_map(old.labels.as_ref(), new.labels.as_ref())
+        && same_map(old.annotations.as_ref(), new.annotations.as_ref())
+        && old.deletion_timestamp == new.deletion_timestamp
+        && old.deletion_grace_period_seconds == new.deletion_grace_period_seconds;
+    if !same && new.deletion_timestamp.is_some() {
+        Some(Operation::Delete)
+    } else if !same {
+        Some(Operation::Update)
+    } else if before != after {
+        Some(Operation::Reconcile)
+    } else {
+        None
+    }
+}
+
+/// Whether two maps say the same; an absent one is an empty one.
+fn same_map(
+    one: Option<&BTreeMap<String, String>>,
+    other: Option<&BTreeMap<String, String>>,
+) -> bool {
+    one.into_iter().flatten().eq(other.into_iter().flatten())
+}
+
+/// RFC 3339 with exactly nine fractional digits, as the kubelet writes [`CONFIG_SEEN`].
+fn seen(now: Timestamp) -> String {
+    format!("{now:.9}")
+}
+
+#[cfg(test)]
+mod tests;
