@@ -1,0 +1,460 @@
+//! The agent's configuration: what the user typed, in a file and as flags, becomes what the program needs.
+//!
+//! The file is YAML with the kubelet's field names where the kubelet has the setting. `apiVersion: larder.dev/v1alpha1` and
+//! `kind: AgentConfiguration` are optional. A `KubeletConfiguration` is taken as well; its fields that mean nothing here are
+//! named in one warning. Defaults are kubelet 1.36's (`pkg/kubelet/apis/config/v1beta1/defaults.go`) where it has the field.
+//!
+//! Invariants:
+//! 1. A [`Config`] is complete and checked; nothing downstream asks again whether a time is positive.
+//! 2. Everything is refused before anything runs, and the error names file, line and field.
+//! 3. A flag wins over the file.
+
+mod duration;
+mod file;
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use self::file::Fields;
+pub use self::file::FileError;
+
+/// How the managers learn of changes: `configMapAndSecretChangeDetectionStrategy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangeDetection {
+    /// Every read asks the API server.
+    Get,
+    /// Reads are answered from memory until a time to live is over.
+    Cache,
+    /// One watch per object; changes arrive at once.
+    #[default]
+    Watch,
+}
+
+impl FromStr for ChangeDetection {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        match text {
+            "Get" => Ok(Self::Get),
+            "Cache" => Ok(Self::Cache),
+            "Watch" => Ok(Self::Watch),
+            _ => Err(UnknownWord("one of Get, Cache, Watch")),
+        }
+    }
+}
+
+/// What one watch covers under [`ChangeDetection::Watch`]: `watchScope`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchScope {
+    /// One object. What a node's identity may do.
+    #[default]
+    Object,
+    /// All objects of a kind in a namespace: far fewer requests, where the identity may.
+    Namespace,
+}
+
+impl FromStr for WatchScope {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        match text {
+            "Object" => Ok(Self::Object),
+            "Namespace" => Ok(Self::Namespace),
+            _ => Err(UnknownWord("one of Object, Namespace")),
+        }
+    }
+}
+
+/// Whether static pods may name objects of the API: `staticPodAPIReferences`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StaticPodApiReferences {
+    /// They are refused, as by the kubelet: the API server would not show their mirror pods.
+    #[default]
+    Refuse,
+    /// They are served. For hosts that are not cluster nodes and read with an identity of their own.
+    Allow,
+}
+
+impl FromStr for StaticPodApiReferences {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        match text {
+            "Refuse" => Ok(Self::Refuse),
+            "Allow" => Ok(Self::Allow),
+            _ => Err(UnknownWord("one of Refuse, Allow")),
+        }
+    }
+}
+
+/// A word that is none of the few that a field takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {0}")]
+pub struct UnknownWord(&'static str);
+
+/// Headers of the requests to `staticPodURL`; values may be credentials, so `Debug` shows names only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(BTreeMap<String, Vec<String>>);
+
+impl Headers {
+    /// Names with their values, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.0
+            .iter()
+            .map(|(name, values)| (name.as_str(), values.as_slice()))
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// What the agent needs to know before it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name of the Node whose pods are served. `nodeName`; defaults to the host name in lower case, as the kubelet's.
+    pub node_name: String,
+    /// Where volumes are written. `rootDir`; defaults to [`Host::default_root_dir`].
+    pub root_dir: PathBuf,
+    /// Where health, metrics and status are served over HTTP, besides the socket in the root directory. `listen`; off by default.
+    pub listen: Option<SocketAddr>,
+    /// `configMapAndSecretChangeDetectionStrategy`; defaults to `Watch`.
+    pub change_detection: ChangeDetection,
+    /// `watchScope`; defaults to `Object`.
+    pub watch_scope: WatchScope,
+    /// Time between two repairing passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
+    pub sync_frequency: Duration,
+    /// File or directory of static pods. `staticPodPath`, relative to the configuration file; off by default.
+    pub static_pod_path: Option<PathBuf>,
+    /// Time between two reads of `staticPodPath`, besides notification. `fileCheckFrequency`; defaults to 20 s.
+    pub file_check_frequency: Duration,
+    /// URL of static pods. `staticPodURL`; off by default.
+    pub static_pod_url: Option<String>,
+    /// `staticPodURLHeader`; none by default.
+    pub static_pod_url_headers: Headers,
+    /// Time between two reads of `staticPodURL`. `httpCheckFrequency`; defaults to 20 s.
+    pub http_check_frequency: Duration,
+    /// `staticPodAPIReferences`; defaults to `Refuse`.
+    pub static_pod_api_references: StaticPodApiReferences,
+    /// Requests per second to the API server, in the long run; 0 for no limit. `kubeAPIQPS`; defaults to 50.
+    pub kube_api_qps: u32,
+    /// Requests at once before `kube_api_qps` applies. `kubeAPIBurst`; defaults to 100.
+    pub kube_api_burst: u32,
+    /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
+    pub register_node: bool,
+}
+
+/// What the command line says; each wins over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// `--node-name`.
+    pub node_name: Option<String>,
+    /// `--root-dir`.
+    pub root_dir: Option<PathBuf>,
+    /// `--listen`.
+    pub listen: Option<SocketAddr>,
+    /// `--change-detection`.
+    pub change_detection: Option<ChangeDetection>,
+}
+
+/// What the defaults depend on.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Name of the machine.
+    pub name: String,
+    /// Effective user.
+    pub uid: u32,
+    /// `$XDG_RUNTIME_DIR`: a directory of the user in memory, on most systems.
+    pub runtime_dir: Option<PathBuf>,
+    /// Where temporary files go.
+    pub temp_dir: PathBuf,
+}
+
+impl Host {
+    /// This machine and user.
+    pub fn current() -> Self {
+        Self {
+            name: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            uid: rustix::process::geteuid().as_raw(),
+            runtime_dir: std::env::var_os("XDG_RUNTIME_DIR")
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute()),
+            temp_dir: std::env::temp_dir(),
+        }
+    }
+
+    /// `/var/lib/larder` for root; else `$XDG_RUNTIME_DIR/larder`; without that variable, `larder-<uid>` among the temporary
+    /// files. An ordinary user cannot mount a tmpfs, so Secrets are in memory only if this directory is.
+    pub fn default_root_dir(&self) -> PathBuf {
+        match &self.runtime_dir {
+            _ if self.uid == 0 => PathBuf::from("/var/lib/larder"),
+            Some(runtime_dir) => runtime_dir.join("larder"),
+            None => self.temp_dir.join(format!("larder-{}", self.uid)),
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file says something that it cannot mean.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What, and on which line.
+        source: FileError,
+    },
+    /// The node has no usable name.
+    #[error(
+        "node name {name:?} is not a lower-case DNS name; give another with --node-name or nodeName"
+    )]
+    NodeName {
+        /// The name, from flag, file or host.
+        name: String,
+    },
+}
+
+impl Config {
+    /// The configuration of `file` (defaults without one) under `flags`, and a warning if something in the file has no effect.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or holds what it cannot mean, or there is no usable node name.
+    pub fn load(
+        file: Option<&Path>,
+        flags: Flags,
+        host: &Host,
+    ) -> Result<(Self, Option<String>), ConfigError> {
+        let (text, path) = match file {
+            None => (String::new(), Path::new("")),
+            Some(path) => {
+                let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+                    path: path.to_owned(),
+                    source,
+                })?;
+                (text, path)
+            }
+        };
+        let (mut config, warning) =
+            Self::parse(&text, path, host).map_err(|source| ConfigError::File {
+                path: path.to_owned(),
+                source,
+            })?;
+        config.apply(flags)?;
+        Ok((
+            config,
+            warning.map(|text| format!("{}: {text}", path.display())),
+        ))
+    }
+
+    fn apply(&mut self, flags: Flags) -> Result<(), ConfigError> {
+        let Flags {
+            node_name,
+            root_dir,
+            listen,
+            change_detection,
+        } = flags;
+        self.node_name = node_name.unwrap_or_else(|| std::mem::take(&mut self.node_name));
+        self.root_dir = root_dir.unwrap_or_else(|| std::mem::take(&mut self.root_dir));
+        self.listen = listen.or(self.listen);
+        self.change_detection = change_detection.unwrap_or(self.change_detection);
+        if is_dns_subdomain(&self.node_name) {
+            Ok(())
+        } else {
+            Err(ConfigError::NodeName {
+                name: self.node_name.clone(),
+            })
+        }
+    }
+
+    fn parse(text: &str, path: &Path, host: &Host) -> Result<(Self, Option<String>), FileError> {
+        let mut fields = Fields::parse(text)?;
+        let dialect = Dialect::take(&mut fields)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let path_in_directory = |text: &str| match text {
+            "" => Err("must not be empty"),
+            _ => Ok(directory.join(text)),
+        };
+
+        let config = Self {
+            node_name: fields
+                .take("nodeName", "a string")?
+                .unwrap_or_else(|| host.name.to_lowercase()),
+            root_dir: fields
+                .take_text("rootDir", path_in_directory)?
+                .unwrap_or_else(|| host.default_root_dir()),
+            listen: fields.take_text("listen", |text| {
+                text.parse()
+                    .map_err(|_| "expected an address such as 127.0.0.1:10290")
+            })?,
+            change_detection: fields
+                .take_text("configMapAndSecretChangeDetectionStrategy", str::parse)?
+                .unwrap_or_default(),
+            watch_scope: fields
+                .take_text("watchScope", str::parse)?
+                .unwrap_or_default(),
+            sync_frequency: dialect.period(&mut fields, "syncFrequency", MINUTE)?,
+            static_pod_path: dialect.unless_empty(
+                &mut fields,
+                "staticPodPath",
+                path_in_directory,
+            )?,
+            file_check_frequency: dialect.period(
+                &mut fields,
+                "fileCheckFrequency",
+                TWENTY_SECONDS,
+            )?,
+            static_pod_url: dialect.unless_empty(&mut fields, "staticPodURL", |text| {
+                if text.starts_with("http://") || text.starts_with("https://") {
+                    Ok(text.to_owned())
+                } else {
+                    Err("expected a URL that begins with http:// or https://")
+                }
+            })?,
+            static_pod_url_headers: Headers(
+                fields
+                    .take(
+                        "staticPodURLHeader",
+                        "a list of strings for each header name",
+                    )?
+                    .unwrap_or_default(),
+            ),
+            http_check_frequency: dialect.period(
+                &mut fields,
+                "httpCheckFrequency",
+                TWENTY_SECONDS,
+            )?,
+            static_pod_api_references: fields
+                .take_text("staticPodAPIReferences", str::parse)?
+                .unwrap_or_default(),
+            kube_api_qps: fields
+                .take("kubeAPIQPS", "a number of requests, 0 or more")?
+                .unwrap_or(50),
+            kube_api_burst: fields
+                .take("kubeAPIBurst", "a number of requests, 0 or more")?
+                .filter(|&burst| burst > 0)
+                .unwrap_or(100),
+            register_node: fields
+                .take("registerNode", "true or false")?
+                .unwrap_or(false),
+        };
+        Ok((config, dialect.rest(fields)?))
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const TWENTY_SECONDS: Duration = Duration::from_secs(20);
+
+/// Whose file it is. The kubelet's own writers (kubeadm) set every time to `0s` and mean the default, so this is how a
+/// `KubeletConfiguration` is read; in our own file a time of zero is a mistake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Larder,
+    Kubelet,
+}
+
+impl Dialect {
+    fn take(fields: &mut Fields) -> Result<Self, FileError> {
+        let dialect = fields
+            .take_text("kind", |kind| match kind {
+                "AgentConfiguration" => Ok(Self::Larder),
+                "KubeletConfiguration" => Ok(Self::Kubelet),
+                _ => Err("expected AgentConfiguration or KubeletConfiguration"),
+            })?
+            .unwrap_or(Self::Larder);
+        let api_version = match dialect {
+            Self::Larder => "larder.dev/v1alpha1",
+            Self::Kubelet => "kubelet.config.k8s.io/v1beta1",
+        };
+        fields.take_text("apiVersion", |text| {
+            if text == api_version {
+                Ok(())
+            } else {
+                Err(format!("expected {api_version}"))
+            }
+        })?;
+        Ok(dialect)
+    }
+
+    fn period(
+        self,
+        fields: &mut Fields,
+        field: &str,
+        default: Duration,
+    ) -> Result<Duration, FileError> {
+        let period = fields.take_text(field, |text| {
+            match duration::parse(text).map_err(|error| error.to_string())? {
+                Duration::ZERO if self == Self::Kubelet => Ok(default),
+                Duration::ZERO => Err("must be more than zero".to_owned()),
+                period => Ok(period),
+            }
+        })?;
+        Ok(period.unwrap_or(default))
+    }
+
+    /// The kubelet takes an empty text for an absent field.
+    fn unless_empty<T, E: ToString>(
+        self,
+        fields: &mut Fields,
+        field: &str,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, FileError> {
+        let value = fields.take_text(field, |text| match text {
+            "" if self == Self::Kubelet => Ok(None),
+            _ => read(text).map(Some),
+        })?;
+        Ok(value.flatten())
+    }
+
+    /// What becomes of the fields that nobody took.
+    fn rest(self, fields: Fields) -> Result<Option<String>, FileError> {
+        if self == Self::Larder {
+            fields.finish()?;
+            return Ok(None);
+        }
+        let names: Vec<_> = fields.names().collect();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "fields without effect here: {}",
+            names.join(", ")
+        )))
+    }
+}
+
+/// Whether `name` can name a Node: RFC 1123 labels joined by dots, 253 bytes at most.
+fn is_dns_subdomain(name: &str) -> bool {
+    let label = |label: &str| {
+        label.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && label.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests;

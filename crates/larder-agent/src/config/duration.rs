@@ -1,0 +1,133 @@
+//! Durations as the kubelet's configuration writes them: `1m30s`, `500ms`, `1.5h`.
+//!
+//! Rule: Go 1.25, `time.ParseDuration`. Parsed in whole nanoseconds, so that `0.1s` is exact.
+
+use std::time::Duration;
+
+/// Why a text is no duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DurationError {
+    /// Not of the form `1m30s`.
+    #[error("not a duration such as 20s, 1m30s or 500ms")]
+    Malformed,
+    /// Below zero: well formed, but no time to wait.
+    #[error("must not be negative")]
+    Negative,
+    /// More than 2^63 ns (292 years).
+    #[error("is too long")]
+    TooLong,
+}
+
+/// The duration that `text` denotes.
+///
+/// # Errors
+///
+/// The text is malformed, negative or out of range.
+pub(super) fn parse(text: &str) -> Result<Duration, DurationError> {
+    let (negative, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if unsigned.is_empty() {
+        return Err(DurationError::Malformed);
+    }
+    let nanos = if unsigned == "0" {
+        0
+    } else {
+        nanoseconds(unsigned)?
+    };
+    if negative && nanos > 0 {
+        return Err(DurationError::Negative);
+    }
+    Ok(Duration::from_nanos(nanos))
+}
+
+fn nanoseconds(mut rest: &str) -> Result<u64, DurationError> {
+    let mut total = 0_u128;
+    while !rest.is_empty() {
+        let whole = take_while(&mut rest, |c| c.is_ascii_digit());
+        let fraction = match rest.strip_prefix('.') {
+            Some(after) => {
+                rest = after;
+                take_while(&mut rest, |c| c.is_ascii_digit())
+            }
+            None => "",
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(DurationError::Malformed);
+        }
+        let unit = match take_while(&mut rest, |c| c != '.' && !c.is_ascii_digit()) {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000_u128,
+            _ => return Err(DurationError::Malformed),
+        };
+        // Twenty digits exceed the range whatever the unit, and keep the products below far from overflow.
+        if whole.trim_start_matches('0').len() > 20 {
+            return Err(DurationError::TooLong);
+        }
+        let whole: u128 = if whole.is_empty() {
+            0
+        } else {
+            whole.parse().map_err(|_| DurationError::Malformed)?
+        };
+        total += whole * unit;
+        let mut weight = unit;
+        for digit in fraction.bytes().map(|digit| u128::from(digit - b'0')) {
+            weight /= 10;
+            total += digit * weight;
+        }
+        if total > u128::from(u64::MAX / 2) {
+            return Err(DurationError::TooLong);
+        }
+    }
+    u64::try_from(total).map_err(|_| DurationError::TooLong)
+}
+
+fn take_while<'a>(rest: &mut &'a str, wanted: impl Fn(char) -> bool) -> &'a str {
+    let end = rest.find(|c| !wanted(c)).unwrap_or(rest.len());
+    let (taken, left) = rest.split_at(end);
+    *rest = left;
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_durations_are_read() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("0s", 0),
+            ("-0s", 0),
+            ("20s", 20_000_000_000),
+            ("1m30s", 90_000_000_000),
+            ("1.5h", 5_400_000_000_000),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("+100ms", 100_000_000),
+            ("0.1s", 100_000_000),
+            ("3us", 3_000),
+            ("3µs", 3_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in [
+            "", "-", "60", "s", ".s", "1 m", "1d", "1m 30s", "soon", "1s2",
+        ] {
+            assert_eq!(parse(text), Err(DurationError::Malformed), "{text}");
+        }
+        assert_eq!(parse("-1m"), Err(DurationError::Negative));
+        for text in ["300000000h", "99999999999999999999999h"] {
+            assert_eq!(parse(text), Err(DurationError::TooLong), "{text}");
+        }
+    }
+}

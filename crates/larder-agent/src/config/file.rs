@@ -1,0 +1,131 @@
+//! A configuration file as typed: fields with the lines they stand on, before anybody asks what they mean.
+//!
+//! Invariant: no error of this module quotes a value, since a header of `staticPodURLHeader` may be a credential.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_saphyr::{DuplicateKeyPolicy, Spanned};
+
+/// What is wrong with a file, and on which line (from 1).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// Not YAML, or not a single mapping.
+    #[error("line {line}: {problem}")]
+    Malformed {
+        /// Where the parser stopped.
+        line: u64,
+        /// What it found there.
+        problem: String,
+    },
+    /// A field that holds what it cannot hold.
+    #[error("line {line}: {field}: {problem}")]
+    Field {
+        /// Where its value stands.
+        line: u64,
+        /// Its name, as in the file.
+        field: String,
+        /// What is expected instead.
+        problem: String,
+    },
+    /// A field that nobody reads: most likely a typing error.
+    #[error("line {line}: unknown field {field:?}")]
+    Unknown {
+        /// Where its value stands.
+        line: u64,
+        /// Its name, as in the file.
+        field: String,
+    },
+}
+
+/// The fields of one file that nobody has taken yet.
+#[derive(Debug)]
+pub(super) struct Fields(BTreeMap<String, Spanned<Value>>);
+
+impl Fields {
+    /// Reads one YAML (or JSON) mapping; an empty text has no fields.
+    pub(super) fn parse(text: &str) -> Result<Self, FileError> {
+        let options = serde_saphyr::options! {
+            with_snippet: false,
+            duplicate_keys: DuplicateKeyPolicy::Error,
+        };
+        let fields: Option<_> =
+            serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+                FileError::Malformed {
+                    line: error.location().map_or(1, |location| location.line()),
+                    problem: one_line(&error.to_string()),
+                }
+            })?;
+        Ok(Self(fields.unwrap_or_default()))
+    }
+
+    /// Takes `field` out, read as what it is meant to be; `None` if absent or `null`.
+    pub(super) fn take<T: DeserializeOwned>(
+        &mut self,
+        field: &str,
+        expected: &str,
+    ) -> Result<Option<T>, FileError> {
+        self.take_with(field, |value| {
+            serde_json::from_value(value).map_err(|_| format!("expected {expected}"))
+        })
+    }
+
+    /// Takes `field` out and lets `read` make something of its text.
+    pub(super) fn take_text<T, E: ToString>(
+        &mut self,
+        field: &str,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, FileError> {
+        self.take_with(field, |value| match value {
+            Value::String(text) => read(&text).map_err(|error| error.to_string()),
+            _ => Err("expected a string".to_owned()),
+        })
+    }
+
+    fn take_with<T>(
+        &mut self,
+        field: &str,
+        read: impl FnOnce(Value) -> Result<T, String>,
+    ) -> Result<Option<T>, FileError> {
+        let Some(spanned) = self
+            .0
+            .remove(field)
+            .filter(|spanned| !spanned.value.is_null())
+        else {
+            return Ok(None);
+        };
+        let line = spanned.referenced.line();
+        read(spanned.value)
+            .map(Some)
+            .map_err(|problem| FileError::Field {
+                line,
+                field: field.to_owned(),
+                problem,
+            })
+    }
+
+    /// The names of the fields that are left, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Refuses the first field that is left.
+    pub(super) fn finish(self) -> Result<(), FileError> {
+        let first = self
+            .0
+            .into_iter()
+            .min_by_key(|(_, spanned)| spanned.referenced.line());
+        match first {
+            None => Ok(()),
+            Some((field, spanned)) => Err(FileError::Unknown {
+                line: spanned.referenced.line(),
+                field,
+            }),
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}

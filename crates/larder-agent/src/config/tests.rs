@@ -1,0 +1,214 @@
+use expect_test::{Expect, expect};
+
+use super::*;
+
+fn host() -> Host {
+    Host {
+        name: "Box-1".to_owned(),
+        uid: 1000,
+        runtime_dir: Some("/run/user/1000".into()),
+        temp_dir: "/tmp".into(),
+    }
+}
+
+fn parse(text: &str) -> Result<(Config, Option<String>), FileError> {
+    Config::parse(text, Path::new("/etc/larder/agent.yaml"), &host())
+}
+
+#[track_caller]
+fn refused(text: &str, expected: Expect) {
+    let error = parse(text).expect_err("the file is wrong");
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn an_empty_file_gives_the_kubelets_defaults() {
+    let (config, warning) = parse("").unwrap();
+    assert_eq!(warning, None);
+    assert_eq!(config.node_name, "box-1");
+    assert_eq!(config.root_dir, Path::new("/run/user/1000/larder"));
+    assert_eq!(config.change_detection, ChangeDetection::Watch);
+    assert_eq!(config.sync_frequency, MINUTE);
+    assert_eq!(config.file_check_frequency, TWENTY_SECONDS);
+    assert_eq!((config.kube_api_qps, config.kube_api_burst), (50, 100));
+    assert_eq!(config.listen, None);
+}
+
+#[test]
+fn every_field_is_read() {
+    let (config, warning) = parse(
+        "
+apiVersion: larder.dev/v1alpha1
+kind: AgentConfiguration
+nodeName: edge-7
+rootDir: state
+listen: 127.0.0.1:0
+configMapAndSecretChangeDetectionStrategy: Cache
+watchScope: Namespace
+syncFrequency: 1m30s
+staticPodPath: pods
+fileCheckFrequency: 500ms
+staticPodURL: https://example.com/pods
+staticPodURLHeader: {Authorization: [Bearer hunter2]}
+httpCheckFrequency: 5s
+staticPodAPIReferences: Allow
+kubeAPIQPS: 0
+kubeAPIBurst: 7
+registerNode: true
+",
+    )
+    .unwrap();
+    assert_eq!(warning, None);
+    assert!(!format!("{config:?}").contains("hunter2"));
+    expect![[r#"
+        Config {
+            node_name: "edge-7",
+            root_dir: "/etc/larder/state",
+            listen: Some(
+                127.0.0.1:0,
+            ),
+            change_detection: Cache,
+            watch_scope: Namespace,
+            sync_frequency: 90s,
+            static_pod_path: Some(
+                "/etc/larder/pods",
+            ),
+            file_check_frequency: 500ms,
+            static_pod_url: Some(
+                "https://example.com/pods",
+            ),
+            static_pod_url_headers: {
+                "Authorization",
+            },
+            http_check_frequency: 5s,
+            static_pod_api_references: Allow,
+            kube_api_qps: 0,
+            kube_api_burst: 7,
+            register_node: true,
+        }
+    "#]]
+    .assert_debug_eq(&config);
+}
+
+#[test]
+fn mistakes_are_named_with_line_and_field() {
+    refused(
+        "nodeName: a\nsyncFreqency: 1m\n",
+        expect![[r#"line 2: unknown field "syncFreqency""#]],
+    );
+    refused(
+        "syncFrequency: 0s",
+        expect!["line 1: syncFrequency: must be more than zero"],
+    );
+    refused(
+        "# a comment\nhttpCheckFrequency: -5s",
+        expect!["line 2: httpCheckFrequency: must not be negative"],
+    );
+    refused(
+        "fileCheckFrequency: 20",
+        expect!["line 1: fileCheckFrequency: expected a string"],
+    );
+    refused(
+        "configMapAndSecretChangeDetectionStrategy: watch",
+        expect![
+            "line 1: configMapAndSecretChangeDetectionStrategy: expected one of Get, Cache, Watch"
+        ],
+    );
+    refused(
+        "kubeAPIQPS: -1",
+        expect!["line 1: kubeAPIQPS: expected a number of requests, 0 or more"],
+    );
+    refused(
+        "apiVersion: v1\n",
+        expect!["line 1: apiVersion: expected larder.dev/v1alpha1"],
+    );
+    refused(
+        "kind: Pod\n",
+        expect!["line 1: kind: expected AgentConfiguration or KubeletConfiguration"],
+    );
+}
+
+#[test]
+fn a_header_of_the_wrong_form_is_not_quoted() {
+    refused(
+        "staticPodURLHeader:\n  Authorization: Bearer hunter2\n",
+        expect!["line 2: staticPodURLHeader: expected a list of strings for each header name"],
+    );
+}
+
+#[test]
+fn text_that_is_no_mapping_is_refused_with_its_line() {
+    for text in ["- a", "nodeName: [", "a: 1\na: 2\n"] {
+        let error = parse(text).expect_err(text);
+        assert!(
+            matches!(error, FileError::Malformed { line: 1.., .. }),
+            "{text}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_kubelets_file_is_taken_and_its_other_fields_are_named_once() {
+    let (config, warning) = parse(
+        "
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+clusterDNS: [10.96.0.10]
+staticPodPath: /etc/kubernetes/manifests
+staticPodURL: ''
+syncFrequency: 0s
+fileCheckFrequency: 10s
+cgroupDriver: systemd
+",
+    )
+    .unwrap();
+    assert_eq!(
+        warning.as_deref(),
+        Some("fields without effect here: cgroupDriver, clusterDNS")
+    );
+    assert_eq!(
+        config.static_pod_path.as_deref(),
+        Some(Path::new("/etc/kubernetes/manifests"))
+    );
+    assert_eq!(config.static_pod_url, None);
+    assert_eq!(config.sync_frequency, MINUTE);
+    assert_eq!(config.file_check_frequency, Duration::from_secs(10));
+}
+
+#[test]
+fn a_flag_wins_over_the_file() {
+    let (mut config, _) = parse("nodeName: from-file\nrootDir: /from/file\n").unwrap();
+    config
+        .apply(Flags {
+            node_name: Some("from-flag".to_owned()),
+            change_detection: Some(ChangeDetection::Get),
+            ..Flags::default()
+        })
+        .unwrap();
+    assert_eq!(config.node_name, "from-flag");
+    assert_eq!(config.root_dir, Path::new("/from/file"));
+    assert_eq!(config.change_detection, ChangeDetection::Get);
+}
+
+#[test]
+fn a_node_name_that_the_api_would_refuse_is_refused_at_once() {
+    for name in ["", "Node", "a_b", "-a", "a..b"] {
+        let flags = Flags {
+            node_name: Some(name.to_owned()),
+            ..Flags::default()
+        };
+        let error = Config::load(None, flags, &host()).expect_err(name);
+        assert!(matches!(error, ConfigError::NodeName { .. }), "{error}");
+    }
+}
+
+#[test]
+fn the_root_directory_suits_the_user() {
+    let root = Host { uid: 0, ..host() };
+    assert_eq!(root.default_root_dir(), Path::new("/var/lib/larder"));
+    let bare = Host {
+        runtime_dir: None,
+        ..host()
+    };
+    assert_eq!(bare.default_root_dir(), Path::new("/tmp/larder-1000"));
+}
