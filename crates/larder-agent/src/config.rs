@@ -363,7 +363,7 @@ impl Config {
     }
 }
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 const TWENTY_SECONDS: Duration = Duration::from_secs(20);
 
 /// Whose file it is. The kubelet's own writers (kubeadm) set every time to `0s` and mean the default, so this is how a

@@ -3,3 +3,4 @@
 //! This crate joins the others. It knows what happens when; how objects are cached and how volumes are written is theirs.
 
 pub mod config;
+pub mod root_dir;
