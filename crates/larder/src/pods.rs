@@ -12,6 +12,7 @@
 pub mod identity;
 mod manager;
 mod merge;
+pub mod source;
 #[cfg(test)]
 mod testing;
 

@@ -1,0 +1,108 @@
+//! Where pods come from: each source is a future that reports what it sees until its receiver is gone.
+//!
+//! Sources know nothing of each other; [`PodMerge`](super::PodMerge) keeps them apart. A source that cannot read says so and keeps
+//! quiet about its pods, so that those it named before stay.
+
+mod api;
+
+use std::{error::Error, fmt, sync::Arc};
+
+use tokio::sync::mpsc;
+
+use super::{identity::PodSource, merge::SourcePods};
+
+pub use api::{ApiSource, ApiSourceError};
+
+/// One report of a source.
+#[derive(Debug)]
+pub struct SourceReport {
+    /// Who reports.
+    pub source: PodSource,
+    /// What there is to say.
+    pub event: SourceEvent,
+}
+
+/// What a source has to say.
+#[derive(Debug)]
+pub enum SourceEvent {
+    /// Pods, to be merged.
+    Pods(SourcePods),
+    /// All that is wrong with the source now, in place of what was wrong before; nothing when all is well again.
+    Problems(Vec<SourceProblem>),
+}
+
+/// Something that keeps a source from seeing all its pods.
+#[derive(Clone, Debug)]
+pub struct SourceProblem {
+    /// File, URL or server that has it.
+    pub subject: String,
+    /// What it is.
+    pub error: Arc<dyn Error + Send + Sync>,
+}
+
+/// Displays as subject and chain of causes.
+impl fmt::Display for SourceProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.subject, self.error)?;
+        let mut cause = self.error.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// The reporting end of one source. Tells each problem once, not at every attempt.
+#[derive(Debug)]
+struct Reporter {
+    source: PodSource,
+    reports: mpsc::Sender<SourceReport>,
+    /// The problems told last, as text.
+    told: Vec<String>,
+}
+
+/// Nobody receives any more, so the source ends.
+#[derive(Debug)]
+struct Closed;
+
+impl Reporter {
+    fn new(source: PodSource, reports: mpsc::Sender<SourceReport>) -> Self {
+        Self {
+            source,
+            reports,
+            told: Vec::new(),
+        }
+    }
+
+    async fn pods(&self, pods: SourcePods) -> Result<(), Closed> {
+        self.send(SourceEvent::Pods(pods)).await
+    }
+
+    async fn problems(&mut self, problems: Vec<SourceProblem>) -> Result<(), Closed> {
+        let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        if self.told == texts {
+            return Ok(());
+        }
+        self.told = texts;
+        self.send(SourceEvent::Problems(problems)).await
+    }
+
+    async fn problem(
+        &mut self,
+        subject: &str,
+        error: impl Error + Send + Sync + 'static,
+    ) -> Result<(), Closed> {
+        let problem = SourceProblem {
+            subject: subject.to_owned(),
+            error: Arc::new(error),
+        };
+        self.problems(vec![problem]).await
+    }
+
+    async fn send(&self, event: SourceEvent) -> Result<(), Closed> {
+        let source = self.source;
+        let report = SourceReport { source, event };
+        self.reports.send(report).await.map_err(|_| Closed)
+    }
+}
