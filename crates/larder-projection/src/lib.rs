@@ -5,6 +5,7 @@
 //!
 //! Rules: Kubernetes 1.36; each module names the upstream source of its own.
 
+pub mod disk;
 mod payload;
 
 pub use payload::{File, FileData, PathError, Payload, VolumePath};

@@ -3,7 +3,12 @@
 //! Invariant: a [`VolumePath`] is relative, clean, and neither leaves the volume nor touches the names that the atomic writer
 //! reserves for itself. Whoever holds one need not check again (P4).
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, ops::Deref};
+use std::{
+    borrow::{Borrow, Cow},
+    collections::BTreeMap,
+    fmt,
+    ops::Deref,
+};
 
 use larder_objects::SecretBytes;
 
@@ -117,6 +122,13 @@ impl VolumePath {
     /// The first element: the name of the link in the root of the volume.
     pub fn first(&self) -> &str {
         self.elements().next().expect("a checked path is not empty")
+    }
+}
+
+/// Lets a [`Payload`] be asked for a clean path as it is; text and path have the same order.
+impl Borrow<str> for VolumePath {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

@@ -1,0 +1,526 @@
+//! The atomic writer: makes a directory hold exactly one payload, and lets readers see the old set or the new one.
+//!
+//! The form on disk is that of kubelet 1.36, `pkg/volume/util/atomic_writer.go`:
+//!
+//! ```text
+//! ..2026_03_01_12_00_00.2584286753/             the current set: directories and files
+//! ..data -> ..2026_03_01_12_00_00.2584286753
+//! a      -> ..data/a                            one link for each first element of a path
+//! dir    -> ..data/dir
+//! ```
+//!
+//! # A pass
+//!
+//! 1. Plan: which directories and links the payload needs. Refuse a path that would be file and directory at once.
+//! 2. Read `..data`. Only a bare name that begins with `..` is followed; any other target counts as no set.
+//! 3. List the volume.
+//! 4. Remove what a crash left: `..data_tmp`, and sets that are not current.
+//! 5. Compare the current set with the payload: paths, bytes, modes, owners. If it holds exactly that, go on at 10; an owner
+//!    alone is corrected in place.
+//! 6. Create the directory of the new set, which nobody else may enter yet.
+//! 7. Create its directories and files, with their exact modes and owners; then let readers enter.
+//! 8. Create the link `..data_tmp` to the new set.
+//! 9. Rename it over `..data`. **This is the commit**, and it is atomic.
+//! 10. Create or correct the links of the payload in the root.
+//! 11. Remove the links in the root that lead to nothing of the payload.
+//! 12. Remove the old set.
+//!
+//! # Failures and crashes
+//!
+//! A failure in 1 to 3 has touched nothing. One in 6 to 9 removes the new set and `..data_tmp` again: the old set stays (P2).
+//! One in 4, 10, 11 or 12 does not keep the other steps from being done; it is reported, and the next pass, which finds the
+//! leftovers in 4 and the links in 10 and 11, makes good for it. A crash is the same without the report (P3).
+//!
+//! Nothing is synced. After a power cut a file of a volume on disk may be empty or short; step 5 of the next pass finds that
+//! and writes the set anew. On tmpfs nothing is left to be found.
+//!
+//! # Where we differ from the kubelet
+//!
+//! It ignores changes of mode or owner alone, refuses a path that changes between file and directory, keeps what crashes leave
+//! behind for ever, fails when a link that it wants to remove is gone, trusts the target of `..data`, and never corrects a
+//! link. As there, keys that are new appear at the root, and removed ones vanish, only after the commit: to read a
+//! consistent set, resolve `..data` once.
+//!
+//! Passes in one directory must not overlap; as with the kubelet, whoever calls sees to that.
+
+mod compare;
+mod plan;
+
+use std::{
+    collections::BTreeMap,
+    ffi::{CStr, CString},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use jiff::{Timestamp, tz::Offset};
+use rustix::{
+    fs::{CWD, FileType},
+    io::Errno,
+    process::geteuid,
+};
+
+use self::{
+    compare::{Comparison, Misowned, compare},
+    plan::Plan,
+};
+use super::{
+    error::{DiskError, Step},
+    ownership::{self, Group},
+    sys, tree,
+};
+use crate::{File, Payload};
+
+/// Link to the current set.
+const DATA: &str = "..data";
+/// Link that is about to replace another one.
+const DATA_TMP: &str = "..data_tmp";
+/// How often another random number is tried when the name of a new set is taken. The kubelet tries as often.
+const NAME_ATTEMPTS: usize = 10_000;
+
+/// A directory that can be made to hold a payload.
+#[derive(Debug)]
+pub struct AtomicWriter {
+    volume: OwnedFd,
+    /// For error texts only; nothing is resolved by it.
+    path: PathBuf,
+    group: Group,
+}
+
+/// What a pass did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// A new set was published.
+    pub swapped: bool,
+    /// Something beside the set was not as it should have been: a leftover of a crash, an owner, or, without a new set, a link.
+    pub repaired: bool,
+    /// First elements of paths that have no link because a real file or directory has their name (a nested mount point, for
+    /// instance). The content is below `..data` only, as with the kubelet.
+    pub shadowed: Vec<String>,
+    /// Number of files, directories and links that this process was not permitted to give to the user or group asked for.
+    pub not_owned: usize,
+}
+
+impl AtomicWriter {
+    /// A writer on the existing directory `path`.
+    ///
+    /// # Errors
+    ///
+    /// `path` does not exist, or is no directory.
+    pub fn open(path: &Path) -> Result<Self, DiskError> {
+        let volume = sys::open_dir(CWD, path)
+            .map_err(|errno| DiskError::new(Step::OpenVolume, path, errno))?;
+        Ok(Self::new(volume, path.to_owned()))
+    }
+
+    /// A writer on an open directory that errors call `path`.
+    pub(crate) fn new(volume: OwnedFd, path: PathBuf) -> Self {
+        Self {
+            volume,
+            path,
+            group: Group::default(),
+        }
+    }
+
+    /// Gives what is written to `group`, a pod's `fsGroup`, by the kubelet's rules.
+    #[must_use]
+    pub fn group(mut self, group: Option<u32>) -> Self {
+        self.group = Group(group);
+        self
+    }
+
+    /// Makes the volume hold exactly `payload`: one pass, as the module describes it. `now` names the new set.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed. The old set is still current, unless [`DiskError::is_after_commit`].
+    pub fn write(
+        &self,
+        payload: &Payload<'_>,
+        now: Timestamp,
+        random: &mut fastrand::Rng,
+    ) -> Result<Written, DiskError> {
+        // Step 1
+        let plan = Plan::of(payload)?;
+        // Step 2
+        let current = self.read_current()?;
+        // Step 3
+        let root = self.list_root()?;
+
+        let mut pass = Pass {
+            writer: self,
+            plan: &plan,
+            written: Written::default(),
+            late: Ok(()),
+        };
+        // Step 4
+        pass.remove_leftovers(&root, current.as_ref());
+        // Step 5
+        let comparison = match &current {
+            Some(set) => compare(&set.dir, &plan, self.group, geteuid().as_raw()),
+            None => Comparison::Different,
+        };
+        let replaced = match (comparison, current) {
+            (Comparison::Same { misowned }, Some(set)) => {
+                pass.correct_owners(&set, &misowned);
+                None
+            }
+            (_, current) => {
+                pass.publish(now, random)?;
+                pass.written.swapped = true;
+                current
+            }
+        };
+        pass.link(&root);
+        pass.unlink(&root);
+        // Step 12
+        if let Some(old) = replaced {
+            pass.late(Step::RemoveOldSet, &old.name, |volume| {
+                tree::remove_dir_all(volume, old.name.as_bytes())
+            });
+        }
+        pass.late?;
+        Ok(pass.written)
+    }
+
+    /// Gives a link to `user` and the group, as far as they are asked for; returns whether it is theirs now.
+    fn own_link(&self, name: &str, user: Option<u32>) -> rustix::io::Result<bool> {
+        if user.is_none() && self.group.0.is_none() {
+            return Ok(true);
+        }
+        let found = sys::stat_entry(self.volume.as_fd(), name)?;
+        let user = user.filter(|&user| user != found.st_uid);
+        let group = self.group.0.filter(|&group| group != found.st_gid);
+        if user.is_none() && group.is_none() {
+            return Ok(true);
+        }
+        ownership::permitted(sys::set_entry_owner(self.volume.as_fd(), name, user, group))
+    }
+
+    fn failed<'a>(&'a self, step: Step, name: &'a str) -> impl Fn(Errno) -> DiskError + 'a {
+        move |errno| DiskError::new(step, &self.path.join(name), errno)
+    }
+
+    /// Step 2: the set that `..data` leads to, if it leads to one.
+    fn read_current(&self) -> Result<Option<Set>, DiskError> {
+        let volume = self.volume.as_fd();
+        let name = match sys::read_link(volume, DATA).map(CString::into_string) {
+            Ok(Ok(target)) if is_reserved(&target) => target,
+            Ok(_) | Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed(Step::ReadCurrent, DATA)(errno)),
+        };
+        match sys::open_dir(volume, &*name) {
+            Ok(dir) => Ok(Some(Set { name, dir })),
+            // Gone, or something else has its name: there is nothing to keep.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(self.failed(Step::ReadCurrent, &name)(errno)),
+        }
+    }
+
+    /// Step 3.
+    fn list_root(&self) -> Result<Root, DiskError> {
+        let fails = |errno| DiskError::new(Step::ListVolume, &self.path, errno);
+        // A handle of its own: a directory can be listed once for each handle.
+        let listed = sys::open_dir(self.volume.as_fd(), c".").map_err(fails)?;
+        let mut root = Root::default();
+        sys::list(&listed, |name, kind| root.add(name, kind)).map_err(fails)?;
+        Ok(root)
+    }
+
+    /// Step 6: creates a directory for a new set; only its owner may enter.
+    fn create_set(&self, now: Timestamp, random: &mut fastrand::Rng) -> Result<Set, DiskError> {
+        let volume = self.volume.as_fd();
+        let prefix = set_prefix(now);
+        let mut attempts = NAME_ATTEMPTS;
+        let name = loop {
+            let name = format!("{prefix}{}", random.u32(..));
+            match sys::make_dir(volume, &*name, 0o700) {
+                Ok(()) => break name,
+                Err(Errno::EXIST) if attempts > 0 => attempts -= 1,
+                Err(errno) => return Err(self.failed(Step::CreateSet, &name)(errno)),
+            }
+        };
+        match sys::open_dir(volume, &*name) {
+            Ok(dir) => Ok(Set { name, dir }),
+            Err(errno) => {
+                // What failed is the error; what cannot be removed now is a leftover of the next pass.
+                let _ = sys::remove_dir(volume, &*name);
+                Err(self.failed(Step::CreateSet, &name)(errno))
+            }
+        }
+    }
+}
+
+/// A set on disk.
+struct Set {
+    name: String,
+    dir: OwnedFd,
+}
+
+/// What lies in the directory of a volume, but for `..data`. Names that are not UTF-8 are somebody else's.
+#[derive(Default)]
+struct Root {
+    /// `..data_tmp`, and whatever has the name of a set.
+    internal: Vec<String>,
+    /// Entries that the path of a file may begin with.
+    visible: BTreeMap<String, FileType>,
+}
+
+impl Root {
+    fn add(&mut self, name: &CStr, kind: FileType) {
+        let Ok(name) = name.to_str() else { return };
+        if name == DATA_TMP || is_set_name(name) {
+            self.internal.push(name.to_owned());
+        } else if !name.starts_with("..") {
+            self.visible.insert(name.to_owned(), kind);
+        }
+    }
+}
+
+/// A pass from step 4 on.
+struct Pass<'p> {
+    writer: &'p AtomicWriter,
+    plan: &'p Plan<'p>,
+    written: Written,
+    /// The first failure of a step that keeps no other from being done.
+    late: Result<(), DiskError>,
+}
+
+impl Pass<'_> {
+    /// Does something whose failure is reported only after all the rest has been done.
+    fn late<T>(
+        &mut self,
+        step: Step,
+        name: &str,
+        action: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> Option<T> {
+        match action(self.writer.volume.as_fd()) {
+            Ok(value) => Some(value),
+            Err(errno) => {
+                if self.late.is_ok() {
+                    self.late = Err(self.writer.failed(step, name)(errno));
+                }
+                None
+            }
+        }
+    }
+
+    /// Step 4. Before the new set is written: what is left over may be what fills the disk.
+    fn remove_leftovers(&mut self, root: &Root, current: Option<&Set>) {
+        let is_current = |name: &str| current.is_some_and(|current| current.name == name);
+        for name in root.internal.iter().filter(|name| !is_current(name)) {
+            let removed = self.late(Step::RemoveLeftover, name, |volume| {
+                tree::remove(volume, name.as_bytes())
+            });
+            self.written.repaired |= removed.is_some();
+        }
+    }
+
+    /// The end of step 5: gives the files that have another owner than they should to the right one.
+    fn correct_owners(&mut self, set: &Set, misowned: &[Misowned<'_>]) {
+        for file in misowned {
+            let name = format!("{}/{}", set.name, file.path);
+            let corrected = self.late(Step::SetOwner, &name, |_| file.correct(&set.dir));
+            self.written.repaired |= corrected == Some(true);
+            self.written.not_owned += usize::from(corrected == Some(false));
+        }
+    }
+
+    /// Steps 6 to 9. On failure, what they have created is removed again.
+    fn publish(&mut self, now: Timestamp, random: &mut fastrand::Rng) -> Result<(), DiskError> {
+        let writer = self.writer;
+        let volume = writer.volume.as_fd();
+        // Step 6
+        let set = writer.create_set(now, random)?;
+        let published = self.fill(&set).and_then(|()| {
+            // Step 8
+            let failed = writer.failed(Step::LinkSet, DATA_TMP);
+            sys::link(&*set.name, volume, DATA_TMP).map_err(&failed)?;
+            let owned = writer.own_link(DATA_TMP, None).map_err(&failed)?;
+            self.written.not_owned += usize::from(!owned);
+            // Step 9
+            sys::rename(volume, DATA_TMP, DATA).map_err(writer.failed(Step::Publish, DATA))
+        });
+        if published.is_err() {
+            // What failed is the error; what cannot be removed now is a leftover of the next pass.
+            let _ = sys::remove_file(volume, DATA_TMP);
+            let _ = tree::remove_dir_all(volume, set.name.as_bytes());
+        }
+        published
+    }
+
+    /// Step 7.
+    fn fill(&mut self, set: &Set) -> Result<(), DiskError> {
+        let writer = self.writer;
+        let failed = |step, path: &str| {
+            let name = format!("{}/{path}", set.name);
+            move |errno| writer.failed(step, &name)(errno)
+        };
+        let mut not_owned = 0;
+        let mut parents = Parents {
+            set: set.dir.as_fd(),
+            last: None,
+        };
+        for directory in &self.plan.directories {
+            let owned = parents
+                .create(directory, writer.group)
+                .map_err(failed(Step::CreateDirectory, directory))?;
+            not_owned += usize::from(!owned);
+        }
+        for (path, file) in self.plan.payload {
+            let owned = parents
+                .of(path.as_str())
+                .and_then(|(parent, name)| write_file(parent, name, file, writer.group))
+                .map_err(failed(Step::WriteFile, path.as_str()))?;
+            not_owned += usize::from(!owned);
+        }
+        let owned = ownership::settle(&set.dir, None, writer.group, writer.group.directory_mode())
+            .map_err(writer.failed(Step::OpenSet, &set.name))?;
+        self.written.not_owned += not_owned + usize::from(!owned);
+        Ok(())
+    }
+
+    /// Step 10.
+    fn link(&mut self, root: &Root) {
+        let writer = self.writer;
+        for (&name, &owner) in &self.plan.links {
+            let exists = match root.visible.get(name) {
+                None => false,
+                Some(FileType::Symlink) => true,
+                Some(_) => {
+                    self.written.shadowed.push(name.to_owned());
+                    continue;
+                }
+            };
+            let changed = self.late(Step::Link, name, |volume| ensure_link(volume, name, exists));
+            self.note_repair(changed);
+            let owned = self.late(Step::Link, name, |_| writer.own_link(name, owner));
+            self.written.not_owned += usize::from(owned == Some(false));
+        }
+    }
+
+    /// Step 11.
+    fn unlink(&mut self, root: &Root) {
+        let is_needed = |name: &str| self.plan.links.contains_key(name);
+        let links = root
+            .visible
+            .iter()
+            .filter(|&(name, &kind)| kind == FileType::Symlink && !is_needed(name));
+        for (name, _) in links {
+            let removed = self.late(Step::Unlink, name, |volume| remove_link(volume, name));
+            self.note_repair(removed);
+        }
+    }
+
+    /// Changes of links go with a new set; alone, they are repairs.
+    fn note_repair(&mut self, changed: Option<bool>) {
+        self.written.repaired |= changed == Some(true) && !self.written.swapped;
+    }
+}
+
+/// The directories of a new set, of which the one used last stays open.
+struct Parents<'s> {
+    set: BorrowedFd<'s>,
+    last: Option<(&'s str, OwnedFd)>,
+}
+
+impl<'s> Parents<'s> {
+    /// Creates `directory`, whose parent exists; returns whether it got its owner.
+    fn create(&mut self, directory: &'s str, group: Group) -> rustix::io::Result<bool> {
+        let (parent, name) = self.of(directory)?;
+        sys::make_dir(parent, name, 0o700)?;
+        let created = sys::open_dir(parent, name)?;
+        let owned = ownership::settle(&created, None, group, group.directory_mode())?;
+        self.last = Some((directory, created));
+        Ok(owned)
+    }
+
+    /// The directory that holds `path`, and its name there.
+    fn of(&mut self, path: &'s str) -> rustix::io::Result<(BorrowedFd<'_>, &'s str)> {
+        let Some((parent, name)) = path.rsplit_once('/') else {
+            return Ok((self.set, path));
+        };
+        let opened = match self.last.take() {
+            Some((last, opened)) if last == parent => opened,
+            _ => sys::open_dir_beneath(self.set, parent.as_bytes())?,
+        };
+        let (_, opened) = self.last.insert((parent, opened));
+        Ok((OwnedFd::as_fd(opened), name))
+    }
+}
+
+/// Creates a file with its content; returns whether it got its owner.
+fn write_file(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    file: &File<'_>,
+    group: Group,
+) -> rustix::io::Result<bool> {
+    let mode = group.file_mode(file.mode);
+    let created = sys::create_file(dir, name, mode)?;
+    sys::write(&created, &file.data)?;
+    ownership::settle(&created, file.owner, group, mode)
+}
+
+/// Makes `name` a link to its path in the current set; returns whether it was none. `exists` says that it is some link.
+fn ensure_link(volume: BorrowedFd<'_>, name: &str, exists: bool) -> rustix::io::Result<bool> {
+    let target = link_target(name);
+    if !exists {
+        sys::link(&*target, volume, name)?;
+    } else if sys::read_link(volume, name)?.to_bytes() == target.as_bytes() {
+        return Ok(false);
+    } else {
+        sys::link(&*target, volume, DATA_TMP)?;
+        sys::rename(volume, DATA_TMP, name)?;
+    }
+    Ok(true)
+}
+
+/// Removes the link `name` if it is one of ours; returns whether it was.
+fn remove_link(volume: BorrowedFd<'_>, name: &str) -> rustix::io::Result<bool> {
+    if sys::read_link(volume, name)?.to_bytes() != link_target(name).as_bytes() {
+        return Ok(false);
+    }
+    sys::remove_file(volume, name)?;
+    Ok(true)
+}
+
+/// Where the link of a first element leads.
+fn link_target(name: &str) -> String {
+    format!("{DATA}/{name}")
+}
+
+/// Whether `..data` may lead to this: a name in the volume that begins with `..`, other than those with a meaning.
+fn is_reserved(target: &str) -> bool {
+    target.starts_with("..") && !target.contains('/') && !["..", DATA, DATA_TMP].contains(&target)
+}
+
+/// The name of a set up to its random number: `..YYYY_MM_DD_HH_MM_SS.`, in UTC.
+fn set_prefix(now: Timestamp) -> String {
+    let time = Offset::UTC.to_datetime(now);
+    format!(
+        "..{:04}_{:02}_{:02}_{:02}_{:02}_{:02}.",
+        time.year(),
+        time.month(),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
+}
+
+/// Whether `name` has the form that [`set_prefix`] begins.
+fn is_set_name(name: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix("..")
+        .and_then(|name| name.split_once('.'))
+        .is_some_and(|(time, random)| {
+            let lengths = time.split('_').map(str::len);
+            lengths.eq([4, 2, 2, 2, 2, 2]) && time.split('_').all(digits) && digits(random)
+        })
+}
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod tests;
