@@ -5,7 +5,36 @@
 //!
 //! Rules: Kubernetes 1.36; each module names the upstream source of its own.
 
+mod container;
 pub mod disk;
+mod downward;
+mod env_file;
+mod environment;
+mod expand;
+mod inputs;
+mod origin;
 mod payload;
+mod pem;
+mod pod_certificate;
+mod quantity;
+mod service_links;
+mod trust_bundle;
+mod volume;
 
+pub use container::{ContainerKind, ContainerView, containers, is_used};
+pub use downward::{FieldError, ResourceError};
+pub use env_file::{EnvFileError, LineProblem, env_file_value};
+pub use environment::{
+    EnvFileUnavailable, Environment, EnvironmentError, Value, Variable, environment,
+};
+pub use expand::expand;
+pub use inputs::{
+    EnvFile, EnvFileRef, Inputs, NodeFacts, ObjectError, ServiceFacts, ServicePortFacts, SourceKey,
+    TokenRequest, Unavailable,
+};
+pub use origin::{Absent, Origin};
 pub use payload::{File, FileData, PathError, Payload, VolumePath};
+pub use pod_certificate::PodCertificate;
+pub use quantity::{Quantity, QuantityError};
+pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
+pub use volume::{PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project};

@@ -119,6 +119,18 @@ impl VolumePath {
         self.0.split('/')
     }
 
+    /// The nearest directory above the path that `payload` has as a file.
+    pub(crate) fn parent_in(&self, payload: &Payload<'_>) -> Option<Self> {
+        let mut path = self.as_str();
+        while let Some((parent, _)) = path.rsplit_once('/') {
+            if let Some((found, _)) = payload.get_key_value(parent) {
+                return Some(found.clone());
+            }
+            path = parent;
+        }
+        None
+    }
+
     /// The first element: the name of the link in the root of the volume.
     pub fn first(&self) -> &str {
         self.elements().next().expect("a checked path is not empty")

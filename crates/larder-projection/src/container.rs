@@ -1,0 +1,115 @@
+//! One view of the three kinds of container that a pod has.
+//!
+//! Regular and init containers share a type in the API, ephemeral ones have their own with the same fields. Every rule of
+//! this crate is the same for all of them, or asks for [`ContainerKind`].
+
+use k8s_openapi::api::core::v1::{
+    Container, EnvFromSource, EnvVar, EphemeralContainer, Pod, PodSpec, ResourceRequirements,
+    SecurityContext, VolumeMount,
+};
+
+/// Which list of the pod a container stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContainerKind {
+    /// `spec.initContainers`.
+    Init,
+    /// `spec.containers`.
+    Regular,
+    /// `spec.ephemeralContainers`.
+    Ephemeral,
+}
+
+/// The fields of a container that a projection reads.
+#[derive(Clone, Copy, Debug)]
+pub struct ContainerView<'a> {
+    /// Which list it stands in.
+    pub kind: ContainerKind,
+    /// Name, unique among all containers of the pod.
+    pub name: &'a str,
+    /// `env`, in list order.
+    pub env: &'a [EnvVar],
+    /// `envFrom`, in list order.
+    pub env_from: &'a [EnvFromSource],
+    /// `volumeMounts`, in list order.
+    pub volume_mounts: &'a [VolumeMount],
+    /// `command`, before expansion.
+    pub command: &'a [String],
+    /// `args`, before expansion.
+    pub args: &'a [String],
+    /// `resources`; ephemeral containers may not set it.
+    pub resources: Option<&'a ResourceRequirements>,
+    /// `securityContext`.
+    pub security_context: Option<&'a SecurityContext>,
+    /// `workingDir`.
+    pub working_dir: Option<&'a str>,
+    /// Paths or names of block devices make a volume used, too: `volumeDevices[].name`.
+    devices: Option<&'a [k8s_openapi::api::core::v1::VolumeDevice]>,
+}
+
+macro_rules! view {
+    ($container:expr, $kind:expr) => {
+        ContainerView {
+            kind: $kind,
+            name: &$container.name,
+            env: $container.env.as_deref().unwrap_or_default(),
+            env_from: $container.env_from.as_deref().unwrap_or_default(),
+            volume_mounts: $container.volume_mounts.as_deref().unwrap_or_default(),
+            command: $container.command.as_deref().unwrap_or_default(),
+            args: $container.args.as_deref().unwrap_or_default(),
+            resources: $container.resources.as_ref(),
+            security_context: $container.security_context.as_ref(),
+            working_dir: $container.working_dir.as_deref(),
+            devices: $container.volume_devices.as_deref(),
+        }
+    };
+}
+
+impl<'a> ContainerView<'a> {
+    /// A view of a regular or init container.
+    pub fn new(container: &'a Container, kind: ContainerKind) -> Self {
+        view!(container, kind)
+    }
+
+    /// A view of an ephemeral container.
+    pub fn ephemeral(container: &'a EphemeralContainer) -> Self {
+        view!(container, ContainerKind::Ephemeral)
+    }
+
+    /// Names of the volumes that the container mounts or uses as a device, in list order.
+    pub fn volumes(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mounts = self.volume_mounts.iter().map(|mount| mount.name.as_str());
+        let devices = self.devices.unwrap_or_default().iter();
+        mounts.chain(devices.map(|device| device.name.as_str()))
+    }
+}
+
+/// All containers of `pod`: init, regular, ephemeral, each in list order.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerView<'_>> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref());
+    let regular = spec.map(|spec: &PodSpec| spec.containers.as_slice());
+    let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
+    let view = |kind| move |container| ContainerView::new(container, kind);
+    init.unwrap_or_default()
+        .iter()
+        .map(view(ContainerKind::Init))
+        .chain(
+            regular
+                .unwrap_or_default()
+                .iter()
+                .map(view(ContainerKind::Regular)),
+        )
+        .chain(
+            ephemeral
+                .unwrap_or_default()
+                .iter()
+                .map(ContainerView::ephemeral),
+        )
+}
+
+/// Whether some container of `pod` mounts `volume` or has it as a device.
+///
+/// A volume that none uses is not set up at all (kubelet 1.36, `pkg/kubelet/volumemanager/populator`).
+pub fn is_used(pod: &Pod, volume: &str) -> bool {
+    containers(pod).any(|container| container.volumes().any(|name| name == volume))
+}

@@ -1,0 +1,538 @@
+//! The variables of a container.
+//!
+//! Kubelet 1.36, `makeEnvironmentVariables` in `pkg/kubelet/kubelet_pods.go`: first `envFrom`, then `env`, both in list order, and what
+//! comes later replaces what came before; Service variables last, where no other variable has their name.
+//!
+//! Invariants:
+//! 1. The order is deterministic: a variable stands where its name was first set, the keys of one object are sorted, Service
+//!    variables follow sorted by Service. (The kubelet's order is random.)
+//! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied for
+//!    such a variable are zeroised.
+//! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to refuse.)
+
+use std::{borrow::Cow, fmt, ops::Deref};
+
+use indexmap::IndexMap;
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, FileKeySelector, Pod};
+use larder_objects::{Kind, ObjectKey, SecretBytes};
+use smallvec::SmallVec;
+
+use crate::{
+    Absent, ContainerView, EnvFileError, EnvFileRef, FieldError, Inputs, ObjectError, Origin,
+    ResourceError, ServiceFacts, Unavailable,
+    container::is_used,
+    downward::{variable_field, variable_resource},
+    env_file::env_file_value,
+    expand::{Piece, pieces},
+    inputs::Keyed,
+    service_links,
+};
+
+/// The variables of one container, in order, and what was absent.
+#[derive(Clone, Debug, Default)]
+pub struct Environment<'a> {
+    variables: IndexMap<Cow<'a, str>, Variable<'a>>,
+    absent: Vec<Absent<'a>>,
+}
+
+/// The value of a variable and where it came from.
+#[derive(Clone)]
+pub struct Variable<'a> {
+    /// The value; not necessarily UTF-8 when it came from a Secret.
+    pub value: Value<'a>,
+    /// The source that set it.
+    pub origin: Origin<'a>,
+    /// Whether it holds anything that must not be shown.
+    pub secret: bool,
+}
+
+/// Bytes of a value: borrowed from pod or object, or made for the variable.
+#[derive(Clone)]
+pub enum Value<'a> {
+    /// As pod or object have them.
+    Borrowed(&'a [u8]),
+    /// Computed.
+    Owned(Vec<u8>),
+    /// Computed from something secret; zeroised on drop.
+    Secret(SecretBytes),
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+            Self::Secret(bytes) => bytes,
+        }
+    }
+}
+
+/// Shows the length; whether the bytes are secret is known to the [`Variable`] only.
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes>", self.len())
+    }
+}
+
+impl fmt::Debug for Variable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Variable");
+        if self.secret {
+            shown.field("value", &self.value);
+        } else {
+            shown.field("value", &String::from_utf8_lossy(&self.value));
+        }
+        shown.field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+/// Why a container has no environment. The texts are the kubelet's where it has the rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// The API server's default for `enableServiceLinks` is not in the pod.
+    #[error("nil pod.spec.enableServiceLinks encountered, cannot construct envvars")]
+    NoServiceLinks,
+    /// Services were never listed, and the pod comes from the API server.
+    #[error("services have not yet been read at least once, cannot construct envvars")]
+    NoServices,
+    /// A ConfigMap or Secret could not be had.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// An object has no such key.
+    #[error("couldn't find key {key} in {kind} {object}")]
+    MissingKey {
+        /// ConfigMap or Secret.
+        kind: Kind,
+        /// The object.
+        object: ObjectKey,
+        /// The key that it lacks.
+        key: String,
+    },
+    /// A field of the pod has no text.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A resource has no number.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// The volume of an env file does not exist, or no container mounts it.
+    #[error("cannot find the volume \"{0}\" referenced by FileKeyRef")]
+    NoVolume(String),
+    /// An env file is missing or could not be read.
+    #[error("couldn't parse env file")]
+    UnreadableEnvFile(#[source] EnvFileUnavailable),
+    /// An env file is malformed.
+    #[error("couldn't parse env file")]
+    MalformedEnvFile(#[source] EnvFileError),
+    /// An env file has no such key, or has it with nothing in it.
+    #[error("environment variable key \"{key}\" not found in file \"{path}\"")]
+    MissingFileKey {
+        /// The key.
+        key: String,
+        /// Path of the file on the host.
+        path: String,
+    },
+    /// A process cannot have this variable.
+    #[error("environment variable {name:?} contains a NUL byte")]
+    Nul {
+        /// Name of the variable.
+        name: String,
+    },
+}
+
+/// Why an env file could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to read {path} of volume {volume}: {problem}")]
+pub struct EnvFileUnavailable {
+    volume: String,
+    path: String,
+    problem: String,
+}
+
+impl EnvironmentError {
+    /// Whether the failure is that a required ConfigMap or Secret, or a key of it, does not exist.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Object(error) => error.is_not_found(),
+            Self::MissingKey { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Computes the variables of `container`, which is one of `pod`.
+///
+/// # Errors
+///
+/// The first thing that a required variable lacks.
+pub fn environment<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+    inputs: &'a Inputs,
+) -> Result<Environment<'a>, EnvironmentError> {
+    let spec = pod.spec.as_ref();
+    let links = spec
+        .and_then(|spec| spec.enable_service_links)
+        .ok_or(EnvironmentError::NoServiceLinks)?;
+    let services = match &inputs.services {
+        Some(services) => services,
+        None if is_static(pod) => &[][..],
+        None => return Err(EnvironmentError::NoServices),
+    };
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut builder = Builder {
+        pod,
+        namespace,
+        container,
+        inputs,
+        environment: Environment::default(),
+        services: service_variables(services, namespace, links),
+    };
+    for source in container.env_from {
+        let prefix = source.prefix.as_deref().unwrap_or_default();
+        if let Some(reference) = &source.config_map_ref {
+            let config_maps =
+                builder.object::<larder_objects::ConfigMap>(&reference.name, reference.optional)?;
+            builder.all_keys(prefix, config_maps)?;
+        } else if let Some(reference) = &source.secret_ref {
+            let secret =
+                builder.object::<larder_objects::Secret>(&reference.name, reference.optional)?;
+            builder.all_keys(prefix, secret)?;
+        }
+    }
+    for variable in container.env {
+        if let Some(value) = builder.variable(variable)? {
+            builder.set(Cow::Borrowed(&variable.name), value)?;
+        }
+    }
+    Ok(builder.finish())
+}
+
+/// Whether the pod came from a file or URL of its node.
+fn is_static(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations
+        .and_then(|annotations| annotations.get("kubernetes.io/config.source"))
+        .is_some_and(|source| source != "api")
+}
+
+type Variables<'a> = IndexMap<Cow<'a, str>, Variable<'a>>;
+
+fn service_variables<'a>(
+    services: &'a [ServiceFacts],
+    namespace: &str,
+    links: bool,
+) -> Variables<'a> {
+    let mut variables = Variables::default();
+    for service in service_links::visible(services, namespace, links).values() {
+        let origin = Origin::Service {
+            namespace: &service.namespace,
+            name: &service.name,
+        };
+        service_links::variables(service, |name, value| {
+            let value = Variable {
+                value: Value::Owned(value.into_bytes()),
+                origin: origin.clone(),
+                secret: false,
+            };
+            variables.insert(Cow::Owned(name), value);
+        });
+    }
+    variables
+}
+
+struct Builder<'a> {
+    pod: &'a Pod,
+    namespace: &'a str,
+    container: ContainerView<'a>,
+    inputs: &'a Inputs,
+    environment: Environment<'a>,
+    services: Variables<'a>,
+}
+
+impl<'a> Builder<'a> {
+    fn object<K: Keyed>(
+        &mut self,
+        name: &'a str,
+        optional: Option<bool>,
+    ) -> Result<Option<&'a K>, EnvironmentError> {
+        let object = self.inputs.object::<K>(name, optional)?;
+        if object.is_none() {
+            self.environment.absent.push(Absent {
+                kind: K::KIND,
+                name,
+                key: None,
+            });
+        }
+        Ok(object)
+    }
+
+    fn set(&mut self, name: Cow<'a, str>, variable: Variable<'a>) -> Result<(), EnvironmentError> {
+        if variable.value.contains(&0) || name.contains('\0') {
+            return Err(EnvironmentError::Nul {
+                name: name.into_owned(),
+            });
+        }
+        self.environment.variables.insert(name, variable);
+        Ok(())
+    }
+
+    fn all_keys<K: Keyed>(
+        &mut self,
+        prefix: &'a str,
+        object: Option<&'a K>,
+    ) -> Result<(), EnvironmentError> {
+        let Some(object) = object else { return Ok(()) };
+        let keys = object.variables();
+        self.environment.variables.reserve(keys.size_hint().0);
+        for (key, value) in keys {
+            let name = if prefix.is_empty() {
+                Cow::Borrowed(key)
+            } else {
+                Cow::Owned([prefix, key].concat())
+            };
+            self.set(name, of_key(object, key, value))?;
+        }
+        Ok(())
+    }
+
+    /// The value that `variable` sets; `None` if it has no effect.
+    fn variable(&mut self, variable: &'a EnvVar) -> Result<Option<Variable<'a>>, EnvironmentError> {
+        let value = variable.value.as_deref().unwrap_or_default();
+        if value.is_empty()
+            && let Some(source) = &variable.value_from
+        {
+            return self.value_from(source);
+        }
+        let (value, secret) = resolve(value, |name| {
+            let known = self.environment.variables.get(name);
+            known.or_else(|| self.services.get(name))
+        });
+        Ok(Some(Variable {
+            value,
+            origin: Origin::Value,
+            secret,
+        }))
+    }
+
+    fn value_from(
+        &mut self,
+        source: &'a EnvVarSource,
+    ) -> Result<Option<Variable<'a>>, EnvironmentError> {
+        let node = self.inputs.node.as_deref();
+        let (text, origin) = if let Some(field) = &source.field_ref {
+            let path = &field.field_path;
+            let text = variable_field(self.pod, node, field.api_version.as_deref(), path)?;
+            (text, Origin::Field(path))
+        } else if let Some(field) = &source.resource_field_ref {
+            let name = field.container_name.as_deref();
+            let origin = Origin::Resource {
+                container: name
+                    .filter(|name| !name.is_empty())
+                    .unwrap_or(self.container.name),
+                resource: &field.resource,
+            };
+            let text = variable_resource(self.pod, self.container, node, field)?;
+            (text, origin)
+        } else if let Some(key) = &source.config_map_key_ref {
+            let object = self.object::<larder_objects::ConfigMap>(&key.name, key.optional)?;
+            return self.one_key(object, &key.key, key.optional);
+        } else if let Some(key) = &source.secret_key_ref {
+            let object = self.object::<larder_objects::Secret>(&key.name, key.optional)?;
+            return self.one_key(object, &key.key, key.optional);
+        } else if let Some(key) = &source.file_key_ref {
+            return self.file_key(key);
+        } else {
+            (String::new(), Origin::Value)
+        };
+        Ok(Some(Variable {
+            value: Value::Owned(text.into_bytes()),
+            origin,
+            secret: false,
+        }))
+    }
+
+    fn one_key<K: Keyed>(
+        &mut self,
+        object: Option<&'a K>,
+        key: &'a str,
+        optional: Option<bool>,
+    ) -> Result<Option<Variable<'a>>, EnvironmentError> {
+        let Some(object) = object else {
+            return Ok(None);
+        };
+        if let Some(value) = object.variable(key) {
+            return Ok(Some(of_key(object, key, value)));
+        }
+        let name = &object.metadata().name;
+        if optional == Some(true) {
+            self.environment.absent.push(Absent {
+                kind: K::KIND,
+                name,
+                key: Some(key),
+            });
+            return Ok(None);
+        }
+        Err(EnvironmentError::MissingKey {
+            kind: K::KIND,
+            object: ObjectKey::new(self.namespace, name.clone()),
+            key: key.to_owned(),
+        })
+    }
+
+    /// On purpose different from the kubelet in one point: `optional` covers a missing file as well, as the API says it does.
+    fn file_key(
+        &self,
+        selector: &'a FileKeySelector,
+    ) -> Result<Option<Variable<'a>>, EnvironmentError> {
+        let FileKeySelector {
+            key,
+            optional,
+            path,
+            volume_name,
+        } = selector;
+        let volumes = self
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.volumes.as_deref());
+        let mut volumes = volumes.unwrap_or_default().iter();
+        if !volumes.any(|volume| volume.name == *volume_name) || !is_used(self.pod, volume_name) {
+            return Err(EnvironmentError::NoVolume(volume_name.clone()));
+        }
+        let reference = EnvFileRef {
+            volume: volume_name.clone(),
+            path: path.clone(),
+        };
+        let unreadable = |problem: &str| {
+            Err(EnvironmentError::UnreadableEnvFile(EnvFileUnavailable {
+                volume: volume_name.clone(),
+                path: path.clone(),
+                problem: problem.to_owned(),
+            }))
+        };
+        let optional = *optional == Some(true);
+        let file = match self.inputs.env_files.get(&reference) {
+            Some(Ok(file)) => file,
+            Some(Err(Unavailable::NotFound)) if optional => return Ok(None),
+            Some(Err(Unavailable::NotFound)) => return unreadable("no such file"),
+            Some(Err(Unavailable::Failed(message))) => return unreadable(message),
+            None => return unreadable("was not gathered"),
+        };
+        let value =
+            env_file_value(&file.content, key).map_err(EnvironmentError::MalformedEnvFile)?;
+        match value {
+            value if value.is_empty() && optional => Ok(None),
+            value if value.is_empty() => Err(EnvironmentError::MissingFileKey {
+                key: key.clone(),
+                path: file.host_path.clone(),
+            }),
+            value => Ok(Some(Variable {
+                value: Value::Secret(SecretBytes::new(value)),
+                origin: Origin::EnvFile {
+                    volume: volume_name,
+                    path,
+                    key,
+                },
+                secret: true,
+            })),
+        }
+    }
+
+    fn finish(mut self) -> Environment<'a> {
+        for (name, variable) in self.services {
+            self.environment.variables.entry(name).or_insert(variable);
+        }
+        self.environment
+    }
+}
+
+fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variable<'a> {
+    let metadata = object.metadata();
+    Variable {
+        value: Value::Borrowed(value),
+        origin: Origin::Key {
+            kind: K::KIND,
+            name: &metadata.name,
+            key,
+            resource_version: &metadata.resource_version,
+        },
+        secret: K::KIND == Kind::Secret,
+    }
+}
+
+/// Expands `text`; tells whether anything secret is in the result.
+///
+/// The parts are collected before they are copied, into memory of the final size: a growing buffer would leave pieces of
+/// a secret behind (invariant 2).
+fn resolve<'t, 'v, 'a: 'v>(
+    text: &'t str,
+    variable: impl Fn(&str) -> Option<&'v Variable<'a>>,
+) -> (Value<'t>, bool) {
+    if !text.contains('$') {
+        return (Value::Borrowed(text.as_bytes()), false);
+    }
+    let mut secret = false;
+    let mut length = 0;
+    let mut parts = SmallVec::<[&[u8]; 16]>::new();
+    for piece in pieces(text) {
+        let part = match piece {
+            Piece::Text(text) => text.as_bytes(),
+            Piece::Reference { name, whole } => match variable(name) {
+                Some(variable) => {
+                    secret |= variable.secret;
+                    &variable.value
+                }
+                None => whole.as_bytes(),
+            },
+        };
+        length += part.len();
+        parts.push(part);
+    }
+    let mut value = Vec::with_capacity(length);
+    for part in parts {
+        value.extend_from_slice(part);
+    }
+    let value = if secret {
+        Value::Secret(SecretBytes::new(value))
+    } else {
+        Value::Owned(value)
+    };
+    (value, secret)
+}
+
+impl<'a> Environment<'a> {
+    /// Names and variables, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Variable<'a>)> {
+        self.variables
+            .iter()
+            .map(|(name, variable)| (&**name, variable))
+    }
+
+    /// The variable `name`.
+    pub fn get(&self, name: &str) -> Option<&Variable<'a>> {
+        self.variables.get(name)
+    }
+
+    /// How many variables there are.
+    pub fn len(&self) -> usize {
+        self.variables.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.variables.is_empty()
+    }
+
+    /// Optional objects and keys that are not there, in the order in which they were looked for.
+    pub fn absent(&self) -> &[Absent<'a>] {
+        &self.absent
+    }
+
+    /// Expands the references of an entry of `command` or `args`; unknown names stay as they are.
+    pub fn expand<'t>(&self, text: &'t str) -> Value<'t> {
+        resolve(text, |name| self.get(name)).0
+    }
+}

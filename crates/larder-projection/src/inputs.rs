@@ -1,0 +1,321 @@
+//! What a projection reads besides the pod.
+//!
+//! All of it is gathered beforehand, for one pod, by whoever can wait for a network; [`crate::Needs`] says what.
+//!
+//! Invariant: "does not exist" is always said, never concluded. An object that nobody gathered is an error of its own, so
+//! that an optional reference cannot turn a forgotten look-up into an empty volume.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use k8s_openapi::{
+    api::core::v1::{Node, Service, ServiceAccountTokenProjection},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use larder_objects::{ConfigMap, Kind, Object, Secret, SecretBytes};
+
+use crate::{PodCertificate, TrustBundles};
+
+/// Everything that the projections of one pod read.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    /// ConfigMaps of the pod's namespace, by name.
+    pub config_maps: BTreeMap<String, Result<Arc<ConfigMap>, Unavailable>>,
+    /// Secrets of the pod's namespace, by name.
+    pub secrets: BTreeMap<String, Result<Arc<Secret>, Unavailable>>,
+    /// Services of all namespaces, or of the pod's and `default`; `None` until they were listed once.
+    pub services: Option<Arc<[ServiceFacts]>>,
+    /// The node that the pod runs on.
+    pub node: Option<Arc<NodeFacts>>,
+    /// Tokens of the pod's service account.
+    pub tokens: BTreeMap<TokenRequest, Result<Arc<SecretBytes>, Unavailable>>,
+    /// ClusterTrustBundles.
+    pub trust_bundles: TrustBundles,
+    /// Issued pod certificates.
+    pub pod_certificates: BTreeMap<SourceKey, Result<Arc<PodCertificate>, Unavailable>>,
+    /// Env files, read at the start of the container.
+    pub env_files: BTreeMap<EnvFileRef, Result<Arc<EnvFile>, Unavailable>>,
+}
+
+/// Why something that a pod refers to could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// It does not exist; `optional: true` covers this and nothing else.
+    NotFound,
+    /// Anything else, in the words that shall reach the user: timeout, forbidden, not synced.
+    Failed(Arc<str>),
+}
+
+impl Unavailable {
+    /// A failure with this message.
+    pub fn failed(message: impl Into<Arc<str>>) -> Self {
+        Self::Failed(message.into())
+    }
+}
+
+/// A token that a pod asks for. Service account, pod name and UID are the pod's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenRequest {
+    /// The audience; `None` leaves it to the API server.
+    pub audience: Option<String>,
+    /// Wanted life time in seconds. The API server's default is 3600, its bounds are 600 and 2^32.
+    pub expiration_secs: i64,
+}
+
+/// One entry of `sources` of a projected volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceKey {
+    /// Name of the volume.
+    pub volume: String,
+    /// Place in the list, from 0.
+    pub index: usize,
+}
+
+/// A file in a volume that variables are read from (`fileKeyRef`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EnvFileRef {
+    /// Name of the volume.
+    pub volume: String,
+    /// Path in the volume, as the pod has it.
+    pub path: String,
+}
+
+/// An env file as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvFile {
+    /// Path on the host, for messages.
+    pub host_path: String,
+    /// Content. Treated as secret: such files exist to hand over credentials.
+    pub content: SecretBytes,
+}
+
+/// What service variables need of a Service that has a cluster IP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceFacts {
+    /// Namespace of the Service.
+    pub namespace: Box<str>,
+    /// Name of the Service.
+    pub name: Box<str>,
+    /// `spec.clusterIP`; neither empty nor `None`.
+    pub cluster_ip: Box<str>,
+    /// `spec.ports`, in list order.
+    pub ports: Box<[ServicePortFacts]>,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePortFacts {
+    /// Name; empty if there is none.
+    pub name: Box<str>,
+    /// Port number.
+    pub port: i32,
+    /// Protocol as the API has it, for instance `TCP`.
+    pub protocol: Box<str>,
+}
+
+impl ServiceFacts {
+    /// The facts of `service`; `None` for one without cluster IP, which gives no variables.
+    pub fn new(service: &Service) -> Option<Self> {
+        let spec = service.spec.as_ref()?;
+        let cluster_ip = spec.cluster_ip.as_deref().unwrap_or_default();
+        if matches!(cluster_ip, "" | "None") {
+            return None;
+        }
+        let ports = spec.ports.as_deref().unwrap_or_default().iter();
+        Some(Self {
+            namespace: service
+                .metadata
+                .namespace
+                .as_deref()
+                .unwrap_or_default()
+                .into(),
+            name: service.metadata.name.as_deref().unwrap_or_default().into(),
+            cluster_ip: cluster_ip.into(),
+            ports: ports
+                .map(|port| ServicePortFacts {
+                    name: port.name.as_deref().unwrap_or_default().into(),
+                    port: port.port,
+                    protocol: match port.protocol.as_deref() {
+                        None | Some("") => "TCP".into(),
+                        Some(protocol) => protocol.into(),
+                    },
+                })
+                .collect(),
+        })
+    }
+}
+
+/// What a projection needs of the node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeFacts {
+    /// Name of the node.
+    pub name: String,
+    /// `status.allocatable`, the limit of containers that set none.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Internal addresses, then external ones, in list order; other types and unparsable ones are dropped.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl NodeFacts {
+    /// The facts of `node`.
+    pub fn new(node: &Node) -> Self {
+        let status = node.status.as_ref();
+        let addresses = status.and_then(|status| status.addresses.as_deref());
+        let of_type = |type_| {
+            let all = addresses.unwrap_or_default().iter();
+            all.filter(move |address| address.type_ == type_)
+                .filter_map(|address| address.address.parse().ok())
+        };
+        Self {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            allocatable: status
+                .and_then(|status| status.allocatable.clone())
+                .unwrap_or_default(),
+            addresses: of_type("InternalIP").chain(of_type("ExternalIP")).collect(),
+        }
+    }
+}
+
+/// A ConfigMap or Secret that could not be had. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// There is no such object in the pod's namespace.
+    #[error("{} \"{name}\" not found", kind.singular())]
+    NotFound {
+        /// ConfigMap or Secret.
+        kind: Kind,
+        /// Its name.
+        name: String,
+    },
+    /// The look-up failed.
+    #[error("{message}")]
+    Failed {
+        /// ConfigMap or Secret.
+        kind: Kind,
+        /// Its name.
+        name: String,
+        /// What the look-up said.
+        message: Arc<str>,
+    },
+    /// Nobody looked it up: an error of the program that gathered the inputs.
+    #[error("{} \"{name}\" was not gathered", kind.singular())]
+    NotGathered {
+        /// ConfigMap or Secret.
+        kind: Kind,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl ObjectError {
+    /// Whether the object does not exist, as opposed to could not be read.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
+    }
+}
+
+/// ConfigMaps and Secrets as a projection reads them: values by key.
+pub(crate) trait Keyed: Object {
+    /// The objects of this kind.
+    fn all(inputs: &Inputs) -> &BTreeMap<String, Result<Arc<Self>, Unavailable>>;
+    /// The values that variables are made of. Sorted by key.
+    fn variables(&self) -> impl Iterator<Item = (&str, &[u8])>;
+    /// The value of the variable `key`.
+    fn variable(&self, key: &str) -> Option<&[u8]>;
+    /// The values that files are made of; a later one with the same key replaces an earlier one.
+    fn files(&self) -> impl Iterator<Item = (&str, &[u8])>;
+    /// The value of the file `key`, when it is named in `items`.
+    fn file(&self, key: &str) -> Option<&[u8]>;
+}
+
+impl Keyed for ConfigMap {
+    fn all(inputs: &Inputs) -> &BTreeMap<String, Result<Arc<Self>, Unavailable>> {
+        &inputs.config_maps
+    }
+
+    /// `binaryData` is not in the environment.
+    fn variables(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.data
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_bytes()))
+    }
+
+    fn variable(&self, key: &str) -> Option<&[u8]> {
+        self.data.get(key).map(String::as_bytes)
+    }
+
+    /// `binaryData` after `data`: without `items` it wins.
+    fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let binary = self.binary_data.iter();
+        self.variables()
+            .chain(binary.map(|(key, value)| (key.as_str(), value.as_slice())))
+    }
+
+    /// `data` before `binaryData`: with `items` it wins.
+    fn file(&self, key: &str) -> Option<&[u8]> {
+        self.variable(key)
+            .or_else(|| self.binary_data.get(key).map(Vec::as_slice))
+    }
+}
+
+impl Keyed for Secret {
+    fn all(inputs: &Inputs) -> &BTreeMap<String, Result<Arc<Self>, Unavailable>> {
+        &inputs.secrets
+    }
+
+    fn variables(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.data
+            .iter()
+            .map(|(key, value)| (key.as_str(), &**value))
+    }
+
+    fn variable(&self, key: &str) -> Option<&[u8]> {
+        self.data.get(key).map(|value| &**value)
+    }
+
+    fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.variables()
+    }
+
+    fn file(&self, key: &str) -> Option<&[u8]> {
+        self.variable(key)
+    }
+}
+
+impl Inputs {
+    /// The object `name`, or `None` if it does not exist and `optional` covers that.
+    pub(crate) fn object<K: Keyed>(
+        &self,
+        name: &str,
+        optional: Option<bool>,
+    ) -> Result<Option<&K>, ObjectError> {
+        let (kind, owned_name) = (K::KIND, || name.to_owned());
+        match K::all(self).get(name) {
+            Some(Ok(object)) => Ok(Some(object)),
+            Some(Err(Unavailable::NotFound)) if optional == Some(true) => Ok(None),
+            Some(Err(Unavailable::NotFound)) => Err(ObjectError::NotFound {
+                kind,
+                name: owned_name(),
+            }),
+            Some(Err(Unavailable::Failed(message))) => Err(ObjectError::Failed {
+                kind,
+                name: owned_name(),
+                message: Arc::clone(message),
+            }),
+            None => Err(ObjectError::NotGathered {
+                kind,
+                name: owned_name(),
+            }),
+        }
+    }
+}
+
+impl TokenRequest {
+    /// The request of one source. Without `expirationSeconds`, which the API server fills in, its default of 3600 s.
+    pub fn new(source: &ServiceAccountTokenProjection) -> Self {
+        Self {
+            audience: source.audience.clone().filter(|text| !text.is_empty()),
+            expiration_secs: source.expiration_seconds.unwrap_or(3600),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Where a variable or a file came from: what `larder render -o tree` shows beside it.
+
+use larder_objects::{Kind, ResourceVersion};
+
+/// The source of one variable or file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin<'a> {
+    /// The literal `value` of the pod, after expansion.
+    Value,
+    /// A key of a ConfigMap or a Secret.
+    Key {
+        /// Which of the two.
+        kind: Kind,
+        /// Name of the object; its namespace is the pod's.
+        name: &'a str,
+        /// Key in the object.
+        key: &'a str,
+        /// Version of the object that was read.
+        resource_version: &'a ResourceVersion,
+    },
+    /// A field of the pod.
+    Field(&'a str),
+    /// A request or limit of a container.
+    Resource {
+        /// The container.
+        container: &'a str,
+        /// For instance `limits.memory`.
+        resource: &'a str,
+    },
+    /// A key of an env file.
+    EnvFile {
+        /// The volume that holds the file.
+        volume: &'a str,
+        /// Path of the file in the volume.
+        path: &'a str,
+        /// Key in the file.
+        key: &'a str,
+    },
+    /// A Service that the container can reach.
+    Service {
+        /// Namespace of the Service.
+        namespace: &'a str,
+        /// Name of the Service.
+        name: &'a str,
+    },
+    /// A token of the pod's service account, for this audience or the API server's default one.
+    Token {
+        /// The audience that was asked for.
+        audience: Option<&'a str>,
+    },
+    /// Trust anchors from ClusterTrustBundles.
+    TrustBundle,
+    /// Key or certificates of a pod certificate.
+    PodCertificate {
+        /// The signer that issued it.
+        signer: &'a str,
+    },
+}
+
+impl Origin<'_> {
+    /// Whether what came from here must not be shown: Secrets, tokens, private keys and env files, which exist to hand
+    /// over credentials.
+    pub fn is_secret(&self) -> bool {
+        match self {
+            Self::Key { kind, .. } => *kind == Kind::Secret,
+            Self::EnvFile { .. } | Self::Token { .. } | Self::PodCertificate { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// An optional object or key that is not there, so that a reader can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent<'a> {
+    /// ConfigMap or Secret.
+    pub kind: Kind,
+    /// Name of the object.
+    pub name: &'a str,
+    /// The missing key; `None` when the whole object is missing.
+    pub key: Option<&'a str>,
+}

@@ -1,0 +1,242 @@
+//! Resource quantities (`1.5Gi`, `100m`, `123e6`), in integers.
+//!
+//! Grammar and limits are those of `pkg/api/resource/quantity.go` of k8s.io/apimachinery 0.36:
+//! 1. sign, digits with an optional fraction, suffix; the digits may be missing, which stands for 0;
+//! 2. suffixes: `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or an exponent, `e3`, `E-3`;
+//! 3. what is finer than a billionth is rounded away from zero;
+//! 4. a quantity with a binary suffix is capped at 2^63-1.
+//!
+//! On purpose different: sizes that do not fit are capped at the type's bounds, where the original lets them overflow; and no
+//! result goes through floating point, so that it stays exact above 2^53.
+
+use std::{cmp::Ordering, str::FromStr};
+
+/// An exact amount, in billionths. The greatest is about 1.7e29.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Quantity {
+    nanos: i128,
+}
+
+/// Why a text is not a quantity. The texts are those of k8s.io/apimachinery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantityError {
+    /// Not number and suffix.
+    #[error(
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    )]
+    Format,
+    /// The suffix is none of the known ones.
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
+
+const NANO: i128 = 1_000_000_000;
+const MILLI: i128 = 1_000_000;
+
+impl Quantity {
+    /// The quantity 1.
+    pub const ONE: Self = Self { nanos: NANO };
+
+    /// Whether it is exactly 0.
+    pub fn is_zero(self) -> bool {
+        self.nanos == 0
+    }
+
+    /// Whole units; fractions are rounded away from zero.
+    pub fn value(self) -> i64 {
+        self.in_units_of(NANO)
+    }
+
+    /// Thousandths; finer fractions are rounded away from zero.
+    pub fn milli_value(self) -> i64 {
+        self.in_units_of(MILLI)
+    }
+
+    fn in_units_of(self, nanos: i128) -> i64 {
+        let away = self.nanos.signum() * i128::from(self.nanos % nanos != 0);
+        clamp(self.nanos / nanos + away)
+    }
+}
+
+fn clamp(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// `value / divisor`, rounded up; `divisor` is not 0.
+pub(crate) fn div_ceil(value: i64, divisor: i64) -> i64 {
+    let (value, divisor) = (i128::from(value), i128::from(divisor));
+    let rounds_up = value % divisor != 0 && (value < 0) == (divisor < 0);
+    clamp(value / divisor + i128::from(rounds_up))
+}
+
+/// The unit that a suffix stands for.
+enum Unit {
+    /// A power of 10.
+    Decimal(i64),
+    /// A power of 2.
+    Binary(u32),
+}
+
+impl Unit {
+    fn parse(suffix: &str) -> Result<Self, QuantityError> {
+        Ok(match suffix {
+            "n" => Self::Decimal(-9),
+            "u" => Self::Decimal(-6),
+            "m" => Self::Decimal(-3),
+            "" => Self::Decimal(0),
+            "k" => Self::Decimal(3),
+            "M" => Self::Decimal(6),
+            "G" => Self::Decimal(9),
+            "T" => Self::Decimal(12),
+            "P" => Self::Decimal(15),
+            "E" => Self::Decimal(18),
+            "Ki" => Self::Binary(10),
+            "Mi" => Self::Binary(20),
+            "Gi" => Self::Binary(30),
+            "Ti" => Self::Binary(40),
+            "Pi" => Self::Binary(50),
+            "Ei" => Self::Binary(60),
+            _ => {
+                let exponent = suffix
+                    .strip_prefix(['e', 'E'])
+                    .ok_or(QuantityError::Suffix)?;
+                Self::Decimal(parse_exponent(exponent).ok_or(QuantityError::Suffix)?)
+            }
+        })
+    }
+}
+
+/// A signed decimal number; one too great for the type is as good as the greatest.
+fn parse_exponent(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.as_bytes() {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let magnitude = digits.iter().fold(0_i64, |exponent, digit| {
+        exponent
+            .saturating_mul(10)
+            .saturating_add(i64::from(digit - b'0'))
+    });
+    Some(if negative { -magnitude } else { magnitude })
+}
+
+impl FromStr for Quantity {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        if text.is_empty() {
+            return Err(QuantityError::Format);
+        }
+        let (negative, rest) = match text.as_bytes()[0] {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let (whole, rest) = split_digits(rest);
+        let (fraction, suffix) = match rest.strip_prefix('.') {
+            Some(rest) => split_digits(rest),
+            None => ("", rest),
+        };
+        check_suffix_form(suffix)?;
+        let magnitude = match Unit::parse(suffix)? {
+            Unit::Decimal(exponent) => scale_decimal(whole, fraction, exponent),
+            Unit::Binary(exponent) => scale_binary(whole, fraction, exponent),
+        };
+        Ok(Self {
+            nanos: if negative { -magnitude } else { magnitude },
+        })
+    }
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|char: char| !char.is_ascii_digit())
+        .unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// A suffix is letters of the known ones, a sign, digits. What is not has a different error.
+fn check_suffix_form(suffix: &str) -> Result<(), QuantityError> {
+    let rest = suffix.trim_start_matches(|char| "eEinumkKMGTP".contains(char));
+    let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest);
+    if rest.bytes().all(|byte| byte.is_ascii_digit()) {
+        Ok(())
+    } else {
+        Err(QuantityError::Format)
+    }
+}
+
+/// `whole.fraction × 10^exponent` in billionths, rounded up, capped.
+fn scale_decimal(whole: &str, fraction: &str, exponent: i64) -> i128 {
+    let digits = || whole.bytes().chain(fraction.bytes());
+    // Leading zeros have no weight; without them the number of digits tells the size.
+    let significant = digits().skip_while(|&digit| digit == b'0');
+    let count = i64::try_from(significant.clone().count()).unwrap_or(i64::MAX);
+    if count == 0 {
+        return 0;
+    }
+    let fraction_digits = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
+    // The digits that are billionths or more; the rest only decides about rounding up.
+    let kept = count
+        .saturating_add(exponent)
+        .saturating_sub(fraction_digits)
+        .saturating_add(9);
+    match kept.cmp(&count) {
+        _ if kept > 39 => i128::MAX,
+        Ordering::Less | Ordering::Equal => {
+            let kept = usize::try_from(kept).unwrap_or(0);
+            let amount = accumulate(significant.clone().take(kept));
+            let rounds_up = significant.skip(kept).any(|digit| digit != b'0');
+            amount.saturating_add(i128::from(rounds_up))
+        }
+        Ordering::Greater => {
+            let zeros = usize::try_from(kept - count).unwrap_or(0);
+            accumulate(significant.chain(std::iter::repeat_n(b'0', zeros)))
+        }
+    }
+}
+
+fn accumulate(digits: impl Iterator<Item = u8>) -> i128 {
+    digits.fold(0_i128, |amount, digit| {
+        amount
+            .saturating_mul(10)
+            .saturating_add(i128::from(digit - b'0'))
+    })
+}
+
+/// `whole.fraction × 2^exponent` in billionths, rounded up, capped at 2^63-1 units.
+fn scale_binary(whole: &str, fraction: &str, exponent: u32) -> i128 {
+    const CAP: i128 = i64::MAX as i128;
+    // Capped before the multiplication: 2^63 whole units are too many for every suffix.
+    let whole = accumulate(whole.bytes()).min(CAP);
+    let units = whole.saturating_mul(1 << exponent);
+    if units >= CAP {
+        return CAP * NANO;
+    }
+    // Doubling the decimal fraction digit by digit is exact, however many digits there are.
+    let mut digits: Vec<u8> = fraction.bytes().map(|digit| digit - b'0').collect();
+    let mut carried: i128 = 0;
+    for _ in 0..exponent {
+        carried = carried * 2 + i128::from(double(&mut digits));
+    }
+    let text: String = digits
+        .iter()
+        .map(|digit| char::from(digit + b'0'))
+        .collect();
+    let nanos = (units + carried) * NANO + scale_decimal("", &text, 0);
+    nanos.min(CAP * NANO)
+}
+
+/// Doubles a decimal fraction in place and returns the carry into the whole units.
+fn double(fraction: &mut [u8]) -> u8 {
+    fraction.iter_mut().rev().fold(0, |carry, digit| {
+        let doubled = *digit * 2 + carry;
+        *digit = doubled % 10;
+        doubled / 10
+    })
+}

@@ -1,0 +1,175 @@
+//! Variables that tell a container where the Services of its namespace are.
+//!
+//! Kubelet 1.36, `pkg/kubelet/envvars/envvars.go` and `getServiceEnvVarMap` in `pkg/kubelet/kubelet_pods.go`. Two Services whose
+//! variables clash have them from the later one by name; the kubelet leaves that to chance.
+
+use std::collections::BTreeMap;
+
+use crate::ServiceFacts;
+
+/// The Service that every pod is told about.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
+
+/// The Services that a pod of `namespace` is told about, by name.
+///
+/// Always `default/kubernetes`. With `links` also those of the pod's namespace; one named `kubernetes` there stands in for
+/// the one of `default`.
+pub(crate) fn visible<'a>(
+    services: &'a [ServiceFacts],
+    namespace: &str,
+    links: bool,
+) -> BTreeMap<&'a str, &'a ServiceFacts> {
+    let mut visible = BTreeMap::new();
+    for service in services {
+        let name: &str = &service.name;
+        if (&*service.namespace, name) == API_SERVER {
+            visible.entry(name).or_insert(service);
+        } else if links && *service.namespace == *namespace {
+            visible.insert(name, service);
+        }
+    }
+    visible
+}
+
+/// Hands each variable of `service` to `emit`, name and value.
+pub(crate) fn variables(service: &ServiceFacts, mut emit: impl FnMut(String, String)) {
+    let prefix = variable_name(&service.name);
+    let host = &service.cluster_ip;
+    emit(format!("{prefix}_SERVICE_HOST"), host.to_string());
+    if let Some(first) = service.ports.first() {
+        emit(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
+    }
+    for port in service.ports.iter().filter(|port| !port.name.is_empty()) {
+        let name = variable_name(&port.name);
+        emit(
+            format!("{prefix}_SERVICE_PORT_{name}"),
+            port.port.to_string(),
+        );
+    }
+    for (index, port) in service.ports.iter().enumerate() {
+        let number = port.port;
+        let protocol = port.protocol.to_lowercase();
+        let url = if host.contains(':') {
+            format!("{protocol}://[{host}]:{number}")
+        } else {
+            format!("{protocol}://{host}:{number}")
+        };
+        if index == 0 {
+            emit(format!("{prefix}_PORT"), url.clone());
+        }
+        let prefix = format!("{prefix}_PORT_{number}_{}", port.protocol.to_uppercase());
+        emit(format!("{prefix}_PROTO"), protocol);
+        emit(format!("{prefix}_PORT"), number.to_string());
+        emit(format!("{prefix}_ADDR"), host.to_string());
+        emit(prefix, url);
+    }
+}
+
+/// `my-name` as `MY_NAME`.
+fn variable_name(name: &str) -> String {
+    name.to_uppercase().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::ServicePortFacts;
+
+    fn service(key: (&str, &str), ip: &str, ports: &[(&str, i32, &str)]) -> ServiceFacts {
+        ServiceFacts {
+            namespace: key.0.into(),
+            name: key.1.into(),
+            cluster_ip: ip.into(),
+            ports: ports
+                .iter()
+                .map(|&(name, port, protocol)| ServicePortFacts {
+                    name: name.into(),
+                    port,
+                    protocol: protocol.into(),
+                })
+                .collect(),
+        }
+    }
+
+    #[track_caller]
+    fn check(service: &ServiceFacts, expected: Expect) {
+        let mut shown = String::new();
+        variables(service, |name, value| {
+            shown.extend([&name, "=", &value, "\n"]);
+        });
+        expected.assert_eq(&shown);
+    }
+
+    #[test]
+    fn an_unnamed_port_gives_host_port_and_link_variables() {
+        // projection 59
+        check(
+            &service(("n", "my-svc"), "1.2.3.4", &[("", 8080, "TCP")]),
+            expect![[r#"
+                MY_SVC_SERVICE_HOST=1.2.3.4
+                MY_SVC_SERVICE_PORT=8080
+                MY_SVC_PORT=tcp://1.2.3.4:8080
+                MY_SVC_PORT_8080_TCP_PROTO=tcp
+                MY_SVC_PORT_8080_TCP_PORT=8080
+                MY_SVC_PORT_8080_TCP_ADDR=1.2.3.4
+                MY_SVC_PORT_8080_TCP=tcp://1.2.3.4:8080
+            "#]],
+        );
+    }
+
+    #[test]
+    fn named_ports_and_protocols_are_kept_apart_and_ipv6_is_bracketed_in_urls() {
+        // projection 59
+        let ports = [("u-d-p", 8084, "UDP"), ("t", 8084, "TCP"), ("s", 9, "SCTP")];
+        check(
+            &service(("n", "q"), "2001:DB8::", &ports),
+            expect![[r#"
+                Q_SERVICE_HOST=2001:DB8::
+                Q_SERVICE_PORT=8084
+                Q_SERVICE_PORT_U_D_P=8084
+                Q_SERVICE_PORT_T=8084
+                Q_SERVICE_PORT_S=9
+                Q_PORT=udp://[2001:DB8::]:8084
+                Q_PORT_8084_UDP_PROTO=udp
+                Q_PORT_8084_UDP_PORT=8084
+                Q_PORT_8084_UDP_ADDR=2001:DB8::
+                Q_PORT_8084_UDP=udp://[2001:DB8::]:8084
+                Q_PORT_8084_TCP_PROTO=tcp
+                Q_PORT_8084_TCP_PORT=8084
+                Q_PORT_8084_TCP_ADDR=2001:DB8::
+                Q_PORT_8084_TCP=tcp://[2001:DB8::]:8084
+                Q_PORT_9_SCTP_PROTO=sctp
+                Q_PORT_9_SCTP_PORT=9
+                Q_PORT_9_SCTP_ADDR=2001:DB8::
+                Q_PORT_9_SCTP=sctp://[2001:DB8::]:9
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_local_kubernetes_service_replaces_the_default_one_in_any_order() {
+        // projection 58
+        let mut services = vec![
+            service(("default", "kubernetes"), "1.1.1.1", &[]),
+            service(("default", "other"), "1.1.1.2", &[]),
+            service(("n", "kubernetes"), "2.2.2.1", &[]),
+            service(("n", "mine"), "2.2.2.2", &[]),
+        ];
+        for _ in 0..2 {
+            let seen = |namespace, links| -> Vec<&str> {
+                let visible = visible(&services, namespace, links);
+                visible
+                    .values()
+                    .map(|service| &*service.cluster_ip)
+                    .collect()
+            };
+            assert_eq!(seen("n", true), ["2.2.2.1", "2.2.2.2"]);
+            assert_eq!(seen("n", false), ["1.1.1.1"]);
+            assert_eq!(seen("default", true), ["1.1.1.1", "1.1.1.2"]);
+            assert_eq!(seen("default", false), ["1.1.1.1"]);
+            services.reverse();
+        }
+    }
+}

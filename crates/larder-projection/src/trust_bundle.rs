@@ -1,0 +1,170 @@
+//! Trust anchors for `clusterTrustBundle` sources.
+//!
+//! Kubelet 1.36, `pkg/kubelet/clustertrustbundle`: all PEM blocks of all matching bundles, each certificate once. The kubelet shuffles
+//! them; here they stand in the order of the bundles' names and of the blocks in them, so that the same set is the same file.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::core::v1::ClusterTrustBundleProjection, apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+
+use crate::pem;
+
+/// What is known of ClusterTrustBundles.
+#[derive(Clone, Debug, Default)]
+pub enum TrustBundles {
+    /// Nobody can tell: the feature is off, the API server lacks the kind, or there is no API server.
+    #[default]
+    Unsupported,
+    /// They were not listed yet.
+    NotSynced,
+    /// All of them, in any order.
+    Synced(Arc<[TrustBundle]>),
+}
+
+/// One ClusterTrustBundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustBundle {
+    /// Name of the bundle.
+    pub name: String,
+    /// `spec.signerName`; empty for a bundle that belongs to no signer.
+    pub signer_name: String,
+    /// Labels of the bundle.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.trustBundle`: PEM text.
+    pub trust_bundle: String,
+}
+
+/// Why there are no trust anchors. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustBundleError {
+    /// See [`TrustBundles::Unsupported`].
+    #[error("ClusterTrustBundle projection is not supported in static kubelet mode")]
+    Unsupported,
+    /// See [`TrustBundles::NotSynced`].
+    #[error("ClusterTrustBundle informer has not yet synced")]
+    NotSynced,
+    /// The source names neither a bundle nor a signer.
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    NoSelection,
+    /// No bundle has the name.
+    #[error(
+        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"{0}\" not found"
+    )]
+    NotFound(String),
+    /// No bundle of the signer has the labels.
+    #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
+    NoMatch,
+    /// The selector has more than 100 KiB.
+    #[error("label selector length ({0}) exceeds max length (102400)")]
+    SelectorTooLong(usize),
+    /// The selector has an operator that there is not, or values that do not go with it.
+    #[error("{0:?} is not a valid label selector operator")]
+    Operator(String),
+}
+
+/// Longest selector, in bytes of its text form.
+const MAX_SELECTOR: usize = 100 * 1024;
+
+/// The trust anchors that `source` asks for, as PEM text.
+pub(crate) fn trust_anchors(
+    bundles: &TrustBundles,
+    source: &ClusterTrustBundleProjection,
+) -> Result<String, TrustBundleError> {
+    let bundles = match bundles {
+        TrustBundles::Unsupported => return Err(TrustBundleError::Unsupported),
+        TrustBundles::NotSynced => return Err(TrustBundleError::NotSynced),
+        TrustBundles::Synced(bundles) => bundles,
+    };
+    let optional = source.optional == Some(true);
+    let (mut matches, none) = if let Some(name) = &source.name {
+        let named = bundles.iter().filter(|bundle| bundle.name == *name);
+        (
+            named.collect::<Vec<_>>(),
+            TrustBundleError::NotFound(name.clone()),
+        )
+    } else if let Some(signer) = &source.signer_name {
+        let mut matches = Vec::new();
+        if let Some(selector) = &source.label_selector {
+            check_selector(selector)?;
+            let of_signer = bundles
+                .iter()
+                .filter(|bundle| bundle.signer_name == *signer);
+            matches.extend(of_signer.filter(|bundle| selects(selector, &bundle.labels)));
+        }
+        (matches, TrustBundleError::NoMatch)
+    } else {
+        return Err(TrustBundleError::NoSelection);
+    };
+    if matches.is_empty() && !optional {
+        return Err(none);
+    }
+    matches.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut seen = HashSet::new();
+    let mut text = String::new();
+    for certificate in matches
+        .iter()
+        .flat_map(|bundle| pem::decode(&bundle.trust_bundle))
+    {
+        if !seen.contains(&certificate) {
+            text.push_str(&pem::encode_certificate(&certificate));
+            seen.insert(certificate);
+        }
+    }
+    Ok(text)
+}
+
+/// Refuses selectors that are too long or malformed, whatever they would select.
+fn check_selector(selector: &LabelSelector) -> Result<(), TrustBundleError> {
+    // In text form: `a=b`, `a in (b,c)`, `a notin (b,c)`, `a`, `!a`, joined by commas.
+    let labels = selector.match_labels.iter().flatten();
+    let mut length: usize = labels.map(|(key, value)| key.len() + value.len() + 2).sum();
+    for requirement in selector.match_expressions.iter().flatten() {
+        let values = requirement.values.as_deref().unwrap_or_default();
+        let has_values = match requirement.operator.as_str() {
+            "In" | "NotIn" => true,
+            "Exists" | "DoesNotExist" => false,
+            _ => return Err(TrustBundleError::Operator(requirement.operator.clone())),
+        };
+        if has_values == values.is_empty() {
+            return Err(TrustBundleError::Operator(requirement.operator.clone()));
+        }
+        let operator = match requirement.operator.as_str() {
+            "In" => " in ()".len(),
+            "NotIn" => " notin ()".len(),
+            "DoesNotExist" => "!".len(),
+            _ => 0,
+        };
+        let values: usize = values.iter().map(|value| value.len() + 1).sum();
+        length += requirement.key.len() + operator + values.saturating_sub(1) + 1;
+    }
+    let length = length.saturating_sub(1);
+    if length > MAX_SELECTOR {
+        return Err(TrustBundleError::SelectorTooLong(length));
+    }
+    Ok(())
+}
+
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let mut wanted = selector.match_labels.iter().flatten();
+    let mut requirements = selector.match_expressions.iter().flatten();
+    wanted.all(|(key, value)| labels.get(key) == Some(value))
+        && requirements.all(|requirement| {
+            let value = labels.get(&requirement.key);
+            let listed = value.is_some_and(|value| {
+                let values = requirement.values.as_deref().unwrap_or_default();
+                values.contains(value)
+            });
+            match requirement.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                _ => value.is_none(),
+            }
+        })
+}

@@ -1,0 +1,386 @@
+//! The files of a volume, computed from the pod and its inputs.
+//!
+//! Kubelet 1.36: `MakePayload` in `pkg/volume/{configmap,secret}`, `CollectData` in `pkg/volume/downwardapi`, `collectData` in
+//! `pkg/volume/projected`. Object bytes are borrowed, never copied.
+//!
+//! On purpose different: paths are cleaned before they are compared, so that of `a//b` and `a/b` the later one wins (the kubelet
+//! leaves it to chance); and what could not be written, a file that is also a directory, is refused here.
+
+mod sources;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
+use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
+
+use crate::{
+    Absent, FieldError, File, FileData, Inputs, ObjectError, Origin, PathError, Payload,
+    ResourceError, TrustBundleError, VolumePath,
+    container::containers,
+    downward::{volume_field, volume_resource},
+    inputs::Keyed,
+};
+
+/// The four kinds of volume that larder fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VolumeKind {
+    /// `configMap`.
+    ConfigMap,
+    /// `secret`.
+    Secret,
+    /// `downwardAPI`.
+    DownwardApi,
+    /// `projected`.
+    Projected,
+}
+
+impl VolumeKind {
+    /// The kind of `volume`; `None` for all that larder does not fill.
+    pub fn of(volume: &Volume) -> Option<Self> {
+        if volume.config_map.is_some() {
+            Some(Self::ConfigMap)
+        } else if volume.secret.is_some() {
+            Some(Self::Secret)
+        } else if volume.downward_api.is_some() {
+            Some(Self::DownwardApi)
+        } else if volume.projected.is_some() {
+            Some(Self::Projected)
+        } else {
+            None
+        }
+    }
+
+    /// The kubelet's plugin name, for instance `kubernetes.io/configmap`.
+    pub const fn plugin_name(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "kubernetes.io/configmap",
+            Self::Secret => "kubernetes.io/secret",
+            Self::DownwardApi => "kubernetes.io/downward-api",
+            Self::Projected => "kubernetes.io/projected",
+        }
+    }
+}
+
+/// The files of a volume, where each came from, and what was absent.
+#[derive(Clone, Debug, Default)]
+pub struct Projection<'a> {
+    /// The files.
+    pub payload: Payload<'a>,
+    /// The source of each file of `payload`.
+    pub origins: BTreeMap<VolumePath, Origin<'a>>,
+    /// Optional objects and keys that are not there, in the order in which they were looked for.
+    pub absent: Vec<Absent<'a>>,
+}
+
+/// All that keeps a volume from being filled. Displays as the kubelet's aggregate: `[e1, e2]`, each text once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PayloadError {
+    errors: Vec<SourceError>,
+}
+
+impl PayloadError {
+    /// The single errors, in the order of the sources; never none.
+    pub fn errors(&self) -> &[SourceError] {
+        &self.errors
+    }
+
+    /// Whether a required object or key that does not exist is among the causes.
+    pub fn is_missing(&self) -> bool {
+        self.errors.iter().any(|error| match error {
+            SourceError::Object(error) => error.is_not_found(),
+            SourceError::MissingKey { .. } => true,
+            _ => false,
+        })
+    }
+}
+
+impl std::fmt::Display for PayloadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut texts: Vec<String> = Vec::new();
+        for error in &self.errors {
+            let text = error.to_string();
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        match texts.as_slice() {
+            [text] => f.write_str(text),
+            texts => write!(f, "[{}]", texts.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for PayloadError {}
+
+/// Why one source of a volume gives no files. The texts are the kubelet's where it has the rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// Not one of the kinds of [`VolumeKind`].
+    #[error("volume \"{0}\" is not of a kind that is filled from objects")]
+    OtherKind(String),
+    /// The API server's default for `defaultMode` is not in the pod.
+    #[error("no defaultMode used, not even the default value for it")]
+    NoDefaultMode,
+    /// A ConfigMap or Secret could not be had.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// An object has no such key.
+    #[error("{}: {key}", missing_key(*kind))]
+    MissingKey {
+        /// ConfigMap or Secret.
+        kind: Kind,
+        /// Name of the object.
+        name: String,
+        /// The key that it lacks.
+        key: String,
+    },
+    /// A path cannot be a file of a volume.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A path is a file, and a directory for another file.
+    #[error("invalid path: is both a file and a directory: {0}")]
+    Conflict(VolumePath),
+    /// A field of the pod has no text.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A resource has no number.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// A token could not be had.
+    #[error("{0}")]
+    Token(String),
+    /// Trust anchors could not be had.
+    #[error(transparent)]
+    TrustBundle(#[from] TrustBundleError),
+    /// A certificate could not be had.
+    #[error("{0}")]
+    PodCertificate(String),
+}
+
+fn missing_key(kind: Kind) -> &'static str {
+    match kind {
+        Kind::ConfigMap => "configmap references non-existent config key",
+        Kind::Secret => "references non-existent secret key",
+    }
+}
+
+/// Computes the files of `volume`, which is one of `pod`.
+///
+/// # Errors
+///
+/// All that is wrong, not only the first. Then no file of the volume may change.
+pub fn project<'a>(
+    pod: &'a Pod,
+    volume: &'a Volume,
+    inputs: &'a Inputs,
+) -> Result<Projection<'a>, PayloadError> {
+    let mut collector = Collector {
+        pod,
+        inputs,
+        projection: Projection::default(),
+        errors: Vec::new(),
+    };
+    let Err(error) = collector.volume(volume) else {
+        return collector.finish();
+    };
+    collector.errors.push(error);
+    collector.finish()
+}
+
+/// The user that owns tokens, trust anchors and certificates: the one that every container runs as, if they agree.
+///
+/// Kubelet 1.36, `FsUserFrom` in `pkg/volume/util`: a container's `runAsUser` goes before the pod's; 0 counts; without a value somewhere there
+/// is no such user.
+pub fn fs_user(pod: &Pod) -> Option<u32> {
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref())
+        .and_then(|context| context.run_as_user);
+    let mut users = containers(pod).map(|container| {
+        let context = container.security_context;
+        context.and_then(|context| context.run_as_user).or(of_pod)
+    });
+    let first = users.next()??;
+    users
+        .all(|user| user == Some(first))
+        .then(|| u32::try_from(first).ok())?
+}
+
+/// `securityContext.fsGroup` of the pod.
+pub fn fs_group(pod: &Pod) -> Option<u32> {
+    let context = pod.spec.as_ref()?.security_context.as_ref()?;
+    u32::try_from(context.fs_group?).ok()
+}
+
+/// Gathers the files of one volume.
+struct Collector<'a> {
+    pod: &'a Pod,
+    inputs: &'a Inputs,
+    projection: Projection<'a>,
+    errors: Vec<SourceError>,
+}
+
+impl<'a> Collector<'a> {
+    fn volume(&mut self, volume: &'a Volume) -> Result<(), SourceError> {
+        if let Some(source) = &volume.config_map {
+            let items = source.items.as_deref();
+            let mode = default_mode(source.default_mode)?;
+            self.keys::<ConfigMap>(&source.name, items, source.optional, mode)
+        } else if let Some(source) = &volume.secret {
+            let name = source.secret_name.as_deref().unwrap_or_default();
+            let mode = default_mode(source.default_mode)?;
+            self.keys::<Secret>(name, source.items.as_deref(), source.optional, mode)
+        } else if let Some(source) = &volume.downward_api {
+            let mode = default_mode(source.default_mode)?;
+            self.downward(source.items.as_deref(), mode);
+            Ok(())
+        } else if let Some(source) = &volume.projected {
+            let mode = default_mode(source.default_mode)?;
+            let sources = source.sources.as_deref().unwrap_or_default();
+            for (index, source) in sources.iter().enumerate() {
+                if let Err(error) = self.source(&volume.name, index, source, mode) {
+                    self.errors.push(error);
+                }
+            }
+            Ok(())
+        } else {
+            Err(SourceError::OtherKind(volume.name.clone()))
+        }
+    }
+
+    /// The keys of one object: all of them, or those that `items` lists.
+    fn keys<K: Keyed>(
+        &mut self,
+        name: &'a str,
+        items: Option<&'a [KeyToPath]>,
+        optional: Option<bool>,
+        default_mode: u32,
+    ) -> Result<(), SourceError> {
+        let absent = |key| Absent {
+            kind: K::KIND,
+            name,
+            key,
+        };
+        let Some(object) = self.inputs.object::<K>(name, optional)? else {
+            self.projection.absent.push(absent(None));
+            return Ok(());
+        };
+        let origin = |key| Origin::Key {
+            kind: K::KIND,
+            name,
+            key,
+            resource_version: &object.metadata().resource_version,
+        };
+        let items = items.unwrap_or_default();
+        if items.is_empty() {
+            for (key, value) in object.files() {
+                let file = borrowed(value, default_mode);
+                self.add(VolumePath::parse(key)?, file, origin(key));
+            }
+        }
+        for item in items {
+            let Some(value) = object.file(&item.key) else {
+                if optional == Some(true) {
+                    self.projection.absent.push(absent(Some(&item.key)));
+                    continue;
+                }
+                return Err(SourceError::MissingKey {
+                    kind: K::KIND,
+                    name: name.to_owned(),
+                    key: item.key.clone(),
+                });
+            };
+            let file = borrowed(value, item_mode(item.mode, default_mode));
+            self.add(VolumePath::parse(&item.path)?, file, origin(&item.key));
+        }
+        Ok(())
+    }
+
+    fn downward(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>, default_mode: u32) {
+        for item in items.unwrap_or_default() {
+            if let Err(error) = self.downward_item(item, default_mode) {
+                self.errors.push(error);
+            }
+        }
+    }
+
+    fn downward_item(
+        &mut self,
+        item: &'a DownwardAPIVolumeFile,
+        default_mode: u32,
+    ) -> Result<(), SourceError> {
+        let (text, origin) = if let Some(field) = &item.field_ref {
+            let path = &field.field_path;
+            (volume_field(self.pod, path)?, Origin::Field(path))
+        } else if let Some(field) = &item.resource_field_ref {
+            let origin = Origin::Resource {
+                container: field.container_name.as_deref().unwrap_or_default(),
+                resource: &field.resource,
+            };
+            let node = self.inputs.node.as_deref();
+            (volume_resource(self.pod, node, field)?, origin)
+        } else {
+            // The API refuses an item without a source; the kubelet ignores it.
+            return Ok(());
+        };
+        let mode = item_mode(item.mode, default_mode);
+        self.add(
+            VolumePath::parse(&item.path)?,
+            owned(text.into_bytes(), mode),
+            origin,
+        );
+        Ok(())
+    }
+
+    /// Adds one file; a later one replaces an earlier one.
+    fn add(&mut self, path: VolumePath, file: File<'a>, origin: Origin<'a>) {
+        self.projection.origins.insert(path.clone(), origin);
+        self.projection.payload.insert(path, file);
+    }
+
+    fn finish(mut self) -> Result<Projection<'a>, PayloadError> {
+        if self.errors.is_empty() {
+            let payload = &self.projection.payload;
+            let conflicts = payload.keys().filter_map(|path| path.parent_in(payload));
+            self.errors.extend(conflicts.map(SourceError::Conflict));
+        }
+        if self.errors.is_empty() {
+            Ok(self.projection)
+        } else {
+            Err(PayloadError {
+                errors: self.errors,
+            })
+        }
+    }
+}
+
+fn borrowed(data: &[u8], mode: u32) -> File<'_> {
+    File {
+        data: FileData::Borrowed(data),
+        mode,
+        owner: None,
+    }
+}
+
+fn owned<'a>(data: Vec<u8>, mode: u32) -> File<'a> {
+    File {
+        data: FileData::Owned(SecretBytes::new(data)),
+        mode,
+        owner: None,
+    }
+}
+
+fn default_mode(mode: Option<i32>) -> Result<u32, SourceError> {
+    mode.map(permissions).ok_or(SourceError::NoDefaultMode)
+}
+
+fn item_mode(mode: Option<i32>, default: u32) -> u32 {
+    mode.map_or(default, permissions)
+}
+
+/// The API allows 0 to 0777; the kubelet drops other bits when it writes.
+fn permissions(mode: i32) -> u32 {
+    mode.cast_unsigned() & 0o777
+}
