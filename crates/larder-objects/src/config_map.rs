@@ -2,10 +2,9 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::{Kind, Object, ObjectMeta};
+use crate::{Kind, Object, ObjectMeta, secret::decode_base64};
 
 /// A `v1` ConfigMap, without the metadata that no consumer on a node reads.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
@@ -66,9 +65,9 @@ fn binary_data<'de, D: Deserializer<'de>>(
 ) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
     null_as_default::<D, BTreeMap<String, String>>(deserializer)?
         .into_iter()
-        .map(|(key, text)| match BASE64.decode(&text) {
-            Ok(bytes) => Ok((key, bytes)),
-            Err(_) => Err(D::Error::custom("value is not base64")),
+        .map(|(key, text)| match decode_base64(&text) {
+            Some(bytes) => Ok((key, bytes)),
+            None => Err(D::Error::custom("value is not base64")),
         })
         .collect()
 }

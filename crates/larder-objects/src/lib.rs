@@ -7,11 +7,17 @@
 //! 2. An object is decoded in full or refused; a field of the wrong type never becomes an empty one.
 
 mod config_map;
+pub mod defaults;
 mod key;
+pub mod manifest;
 mod object;
 mod secret;
+mod stable_uid;
+pub mod validation;
+mod yaml;
 
 pub use config_map::ConfigMap;
 pub use key::ObjectKey;
 pub use object::{DecodeError, Kind, Object, ObjectMeta, ResourceVersion};
 pub use secret::{Secret, SecretBytes};
+pub use stable_uid::{StableHash, stable_pod_uid};

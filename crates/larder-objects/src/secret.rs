@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, ops::Deref};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, de};
 use smol_str::SmolStr;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{Kind, Object, ObjectMeta, config_map::null_as_default};
 
@@ -76,15 +76,9 @@ impl<'de> Deserialize<'de> for SecretBytes {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<SecretBytes, E> {
-                // Exactly sized up front: growing would leave a copy behind in freed memory.
-                let mut bytes = SecretBytes(vec![0; base64::decoded_len_estimate(text.len())]);
-                match BASE64.decode_slice(text, &mut bytes.0) {
-                    Ok(length) => {
-                        bytes.0.truncate(length);
-                        Ok(bytes)
-                    }
-                    Err(_) => Err(E::custom("value is not base64")),
-                }
+                decode_base64(text)
+                    .map(SecretBytes)
+                    .ok_or_else(|| E::custom("value is not base64"))
             }
 
             fn visit_unit<E: de::Error>(self) -> Result<SecretBytes, E> {
@@ -94,6 +88,20 @@ impl<'de> Deserialize<'de> for SecretBytes {
 
         deserializer.deserialize_any(Visitor)
     }
+}
+
+/// Decodes standard base64, line breaks ignored, as Go does it. What a failed attempt leaves behind is zeroised.
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    if text.contains(['\r', '\n']) {
+        let mut packed = Zeroizing::new(String::with_capacity(text.len()));
+        packed.extend(text.split(['\r', '\n']));
+        return decode_base64(&packed);
+    }
+    // Exactly sized up front: growing would leave a copy behind in freed memory.
+    let mut bytes = Zeroizing::new(vec![0; base64::decoded_len_estimate(text.len())]);
+    let length = BASE64.decode_slice(text, &mut bytes).ok()?;
+    bytes.truncate(length);
+    Some(std::mem::take(&mut *bytes))
 }
 
 #[cfg(test)]
@@ -109,6 +117,12 @@ mod tests {
         assert_eq!(&*secret.data["p"], b"hunter2");
         assert_eq!(&*secret.data["e"], b"");
         assert_eq!(secret.type_, "Opaque");
+    }
+
+    #[test]
+    fn base64_may_have_line_breaks() {
+        let secret = Secret::from_json(br#"{"data":{"p":"aHVu\ndGVy\r\nMg==\n"}}"#).unwrap();
+        assert_eq!(&*secret.data["p"], b"hunter2");
     }
 
     #[test]

@@ -1,0 +1,419 @@
+//! Defaults of a pod.
+
+use k8s_openapi::{
+    api::core::v1::{
+        Container, ContainerPort, DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVar,
+        HTTPGetAction, LifecycleHandler, Pod, PodSpec, Probe, ProjectedVolumeSource,
+        ResourceRequirements, Volume, VolumeProjection,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use super::{TOKEN_EXPIRATION_SECS, VOLUME_MODE};
+
+/// `podCertificate.maxExpirationSeconds` that is not set.
+const CERTIFICATE_EXPIRATION_SECS: i32 = 86_400;
+
+/// Fills the defaults of a pod.
+///
+/// Pod-level requests follow pod-level limits where no container states a request. (The API server otherwise fills in the sum over
+/// the containers, which nothing on a node reads.)
+pub fn pod(pod: &mut Pod) {
+    let Some(spec) = &mut pod.spec else { return };
+    // The old name of the field is an alias; both are kept in step.
+    if spec
+        .service_account_name
+        .as_deref()
+        .unwrap_or("")
+        .is_empty()
+    {
+        spec.service_account_name = spec.service_account.clone();
+    }
+    spec.service_account.clone_from(&spec.service_account_name);
+    spec.enable_service_links.get_or_insert(true);
+    spec.dns_policy
+        .get_or_insert_with(|| "ClusterFirst".to_owned());
+    spec.restart_policy
+        .get_or_insert_with(|| "Always".to_owned());
+    spec.scheduler_name
+        .get_or_insert_with(|| "default-scheduler".to_owned());
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.security_context.get_or_insert_default();
+    containers(spec);
+    pod_resources(spec);
+    for given in spec.volumes.iter_mut().flatten() {
+        volume(given);
+    }
+}
+
+fn containers(spec: &mut PodSpec) {
+    let host_network = spec.host_network == Some(true);
+    let init = spec.init_containers.iter_mut().flatten();
+    for given in init.chain(&mut spec.containers) {
+        container(given);
+        resources(&mut given.resources);
+        for port in given.ports.iter_mut().flatten() {
+            if host_network && port.host_port.unwrap_or(0) == 0 {
+                port.host_port = Some(port.container_port);
+            }
+        }
+    }
+    for given in spec.ephemeral_containers.iter_mut().flatten() {
+        given
+            .image_pull_policy
+            .get_or_insert_with(|| pull_policy(given.image.as_deref()));
+        given
+            .termination_message_path
+            .get_or_insert_with(termination_path);
+        given
+            .termination_message_policy
+            .get_or_insert_with(|| "File".to_owned());
+        environment(given.env.as_mut());
+    }
+}
+
+fn container(given: &mut Container) {
+    given
+        .image_pull_policy
+        .get_or_insert_with(|| pull_policy(given.image.as_deref()));
+    given
+        .termination_message_path
+        .get_or_insert_with(termination_path);
+    given
+        .termination_message_policy
+        .get_or_insert_with(|| "File".to_owned());
+    environment(given.env.as_mut());
+    given.ports.iter_mut().flatten().for_each(port);
+    let probes = [
+        &mut given.liveness_probe,
+        &mut given.readiness_probe,
+        &mut given.startup_probe,
+    ];
+    probes.into_iter().flatten().for_each(probe);
+    if let Some(lifecycle) = &mut given.lifecycle {
+        let handlers = [&mut lifecycle.post_start, &mut lifecycle.pre_stop];
+        for handler in handlers.into_iter().flatten() {
+            let handler: &mut LifecycleHandler = handler;
+            handler.http_get.iter_mut().for_each(http_get);
+        }
+    }
+}
+
+fn termination_path() -> String {
+    "/dev/termination-log".to_owned()
+}
+
+/// `Always` for images whose tag is, or stands for, `latest`.
+fn pull_policy(image: Option<&str>) -> String {
+    let image = image.unwrap_or("");
+    let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
+    let policy = match name.split_once(':') {
+        _ if image.contains('@') => "IfNotPresent",
+        None | Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
+    };
+    policy.to_owned()
+}
+
+fn environment(variables: Option<&mut Vec<EnvVar>>) {
+    for source in variables
+        .into_iter()
+        .flatten()
+        .filter_map(|variable| variable.value_from.as_mut())
+    {
+        if let Some(field) = &mut source.field_ref {
+            field.api_version.get_or_insert_with(|| "v1".to_owned());
+        }
+        if let Some(file) = &mut source.file_key_ref {
+            file.optional.get_or_insert(false);
+        }
+    }
+}
+
+fn port(given: &mut ContainerPort) {
+    given.protocol.get_or_insert_with(|| "TCP".to_owned());
+}
+
+fn probe(given: &mut Probe) {
+    for (field, default) in [
+        (&mut given.timeout_seconds, 1),
+        (&mut given.period_seconds, 10),
+        (&mut given.success_threshold, 1),
+        (&mut given.failure_threshold, 3),
+    ] {
+        if field.unwrap_or(0) == 0 {
+            *field = Some(default);
+        }
+    }
+    given.http_get.iter_mut().for_each(http_get);
+    if let Some(grpc) = &mut given.grpc {
+        grpc.service.get_or_insert_default();
+    }
+}
+
+fn http_get(given: &mut HTTPGetAction) {
+    if given.path.as_deref().unwrap_or("").is_empty() {
+        given.path = Some("/".to_owned());
+    }
+    given.scheme.get_or_insert_with(|| "HTTP".to_owned());
+}
+
+/// A limit without a request is the request as well.
+fn resources(given: &mut Option<ResourceRequirements>) {
+    if let Some(given) = given
+        && let Some(limits) = &given.limits
+        && !limits.is_empty()
+    {
+        let requests = given.requests.get_or_insert_default();
+        for (resource, limit) in limits {
+            requests
+                .entry(resource.clone())
+                .or_insert_with(|| limit.clone());
+        }
+    }
+}
+
+fn pod_resources(spec: &mut PodSpec) {
+    let requests_of = |container: &Container, resource: &str| -> bool {
+        let requests = container
+            .resources
+            .as_ref()
+            .and_then(|given| given.requests.as_ref());
+        requests.is_some_and(|requests| requests.contains_key(resource))
+    };
+    let Some(given) = &mut spec.resources else {
+        return;
+    };
+    let limits: Vec<(String, Quantity)> = given
+        .limits
+        .clone()
+        .unwrap_or_default()
+        .into_iter()
+        .collect();
+    for (resource, limit) in limits {
+        let init = spec.init_containers.iter().flatten();
+        if !init
+            .chain(&spec.containers)
+            .any(|container| requests_of(container, &resource))
+        {
+            given
+                .requests
+                .get_or_insert_default()
+                .entry(resource)
+                .or_insert(limit);
+        }
+    }
+}
+
+fn volume(given: &mut Volume) {
+    if is_without_source(given) {
+        given.empty_dir = Some(EmptyDirVolumeSource::default());
+    }
+    if let Some(secret) = &mut given.secret {
+        secret.default_mode.get_or_insert(VOLUME_MODE);
+    }
+    if let Some(map) = &mut given.config_map {
+        map.default_mode.get_or_insert(VOLUME_MODE);
+    }
+    if let Some(downward) = &mut given.downward_api {
+        downward.default_mode.get_or_insert(VOLUME_MODE);
+        downward.items.iter_mut().flatten().for_each(downward_file);
+    }
+    if let Some(projected) = &mut given.projected {
+        projection(projected);
+    }
+    if let Some(path) = &mut given.host_path {
+        path.type_.get_or_insert_default();
+    }
+    if let Some(iscsi) = &mut given.iscsi {
+        iscsi
+            .iscsi_interface
+            .get_or_insert_with(|| "default".to_owned());
+    }
+    if let Some(rbd) = &mut given.rbd {
+        rbd.pool.get_or_insert_with(|| "rbd".to_owned());
+        rbd.user.get_or_insert_with(|| "admin".to_owned());
+        rbd.keyring
+            .get_or_insert_with(|| "/etc/ceph/keyring".to_owned());
+    }
+    if let Some(disk) = &mut given.azure_disk {
+        disk.caching_mode
+            .get_or_insert_with(|| "ReadWrite".to_owned());
+        disk.kind.get_or_insert_with(|| "Shared".to_owned());
+        disk.fs_type.get_or_insert_with(|| "ext4".to_owned());
+        disk.read_only.get_or_insert(false);
+    }
+    if let Some(scale_io) = &mut given.scale_io {
+        scale_io
+            .storage_mode
+            .get_or_insert_with(|| "ThinProvisioned".to_owned());
+        scale_io.fs_type.get_or_insert_with(|| "xfs".to_owned());
+    }
+    if let Some(image) = &mut given.image {
+        image
+            .pull_policy
+            .get_or_insert_with(|| pull_policy(image.reference.as_deref()));
+    }
+    let claim = given
+        .ephemeral
+        .as_mut()
+        .and_then(|ephemeral| ephemeral.volume_claim_template.as_mut());
+    if let Some(claim) = claim {
+        claim
+            .spec
+            .volume_mode
+            .get_or_insert_with(|| "Filesystem".to_owned());
+    }
+}
+
+fn is_without_source(given: &Volume) -> bool {
+    let named = Volume {
+        name: given.name.clone(),
+        ..Volume::default()
+    };
+    *given == named
+}
+
+fn projection(given: &mut ProjectedVolumeSource) {
+    given.default_mode.get_or_insert(VOLUME_MODE);
+    for source in given.sources.iter_mut().flatten() {
+        let source: &mut VolumeProjection = source;
+        if let Some(downward) = &mut source.downward_api {
+            downward.items.iter_mut().flatten().for_each(downward_file);
+        }
+        if let Some(token) = &mut source.service_account_token {
+            token
+                .expiration_seconds
+                .get_or_insert(TOKEN_EXPIRATION_SECS);
+        }
+        if let Some(certificate) = &mut source.pod_certificate {
+            certificate
+                .max_expiration_seconds
+                .get_or_insert(CERTIFICATE_EXPIRATION_SECS);
+        }
+    }
+}
+
+fn downward_file(given: &mut DownwardAPIVolumeFile) {
+    if let Some(field) = &mut given.field_ref {
+        field.api_version.get_or_insert_with(|| "v1".to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json, to_value};
+
+    use super::*;
+
+    fn defaulted(spec: Value) -> Value {
+        let mut given: Pod = from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+        pod(&mut given);
+        let once = given.clone();
+        pod(&mut given);
+        assert_eq!(given, once, "the second time must change nothing");
+        to_value(given.spec).unwrap()
+    }
+
+    #[test]
+    fn a_bare_pod_gets_the_fields_that_every_pod_has() {
+        let expected = json!({
+            "containers": [{
+                "name": "c", "image": "app:1", "imagePullPolicy": "IfNotPresent",
+                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+            }],
+            "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "restartPolicy": "Always",
+            "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
+        });
+        assert_eq!(
+            defaulted(json!({"containers": [{"name": "c", "image": "app:1"}]})),
+            expected
+        );
+    }
+
+    #[test]
+    fn images_without_a_fixed_tag_are_always_pulled() {
+        for (image, policy) in [
+            ("app", "Always"),
+            ("app:latest", "Always"),
+            ("localhost:5000/app", "Always"),
+            ("localhost:5000/app:1", "IfNotPresent"),
+            ("app@sha256:0", "IfNotPresent"),
+            ("app:latest@sha256:0", "IfNotPresent"),
+        ] {
+            assert_eq!(pull_policy(Some(image)), policy, "{image}");
+        }
+    }
+
+    #[test]
+    fn every_volume_gets_its_mode_and_token_its_lifetime() {
+        let spec = defaulted(json!({"containers": [], "volumes": [
+            {"name": "a", "configMap": {"name": "m"}},
+            {"name": "b", "secret": {"secretName": "s", "defaultMode": 256}},
+            {"name": "c", "downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            {"name": "d", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+            {"name": "e"},
+        ]}));
+        let expected = json!([
+            {"name": "a", "configMap": {"name": "m", "defaultMode": 420}},
+            {"name": "b", "secret": {"secretName": "s", "defaultMode": 256}},
+            {"name": "c", "downwardAPI": {"defaultMode": 420, "items": [
+                {"path": "n", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
+            ]}},
+            {"name": "d", "projected": {"defaultMode": 420, "sources": [
+                {"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}},
+            ]}},
+            {"name": "e", "emptyDir": {}},
+        ]);
+        assert_eq!(spec["volumes"], expected);
+    }
+
+    #[test]
+    fn a_limit_is_a_request_unless_one_is_stated() {
+        let spec = defaulted(json!({
+            "initContainers": [{"name": "i", "resources": {"limits": {"memory": "1Mi"}}}],
+            "containers": [{"name": "c", "resources": {"limits": {"cpu": "1", "memory": "2Mi"}, "requests": {"cpu": "100m"}}}],
+            "resources": {"limits": {"cpu": "3", "hugepages-2Mi": "4Mi"}},
+        }));
+        assert_eq!(
+            spec["initContainers"][0]["resources"]["requests"],
+            json!({"memory": "1Mi"})
+        );
+        assert_eq!(
+            spec["containers"][0]["resources"]["requests"],
+            json!({"cpu": "100m", "memory": "2Mi"})
+        );
+        assert_eq!(
+            spec["resources"]["requests"],
+            json!({"hugepages-2Mi": "4Mi"})
+        );
+    }
+
+    #[test]
+    fn ports_probes_and_references_are_completed() {
+        let spec = defaulted(json!({
+            "hostNetwork": true, "serviceAccount": "old",
+            "containers": [{
+                "name": "c", "ports": [{"containerPort": 80}], "readinessProbe": {"httpGet": {"port": 80}},
+                "env": [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            }],
+        }));
+        let container = &spec["containers"][0];
+        assert_eq!(
+            container["ports"],
+            json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}])
+        );
+        assert_eq!(
+            container["readinessProbe"],
+            json!({
+                "httpGet": {"port": 80, "path": "/", "scheme": "HTTP"},
+                "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3,
+            })
+        );
+        assert_eq!(
+            container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"],
+            "v1"
+        );
+        assert_eq!(spec["serviceAccountName"], "old");
+    }
+}

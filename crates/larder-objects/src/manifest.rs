@@ -1,0 +1,178 @@
+//! Manifests: text in, objects out, each with the place it came from.
+//!
+//! ```text
+//! files ─► text ─► YAML or JSON documents ─► items of lists ─► pod of a workload ─► typed object, defaulted and validated
+//! ```
+//!
+//! Invariants:
+//! 1. One document's trouble costs that document only; it is in [`Manifests::errors`] with file, document, line and field.
+//! 2. No error quotes a value of a Secret.
+//! 3. Of two documents with one kind, namespace and name the first stays.
+//!
+//! # Examples
+//!
+//! ```
+//! use larder_objects::manifest::{Loader, Manifest};
+//!
+//! let mut loader = Loader::new("default");
+//! loader.text("app.yaml", "
+//! apiVersion: v1
+//! kind: ConfigMap
+//! metadata: {name: app}
+//! data: {PORT: '8080'}
+//! ---
+//! apiVersion: v1
+//! kind: ConfigMap
+//! metadata: {name: bad}
+//! data: {PORT: 8080}
+//! ");
+//! let manifests = loader.finish();
+//! assert!(matches!(&manifests.documents[0].manifest, Manifest::ConfigMap(map) if map.data["PORT"] == "8080"));
+//! assert_eq!(
+//!     manifests.errors[0].to_string(),
+//!     r#"app.yaml: document 2, line 10: ConfigMap "bad": data[PORT]: expected a string, found a number (quote it)"#,
+//! );
+//! ```
+
+mod decode;
+mod error;
+mod files;
+mod json;
+mod kind;
+mod normalize;
+mod raw;
+mod read;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
+
+use k8s_openapi::api::{
+    certificates::v1beta1::ClusterTrustBundle,
+    core::v1::{Namespace, Node, Pod, Service, ServiceAccount},
+};
+use smol_str::SmolStr;
+
+pub use self::{
+    error::{ManifestError, Problem, Subject},
+    files::is_manifest_name,
+    raw::RawObject,
+};
+use crate::{ConfigMap, ObjectKey, Secret};
+
+/// What a set of files held.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Manifests {
+    /// The objects, in the order of the files.
+    pub documents: Vec<Document>,
+    /// What could not be taken, in the same order.
+    pub errors: Vec<ManifestError>,
+    /// Number of objects of kinds that larder has no use for, by kind and group (`ClusterRole.rbac.authorization.k8s.io`).
+    pub skipped: BTreeMap<String, usize>,
+}
+
+impl Manifests {
+    /// Whether no input could be read at all.
+    pub fn nothing_read(&self) -> bool {
+        self.documents.is_empty()
+            && self.skipped.is_empty()
+            && !self.errors.is_empty()
+            && self.errors.iter().all(ManifestError::is_unreadable)
+    }
+
+    /// The pods, those of workloads included.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.documents
+            .iter()
+            .filter_map(|document| match &document.manifest {
+                Manifest::Pod(pod) => Some(&**pod),
+                _ => None,
+            })
+    }
+}
+
+/// One object of a manifest.
+#[derive(Debug)]
+pub struct Document {
+    /// Where it stands.
+    pub origin: Origin,
+    /// The workload whose template this pod is, as `Deployment web`; `None` for an object that stands there itself.
+    pub workload: Option<String>,
+    /// The object as JSON: as written, but with namespace, with `stringData` folded into `data`, and for a pod with its UID.
+    /// Defaults are not in it.
+    pub object: RawObject,
+    /// The object as larder uses it, with the API server's defaults.
+    pub manifest: Manifest,
+}
+
+/// An object as larder uses it.
+#[derive(Clone, Debug)]
+pub enum Manifest {
+    /// A pod, also one made of a workload's template.
+    Pod(Box<Pod>),
+    /// A ConfigMap.
+    ConfigMap(ConfigMap),
+    /// A Secret.
+    Secret(Secret),
+    /// A Service.
+    Service(Box<Service>),
+    /// A Node.
+    Node(Box<Node>),
+    /// A Namespace.
+    Namespace(Box<Namespace>),
+    /// A ServiceAccount.
+    ServiceAccount(Box<ServiceAccount>),
+    /// A ClusterTrustBundle.
+    ClusterTrustBundle(Box<ClusterTrustBundle>),
+}
+
+/// The place of a document. Displays as `app.yaml: document 2, line 14`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file, as the user named it.
+    pub file: Arc<str>,
+    /// Number of the document in its file, from 1; empty documents do not count.
+    pub document: usize,
+    /// Number of the item in its list, from 1; `None` outside of lists.
+    pub item: Option<usize>,
+    /// Line on which it, or the field in question, begins; from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: document {}", self.file, self.document)?;
+        if let Some(item) = self.item {
+            write!(f, ", item {item}")?;
+        }
+        write!(f, ", line {}", self.line)
+    }
+}
+
+/// Reads manifests, one source after the other.
+#[derive(Debug)]
+pub struct Loader {
+    namespace: SmolStr,
+    manifests: Manifests,
+    /// Where each object was first seen.
+    seen: HashMap<(&'static str, ObjectKey), Origin>,
+}
+
+impl Loader {
+    /// A loader that puts objects without namespace into `namespace`.
+    pub fn new(namespace: impl Into<SmolStr>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            manifests: Manifests::default(),
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Everything that was read.
+    pub fn finish(self) -> Manifests {
+        self.manifests
+    }
+}

@@ -1,0 +1,149 @@
+//! What can be wrong with a manifest.
+
+use std::{fmt, io};
+
+use super::Origin;
+use crate::validation::FieldErrors;
+
+/// Why a file or a document was not taken.
+///
+/// The text says where, which object, which field and what: `app.yaml: document 2, line 14: ConfigMap "app": data[PORT]: …`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// A file or directory cannot be read.
+    #[error("cannot {step} {path}")]
+    Read {
+        /// What was attempted: `open`, `read`, `list`.
+        step: &'static str,
+        /// The path, as the user named it.
+        path: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file is not text.
+    #[error("{path}: line {line}: not UTF-8 text")]
+    NotText {
+        /// The path, as the user named it.
+        path: String,
+        /// Line of the first bad byte, from 1.
+        line: usize,
+    },
+    /// A document is not an object that larder can take.
+    #[error("{origin}: {subject}{problem}")]
+    Document {
+        /// The place.
+        origin: Origin,
+        /// The object, as far as it is known.
+        subject: Subject,
+        /// What is wrong.
+        problem: Problem,
+    },
+}
+
+impl ManifestError {
+    /// Whether the input could not be read at all, as opposed to being wrong.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::NotText { .. })
+    }
+}
+
+/// The object that an error is about. Displays as `ConfigMap "app": `, or as nothing while nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// Its kind, if it has one.
+    pub kind: Option<String>,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.kind, &self.name) {
+            (Some(kind), Some(name)) => write!(f, "{kind} {name:?}: "),
+            (Some(kind), None) => write!(f, "{kind}: "),
+            (None, Some(name)) => write!(f, "{name:?}: "),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The text is neither YAML nor JSON, or a mapping has a key twice.
+    Syntax(String),
+    /// The document is something else than a mapping.
+    NotAnObject,
+    /// A field without which nothing can be done is absent: `apiVersion`, `kind`, `metadata.name`.
+    Missing {
+        /// Path of the field.
+        field: String,
+    },
+    /// A kind that does not exist in an API group that Kubernetes defines.
+    UnknownKind {
+        /// As in the document.
+        kind: String,
+        /// As in the document.
+        api_version: String,
+    },
+    /// A field has another type than the API gives it.
+    Type {
+        /// Path of the field.
+        field: String,
+        /// What was expected and what is there; no value.
+        problem: String,
+    },
+    /// The API server would refuse the object.
+    Invalid(FieldErrors),
+    /// The object is there already.
+    Duplicate {
+        /// Where it was seen first.
+        first: Origin,
+    },
+}
+
+impl Problem {
+    /// Path of the field that is to blame, the first one if there are several; empty when it is the whole document.
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Missing { field } | Self::Type { field, .. } => field,
+            Self::UnknownKind { .. } => "kind",
+            Self::Invalid(errors) => errors.first().map_or("", |error| &error.field),
+            Self::Syntax(_) | Self::NotAnObject | Self::Duplicate { .. } => "",
+        }
+    }
+
+    /// The same problem of an object that is the part `prefix` of another one.
+    pub(super) fn within(self, prefix: &str) -> Self {
+        let join = |field: String| format!("{prefix}.{field}");
+        match self {
+            Self::Missing { field } => Self::Missing { field: join(field) },
+            Self::Type { field, problem } => Self::Type {
+                field: join(field),
+                problem,
+            },
+            Self::Invalid(errors) => Self::Invalid(errors.within(prefix)),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(problem) => f.write_str(problem),
+            Self::NotAnObject => {
+                f.write_str("a document must be a mapping with apiVersion, kind and metadata")
+            }
+            Self::Missing { field } => write!(f, "{field}: Required value"),
+            Self::UnknownKind { kind, api_version } => {
+                write!(f, "there is no kind {kind:?} in version {api_version:?}")
+            }
+            Self::Type { field, problem } => write!(f, "{field}: {problem}"),
+            Self::Invalid(errors) => write!(f, "{errors}"),
+            Self::Duplicate { first } => write!(f, "is already defined in {first}"),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which kinds there are, and what larder does with each.
+
+/// What a pair of `apiVersion` and `kind` denotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ObjectKind {
+    Pod,
+    ConfigMap,
+    Secret,
+    Service,
+    Node,
+    Namespace,
+    ServiceAccount,
+    ClusterTrustBundle,
+    /// Holds a pod template at this JSON pointer.
+    Workload(&'static str),
+    /// A list of objects of any kind, or of the kind named.
+    List,
+    /// Of no use to larder.
+    Other,
+    /// No such kind in an API group that Kubernetes itself defines in full.
+    Unknown,
+}
+
+/// The kinds of the core group that larder has no use for.
+const OTHER_CORE: [&str; 9] = [
+    "Binding",
+    "ComponentStatus",
+    "Endpoints",
+    "Event",
+    "LimitRange",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "PodTemplate",
+    "ResourceQuota",
+];
+
+impl ObjectKind {
+    pub(super) fn of(api_version: &str, kind: &str) -> Self {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        let template = "/spec/template";
+        match (group, version, kind) {
+            ("", "v1", "List") => Self::List,
+            ("", "v1", "Pod") => Self::Pod,
+            ("", "v1", "ConfigMap") => Self::ConfigMap,
+            ("", "v1", "Secret") => Self::Secret,
+            ("", "v1", "Service") => Self::Service,
+            ("", "v1", "Node") => Self::Node,
+            ("", "v1", "Namespace") => Self::Namespace,
+            ("", "v1", "ServiceAccount") => Self::ServiceAccount,
+            ("", "v1", "ReplicationController") => Self::Workload(template),
+            ("", "v1", kind) if OTHER_CORE.contains(&kind) => Self::Other,
+            ("apps", "v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => {
+                Self::Workload(template)
+            }
+            ("apps", "v1", "ControllerRevision") => Self::Other,
+            ("batch", "v1", "Job") => Self::Workload(template),
+            ("batch", "v1", "CronJob") => Self::Workload("/spec/jobTemplate/spec/template"),
+            ("certificates.k8s.io", _, "ClusterTrustBundle") => Self::ClusterTrustBundle,
+            (group, _, kind) => match kind.strip_suffix("List") {
+                Some(item) if Self::of(api_version, item) != Self::Unknown => Self::List,
+                // The groups that are known in full. `extensions` once held workloads and is gone since 1.22.
+                _ if matches!(group, "" | "apps" | "batch" | "extensions") => Self::Unknown,
+                _ => Self::Other,
+            },
+        }
+    }
+
+    /// Whether objects of this kind live in a namespace.
+    pub(super) fn is_namespaced(self) -> bool {
+        !matches!(
+            self,
+            Self::Node | Self::Namespace | Self::ClusterTrustBundle
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_kubernetes_own_groups_are_known_in_full() {
+        let of = ObjectKind::of;
+        assert_eq!(of("v1", "Pod"), ObjectKind::Pod);
+        assert_eq!(of("v1", "ConfigMapList"), ObjectKind::List);
+        assert_eq!(of("apps/v1", "DeploymentList"), ObjectKind::List);
+        assert_eq!(of("v1", "PersistentVolumeClaim"), ObjectKind::Other);
+        for (api_version, kind) in [
+            ("v1", "Deployment"),
+            ("v1", "Configmap"),
+            ("v2", "Pod"),
+            ("apps/v1beta1", "Deployment"),
+            ("extensions/v1beta1", "Deployment"),
+            ("batch/v1beta1", "CronJob"),
+            ("v1", "FooList"),
+        ] {
+            assert_eq!(
+                of(api_version, kind),
+                ObjectKind::Unknown,
+                "{api_version} {kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_of_other_groups_are_none_of_our_business() {
+        let of = ObjectKind::of;
+        assert_eq!(
+            of("rbac.authorization.k8s.io/v1", "ClusterRole"),
+            ObjectKind::Other
+        );
+        assert_eq!(of("argoproj.io/v1alpha1", "AppProject"), ObjectKind::Other);
+        assert_eq!(of("example.com/v1", "Pod"), ObjectKind::Other);
+    }
+}

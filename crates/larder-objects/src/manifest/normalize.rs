@@ -1,0 +1,141 @@
+//! From the JSON of a document to the JSON of one object that can be decoded and stored.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use serde_json::{Map, Value, json};
+
+use super::{Problem, decode::wrong_type};
+use crate::stable_pod_uid;
+
+/// Fields that map names to text; in these, `null` is an empty text, elsewhere it is an absent field.
+pub(super) const TEXT_MAPS: [&str; 9] = [
+    "annotations",
+    "binaryData",
+    "data",
+    "labels",
+    "matchLabels",
+    "nodeSelector",
+    "options",
+    "stringData",
+    "volumeAttributes",
+];
+
+/// Replaces `null` by what Go makes of it.
+pub(super) fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            for (key, value) in map {
+                match value {
+                    Value::Object(entries) if TEXT_MAPS.contains(&&**key) => {
+                        for entry in entries.values_mut().filter(|entry| entry.is_null()) {
+                            *entry = Value::String(String::new());
+                        }
+                    }
+                    _ => drop_nulls(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+/// Moves `stringData` of a Secret into `data`, where it wins, as the API server does on every write.
+pub(super) fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> {
+    let entries = match secret.remove("stringData") {
+        None => return Ok(()),
+        Some(Value::Object(entries)) => entries,
+        Some(other) => return Err(wrong_type("stringData", "a mapping", &other)),
+    };
+    let data = secret.entry("data").or_insert_with(|| json!({}));
+    let Value::Object(data) = data else {
+        return Err(wrong_type("data", "a mapping", data));
+    };
+    for (key, value) in entries {
+        let Value::String(text) = value else {
+            return Err(wrong_type(
+                &format!("stringData[{key}]"),
+                "a string",
+                &value,
+            ));
+        };
+        data.insert(
+            key,
+            BASE64
+                .encode(zeroize::Zeroizing::new(text).as_bytes())
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Gives the object a namespace, if it has none.
+pub(super) fn set_namespace(metadata: &mut Map<String, Value>, namespace: &str) {
+    let missing = metadata
+        .get("namespace")
+        .is_none_or(|value| value.as_str() == Some(""));
+    if missing {
+        metadata.insert("namespace".to_owned(), namespace.into());
+    }
+}
+
+/// Gives a pod the UID that its name stands for, if it has none.
+pub(super) fn set_uid(metadata: &mut Map<String, Value>) {
+    let text = |key| metadata.get(key).and_then(Value::as_str).unwrap_or("");
+    if text("uid").is_empty() {
+        let uid = stable_pod_uid(text("namespace"), text("name"));
+        metadata.insert("uid".to_owned(), uid.into());
+    }
+}
+
+/// The pod that a workload would start: its template, under the workload's own name.
+///
+/// Real pods of a Deployment have random names; one pod stands for all of them here, and the workload's name is the stable choice.
+/// Each claim template of a StatefulSet becomes a volume, as its controller makes them.
+pub(super) fn pod_of_workload(mut workload: Value, template: &str) -> Result<Value, Problem> {
+    let mut take = |pointer| {
+        workload
+            .pointer_mut(pointer)
+            .map_or(Value::Null, Value::take)
+    };
+    let (name, namespace) = (take("/metadata/name"), take("/metadata/namespace"));
+    let claims = take("/spec/volumeClaimTemplates");
+    let Value::Object(mut pod) = take(template) else {
+        return Err(Problem::Missing {
+            field: template.trim_start_matches('/').replace('/', "."),
+        });
+    };
+    let mut metadata = match pod.remove("metadata") {
+        Some(Value::Object(metadata)) => metadata,
+        None => Map::new(),
+        Some(other) => return Err(wrong_type("metadata", "a mapping", &other)),
+    };
+    for key in ["generateName", "uid"] {
+        metadata.remove(key);
+    }
+    let mut spec = pod.remove("spec").unwrap_or_else(|| json!({}));
+    if let (Value::Array(claims), Value::String(name)) = (claims, &name) {
+        add_claims(&mut spec, &claims, name);
+    }
+    metadata.insert("name".to_owned(), name);
+    metadata.insert("namespace".to_owned(), namespace);
+    Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+fn add_claims(spec: &mut Value, claims: &[Value], workload: &str) {
+    let Value::Object(spec) = spec else { return };
+    let volumes = spec.entry("volumes").or_insert_with(|| json!([]));
+    let Value::Array(volumes) = volumes else {
+        return;
+    };
+    for claim in claims {
+        let Some(name) = claim.pointer("/metadata/name").and_then(Value::as_str) else {
+            continue;
+        };
+        volumes.retain(|volume| volume.get("name").and_then(Value::as_str) != Some(name));
+        volumes.push(json!({
+            "name": name,
+            "persistentVolumeClaim": {"claimName": format!("{name}-{workload}-0")},
+        }));
+    }
+}

@@ -1,0 +1,29 @@
+//! What the API server would refuse.
+//!
+//! Source: Kubernetes 1.36, `pkg/apis/core/validation/validation.go`. Complete for what identity, volumes and environment rely on
+//! (metadata, ConfigMap, Secret, and of a pod its containers' names, environment, mounts and volumes); fields that nothing here
+//! reads are not looked at.
+//!
+//! Invariants:
+//! 1. All errors are found, not the first one only.
+//! 2. An error never carries a value of a ConfigMap or a Secret.
+
+mod environment;
+mod error;
+mod names;
+mod object;
+mod pod;
+mod volumes;
+
+pub use self::{
+    error::{FieldError, FieldErrorKind, FieldErrors},
+    names::{
+        is_config_map_key, is_environment_name, is_label, is_label_value, is_qualified_name,
+        is_subdomain,
+    },
+    object::{
+        MAX_OBJECT_BYTES, Scope, config_map, config_map_update, metadata, namespace, node, secret,
+        secret_update, service, service_account,
+    },
+    pod::pod,
+};

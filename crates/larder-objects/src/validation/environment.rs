@@ -1,0 +1,422 @@
+//! Environment of a container.
+
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, EnvVarSource, FileKeySelector, ObjectFieldSelector, PodSpec,
+    ResourceFieldSelector,
+};
+
+use super::{
+    FieldErrors,
+    names::{ENVIRONMENT, is_environment_name},
+    pod::is_quantity,
+};
+
+/// Field paths that a variable may show. (Volumes may show others.)
+const ENV_FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+pub(super) fn check_env_from(errors: &mut FieldErrors, field: &str, source: &EnvFromSource) {
+    if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty())
+        && !is_environment_name(prefix)
+    {
+        errors.invalid(&format!("{field}.prefix"), prefix, ENVIRONMENT);
+    }
+    let map = source
+        .config_map_ref
+        .as_ref()
+        .map(|source| ("configMapRef", &source.name));
+    let secret = source
+        .secret_ref
+        .as_ref()
+        .map(|source| ("secretRef", &source.name));
+    if map.is_none() && secret.is_none() {
+        errors.invalid(
+            field,
+            "",
+            "must specify one of: `configMapRef` or `secretRef`",
+        );
+    }
+    if map.is_some() && secret.is_some() {
+        errors.invalid(
+            field,
+            "",
+            "may not have more than one field specified at a time",
+        );
+    }
+    for (kind, name) in map.into_iter().chain(secret) {
+        let field = format!("{field}.{kind}.name");
+        if name.is_empty() {
+            errors.required(&field, "");
+        } else {
+            errors.check_subdomain(&field, name);
+        }
+    }
+}
+
+pub(super) fn check_env(errors: &mut FieldErrors, field: &str, variable: &EnvVar, spec: &PodSpec) {
+    let name_field = format!("{field}.name");
+    if variable.name.is_empty() {
+        errors.required(&name_field, "");
+    } else if !is_environment_name(&variable.name) {
+        errors.invalid(&name_field, &*variable.name, ENVIRONMENT);
+    }
+    if let Some(source) = &variable.value_from {
+        let field = format!("{field}.valueFrom");
+        let has_value = variable
+            .value
+            .as_ref()
+            .is_some_and(|value| !value.is_empty());
+        check_source(errors, &field, source, has_value, spec);
+    }
+}
+
+fn check_source(
+    errors: &mut FieldErrors,
+    field: &str,
+    source: &EnvVarSource,
+    has_value: bool,
+    spec: &PodSpec,
+) {
+    let mut sources = 0;
+    if let Some(reference) = &source.field_ref {
+        sources += 1;
+        check_field_ref(errors, &format!("{field}.fieldRef"), reference, &ENV_FIELDS);
+    }
+    if let Some(reference) = &source.resource_field_ref {
+        sources += 1;
+        check_resource_ref(
+            errors,
+            &format!("{field}.resourceFieldRef"),
+            reference,
+            Place::Environment,
+        );
+    }
+    let map = source
+        .config_map_key_ref
+        .as_ref()
+        .map(|key| ("configMapKeyRef", &key.name, &key.key));
+    let secret = source
+        .secret_key_ref
+        .as_ref()
+        .map(|key| ("secretKeyRef", &key.name, &key.key));
+    for (kind, name, key) in map.into_iter().chain(secret) {
+        sources += 1;
+        errors.check_subdomain(&format!("{field}.{kind}.name"), name);
+        let field = format!("{field}.{kind}.key");
+        if key.is_empty() {
+            errors.required(&field, "");
+        } else {
+            errors.check_config_map_key(&field, key);
+        }
+    }
+    if let Some(reference) = &source.file_key_ref {
+        sources += 1;
+        check_file_ref(errors, &format!("{field}.fileKeyRef"), reference, spec);
+    }
+    if sources == 0 {
+        let one_of = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
+        errors.invalid(field, "", one_of);
+    } else if sources > 1 {
+        errors.invalid(
+            field,
+            "",
+            "may not have more than one field specified at a time",
+        );
+    } else if has_value {
+        errors.invalid(field, "", "may not be specified when `value` is not empty");
+    }
+}
+
+/// Checks a reference to a field of the pod: one of `plain`, or a label or annotation by its key.
+pub(super) fn check_field_ref(
+    errors: &mut FieldErrors,
+    field: &str,
+    reference: &ObjectFieldSelector,
+    plain: &[&str],
+) {
+    let version = reference.api_version.as_deref().unwrap_or("v1");
+    if version != "v1" {
+        errors.invalid(
+            &format!("{field}.apiVersion"),
+            version,
+            "only v1 is supported",
+        );
+    }
+    let field = format!("{field}.fieldPath");
+    let path = &*reference.field_path;
+    if path.is_empty() {
+        return errors.required(&field, "");
+    }
+    if let Some((base, key)) = subscript(path) {
+        return match base {
+            "metadata.labels" => errors.check_qualified_name(&field, key, key),
+            "metadata.annotations" => errors.check_qualified_name(&field, &key.to_lowercase(), key),
+            _ => errors.invalid(&field, path, "does not support subscript"),
+        };
+    }
+    // The old name of the field.
+    let known = if path == "spec.host" {
+        "spec.nodeName"
+    } else {
+        path
+    };
+    if !plain.contains(&known) {
+        errors.not_supported(&field, path, plain);
+    }
+}
+
+/// Splits `base['key']` at its first `['`.
+fn subscript(path: &str) -> Option<(&str, &str)> {
+    let (base, key) = path.strip_suffix("']")?.split_once("['")?;
+    (!base.is_empty()).then_some((base, key))
+}
+
+/// Where a resource is shown: a volume has no container of its own to fall back to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Environment,
+    Volume,
+}
+
+pub(super) fn check_resource_ref(
+    errors: &mut FieldErrors,
+    field: &str,
+    reference: &ResourceFieldSelector,
+    place: Place,
+) {
+    if place == Place::Volume && reference.container_name.as_deref().unwrap_or("").is_empty() {
+        errors.required(&format!("{field}.containerName"), "");
+    }
+    let resource = &*reference.resource;
+    let resource_field = format!("{field}.resource");
+    if resource.is_empty() {
+        return errors.required(&resource_field, "");
+    }
+    let name = resource
+        .strip_prefix("limits.")
+        .or(resource.strip_prefix("requests."));
+    let known = name.is_some_and(|name| {
+        matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
+    });
+    if !known {
+        let supported = [
+            "limits.cpu",
+            "limits.ephemeral-storage",
+            "limits.memory",
+            "requests.cpu",
+            "requests.ephemeral-storage",
+            "requests.memory",
+        ];
+        return errors.not_supported(&resource_field, resource, &supported);
+    }
+    if let Some(divisor) = &reference.divisor {
+        check_divisor(
+            errors,
+            &format!("{field}.divisor"),
+            name == Some("cpu"),
+            &divisor.0,
+        );
+    }
+}
+
+/// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers.
+fn check_divisor(errors: &mut FieldErrors, field: &str, is_cpu: bool, divisor: &str) {
+    let bytes = [
+        "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+    ];
+    let supported: &[&str] = if is_cpu { &["1m", "1"] } else { &bytes };
+    let is_zero = is_quantity(divisor) && !divisor.bytes().any(|c| matches!(c, b'1'..=b'9'));
+    if !is_zero && !supported.contains(&divisor) {
+        errors.invalid(
+            field,
+            divisor,
+            &format!("only divisors {} are supported", supported.join(", ")),
+        );
+    }
+}
+
+/// projection 10.6.2
+fn check_file_ref(
+    errors: &mut FieldErrors,
+    field: &str,
+    reference: &FileKeySelector,
+    spec: &PodSpec,
+) {
+    let volume_field = format!("{field}.volumeName");
+    let volume = spec
+        .volumes
+        .iter()
+        .flatten()
+        .find(|volume| volume.name == reference.volume_name);
+    match volume {
+        _ if reference.volume_name.is_empty() => errors.required(&volume_field, ""),
+        None => errors.not_found(&volume_field, &reference.volume_name),
+        Some(volume) if volume.empty_dir.is_none() => {
+            errors.invalid(
+                &volume_field,
+                &*reference.volume_name,
+                "referenced volume must be of type emptyDir",
+            );
+        }
+        Some(_) => {}
+    }
+    let key_field = format!("{field}.key");
+    if reference.key.is_empty() {
+        errors.required(&key_field, "");
+    } else if !is_environment_name(&reference.key) {
+        errors.invalid(&key_field, &*reference.key, ENVIRONMENT);
+    }
+    let path_field = format!("{field}.path");
+    if reference.path.is_empty() {
+        errors.required(&path_field, "");
+    } else {
+        super::volumes::check_inside(errors, &path_field, &reference.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(variables: Value, expected: Expect) {
+        let variables: Vec<EnvVar> = from_value(variables).unwrap();
+        let volumes = json!({"containers": [], "volumes": [{"name": "e", "emptyDir": {}}, {"name": "s", "secret": {}}]});
+        let spec: PodSpec = from_value(volumes).unwrap();
+        let mut errors = FieldErrors::default();
+        for (index, variable) in variables.iter().enumerate() {
+            check_env(&mut errors, &format!("env[{index}]"), variable, &spec);
+        }
+        expected.assert_eq(&errors.lines());
+    }
+
+    #[test]
+    fn a_variable_has_a_name_and_at_most_one_source() {
+        check(
+            json!([
+                {"name": "1234.a-b"},
+                {"name": ""},
+                {"name": "a=b"},
+                {"name": "a", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                {"name": "b", "valueFrom": {}},
+                {"name": "c", "valueFrom": {
+                    "configMapKeyRef": {"name": "m", "key": "k"}, "secretKeyRef": {"name": "S", "key": ""},
+                }},
+            ]),
+            expect![[r#"
+                env[1].name: Required value
+                env[2].name: Invalid value: "a=b": a valid environment variable name must consist only of printable ASCII characters other than '='
+                env[3].valueFrom: Invalid value: "": may not be specified when `value` is not empty
+                env[4].valueFrom: Invalid value: "": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`
+                env[5].valueFrom.secretKeyRef.name: Invalid value: "S": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+                env[5].valueFrom.secretKeyRef.key: Required value
+                env[5].valueFrom: Invalid value: "": may not have more than one field specified at a time
+            "#]],
+        );
+    }
+
+    #[test]
+    fn only_some_fields_of_the_pod_can_be_shown() {
+        // projection 11.1
+        let field =
+            |path: &str| json!({"name": "a", "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        check(
+            json!([
+                field("status.podIPs"),
+                field("spec.host"),
+                field("metadata.labels['example.com/a']"),
+                field("metadata.annotations['Www.k8s.io/a']"),
+                field("metadata.labels"),
+                field("metadata.labels['']"),
+                field("metadata.name['a']"),
+                field(""),
+            ]),
+            expect![[r#"
+                env[4].valueFrom.fieldRef.fieldPath: Unsupported value: "metadata.labels": supported values: "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"
+                env[5].valueFrom.fieldRef.fieldPath: Invalid value: "": name part must be non-empty
+                env[6].valueFrom.fieldRef.fieldPath: Invalid value: "metadata.name['a']": does not support subscript
+                env[7].valueFrom.fieldRef.fieldPath: Required value
+            "#]],
+        );
+    }
+
+    #[test]
+    fn resources_are_counted_in_units_that_exist() {
+        // projection 11.4
+        let resource = |resource: &str, divisor: &str| json!({"name": "a", "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}});
+        check(
+            json!([
+                resource("limits.cpu", "1m"),
+                resource("requests.hugepages-2Mi", "1Mi"),
+                resource("limits.memory", "0"),
+                resource("limits.cpu", "1Ki"),
+                resource("limits.memory", "2"),
+                resource("limits.gpu", "1"),
+            ]),
+            expect![[r#"
+                env[3].valueFrom.resourceFieldRef.divisor: Invalid value: "1Ki": only divisors 1m, 1 are supported
+                env[4].valueFrom.resourceFieldRef.divisor: Invalid value: "2": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
+                env[5].valueFrom.resourceFieldRef.resource: Unsupported value: "limits.gpu": supported values: "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory"
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_file_key_is_in_an_empty_dir_of_the_pod() {
+        // projection 10.6
+        let file = |volume: &str, path: &str, key: &str| json!({"name": "a", "valueFrom": {"fileKeyRef": {"volumeName": volume, "path": path, "key": key}}});
+        check(
+            json!([
+                file("e", "a.env", "K"),
+                file("s", "../a", "K=V"),
+                file("x", "", "")
+            ]),
+            expect![[r#"
+                env[1].valueFrom.fileKeyRef.volumeName: Invalid value: "s": referenced volume must be of type emptyDir
+                env[1].valueFrom.fileKeyRef.key: Invalid value: "K=V": a valid environment variable name must consist only of printable ASCII characters other than '='
+                env[1].valueFrom.fileKeyRef.path: Invalid value: "../a": must not contain '..'
+                env[2].valueFrom.fileKeyRef.volumeName: Not found: "x"
+                env[2].valueFrom.fileKeyRef.key: Required value
+                env[2].valueFrom.fileKeyRef.path: Required value
+            "#]],
+        );
+    }
+
+    #[test]
+    fn env_from_takes_one_object() {
+        // projection 14.3
+        let sources: Vec<EnvFromSource> = from_value(json!([
+            {"prefix": "1-", "configMapRef": {"name": "m"}},
+            {"prefix": "a=", "secretRef": {"name": ""}},
+            {},
+            {"configMapRef": {"name": "m"}, "secretRef": {"name": "s"}},
+        ]))
+        .unwrap();
+        let mut errors = FieldErrors::default();
+        for (index, source) in sources.iter().enumerate() {
+            check_env_from(&mut errors, &format!("envFrom[{index}]"), source);
+        }
+        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "envFrom[1].prefix",
+                "envFrom[1].secretRef.name",
+                "envFrom[2]",
+                "envFrom[3]"
+            ]
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! Field errors, in the API server's form.
+
+use std::{fmt, ops::Deref};
+
+/// What kind of wrong a field is (apimachinery 1.36, `pkg/util/validation/field/errors.go`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldErrorKind {
+    /// Absent, and must not be.
+    Required,
+    /// Breaks a rule on its form.
+    Invalid,
+    /// There already.
+    Duplicate,
+    /// Must not be set here.
+    Forbidden,
+    /// None of the values that exist.
+    NotSupported,
+    /// Names something that is not there.
+    NotFound,
+    /// Exceeds a length or a size.
+    TooLong,
+}
+
+impl FieldErrorKind {
+    /// The `reason` of a cause in a `Status`.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid => "FieldValueInvalid",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::NotFound => "FieldValueNotFound",
+            Self::TooLong => "FieldValueTooLong",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Required => "Required value",
+            Self::Invalid => "Invalid value",
+            Self::Duplicate => "Duplicate value",
+            Self::Forbidden => "Forbidden",
+            Self::NotSupported => "Unsupported value",
+            Self::NotFound => "Not found",
+            Self::TooLong => "Too long",
+        }
+    }
+}
+
+/// One wrong field. Displays as `spec.volumes[0].name: Invalid value: "A": must …`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// Path of the field.
+    pub field: String,
+    /// What kind of wrong it is.
+    pub kind: FieldErrorKind,
+    /// The value, as JSON would show it; `None` where showing it would not help or would leak.
+    pub value: Option<String>,
+    /// The rule; may be empty.
+    pub message: String,
+}
+
+impl FieldError {
+    /// The text without the field's path: the `message` of a cause in a `Status`.
+    pub fn body(&self) -> String {
+        let mut body = self.kind.text().to_owned();
+        if let Some(value) = &self.value {
+            body += ": ";
+            body += value;
+        }
+        if !self.message.is_empty() {
+            body += ": ";
+            body += &self.message;
+        }
+        body
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+/// All wrong fields of an object, in the order of the fields. Several display as `[one, two]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldErrors(Vec<FieldError>);
+
+impl FieldErrors {
+    /// These errors and those.
+    #[must_use]
+    pub fn and(mut self, more: Self) -> Self {
+        self.0.extend(more.0);
+        self
+    }
+
+    /// The same errors of an object that is the part `prefix` of another one.
+    #[must_use]
+    pub fn within(mut self, prefix: &str) -> Self {
+        for error in &mut self.0 {
+            error.field = format!("{prefix}.{}", error.field);
+        }
+        self
+    }
+
+    /// One error a line, as tests want them.
+    #[cfg(test)]
+    pub(super) fn lines(&self) -> String {
+        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        lines.join("\n") + "\n"
+    }
+
+    pub(super) fn push(
+        &mut self,
+        field: &str,
+        kind: FieldErrorKind,
+        value: Option<String>,
+        message: impl Into<String>,
+    ) {
+        self.0.push(FieldError {
+            field: field.to_owned(),
+            kind,
+            value,
+            message: message.into(),
+        });
+    }
+
+    pub(super) fn required(&mut self, field: &str, message: &str) {
+        self.push(field, FieldErrorKind::Required, None, message);
+    }
+
+    pub(super) fn invalid(&mut self, field: &str, value: impl Shown, message: &str) {
+        self.push(field, FieldErrorKind::Invalid, Some(value.shown()), message);
+    }
+
+    pub(super) fn duplicate(&mut self, field: &str, value: &str) {
+        self.push(field, FieldErrorKind::Duplicate, Some(value.shown()), "");
+    }
+
+    pub(super) fn forbidden(&mut self, field: &str, message: &str) {
+        self.push(field, FieldErrorKind::Forbidden, None, message);
+    }
+
+    pub(super) fn not_found(&mut self, field: &str, value: &str) {
+        self.push(field, FieldErrorKind::NotFound, Some(value.shown()), "");
+    }
+
+    pub(super) fn too_long(&mut self, field: &str, message: String) {
+        self.push(field, FieldErrorKind::TooLong, None, message);
+    }
+
+    pub(super) fn not_supported(&mut self, field: &str, value: &str, supported: &[&str]) {
+        let supported: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!("supported values: {}", supported.join(", "));
+        self.push(
+            field,
+            FieldErrorKind::NotSupported,
+            Some(value.shown()),
+            message,
+        );
+    }
+}
+
+impl Deref for FieldErrors {
+    type Target = [FieldError];
+
+    fn deref(&self) -> &[FieldError] {
+        &self.0
+    }
+}
+
+impl fmt::Display for FieldErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            [error] => write!(f, "{error}"),
+            errors => {
+                f.write_str("[")?;
+                for (index, error) in errors.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}{error}")?;
+                }
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+/// A value as an error shows it: text in quotes, numbers bare.
+pub(super) trait Shown {
+    fn shown(self) -> String;
+}
+
+impl Shown for &str {
+    fn shown(self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl Shown for i32 {
+    fn shown(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for i64 {
+    fn shown(self) -> String {
+        self.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_the_api_servers() {
+        let mut errors = FieldErrors::default();
+        errors.invalid("metadata.name", "A", "must be lower case");
+        assert_eq!(
+            errors.to_string(),
+            r#"metadata.name: Invalid value: "A": must be lower case"#
+        );
+        errors.required("spec.containers", "");
+        errors.not_supported("spec.restartPolicy", "No", &["Always", "Never"]);
+        errors.duplicate("spec.volumes[1].name", "v");
+        let errors = errors.within("spec.template");
+        assert_eq!(
+            errors[1..]
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            [
+                "spec.template.spec.containers: Required value",
+                r#"spec.template.spec.restartPolicy: Unsupported value: "No": supported values: "Always", "Never""#,
+                r#"spec.template.spec.volumes[1].name: Duplicate value: "v""#,
+            ]
+        );
+        assert!(
+            errors
+                .to_string()
+                .starts_with("[spec.template.metadata.name: ")
+        );
+    }
+}

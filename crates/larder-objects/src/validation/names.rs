@@ -1,0 +1,208 @@
+//! Forms of names (apimachinery 1.36, `pkg/util/validation/validation.go`).
+//!
+//! Each function says whether a text has the form; the message beside it is what the API server answers when not.
+
+use super::FieldErrors;
+
+pub(super) const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+pub(super) const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+pub(super) const ENVIRONMENT: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+
+/// Longest name of an object.
+const MAX_SUBDOMAIN: usize = 253;
+/// Longest label of a DNS name, and longest name part of a label key.
+const MAX_LABEL: usize = 63;
+
+/// Whether `text` is a lower-case DNS-1123 subdomain, as most objects' names are.
+pub fn is_subdomain(text: &str) -> bool {
+    text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_unbounded_label)
+}
+
+/// Whether `text` is a lower-case DNS-1123 label, as names of namespaces, containers and volumes are.
+pub fn is_label(text: &str) -> bool {
+    text.len() <= MAX_LABEL && is_unbounded_label(text)
+}
+
+fn is_unbounded_label(text: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let bytes = text.as_bytes();
+    matches!((bytes.first(), bytes.last()), (Some(first), Some(last)) if inner(*first) && inner(*last))
+        && bytes.iter().all(|c| inner(*c) || *c == b'-')
+}
+
+/// Whether `text` can be the key of a label or of an annotation: `name` or `subdomain/name`.
+pub fn is_qualified_name(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((prefix, name)) => is_subdomain(prefix) && is_label_name(name),
+        None => is_label_name(text),
+    }
+}
+
+fn is_label_name(text: &str) -> bool {
+    !text.is_empty() && is_label_value(text)
+}
+
+/// Whether `text` can be the value of a label; it may be empty.
+pub fn is_label_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    text.len() <= MAX_LABEL
+        && ends.into_iter().flatten().all(u8::is_ascii_alphanumeric)
+        && bytes
+            .iter()
+            .all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))
+}
+
+/// Whether `text` can be a key of a ConfigMap or a Secret.
+pub fn is_config_map_key(text: &str) -> bool {
+    config_map_key_problem(text).is_none()
+}
+
+/// Whether `text` can name an environment variable: printable ASCII without `=`.
+pub fn is_environment_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|c| (b' '..=b'~').contains(&c) && c != b'=')
+}
+
+fn config_map_key_problem(text: &str) -> Option<String> {
+    let form = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
+    if text.len() > MAX_SUBDOMAIN {
+        Some(too_long(MAX_SUBDOMAIN))
+    } else if text.is_empty() || !text.bytes().all(form) {
+        Some(CONFIG_KEY.to_owned())
+    } else if matches!(text, "." | "..") {
+        Some(format!("must not be '{text}'"))
+    } else if text.starts_with("..") {
+        Some("must not start with '..'".to_owned())
+    } else {
+        None
+    }
+}
+
+fn too_long(limit: usize) -> String {
+    format!("must be no more than {limit} bytes")
+}
+
+impl FieldErrors {
+    pub(super) fn check_subdomain(&mut self, field: &str, text: &str) {
+        self.check_form(field, text, MAX_SUBDOMAIN, is_subdomain(text), SUBDOMAIN);
+    }
+
+    pub(super) fn check_label(&mut self, field: &str, text: &str) {
+        self.check_form(field, text, MAX_LABEL, is_label(text), LABEL);
+    }
+
+    pub(super) fn check_label_value(&mut self, field: &str, text: &str) {
+        self.check_form(field, text, MAX_LABEL, is_label_value(text), LABEL_VALUE);
+    }
+
+    /// `checked` is what the rule applies to, `text` what the error shows.
+    pub(super) fn check_qualified_name(&mut self, field: &str, checked: &str, text: &str) {
+        if let Some((prefix, _)) = checked.split_once('/')
+            && !is_subdomain(prefix)
+        {
+            return self.invalid(field, text, &format!("prefix part {SUBDOMAIN}"));
+        }
+        let name = checked.split_once('/').map_or(checked, |(_, name)| name);
+        if name.is_empty() {
+            self.invalid(field, text, "name part must be non-empty");
+        } else if name.len() > MAX_LABEL {
+            self.invalid(field, text, &format!("name part {}", too_long(MAX_LABEL)));
+        } else if !is_label_name(name) {
+            self.invalid(field, text, QUALIFIED);
+        }
+    }
+
+    pub(super) fn check_config_map_key(&mut self, field: &str, key: &str) {
+        if let Some(problem) = config_map_key_problem(key) {
+            self.invalid(field, key, &problem);
+        }
+    }
+
+    fn check_form(&mut self, field: &str, text: &str, limit: usize, good: bool, rule: &str) {
+        if text.len() > limit {
+            self.invalid(field, text, &too_long(limit));
+        } else if !good {
+            self.invalid(field, text, rule);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_objects_are_subdomains() {
+        for good in ["a", "a-b", "a.b", "1", "a1.b-2.c", &"a".repeat(253)] {
+            assert!(is_subdomain(good), "{good}");
+        }
+        for bad in [
+            "",
+            "A",
+            "a_b",
+            "-a",
+            "a-",
+            "a..b",
+            ".a",
+            "a.",
+            "a/b",
+            "ä",
+            &"a".repeat(254),
+        ] {
+            assert!(!is_subdomain(bad), "{bad}");
+        }
+        assert!(!is_label("a.b") && is_label(&"a".repeat(63)) && !is_label(&"a".repeat(64)));
+    }
+
+    #[test]
+    fn keys_of_labels_may_have_a_prefix() {
+        for good in ["a", "A_b.c", "example.com/Name", "a/1"] {
+            assert!(is_qualified_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            "/a",
+            "a/",
+            "a/b/c",
+            "Example.com/a",
+            "_a",
+            "a b",
+            &"a".repeat(64),
+        ] {
+            assert!(!is_qualified_name(bad), "{bad}");
+        }
+        assert!(
+            is_label_value("")
+                && is_label_value("A-1")
+                && !is_label_value("a b")
+                && !is_label_value("-a")
+        );
+    }
+
+    #[test]
+    fn keys_of_config_maps_are_file_names() {
+        // projection 14.1
+        for good in ["a", ".hidden", "a..b", "-", "_x", "A.b-c", &"k".repeat(253)] {
+            assert!(is_config_map_key(good), "{good}");
+        }
+        for bad in ["", ".", "..", "..a", "a/b", "a b", "ä", &"k".repeat(254)] {
+            assert!(!is_config_map_key(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_of_variables_are_printable_ascii_without_equals_sign() {
+        for good in ["A", "1234", "a b", "$_-", "#@!", "x.y"] {
+            assert!(is_environment_name(good), "{good}");
+        }
+        for bad in ["", "A=B", "a\tb", "ä", "a\0"] {
+            assert!(!is_environment_name(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Metadata, and every kind but the pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Namespace, Node, Service, ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::FieldErrors;
+use crate::{ConfigMap, Secret};
+
+/// Largest sum of the values of a ConfigMap or a Secret, in bytes.
+pub const MAX_OBJECT_BYTES: usize = 1 << 20;
+/// Largest sum of the annotations of an object, keys and values, in bytes.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// Where objects of a kind live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// In a namespace, which must be named.
+    Namespaced,
+    /// In none, so none may be named.
+    Cluster,
+}
+
+/// Checks name, namespace, labels and annotations.
+pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
+    metadata_named(metadata, scope, FieldErrors::check_subdomain)
+}
+
+fn metadata_named(
+    metadata: &ObjectMeta,
+    scope: Scope,
+    check_name: fn(&mut FieldErrors, &str, &str),
+) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    match metadata.name.as_deref().unwrap_or("") {
+        "" => errors.required("metadata.name", "name or generateName is required"),
+        name => check_name(&mut errors, "metadata.name", name),
+    }
+    match (scope, metadata.namespace.as_deref().unwrap_or("")) {
+        (Scope::Namespaced, "") => errors.required("metadata.namespace", ""),
+        (Scope::Namespaced, namespace) => errors.check_label("metadata.namespace", namespace),
+        (Scope::Cluster, "") => {}
+        (Scope::Cluster, _) => errors.forbidden("metadata.namespace", "not allowed on this type"),
+    }
+    for (key, value) in metadata.labels.iter().flatten() {
+        errors.check_qualified_name("metadata.labels", key, key);
+        errors.check_label_value("metadata.labels", value);
+    }
+    for key in metadata.annotations.iter().flat_map(BTreeMap::keys) {
+        // Annotation keys may have capitals in their prefix.
+        errors.check_qualified_name("metadata.annotations", &key.to_lowercase(), key);
+    }
+    let annotations = metadata.annotations.iter().flatten();
+    let size: usize = annotations
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    if size > MAX_ANNOTATION_BYTES {
+        errors.too_long(
+            "metadata.annotations",
+            format!("may not be more than {MAX_ANNOTATION_BYTES} bytes"),
+        );
+    }
+    errors
+}
+
+/// Checks keys and size of a ConfigMap; [`metadata`] checks the rest.
+pub fn config_map(map: &ConfigMap) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    for key in map.data.keys() {
+        let field = format!("data[{key}]");
+        errors.check_config_map_key(&field, key);
+        if map.binary_data.contains_key(key) {
+            errors.invalid(&field, &**key, "duplicate of key present in binaryData");
+        }
+    }
+    for key in map.binary_data.keys() {
+        errors.check_config_map_key(&format!("binaryData[{key}]"), key);
+    }
+    let text: usize = map.data.values().map(String::len).sum();
+    let binary: usize = map.binary_data.values().map(Vec::len).sum();
+    check_size(&mut errors, text + binary);
+    errors
+}
+
+/// Checks keys, size and what its type demands of a Secret; [`metadata`] checks the rest.
+pub fn secret(secret: &Secret) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    for key in secret.data.keys() {
+        errors.check_config_map_key(&format!("data[{key}]"), key);
+    }
+    check_size(
+        &mut errors,
+        secret.data.values().map(|value| value.len()).sum(),
+    );
+    let required: &[&str] = match &*secret.type_ {
+        "kubernetes.io/tls" => &["tls.crt", "tls.key"],
+        "kubernetes.io/dockercfg" => &[".dockercfg"],
+        "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
+        "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
+        _ => &[],
+    };
+    for key in required
+        .iter()
+        .filter(|key| !secret.data.contains_key(**key))
+    {
+        errors.required(&format!("data[{key}]"), "");
+    }
+    let either = ["username", "password"];
+    if secret.type_ == "kubernetes.io/basic-auth"
+        && !either.iter().any(|key| secret.data.contains_key(*key))
+    {
+        for key in either {
+            errors.required(&format!("data[{key}]"), "");
+        }
+    }
+    errors
+}
+
+fn check_size(errors: &mut FieldErrors, bytes: usize) {
+    if bytes > MAX_OBJECT_BYTES {
+        errors.too_long(
+            "data",
+            format!("may not be more than {MAX_OBJECT_BYTES} bytes"),
+        );
+    }
+}
+
+/// Checks what may not change when `old` becomes `new`.
+pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    if old.immutable {
+        check_still_immutable(&mut errors, new.immutable);
+        for (field, same) in [
+            ("data", new.data == old.data),
+            ("binaryData", new.binary_data == old.binary_data),
+        ] {
+            check_unchanged(&mut errors, field, same);
+        }
+    }
+    errors.and(config_map(new))
+}
+
+/// Checks what may not change when `old` becomes `new`.
+pub fn secret_update(new: &Secret, old: &Secret) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    if new.type_ != old.type_ {
+        errors.invalid("type", &*new.type_, "field is immutable");
+    }
+    if old.immutable {
+        check_still_immutable(&mut errors, new.immutable);
+        check_unchanged(&mut errors, "data", new.data == old.data);
+    }
+    errors.and(secret(new))
+}
+
+fn check_still_immutable(errors: &mut FieldErrors, immutable: bool) {
+    if !immutable {
+        errors.forbidden("immutable", "field is immutable when `immutable` is set");
+    }
+}
+
+fn check_unchanged(errors: &mut FieldErrors, field: &str, same: bool) {
+    if !same {
+        errors.forbidden(field, "field is immutable when `immutable` is set");
+    }
+}
+
+/// Checks names and ports of a Service.
+pub fn service(service: &Service) -> FieldErrors {
+    let mut errors = metadata_named(
+        &service.metadata,
+        Scope::Namespaced,
+        FieldErrors::check_label,
+    );
+    let ports = service
+        .spec
+        .iter()
+        .flat_map(|spec| spec.ports.iter().flatten());
+    for (index, port) in ports.enumerate() {
+        if !(1..=65535).contains(&port.port) {
+            let field = format!("spec.ports[{index}].port");
+            errors.invalid(&field, port.port, "must be between 1 and 65535, inclusive");
+        }
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        let supported = ["SCTP", "TCP", "UDP"];
+        if !supported.contains(&protocol) {
+            errors.not_supported(
+                &format!("spec.ports[{index}].protocol"),
+                protocol,
+                &supported,
+            );
+        }
+    }
+    errors
+}
+
+/// Checks the metadata of a Node.
+pub fn node(node: &Node) -> FieldErrors {
+    metadata(&node.metadata, Scope::Cluster)
+}
+
+/// Checks the metadata of a Namespace, whose name is a label.
+pub fn namespace(namespace: &Namespace) -> FieldErrors {
+    metadata_named(
+        &namespace.metadata,
+        Scope::Cluster,
+        FieldErrors::check_label,
+    )
+}
+
+/// Checks the metadata of a ServiceAccount.
+pub fn service_account(account: &ServiceAccount) -> FieldErrors {
+    metadata(&account.metadata, Scope::Namespaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+    use crate::Object as _;
+
+    fn map(json: serde_json::Value) -> ConfigMap {
+        ConfigMap::from_json(json.to_string().as_bytes()).unwrap()
+    }
+
+    fn secret_of(json: serde_json::Value) -> Secret {
+        Secret::from_json(json.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn metadata_is_checked_in_all_its_parts() {
+        let meta: ObjectMeta = from_value(json!({
+            "name": "Bad_Name", "namespace": "a.b",
+            "labels": {"ok/x": "not ok!"}, "annotations": {"Example.com/Fine": "", "a b": ""},
+        }))
+        .unwrap();
+        let fields: Vec<_> = metadata(&meta, Scope::Namespaced)
+            .iter()
+            .map(|error| (error.field.clone(), error.value.clone().unwrap_or_default()))
+            .collect();
+        let expected = [
+            ("metadata.name", "\"Bad_Name\""),
+            ("metadata.namespace", "\"a.b\""),
+            ("metadata.labels", "\"not ok!\""),
+            ("metadata.annotations", "\"a b\""),
+        ];
+        assert_eq!(
+            fields,
+            expected.map(|(field, value)| (field.to_owned(), value.to_owned()))
+        );
+        let cluster = metadata(&meta, Scope::Cluster);
+        assert_eq!(
+            cluster[1].to_string(),
+            "metadata.namespace: Forbidden: not allowed on this type"
+        );
+    }
+
+    #[test]
+    fn hostile_keys_are_refused() {
+        // projection 14.1
+        let errors = config_map(&map(
+            json!({"data": {"../x": "", "ok": ""}, "binaryData": {"..": "", "ok": ""}}),
+        ));
+        let texts: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(texts, ["data[../x]", "data[ok]", "binaryData[..]"]);
+        let errors = secret(&secret_of(json!({"data": {"..a": ""}})));
+        assert_eq!(
+            errors.to_string(),
+            r#"data[..a]: Invalid value: "..a": must not start with '..'"#
+        );
+    }
+
+    #[test]
+    fn a_mebibyte_is_the_limit() {
+        let sized = |bytes: usize| map(json!({"data": {"a": "x".repeat(bytes)}}));
+        assert!(config_map(&sized(MAX_OBJECT_BYTES)).is_empty());
+        assert_eq!(
+            config_map(&sized(MAX_OBJECT_BYTES + 1)).to_string(),
+            "data: Too long: may not be more than 1048576 bytes"
+        );
+    }
+
+    #[test]
+    fn typed_secrets_have_their_keys() {
+        let errors = secret(&secret_of(
+            json!({"type": "kubernetes.io/tls", "data": {"tls.crt": ""}}),
+        ));
+        assert_eq!(errors.to_string(), "data[tls.key]: Required value");
+        assert!(
+            secret(&secret_of(
+                json!({"type": "kubernetes.io/basic-auth", "data": {"username": ""}})
+            ))
+            .is_empty()
+        );
+        assert_eq!(
+            secret(&secret_of(json!({"type": "kubernetes.io/basic-auth"}))).len(),
+            2
+        );
+    }
+
+    #[test]
+    fn immutable_objects_stay_as_they_are() {
+        // projection 37
+        let old = map(json!({"immutable": true, "data": {"a": "1"}}));
+        assert!(config_map_update(&old.clone(), &old).is_empty());
+        let changed = map(json!({"data": {"a": "2"}}));
+        let errors = config_map_update(&changed, &old);
+        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(fields, ["immutable", "data"]);
+        assert!(config_map_update(&changed, &map(json!({"data": {"a": "1"}}))).is_empty());
+        let old =
+            secret_of(json!({"type": "Opaque", "immutable": true, "data": {"p": "aHVudGVyMg=="}}));
+        let errors = secret_update(&secret_of(json!({"type": "x", "immutable": true})), &old);
+        assert_eq!(errors.len(), 2);
+        assert!(!errors.to_string().contains("hunter2"));
+    }
+
+    #[test]
+    fn a_service_has_ports_in_range() {
+        let given: Service = from_value(json!({
+            "metadata": {"name": "s", "namespace": "n"},
+            "spec": {"ports": [{"port": 0}, {"port": 80, "protocol": "HTTP"}]},
+        }))
+        .unwrap();
+        let errors = service(&given);
+        assert_eq!(errors[0].field, "spec.ports[0].port");
+        assert_eq!(
+            errors[1].to_string(),
+            r#"spec.ports[1].protocol: Unsupported value: "HTTP": supported values: "SCTP", "TCP", "UDP""#
+        );
+    }
+}

@@ -1,0 +1,407 @@
+//! A pod: its identity, its containers, their environment, mounts and volumes.
+
+use std::collections::HashSet;
+
+use k8s_openapi::{
+    api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, VolumeMount},
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use super::{
+    FieldErrors, Scope,
+    environment::{check_env, check_env_from},
+    metadata,
+    volumes::{check_relative, check_volume},
+};
+
+/// Checks a pod as for its creation, after the defaults.
+pub fn pod(pod: &Pod) -> FieldErrors {
+    let mut errors = metadata(&pod.metadata, Scope::Namespaced);
+    match &pod.spec {
+        Some(spec) => check_spec(&mut errors, spec),
+        None => errors.required("spec.containers", ""),
+    }
+    errors
+}
+
+fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
+    let mut volumes = HashSet::new();
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let field = format!("spec.volumes[{index}]");
+        check_volume(errors, &field, volume);
+        if !volume.name.is_empty() && !volumes.insert(&*volume.name) {
+            errors.duplicate(&format!("{field}.name"), &volume.name);
+        }
+    }
+    if spec.containers.is_empty() {
+        errors.required("spec.containers", "");
+    }
+    let mut names = HashSet::new();
+    for container in containers(spec) {
+        check_container(errors, &container, &mut names, &volumes, spec);
+    }
+    for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
+        if !secret.name.is_empty() {
+            errors.check_subdomain(
+                &format!("spec.imagePullSecrets[{index}].name"),
+                &secret.name,
+            );
+        }
+    }
+    for (field, name) in [
+        ("spec.serviceAccountName", &spec.service_account_name),
+        ("spec.nodeName", &spec.node_name),
+    ] {
+        if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
+            errors.check_subdomain(field, name);
+        }
+    }
+    check_choice(
+        errors,
+        "spec.restartPolicy",
+        spec.restart_policy.as_deref(),
+        &["Always", "Never", "OnFailure"],
+    );
+    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+    check_choice(
+        errors,
+        "spec.dnsPolicy",
+        spec.dns_policy.as_deref(),
+        &policies,
+    );
+    if let Some(seconds) = spec
+        .termination_grace_period_seconds
+        .filter(|seconds| *seconds < 0)
+    {
+        errors.invalid(
+            "spec.terminationGracePeriodSeconds",
+            seconds,
+            "must be greater than or equal to 0",
+        );
+    }
+    if let Some(context) = &spec.security_context {
+        check_id(
+            errors,
+            "spec.securityContext.runAsUser",
+            context.run_as_user,
+        );
+        check_id(
+            errors,
+            "spec.securityContext.runAsGroup",
+            context.run_as_group,
+        );
+        check_id(errors, "spec.securityContext.fsGroup", context.fs_group);
+    }
+    check_resources(errors, "spec.resources", spec.resources.as_ref());
+}
+
+/// What the three kinds of containers have in common.
+struct AnyContainer<'a> {
+    field: String,
+    name: &'a str,
+    image: &'a str,
+    env: &'a [EnvVar],
+    env_from: &'a [EnvFromSource],
+    mounts: &'a [VolumeMount],
+    resources: Option<&'a ResourceRequirements>,
+    run_as: [Option<i64>; 2],
+}
+
+/// All containers in the order of the API server's checks: regular, ephemeral, init.
+fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
+    macro_rules! any {
+        ($list:expr, $name:literal) => {
+            $list.enumerate().map(|(index, container)| {
+                let context = container.security_context.as_ref();
+                AnyContainer {
+                    field: format!(concat!("spec.", $name, "[{}]"), index),
+                    name: &container.name,
+                    image: container.image.as_deref().unwrap_or(""),
+                    env: container.env.as_deref().unwrap_or(&[]),
+                    env_from: container.env_from.as_deref().unwrap_or(&[]),
+                    mounts: container.volume_mounts.as_deref().unwrap_or(&[]),
+                    resources: container.resources.as_ref(),
+                    run_as: context.map_or([None; 2], |context| {
+                        [context.run_as_user, context.run_as_group]
+                    }),
+                }
+            })
+        };
+    }
+    any!(spec.containers.iter(), "containers")
+        .chain(any!(
+            spec.ephemeral_containers.iter().flatten(),
+            "ephemeralContainers"
+        ))
+        .chain(any!(
+            spec.init_containers.iter().flatten(),
+            "initContainers"
+        ))
+        .collect()
+}
+
+fn check_container<'a>(
+    errors: &mut FieldErrors,
+    container: &AnyContainer<'a>,
+    names: &mut HashSet<&'a str>,
+    volumes: &HashSet<&str>,
+    spec: &PodSpec,
+) {
+    let field = &container.field;
+    let name_field = format!("{field}.name");
+    if container.name.is_empty() {
+        errors.required(&name_field, "");
+    } else {
+        errors.check_label(&name_field, container.name);
+        if !names.insert(container.name) {
+            errors.duplicate(&name_field, container.name);
+        }
+    }
+    if container.image.is_empty() {
+        errors.required(&format!("{field}.image"), "");
+    }
+    for (index, source) in container.env_from.iter().enumerate() {
+        check_env_from(errors, &format!("{field}.envFrom[{index}]"), source);
+    }
+    for (index, variable) in container.env.iter().enumerate() {
+        check_env(errors, &format!("{field}.env[{index}]"), variable, spec);
+    }
+    let mut paths = HashSet::new();
+    for (index, mount) in container.mounts.iter().enumerate() {
+        let field = format!("{field}.volumeMounts[{index}]");
+        check_mount(errors, &field, mount, volumes);
+        if !mount.mount_path.is_empty() && !paths.insert(&*mount.mount_path) {
+            errors.invalid(
+                &format!("{field}.mountPath"),
+                &*mount.mount_path,
+                "must be unique",
+            );
+        }
+    }
+    let [user, group] = container.run_as;
+    check_id(errors, &format!("{field}.securityContext.runAsUser"), user);
+    check_id(
+        errors,
+        &format!("{field}.securityContext.runAsGroup"),
+        group,
+    );
+    check_resources(errors, &format!("{field}.resources"), container.resources);
+}
+
+fn check_mount(
+    errors: &mut FieldErrors,
+    field: &str,
+    mount: &VolumeMount,
+    volumes: &HashSet<&str>,
+) {
+    let name_field = format!("{field}.name");
+    if mount.name.is_empty() {
+        errors.required(&name_field, "");
+    } else if !volumes.contains(&*mount.name) {
+        errors.not_found(&name_field, &mount.name);
+    }
+    if mount.mount_path.is_empty() {
+        errors.required(&format!("{field}.mountPath"), "");
+    }
+    let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
+    let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
+    if let Some(path) = &sub_path {
+        check_relative(errors, &format!("{field}.subPath"), path);
+    }
+    if let Some(path) = &expression {
+        let field = format!("{field}.subPathExpr");
+        if sub_path.is_some() {
+            errors.invalid(
+                &field,
+                &**path,
+                "subPathExpr and subPath are mutually exclusive",
+            );
+        }
+        check_relative(errors, &field, path);
+    }
+    let modes = ["Bidirectional", "HostToContainer", "None"];
+    check_choice(
+        errors,
+        &format!("{field}.mountPropagation"),
+        mount.mount_propagation.as_deref(),
+        &modes,
+    );
+}
+
+fn check_choice(errors: &mut FieldErrors, field: &str, value: Option<&str>, supported: &[&str]) {
+    if let Some(value) = value.filter(|value| !supported.contains(value)) {
+        errors.not_supported(field, value, supported);
+    }
+}
+
+/// User and group numbers fit into 31 bits.
+fn check_id(errors: &mut FieldErrors, field: &str, id: Option<i64>) {
+    if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
+        errors.invalid(field, id, "must be between 0 and 2147483647, inclusive");
+    }
+}
+
+fn check_resources(
+    errors: &mut FieldErrors,
+    field: &str,
+    resources: Option<&ResourceRequirements>,
+) {
+    let Some(resources) = resources else { return };
+    for (name, amounts) in [
+        ("limits", &resources.limits),
+        ("requests", &resources.requests),
+    ] {
+        for (resource, Quantity(amount)) in amounts.iter().flatten() {
+            let field = format!("{field}.{name}[{resource}]");
+            if !is_quantity(amount) {
+                errors.invalid(
+                    &field,
+                    &**amount,
+                    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+                );
+            } else if amount.starts_with('-') {
+                errors.invalid(&field, &**amount, "must be greater than or equal to 0");
+            }
+        }
+    }
+}
+
+/// Whether `text` is a quantity: a signed decimal number, then a decimal or binary suffix or an exponent.
+pub(super) fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let number = unsigned.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let digits = &unsigned[..unsigned.len() - number.len()];
+    let has_number = digits.bytes().any(|c| c.is_ascii_digit()) && digits.matches('.').count() <= 1;
+    let suffixes = [
+        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
+    let is_exponent = number
+        .strip_prefix(['e', 'E'])
+        .map(|exponent| exponent.strip_prefix(['+', '-']).unwrap_or(exponent))
+        .is_some_and(|exponent| {
+            !exponent.is_empty() && exponent.bytes().all(|c| c.is_ascii_digit())
+        });
+    has_number && (suffixes.contains(&number) || is_exponent)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+    use crate::defaults;
+
+    #[track_caller]
+    fn check(spec: Value, expected: Expect) {
+        let metadata = json!({"name": "p", "namespace": "n"});
+        let mut given: Pod = from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+        defaults::pod(&mut given);
+        expected.assert_eq(&pod(&given).lines());
+    }
+
+    fn with_container(mut fields: Value) -> Value {
+        fields["name"] = json!("c");
+        fields["image"] = json!("i:1");
+        json!({"containers": [fields], "volumes": [{"name": "v"}]})
+    }
+
+    #[test]
+    fn containers_have_a_name_of_their_own_and_an_image() {
+        check(
+            json!({"containers": []}),
+            expect![[r#"
+            spec.containers: Required value
+        "#]],
+        );
+        check(
+            json!({
+                "containers": [{"name": "a", "image": "i"}, {"name": "a", "image": "i"}, {"image": "i"}],
+                "initContainers": [{"name": "a"}],
+                "ephemeralContainers": [{"name": "B_", "image": "i"}],
+            }),
+            expect![[r#"
+                spec.containers[1].name: Duplicate value: "a"
+                spec.containers[2].name: Required value
+                spec.ephemeralContainers[0].name: Invalid value: "B_": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
+                spec.initContainers[0].name: Duplicate value: "a"
+                spec.initContainers[0].image: Required value
+            "#]],
+        );
+    }
+
+    #[test]
+    fn mounts_name_volumes_of_the_pod() {
+        check(
+            with_container(json!({"volumeMounts": [
+                {"name": "v", "mountPath": "/a", "subPath": "x"},
+                {"name": "w", "mountPath": "/b"},
+                {"name": "v", "mountPath": "/a"},
+                {"name": "v"},
+            ]})),
+            expect![[r#"
+                spec.containers[0].volumeMounts[1].name: Not found: "w"
+                spec.containers[0].volumeMounts[2].mountPath: Invalid value: "/a": must be unique
+                spec.containers[0].volumeMounts[3].mountPath: Required value
+            "#]],
+        );
+    }
+
+    #[test]
+    fn sub_paths_stay_in_the_volume() {
+        // projection 14.2
+        check(
+            with_container(json!({"volumeMounts": [
+                {"name": "v", "mountPath": "/a", "subPath": "/x"},
+                {"name": "v", "mountPath": "/b", "subPath": "a/../../x"},
+                {"name": "v", "mountPath": "/c", "subPath": "x", "subPathExpr": "$(X)/.."},
+            ]})),
+            expect![[r#"
+                spec.containers[0].volumeMounts[0].subPath: Invalid value: "/x": must be a relative path
+                spec.containers[0].volumeMounts[1].subPath: Invalid value: "a/../../x": must not contain '..'
+                spec.containers[0].volumeMounts[2].subPathExpr: Invalid value: "$(X)/..": subPathExpr and subPath are mutually exclusive
+                spec.containers[0].volumeMounts[2].subPathExpr: Invalid value: "$(X)/..": must not contain '..'
+            "#]],
+        );
+    }
+
+    #[test]
+    fn pod_wide_fields_are_checked() {
+        check(
+            json!({
+                "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "1x", "memory": "-1"}}}],
+                "volumes": [{"name": "v"}, {"name": "v"}, {"name": "A"}],
+                "nodeName": "Node-1", "restartPolicy": "No", "dnsPolicy": "x", "terminationGracePeriodSeconds": -1,
+                "securityContext": {"fsGroup": -1}, "imagePullSecrets": [{"name": ""}, {"name": "A"}],
+            }),
+            expect![[r#"
+                spec.volumes[1].name: Duplicate value: "v"
+                spec.volumes[2].name: Invalid value: "A": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
+                spec.containers[0].resources.limits[cpu]: Invalid value: "1x": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
+                spec.containers[0].resources.limits[memory]: Invalid value: "-1": must be greater than or equal to 0
+                spec.containers[0].resources.requests[cpu]: Invalid value: "1x": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
+                spec.containers[0].resources.requests[memory]: Invalid value: "-1": must be greater than or equal to 0
+                spec.imagePullSecrets[1].name: Invalid value: "A": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+                spec.nodeName: Invalid value: "Node-1": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+                spec.restartPolicy: Unsupported value: "No": supported values: "Always", "Never", "OnFailure"
+                spec.dnsPolicy: Unsupported value: "x": supported values: "ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"
+                spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0
+                spec.securityContext.fsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive
+            "#]],
+        );
+    }
+
+    #[test]
+    fn quantities_are_numbers_with_a_suffix() {
+        for good in [
+            "1", "0.5", ".5", "5.", "100m", "1.5Gi", "1E", "1e3", "1E-3", "+1", "-1", "12Ki",
+        ] {
+            assert!(is_quantity(good), "{good}");
+        }
+        for bad in [
+            "", "x", "1x", "1.2.3", "1ki", "1 Gi", ".", "1e", "1e+", "--1", "Gi",
+        ] {
+            assert!(!is_quantity(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Volumes of a pod. Of the types that larder does not deliver only the presence is looked at.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::{
+    ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, PodCertificateProjection,
+    Volume, VolumeProjection,
+};
+use serde_json::Value;
+
+use super::{
+    FieldErrors,
+    environment::{Place, check_field_ref, check_resource_ref},
+};
+
+/// Fields of the pod that a file may show.
+const VOLUME_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+/// Bounds of `serviceAccountToken.expirationSeconds`.
+const TOKEN_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
+
+pub(super) fn check_volume(errors: &mut FieldErrors, field: &str, volume: &Volume) {
+    let name_field = format!("{field}.name");
+    if volume.name.is_empty() {
+        errors.required(&name_field, "");
+    } else {
+        errors.check_label(&name_field, &volume.name);
+    }
+    // Every field but the name is a type of volume.
+    let types = match serde_json::to_value(volume) {
+        Ok(Value::Object(fields)) => fields.len().saturating_sub(1),
+        _ => 1,
+    };
+    if types == 0 {
+        errors.required(field, "must specify a volume type");
+    } else if types > 1 {
+        errors.forbidden(field, "may not specify more than 1 volume type");
+    }
+    if let Some(map) = &volume.config_map {
+        let field = format!("{field}.configMap");
+        check_object_name(errors, &field, "name", &map.name);
+        check_mode(errors, &format!("{field}.defaultMode"), map.default_mode);
+        check_items(errors, &field, map.items.as_deref());
+    }
+    if let Some(secret) = &volume.secret {
+        let field = format!("{field}.secret");
+        check_object_name(
+            errors,
+            &field,
+            "secretName",
+            secret.secret_name.as_deref().unwrap_or(""),
+        );
+        check_mode(errors, &format!("{field}.defaultMode"), secret.default_mode);
+        check_items(errors, &field, secret.items.as_deref());
+    }
+    if let Some(downward) = &volume.downward_api {
+        let field = format!("{field}.downwardAPI");
+        check_mode(
+            errors,
+            &format!("{field}.defaultMode"),
+            downward.default_mode,
+        );
+        check_downward_files(errors, &field, downward.items.as_deref());
+    }
+    if let Some(projected) = &volume.projected {
+        let field = format!("{field}.projected");
+        check_mode(
+            errors,
+            &format!("{field}.defaultMode"),
+            projected.default_mode,
+        );
+        let mut paths = HashSet::new();
+        for (index, source) in projected.sources.iter().flatten().enumerate() {
+            check_projection(
+                errors,
+                &format!("{field}.sources[{index}]"),
+                source,
+                &mut paths,
+            );
+        }
+    }
+}
+
+fn check_object_name(errors: &mut FieldErrors, field: &str, name_field: &str, name: &str) {
+    let field = format!("{field}.{name_field}");
+    if name.is_empty() {
+        errors.required(&field, "");
+    } else {
+        errors.check_subdomain(&field, name);
+    }
+}
+
+fn check_mode(errors: &mut FieldErrors, field: &str, mode: Option<i32>) {
+    if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
+        errors.invalid(
+            field,
+            mode,
+            "must be a number between 0 and 0777 (octal), both inclusive",
+        );
+    }
+}
+
+fn check_items(errors: &mut FieldErrors, field: &str, items: Option<&[KeyToPath]>) {
+    for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
+        let field = format!("{field}.items[{index}]");
+        if item.key.is_empty() {
+            errors.required(&format!("{field}.key"), "");
+        }
+        check_path(errors, &format!("{field}.path"), &item.path);
+        check_mode(errors, &format!("{field}.mode"), item.mode);
+    }
+}
+
+fn check_downward_files(
+    errors: &mut FieldErrors,
+    field: &str,
+    items: Option<&[DownwardAPIVolumeFile]>,
+) {
+    for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
+        let field = format!("{field}.items[{index}]");
+        check_path(errors, &format!("{field}.path"), &item.path);
+        match (&item.field_ref, &item.resource_field_ref) {
+            (None, None) => {
+                errors.required(&field, "one of fieldRef and resourceFieldRef is required");
+            }
+            (Some(_), Some(_)) => {
+                errors.invalid(
+                    &field,
+                    "resource",
+                    "fieldRef and resourceFieldRef can not be specified simultaneously",
+                );
+            }
+            (Some(reference), None) => {
+                check_field_ref(
+                    errors,
+                    &format!("{field}.fieldRef"),
+                    reference,
+                    &VOLUME_FIELDS,
+                );
+            }
+            (None, Some(reference)) => {
+                check_resource_ref(
+                    errors,
+                    &format!("{field}.resourceFieldRef"),
+                    reference,
+                    Place::Volume,
+                );
+            }
+        }
+        check_mode(errors, &format!("{field}.mode"), item.mode);
+    }
+}
+
+/// Checks one source. `paths` holds the explicit paths of all sources so far, compared as they are written.
+fn check_projection<'a>(
+    errors: &mut FieldErrors,
+    field: &str,
+    source: &'a VolumeProjection,
+    paths: &mut HashSet<&'a str>,
+) {
+    let mut types = Vec::new();
+    let mut claim = |errors: &mut FieldErrors, field: String, path: &'a str| {
+        if !path.is_empty() && !paths.insert(path) {
+            errors.invalid(&field, path, "conflicting duplicate paths");
+        }
+    };
+    if let Some(secret) = &source.secret {
+        types.push("secret");
+        let field = format!("{field}.secret");
+        check_object_name(errors, &field, "name", &secret.name);
+        check_items(errors, &field, secret.items.as_deref());
+        for (index, item) in secret.items.iter().flatten().enumerate() {
+            claim(errors, format!("{field}.items[{index}].path"), &item.path);
+        }
+    }
+    if let Some(map) = &source.config_map {
+        types.push("configMap");
+        let field = format!("{field}.configMap");
+        check_object_name(errors, &field, "name", &map.name);
+        check_items(errors, &field, map.items.as_deref());
+        for (index, item) in map.items.iter().flatten().enumerate() {
+            claim(errors, format!("{field}.items[{index}].path"), &item.path);
+        }
+    }
+    if let Some(downward) = &source.downward_api {
+        types.push("downwardAPI");
+        let field = format!("{field}.downwardAPI");
+        check_downward_files(errors, &field, downward.items.as_deref());
+        for (index, item) in downward.items.iter().flatten().enumerate() {
+            claim(errors, format!("{field}.items[{index}].path"), &item.path);
+        }
+    }
+    if let Some(token) = &source.service_account_token {
+        types.push("serviceAccountToken");
+        let field = format!("{field}.serviceAccountToken");
+        if let Some(seconds) = token
+            .expiration_seconds
+            .filter(|seconds| !TOKEN_SECS.contains(seconds))
+        {
+            let rule = if seconds < *TOKEN_SECS.start() {
+                "may not specify a duration less than 10 minutes"
+            } else {
+                "may not specify a duration larger than 2^32 seconds"
+            };
+            errors.invalid(&format!("{field}.expirationSeconds"), seconds, rule);
+        }
+        // Its path does not take part in the search for conflicts.
+        check_path(errors, &format!("{field}.path"), &token.path);
+    }
+    if let Some(bundle) = &source.cluster_trust_bundle {
+        types.push("clusterTrustBundle");
+        let field = format!("{field}.clusterTrustBundle");
+        check_trust_bundle(errors, &field, bundle);
+        claim(errors, format!("{field}.path"), &bundle.path);
+    }
+    if let Some(certificate) = &source.pod_certificate {
+        types.push("podCertificate");
+        let field = format!("{field}.podCertificate");
+        let certificate: &PodCertificateProjection = certificate;
+        let files = [
+            ("credentialBundlePath", &certificate.credential_bundle_path),
+            ("keyPath", &certificate.key_path),
+            ("certificateChainPath", &certificate.certificate_chain_path),
+        ];
+        let files = files.map(|(name, path)| (name, path.as_deref().unwrap_or("")));
+        if files.iter().all(|(_, path)| path.is_empty()) {
+            errors.required(
+                &field,
+                "specify at least one of credentialBundlePath, keyPath, and certificateChainPath",
+            );
+        }
+        for (name, path) in files.into_iter().filter(|(_, path)| !path.is_empty()) {
+            let field = format!("{field}.{name}");
+            check_path(errors, &field, path);
+            claim(errors, field, path);
+        }
+    }
+    for type_ in types.iter().skip(1) {
+        errors.forbidden(
+            &format!("{field}.{type_}"),
+            "may not specify more than 1 volume type per source",
+        );
+    }
+}
+
+fn check_trust_bundle(
+    errors: &mut FieldErrors,
+    field: &str,
+    bundle: &ClusterTrustBundleProjection,
+) {
+    let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    match (set(&bundle.name), set(&bundle.signer_name)) {
+        (true, true) => errors.invalid(field, "", "only one of name and signerName may be used"),
+        (false, false) => errors.required(field, "either name or signerName must be specified"),
+        (true, false) if bundle.label_selector.is_some() => {
+            errors.invalid(
+                &format!("{field}.labelSelector"),
+                "",
+                "only signerName may be used together with labelSelector",
+            );
+        }
+        _ => {}
+    }
+    check_path(errors, &format!("{field}.path"), &bundle.path);
+}
+
+/// A path of a file that the node writes: inside the volume, and none of the writer's own names.
+fn check_path(errors: &mut FieldErrors, field: &str, path: &str) {
+    if path.is_empty() {
+        return errors.required(field, "");
+    }
+    check_relative(errors, field, path);
+    // The elements `..` are reported already.
+    if path.starts_with("..") && !path.starts_with("../") && path != ".." {
+        errors.invalid(field, path, "must not start with '..'");
+    }
+}
+
+pub(super) fn check_relative(errors: &mut FieldErrors, field: &str, path: &str) {
+    if path.starts_with('/') {
+        errors.invalid(field, path, "must be a relative path");
+    }
+    check_inside(errors, field, path);
+}
+
+pub(super) fn check_inside(errors: &mut FieldErrors, field: &str, path: &str) {
+    if path.split('/').any(|element| element == "..") {
+        errors.invalid(field, path, "must not contain '..'");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(volumes: Value, expected: Expect) {
+        let volumes: Vec<Volume> = from_value(volumes).unwrap();
+        let mut errors = FieldErrors::default();
+        for (index, volume) in volumes.iter().enumerate() {
+            check_volume(&mut errors, &format!("v[{index}]"), volume);
+        }
+        expected.assert_eq(&errors.lines());
+    }
+
+    #[test]
+    fn a_volume_has_one_type() {
+        check(
+            json!([{"name": "a"}, {"name": "b", "emptyDir": {}, "secret": {"secretName": "s"}}, {"name": "", "nfs": {}}]),
+            expect![[r#"
+                v[0]: Required value: must specify a volume type
+                v[1]: Forbidden: may not specify more than 1 volume type
+                v[2].name: Required value
+            "#]],
+        );
+    }
+
+    #[test]
+    fn hostile_item_paths_are_refused() {
+        // projection 14.2, 29
+        let item = |key: &str, path: &str| json!({"key": key, "path": path});
+        check(
+            json!([{"name": "a", "configMap": {"name": "m", "items": [
+                item("k", "a/..b"), item("k", "/etc/x"), item("k", "../x"), item("k", "a/../../x"), item("k", "..x"), item("", ""),
+            ]}}]),
+            expect![[r#"
+                v[0].configMap.items[1].path: Invalid value: "/etc/x": must be a relative path
+                v[0].configMap.items[2].path: Invalid value: "../x": must not contain '..'
+                v[0].configMap.items[3].path: Invalid value: "a/../../x": must not contain '..'
+                v[0].configMap.items[4].path: Invalid value: "..x": must not start with '..'
+                v[0].configMap.items[5].key: Required value
+                v[0].configMap.items[5].path: Required value
+            "#]],
+        );
+    }
+
+    #[test]
+    fn modes_are_permission_bits() {
+        // projection 14.2
+        check(
+            json!([{"name": "a", "secret": {"secretName": "", "defaultMode": 512, "items": [{"key": "k", "path": "p", "mode": -1}]}}]),
+            expect![[r#"
+                v[0].secret.secretName: Required value
+                v[0].secret.defaultMode: Invalid value: 512: must be a number between 0 and 0777 (octal), both inclusive
+                v[0].secret.items[0].mode: Invalid value: -1: must be a number between 0 and 0777 (octal), both inclusive
+            "#]],
+        );
+    }
+
+    #[test]
+    fn explicit_paths_of_a_projection_differ_as_written() {
+        // projection 14.2: the token's path takes no part, `a//b` and `a/b` differ.
+        let map =
+            |path: &str| json!({"configMap": {"name": "m", "items": [{"key": "k", "path": path}]}});
+        check(
+            json!([{"name": "a", "projected": {"sources": [
+                map("a/b"), map("a//b"), map("a/b"),
+                {"serviceAccountToken": {"path": "a/b", "expirationSeconds": 599}},
+                {"secret": {"name": "s"}, "downwardAPI": {}},
+                {},
+            ]}}]),
+            expect![[r#"
+                v[0].projected.sources[2].configMap.items[0].path: Invalid value: "a/b": conflicting duplicate paths
+                v[0].projected.sources[3].serviceAccountToken.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes
+                v[0].projected.sources[4].downwardAPI: Forbidden: may not specify more than 1 volume type per source
+            "#]],
+        );
+    }
+
+    #[test]
+    fn trust_bundles_and_certificates_say_what_they_want() {
+        // projection 14.2
+        check(
+            json!([{"name": "a", "projected": {"sources": [
+                {"clusterTrustBundle": {"name": "n", "signerName": "s", "path": "a"}},
+                {"clusterTrustBundle": {"path": "b"}},
+                {"clusterTrustBundle": {"name": "n", "labelSelector": {}, "path": "c"}},
+                {"podCertificate": {"signerName": "s", "keyType": "ED25519"}},
+                {"podCertificate": {"signerName": "s", "keyType": "ED25519", "keyPath": "k", "certificateChainPath": "k"}},
+            ]}}]),
+            expect![[r#"
+                v[0].projected.sources[0].clusterTrustBundle: Invalid value: "": only one of name and signerName may be used
+                v[0].projected.sources[1].clusterTrustBundle: Required value: either name or signerName must be specified
+                v[0].projected.sources[2].clusterTrustBundle.labelSelector: Invalid value: "": only signerName may be used together with labelSelector
+                v[0].projected.sources[3].podCertificate: Required value: specify at least one of credentialBundlePath, keyPath, and certificateChainPath
+                v[0].projected.sources[4].podCertificate.certificateChainPath: Invalid value: "k": conflicting duplicate paths
+            "#]],
+        );
+    }
+
+    #[test]
+    fn downward_files_show_one_thing_each() {
+        // projection 14.2
+        check(
+            json!([{"name": "a", "downwardAPI": {"items": [
+                {"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "n", "fieldRef": {"fieldPath": "spec.nodeName"}},
+                {"path": "x"},
+                {"path": "y", "fieldRef": {"fieldPath": "metadata.name"}, "resourceFieldRef": {"resource": "limits.cpu"}},
+                {"path": "z", "resourceFieldRef": {"resource": "limits.cpu"}},
+            ]}}]),
+            expect![[r#"
+                v[0].downwardAPI.items[1].fieldRef.fieldPath: Unsupported value: "spec.nodeName": supported values: "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"
+                v[0].downwardAPI.items[2]: Required value: one of fieldRef and resourceFieldRef is required
+                v[0].downwardAPI.items[3]: Invalid value: "resource": fieldRef and resourceFieldRef can not be specified simultaneously
+                v[0].downwardAPI.items[4].resourceFieldRef.containerName: Required value
+            "#]],
+        );
+    }
+}

@@ -1,0 +1,541 @@
+//! YAML text to JSON values, as `kubectl` converts it, with the line of every node.
+//!
+//! The parser gives events; this module makes trees of them. Going through the tree rather than through a deserializer is what
+//! lets an error name its line, and what lets scalars be typed by the rules of `sigs.k8s.io/yaml` (YAML 1.1: `yes` is a boolean,
+//! `0644` is octal), which every manifest in the wild was written against.
+//!
+//! Invariants:
+//! 1. A document that cannot be parsed costs itself only: the text is cut at its `---` lines before anything is parsed, as
+//!    `kubectl` does (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
+//! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, for without them nobody finds the place.
+//! 3. Aliases cannot blow up memory: what they copy is counted against [`MAX_COPIED_BYTES`].
+
+mod scalar;
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use serde_json::{Map, Value};
+
+/// Bytes of text and of tree that aliases and merge keys may copy within one document.
+const MAX_COPIED_BYTES: usize = 16 << 20;
+/// Estimate of what a node costs beside its text.
+const NODE_BYTES: usize = 64;
+
+/// A piece of a file that holds at least one document of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk<'a> {
+    /// The text from its `---` line, if it has one, to the next.
+    pub(crate) text: &'a str,
+    /// Line of the file on which `text` begins, from 1.
+    pub(crate) line: usize,
+}
+
+/// Cuts `text` before each line that begins a document.
+pub(crate) fn chunks(text: &str) -> Vec<Chunk<'_>> {
+    let mut chunks = Vec::new();
+    let (mut start, mut start_line, mut has_content, mut offset) = (0, 1, false, 0);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        if begins_document(line) {
+            // What stands before a first `---` may be directives or comments, which belong to the document below.
+            if has_content {
+                chunks.push(Chunk {
+                    text: &text[start..offset],
+                    line: start_line,
+                });
+                (start, start_line) = (offset, index + 1);
+            }
+            has_content = true;
+        } else if !line.trim().is_empty() && !line.starts_with(['#', '%']) {
+            has_content = true;
+        }
+        offset += line.len();
+    }
+    if has_content {
+        chunks.push(Chunk {
+            text: &text[start..],
+            line: start_line,
+        });
+    }
+    chunks
+}
+
+fn begins_document(line: &str) -> bool {
+    line.strip_prefix("---")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+}
+
+/// The documents of a chunk, in order. Usually one; `...` may separate more.
+pub(crate) fn parse(chunk: Chunk<'_>) -> Result<Vec<Node>, SyntaxError> {
+    let mut builder = Builder {
+        events: Parser::new_from_str_with_options(
+            chunk.text,
+            granit_parser::options! { emit_comments: false },
+        ),
+        first_line: chunk.line,
+        anchors: HashMap::new(),
+        copied: 0,
+    };
+    let mut documents = Vec::new();
+    while let Some((event, _)) = builder.next()? {
+        if let Event::DocumentStart(..) = event {
+            builder.anchors.clear();
+            builder.copied = 0;
+            let (event, span) = builder.expect_next()?;
+            documents.push(builder.node(event, span)?);
+        }
+    }
+    Ok(documents)
+}
+
+/// A YAML node with the line on which it begins.
+#[derive(Clone)]
+pub(crate) struct Node {
+    /// Line of the file, from 1.
+    pub(crate) line: usize,
+    content: Content,
+}
+
+#[derive(Clone)]
+enum Content {
+    Scalar(Value),
+    Sequence(Vec<Node>),
+    /// In the order of the file; no key twice.
+    Mapping(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// Whether nothing is written here.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.content, Content::Scalar(Value::Null))
+    }
+
+    /// The JSON form.
+    pub(crate) fn into_value(self) -> Value {
+        match self.content {
+            Content::Scalar(value) => value,
+            Content::Sequence(nodes) => nodes.into_iter().map(Self::into_value).collect(),
+            Content::Mapping(entries) => Value::Object(
+                entries
+                    .into_iter()
+                    .map(|(key, node)| (key, node.into_value()))
+                    .collect::<Map<_, _>>(),
+            ),
+        }
+    }
+
+    /// Line of the deepest node that exists on the way along `path`.
+    pub(crate) fn line_of(&self, path: &[Step]) -> usize {
+        let child = path.split_first().and_then(|(step, rest)| {
+            let named = |entries: &'_ [(String, Node)], key: &str| {
+                entries.iter().position(|(name, _)| name == key)
+            };
+            let child = match (step, &self.content) {
+                (Step::Key(key), Content::Mapping(entries)) => {
+                    named(entries, key).map(|at| &entries[at].1)
+                }
+                // A key that happens to be a number.
+                (Step::Index(index), Content::Mapping(entries)) => {
+                    named(entries, &index.to_string()).map(|at| &entries[at].1)
+                }
+                (Step::Index(index), Content::Sequence(nodes)) => nodes.get(*index),
+                (Step::Key(_), Content::Sequence(_)) | (_, Content::Scalar(_)) => None,
+            };
+            Some((child?, rest))
+        });
+        child.map_or(self.line, |(child, rest)| child.line_of(rest))
+    }
+}
+
+/// One step down a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// Why a text is not YAML that Kubernetes would take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SyntaxError {
+    /// Line of the file, from 1.
+    pub(crate) line: usize,
+    /// What is wrong there; quotes no value.
+    pub(crate) problem: String,
+}
+
+struct Builder<'a> {
+    events: Parser<'a, StrInput<'a>>,
+    first_line: usize,
+    anchors: HashMap<usize, Node>,
+    copied: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, SyntaxError> {
+        match self.events.next() {
+            None => Ok(None),
+            Some(Ok(next)) => Ok(Some(next)),
+            Some(Err(error)) => Err(self.scan_error(&error)),
+        }
+    }
+
+    fn expect_next(&mut self) -> Result<(Event<'a>, Span), SyntaxError> {
+        let next = self.next()?;
+        Ok(next.expect("the parser closes what it opens before it ends"))
+    }
+
+    /// The node that begins with `event`, to its end.
+    fn node(&mut self, event: Event<'a>, span: Span) -> Result<Node, SyntaxError> {
+        let line = self.line(span);
+        let (content, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar(&text, style, tag.as_deref())
+                    .map_err(|problem| SyntaxError { line, problem })?;
+                // A block scalar's text moves; nothing else is worth the trouble.
+                let value = value.unwrap_or_else(|| Value::String(text.into_owned()));
+                (Content::Scalar(value), anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => (Content::Sequence(self.sequence()?), anchor),
+            Event::MappingStart(_, anchor, _) => (Content::Mapping(self.mapping()?), anchor),
+            Event::Alias(anchor) => return self.alias(anchor, line),
+            other => unreachable!("the parser gives a node here, not {other:?}"),
+        };
+        let node = Node { line, content };
+        if anchor != 0 {
+            self.count_copy(&node)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn sequence(&mut self) -> Result<Vec<Node>, SyntaxError> {
+        let mut nodes = Vec::new();
+        loop {
+            match self.expect_next()? {
+                (Event::SequenceEnd, _) => return Ok(nodes),
+                (event, span) => nodes.push(self.node(event, span)?),
+            }
+        }
+    }
+
+    fn mapping(&mut self) -> Result<Vec<(String, Node)>, SyntaxError> {
+        let mut entries = Entries::default();
+        let mut merged = Vec::new();
+        loop {
+            let (event, span) = self.expect_next()?;
+            if let Event::MappingEnd = event {
+                break;
+            }
+            let line = self.line(span);
+            let is_merge_key =
+                matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let key = self.node(event, span)?;
+            let (event, span) = self.expect_next()?;
+            let value = self.node(event, span)?;
+            if is_merge_key {
+                merged.extend(merge_sources(value)?);
+                continue;
+            }
+            let name = key_name(key)?;
+            entries.push(name, line, value)?;
+        }
+        // Keys of the mapping itself win over merged ones; of these, the first.
+        for (name, node) in merged {
+            entries.push_if_absent(name, node);
+        }
+        Ok(entries.list)
+    }
+
+    fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, SyntaxError> {
+        // An anchor is known only once its node is complete, so this is also how a node that contains itself is refused.
+        let Some(node) = self.anchors.get(&anchor).cloned() else {
+            return Err(SyntaxError {
+                line,
+                problem: "an alias refers to the node that contains it".to_owned(),
+            });
+        };
+        self.count_copy(&node)?;
+        Ok(node)
+    }
+
+    fn count_copy(&mut self, node: &Node) -> Result<(), SyntaxError> {
+        self.copied = self.copied.saturating_add(size(node));
+        if self.copied > MAX_COPIED_BYTES {
+            return Err(SyntaxError {
+                line: node.line,
+                problem: "aliases expand to more than 16 MiB".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn line(&self, span: Span) -> usize {
+        self.first_line + span.start.line().max(1) - 1
+    }
+
+    fn scan_error(&self, error: &ScanError) -> SyntaxError {
+        SyntaxError {
+            line: self.first_line + error.marker().line().max(1) - 1,
+            problem: error.info(),
+        }
+    }
+}
+
+/// Entries of a mapping, with an index once there are enough of them to need one.
+#[derive(Default)]
+struct Entries {
+    list: Vec<(String, Node)>,
+    lines: HashMap<String, usize>,
+}
+
+impl Entries {
+    fn push(&mut self, name: String, line: usize, node: Node) -> Result<(), SyntaxError> {
+        if let Some(first) = self.lines.insert(name.clone(), line) {
+            return Err(SyntaxError {
+                line,
+                problem: format!("key {name:?} is already set on line {first}"),
+            });
+        }
+        self.list.push((name, node));
+        Ok(())
+    }
+
+    fn push_if_absent(&mut self, name: String, node: Node) {
+        if !self.lines.contains_key(&name) {
+            self.lines.insert(name.clone(), node.line);
+            self.list.push((name, node));
+        }
+    }
+}
+
+/// What `<<: value` brings in: a mapping, or several in a sequence, of which the earlier win.
+fn merge_sources(value: Node) -> Result<Vec<(String, Node)>, SyntaxError> {
+    let line = value.line;
+    let sources = match value.content {
+        Content::Mapping(entries) => return Ok(entries),
+        Content::Sequence(nodes) => nodes,
+        Content::Scalar(_) => Vec::new(),
+    };
+    let mut entries = Vec::new();
+    let mut refused = sources.is_empty();
+    for source in sources {
+        match source.content {
+            Content::Mapping(more) => entries.extend(more),
+            _ => refused = true,
+        }
+    }
+    if refused {
+        return Err(SyntaxError {
+            line,
+            problem: "a merge key (<<) takes a mapping or a sequence of mappings".to_owned(),
+        });
+    }
+    Ok(entries)
+}
+
+/// A key as JSON has it: numbers and booleans become their text.
+fn key_name(key: Node) -> Result<String, SyntaxError> {
+    match key.content {
+        Content::Scalar(Value::String(name)) => Ok(name),
+        Content::Scalar(Value::Number(number)) => Ok(number.to_string()),
+        Content::Scalar(Value::Bool(value)) => Ok(value.to_string()),
+        _ => Err(SyntaxError {
+            line: key.line,
+            problem: "a key must be text, a number or a boolean".to_owned(),
+        }),
+    }
+}
+
+/// The value of a scalar; `None` when it is its own text.
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Option<Value>, String> {
+    let yaml_tag = tag.and_then(|tag| tag.suffix_in_namespace("tag:yaml.org,2002:"));
+    match yaml_tag.as_deref() {
+        Some("str") => Ok(None),
+        Some("binary") => scalar::binary(text).map(Some),
+        Some("int" | "float" | "bool" | "null" | "timestamp") => scalar::plain(text),
+        // Tags of others say nothing that JSON could hold.
+        _ if tag.is_some() => Ok(None),
+        _ if style == ScalarStyle::Plain => scalar::plain(text),
+        _ => Ok(None),
+    }
+}
+
+fn size(node: &Node) -> usize {
+    NODE_BYTES
+        + match &node.content {
+            Content::Scalar(Value::String(text)) => text.len(),
+            Content::Scalar(_) => 0,
+            Content::Sequence(nodes) => nodes.iter().map(size).sum(),
+            Content::Mapping(entries) => entries
+                .iter()
+                .map(|(key, node)| key.len() + size(node))
+                .sum(),
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    /// Every document as one line of JSON with its line, or the error.
+    #[track_caller]
+    fn check(text: &str, expected: Expect) {
+        let mut shown = Vec::new();
+        for chunk in chunks(text) {
+            match parse(chunk) {
+                Ok(documents) => {
+                    for node in documents {
+                        let line = node.line;
+                        shown.push(format!("{line}: {}\n", node.into_value()));
+                    }
+                }
+                Err(error) => shown.push(format!("line {}: {}\n", error.line, error.problem)),
+            }
+        }
+        expected.assert_eq(&shown.concat());
+    }
+
+    #[test]
+    fn documents_keep_their_lines_and_a_bad_one_costs_only_itself() {
+        check(
+            "# licence\n---\na: 1\n---\nb: [\n---\n---\n# nothing\n--- # three\nc:\n  d: 2\n",
+            expect![[r#"
+                3: {"a":1}
+                line 5: unclosed bracket '['
+                6: null
+                7: null
+                10: {"c":{"d":2}}
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_separator_inside_a_block_scalar_is_text() {
+        check(
+            "a: |\n  x\n  ---\n  y\nb: 1\n",
+            expect![[r#"
+                1: {"a":"x\n---\ny\n","b":1}
+            "#]],
+        );
+    }
+
+    #[test]
+    fn block_scalars_keep_their_newlines() {
+        check(
+            "strip: |-\n  a\n  b\nclip: |\n  a\n\nkeep: |+\n  a\n\nfold: >\n  a\n  b\n\n  c\nindent: |2\n    a\n",
+            expect![[r#"
+                1: {"clip":"a\n","fold":"a b\nc\n","indent":"  a\n","keep":"a\n\n","strip":"a\nb"}
+            "#]],
+        );
+    }
+
+    #[test]
+    fn windows_line_ends_and_directives_are_taken() {
+        check(
+            "%YAML 1.1\r\n---\r\na: |\r\n  x\r\n---\r\nb: 1\r\n",
+            expect![[r#"
+                3: {"a":"x\n"}
+                6: {"b":1}
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_key_twice_is_an_error_that_names_both_lines() {
+        check(
+            "data:\n  a: 1\n  b: 2\n  a: 3\n",
+            expect![[r#"
+                line 4: key "a" is already set on line 2
+            "#]],
+        );
+    }
+
+    #[test]
+    fn anchors_are_copied_and_merge_keys_give_way_to_the_mappings_own() {
+        check(
+            "base: &base {a: 1, b: 2}\nother: &other {b: 3, c: 4}\n\
+             use: {<<: *base, b: 9}\nboth: {b: 9, <<: [*base, *other]}\nsame: *base\n",
+            expect![[r#"
+                1: {"base":{"a":1,"b":2},"both":{"a":1,"b":9,"c":4},"other":{"b":3,"c":4},"same":{"a":1,"b":2},"use":{"a":1,"b":9}}
+            "#]],
+        );
+        check(
+            "a: {<<: 5}\n",
+            expect![[r#"
+                line 1: a merge key (<<) takes a mapping or a sequence of mappings
+            "#]],
+        );
+    }
+
+    #[test]
+    fn aliases_cannot_blow_up_memory_or_contain_themselves() {
+        let levels = (1..9).map(|level| {
+            let below = format!("*a{}", level - 1);
+            format!("a{level}: &a{level} [{}]\n", [&*below; 10].join(", "))
+        });
+        let first = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        let bomb: Vec<_> = [first].into_iter().chain(levels).collect();
+        let bomb = bomb.concat();
+        let chunk = chunks(&bomb)[0];
+        let error = parse(chunk).err().unwrap();
+        assert_eq!(error.problem, "aliases expand to more than 16 MiB");
+        check(
+            "a: &a [*a]\n",
+            expect![[r#"
+                line 1: an alias refers to the node that contains it
+            "#]],
+        );
+    }
+
+    #[test]
+    fn keys_become_text_as_in_json() {
+        check(
+            "{1234: a, yes: b, 1.50: c, 0x10: d, 'on': e}\n",
+            expect![[r#"
+                1: {"1.5":"c","1234":"a","16":"d","on":"e","true":"b"}
+            "#]],
+        );
+        check(
+            "[a]: 1\n",
+            expect![[r#"
+                line 1: a key must be text, a number or a boolean
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_path_is_found_again_as_a_line() {
+        let text = "# c\nspec:\n  volumes:\n  - name: a\n  - name: b\n    secret: {}\n";
+        let node = &parse(chunks(text)[0]).unwrap()[0];
+        let key = |name: &str| Step::Key(name.to_owned());
+        let path = [key("spec"), key("volumes"), Step::Index(1), key("secret")];
+        assert_eq!(node.line_of(&path), 6);
+        assert_eq!(node.line_of(&path[..3]), 5);
+        assert_eq!(node.line_of(&[key("spec"), key("absent")]), 3);
+    }
+
+    #[test]
+    fn tags_decide_the_type() {
+        check(
+            "[!!str 5, !!int \"5\", !!binary aGk=, !local 5, ! 5]\n",
+            expect![[r#"
+                1: ["5",5,"hi","5","5"]
+            "#]],
+        );
+    }
+
+    #[test]
+    fn errors_quote_no_value() {
+        for text in [
+            "a: \"hunter2\n",
+            "a: hunter2: x\n",
+            "a: !!binary \"hunter2!\"\n",
+            "a: [hunter2\n",
+        ] {
+            let error = parse(chunks(text)[0]).err().unwrap();
+            assert!(!error.problem.contains("hunter2"), "{}", error.problem);
+        }
+    }
+}
