@@ -2,3 +2,4 @@
 
 pub mod pods;
 pub mod references;
+pub mod transport;

@@ -1,0 +1,80 @@
+//! When to try to connect again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Doubling delays between failed attempts, with jitter so that nodes which lost the same server do not come back at
+/// the same moment.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    base: Duration,
+    cap: Duration,
+    random: fastrand::Rng,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Backoff {
+    pub(super) fn new(base: Duration, cap: Duration, random: fastrand::Rng) -> Self {
+        Self {
+            base,
+            cap,
+            random,
+            failures: 0,
+            not_before: None,
+        }
+    }
+
+    /// Notes a failure at `now`. Returns the delay until the next attempt.
+    pub(super) fn failed(&mut self, now: Instant) -> Duration {
+        let doubled = self
+            .base
+            .saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
+        let delay = doubled.min(self.cap).mul_f64(0.5 + self.random.f64());
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(now + delay);
+        delay
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        self.failures = 0;
+        self.not_before = None;
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// The instant before which nobody should try, if it is still to come.
+    pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
+        self.not_before.filter(|instant| *instant > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_cap_and_success_starts_over() {
+        let now = Instant::now();
+        let mut backoff = Backoff::new(
+            Duration::from_millis(100),
+            Duration::from_secs(5),
+            fastrand::Rng::with_seed(1),
+        );
+        for middle in [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0] {
+            let delay = backoff.failed(now);
+            assert!((middle * 0.5..=middle * 1.5).contains(&delay.as_secs_f64()));
+            assert_eq!(backoff.pause(now), Some(now + delay));
+            assert_eq!(backoff.pause(now + delay), None);
+        }
+        for _ in 0..100 {
+            assert!(backoff.failed(now) <= Duration::from_millis(7500));
+        }
+        backoff.succeeded();
+        assert_eq!(backoff.pause(now), None);
+        assert!(backoff.failed(now) <= Duration::from_millis(150));
+    }
+}

@@ -1,0 +1,237 @@
+//! Opening one connection: name, TCP, TLS, then HTTP/2 until the server's first SETTINGS, or HTTP/1.1.
+//!
+//! Waiting for SETTINGS tells how many streams the server allows before the first one is opened; a server sends them
+//! right after the TLS handshake, so that it costs next to nothing.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, lookup_host},
+};
+use tokio_rustls::TlsConnector;
+
+use super::{Config, ConnectError, Lane, credentials::Server};
+
+/// A connection that is ready for its first stream, and not yet driven by a task.
+pub(super) enum Dialed {
+    Http2 {
+        sender: h2::client::SendRequest<Bytes>,
+        driver: Box<h2::client::Connection<Io, Bytes>>,
+        received: Received,
+    },
+    Http1 {
+        sender: http1::SendRequest<Full<Bytes>>,
+        driver: Box<http1::Connection<TokioIo<Io>, Full<Bytes>>>,
+    },
+}
+
+/// Opens a connection to `server` for `lane`.
+pub(super) async fn dial(
+    server: Arc<Server>,
+    tls: Arc<ClientConfig>,
+    config: Arc<Config>,
+    lane: Lane,
+) -> Result<Dialed, ConnectError> {
+    let waited = config.connect_timeout;
+    let steps = async {
+        let tcp = connect(&server, waited).await?;
+        keep_tcp_alive(&tcp, &config);
+        let received = Received::default();
+        let (stream, http2): (Box<dyn Stream>, bool) = match &server.tls_name {
+            Some(name) => {
+                let stream = TlsConnector::from(tls)
+                    .connect(name.clone(), tcp)
+                    .await
+                    .map_err(ConnectError::Tls)?;
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                (Box::new(stream), http2)
+            }
+            None => (Box::new(tcp), config.http2_prior_knowledge),
+        };
+        let io = Io {
+            stream,
+            received: received.clone(),
+        };
+        if http2 {
+            start_http2(io, received, &config, lane).await
+        } else {
+            start_http1(io).await
+        }
+    };
+    tokio::time::timeout(waited, steps)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout { waited }))
+}
+
+/// Tries the host's addresses one after the other, each with its share of the time.
+async fn connect(server: &Server, timeout: Duration) -> Result<TcpStream, ConnectError> {
+    let resolve = |source| ConnectError::Resolve {
+        host: server.host.clone(),
+        source,
+    };
+    let addresses: Vec<_> = lookup_host((server.host.as_str(), server.port))
+        .await
+        .map_err(resolve)?
+        .collect();
+    let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let mut failure = resolve(io::Error::new(io::ErrorKind::NotFound, "no address"));
+    for address in addresses {
+        let source = match tokio::time::timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+        failure = ConnectError::Tcp { address, source };
+    }
+    Err(failure)
+}
+
+/// Lets the kernel notice a dead peer in the same time as our PINGs: all that HTTP/1.1 has.
+fn keep_tcp_alive(tcp: &TcpStream, config: &Config) {
+    use rustix::net::sockopt;
+    const PROBES: u32 = 3;
+    let second = Duration::from_secs(1);
+    let patience = config.keep_alive_interval + config.keep_alive_timeout;
+    let set = || -> rustix::io::Result<()> {
+        sockopt::set_tcp_nodelay(tcp, true)?;
+        sockopt::set_socket_keepalive(tcp, true)?;
+        sockopt::set_tcp_keepidle(tcp, config.keep_alive_interval.max(second))?;
+        sockopt::set_tcp_keepintvl(tcp, (config.keep_alive_timeout / PROBES).max(second))?;
+        sockopt::set_tcp_keepcnt(tcp, PROBES)?;
+        sockopt::set_tcp_user_timeout(tcp, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "failed to set TCP keep-alive");
+    }
+}
+
+async fn start_http2(
+    io: Io,
+    received: Received,
+    config: &Config,
+    lane: Lane,
+) -> Result<Dialed, ConnectError> {
+    /// What h2 reports until the server's SETTINGS have come. A server that really allows none is of no use, and runs
+    /// into the timeout.
+    const NO_SETTINGS_YET: usize = 0;
+    const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+
+    let window = match lane {
+        Lane::Watch => config.watch_window,
+        Lane::Request => config.request_window,
+    }
+    .min(LARGEST_WINDOW);
+    let whole = window
+        .saturating_mul(config.max_streams_per_connection)
+        .min(LARGEST_WINDOW);
+    let (sender, mut driver) = h2::client::Builder::new()
+        .enable_push(false)
+        .initial_max_send_streams(NO_SETTINGS_YET)
+        .initial_window_size(window)
+        .initial_connection_window_size(whole)
+        .handshake(io)
+        .await
+        .map_err(ConnectError::Http2)?;
+    poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
+        _ if driver.max_concurrent_send_streams() != NO_SETTINGS_YET => Poll::Ready(Ok(())),
+        Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectError::Http2(h2::Reason::NO_ERROR.into()))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(ConnectError::Http2(error))),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
+    Ok(Dialed::Http2 {
+        sender,
+        driver: Box::new(driver),
+        received,
+    })
+}
+
+async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
+    let (sender, driver) = http1::handshake(TokioIo::new(io))
+        .await
+        .map_err(ConnectError::Http1)?;
+    Ok(Dialed::Http1 {
+        sender,
+        driver: Box::new(driver),
+    })
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Number of bytes that came from the peer so far: any of them is a sign of life.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Received(Arc<AtomicU64>);
+
+impl Received {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The byte stream below HTTP, with or without TLS.
+pub(super) struct Io {
+    stream: Box<dyn Stream>,
+    received: Received,
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let new = buffer.filled().len() - before;
+        self.received.0.fetch_add(new as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,163 @@
+//! What can go wrong between a request and its response.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+/// Why a transport could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The kubeconfig file cannot be read or names no usable cluster, user or context.
+    #[error("failed to load kubeconfig {}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: kube::config::KubeconfigError,
+    },
+    /// No service account of a pod was found.
+    #[error("failed to load the in-cluster configuration")]
+    InCluster(#[source] kube::config::InClusterError),
+    /// The server's URL has no host, or neither `http` nor `https` as scheme.
+    #[error("server URL {url} is neither http://HOST nor https://HOST")]
+    Url {
+        /// The URL.
+        url: String,
+    },
+    /// The kubeconfig asks for a proxy.
+    #[error("proxy-url {url} is not supported: remove it, the server must be reachable directly")]
+    Proxy {
+        /// The proxy.
+        url: String,
+    },
+    /// `tls-server-name` or the host is not a name that a certificate can have.
+    #[error("{name:?} is not a valid server name")]
+    ServerName {
+        /// The name.
+        name: String,
+        /// Why not.
+        source: rustls_pki_types::InvalidDnsNameError,
+    },
+    /// Certificates or keys are unusable.
+    #[error("failed to load the TLS credentials")]
+    Tls(#[source] kube::Error),
+    /// Token file, exec plugin or auth provider failed.
+    #[error("failed to load the user's credentials")]
+    Auth(#[source] kube::Error),
+    /// The exec plugin or file access panicked.
+    #[error("loading credentials was interrupted")]
+    Interrupted(#[source] tokio::task::JoinError),
+}
+
+/// Why a request got no response, or a response body ended early.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No connection could be opened. The next attempt follows after a back-off; requests wait for its outcome.
+    #[error("failed to connect to {server}")]
+    Connect {
+        /// Host and port.
+        server: Arc<str>,
+        /// Why.
+        source: Arc<ConnectError>,
+    },
+    /// The peer did not answer a PING, and nothing else came from it either.
+    #[error("connection to {server} is dead: nothing received for {waited:?} after a PING")]
+    Dead {
+        /// Host and port.
+        server: Arc<str>,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// An HTTP/2 stream or its connection broke.
+    #[error("HTTP/2 stream from {server} broke")]
+    Http2 {
+        /// Host and port.
+        server: Arc<str>,
+        /// How.
+        source: Arc<h2::Error>,
+    },
+    /// An HTTP/1.1 connection broke.
+    #[error("HTTP/1.1 connection to {server} broke")]
+    Http1 {
+        /// Host and port.
+        server: Arc<str>,
+        /// How.
+        source: Arc<hyper::Error>,
+    },
+    /// The server kept refusing the stream before processing it.
+    #[error("{server} refused the request {attempts} times")]
+    Refused {
+        /// Host and port.
+        server: Arc<str>,
+        /// How often it was sent.
+        attempts: u32,
+    },
+    /// The body of the request could not be read.
+    #[error("failed to read the request body")]
+    RequestBody(#[source] Arc<kube::Error>),
+    /// The request cannot be expressed in HTTP.
+    #[error("invalid request")]
+    InvalidRequest(#[source] Arc<http::Error>),
+    /// The transport is gone.
+    #[error("the transport has shut down")]
+    Closed,
+}
+
+impl Error {
+    /// Whether the same request may succeed later without any change.
+    pub fn is_retryable(&self) -> bool {
+        !matches!(
+            self,
+            Self::RequestBody(_) | Self::InvalidRequest(_) | Self::Closed
+        )
+    }
+
+    /// Whether no connection could be opened.
+    pub fn is_connect(&self) -> bool {
+        matches!(self, Self::Connect { .. })
+    }
+}
+
+/// Why no connection could be opened, by step.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The name has no address.
+    #[error("failed to resolve {host}")]
+    Resolve {
+        /// Host as configured.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No address accepted the connection.
+    #[error("failed to open a TCP connection to {address}")]
+    Tcp {
+        /// The last address tried.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The TLS handshake failed: unknown authority, wrong name, expired or refused certificate.
+    #[error("TLS handshake failed")]
+    Tls(#[source] io::Error),
+    /// HTTP/2 did not start.
+    #[error("HTTP/2 handshake failed")]
+    Http2(#[source] h2::Error),
+    /// HTTP/1.1 did not start.
+    #[error("HTTP/1.1 handshake failed")]
+    Http1(#[source] hyper::Error),
+    /// It took too long.
+    #[error("no connection after {waited:?}")]
+    Timeout {
+        /// How long we waited.
+        waited: Duration,
+    },
+}
+
+impl ConnectError {
+    /// Whether time ran out, as opposed to a refusal.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+}

@@ -1,0 +1,454 @@
+//! The worker that owns all connections of a transport and decides which one a stream goes to.
+//!
+//! Requests ask for a [`Slot`] and wait; the worker serves them in the order in which they came. Streams go to the fullest
+//! connection that has room, so that connections which are no longer needed run empty and are closed.
+//!
+//! Invariants:
+//! 1. Until an attempt to connect has succeeded, and again after one has failed, at most one runs at a time, and only after
+//!    its back-off. Whoever waits at its end shares its outcome. While all is well, as many run as the waiting streams
+//!    need, at most [`PARALLEL_DIALS`].
+//! 2. Watches and ordinary requests never share a connection.
+//! 3. Every task (dial, driver, look at the credentials) is in a `JoinSet` of the worker and ends with it.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    task::{AbortHandle, JoinError, JoinSet},
+    time::Instant,
+};
+
+use super::{
+    Config, ConnectError, Error, Lane, Metrics,
+    backoff::Backoff,
+    connection::{Connection, Slot},
+    credentials::{Credentials, Look, Server},
+    dial::{Dialed, dial},
+};
+
+/// Most attempts to connect that run at the same time on behalf of one lane.
+const PARALLEL_DIALS: usize = 4;
+
+/// Most connections for ordinary requests. Over HTTP/2 one is enough for a hundred requests at once, the others serve
+/// HTTP/1.1, which takes a connection for each.
+const REQUEST_CONNECTIONS: usize = 8;
+
+/// Shortest time between two looks at the credentials because of answers 401.
+const UNAUTHORIZED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Asks for a stream.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    pub(super) lane: Lane,
+    pub(super) reply: oneshot::Sender<Result<Slot, Error>>,
+}
+
+/// The connections that exist, for whoever wants to look.
+pub(super) type Live = Arc<Mutex<Vec<Arc<Connection>>>>;
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    server: Arc<Server>,
+    config: Arc<Config>,
+    credentials: Arc<Credentials>,
+    metrics: Metrics,
+    reservations: mpsc::UnboundedReceiver<Reservation>,
+    live: Live,
+    watches: LaneState,
+    requests: LaneState,
+    backoff: Backoff,
+    /// An attempt to connect has succeeded before.
+    reached: bool,
+    /// Tells that a connection has changed in any way that matters here.
+    changed: Arc<Notify>,
+    next_id: u64,
+    dials: JoinSet<(Lane, Result<Dialed, ConnectError>)>,
+    drivers: JoinSet<()>,
+    /// At most one: the look at the credentials that is under way.
+    looks: JoinSet<Look>,
+    looked_at: Instant,
+    /// Somebody has asked for a stream since the last look was considered.
+    arrived: bool,
+    /// The server has answered 401 since the last look.
+    unauthorized: bool,
+}
+
+#[derive(Debug)]
+struct LaneState {
+    lane: Lane,
+    members: Vec<Member>,
+    waiting: VecDeque<oneshot::Sender<Result<Slot, Error>>>,
+    dialing: usize,
+    /// Streams that the next connection will probably take.
+    expected_streams: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    connection: Arc<Connection>,
+    driver: AbortHandle,
+    /// A response on it has been taken for the end of the back-off.
+    proven: bool,
+    /// Since when it has no stream.
+    idle_since: Option<Instant>,
+    /// We ended it.
+    retired: bool,
+}
+
+/// Everything that wakes the worker.
+enum Event {
+    Reserve(Reservation),
+    Changed,
+    Dialed(Lane, Result<Dialed, ConnectError>),
+    Ended(tokio::task::Id),
+    Looked(Look),
+    Deadline,
+    /// The last handle is gone.
+    Abandoned,
+}
+
+impl Pool {
+    pub(super) fn new(
+        server: Server,
+        config: Arc<Config>,
+        credentials: Credentials,
+        metrics: Metrics,
+        reservations: mpsc::UnboundedReceiver<Reservation>,
+        live: Live,
+    ) -> Self {
+        let lane = |lane| LaneState {
+            lane,
+            members: Vec::new(),
+            waiting: VecDeque::new(),
+            dialing: 0,
+            expected_streams: config.max_streams_per_connection.max(1) as usize,
+        };
+        Self {
+            server: Arc::new(server),
+            watches: lane(Lane::Watch),
+            requests: lane(Lane::Request),
+            backoff: Backoff::new(
+                config.backoff_base,
+                config.backoff_cap,
+                fastrand::Rng::new(),
+            ),
+            config,
+            credentials: Arc::new(credentials),
+            metrics,
+            reservations,
+            live,
+            reached: false,
+            changed: Arc::new(Notify::new()),
+            next_id: 0,
+            dials: JoinSet::new(),
+            drivers: JoinSet::new(),
+            looks: JoinSet::new(),
+            looked_at: Instant::now(),
+            arrived: false,
+            unauthorized: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let deadline = self.settle(Instant::now());
+            match self.next_event(deadline).await {
+                Event::Reserve(Reservation { lane, reply }) => {
+                    self.lane(lane).waiting.push_back(reply);
+                    self.arrived = true;
+                }
+                Event::Changed | Event::Deadline => {}
+                Event::Dialed(lane, result) => self.dialed(lane, result),
+                Event::Ended(task) => self.ended(task),
+                Event::Looked(look) => self.looked(look),
+                Event::Abandoned => return,
+            }
+        }
+    }
+
+    /// Waits for whatever comes first. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing.
+    async fn next_event(&mut self, deadline: Option<Instant>) -> Event {
+        tokio::select! {
+            reservation = self.reservations.recv() => {
+                reservation.map_or(Event::Abandoned, Event::Reserve)
+            }
+            () = self.changed.notified() => Event::Changed,
+            Some(dialed) = self.dials.join_next() => match dialed {
+                Ok((lane, result)) => Event::Dialed(lane, result),
+                Err(error) => bug(error),
+            },
+            Some(ended) = self.drivers.join_next_with_id() => match ended {
+                Ok((task, ())) => Event::Ended(task),
+                Err(error) if error.is_cancelled() => Event::Ended(error.id()),
+                Err(error) => bug(error),
+            },
+            Some(looked) = self.looks.join_next() => match looked {
+                Ok(look) => Event::Looked(look),
+                Err(error) => bug(error),
+            },
+            () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                Event::Deadline
+            }
+        }
+    }
+
+    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+        match lane {
+            Lane::Watch => &mut self.watches,
+            Lane::Request => &mut self.requests,
+        }
+    }
+
+    fn lanes(&mut self) -> [&mut LaneState; 2] {
+        // Ordinary requests first: they are few, and somebody waits for them.
+        [&mut self.requests, &mut self.watches]
+    }
+
+    /// Does all that can be done now. Returns when there will be more to do even if nothing happens.
+    fn settle(&mut self, now: Instant) -> Option<Instant> {
+        let idle_timeout = self.config.idle_timeout;
+        let (mut proven, mut unauthorized, mut deadline) = (false, false, None);
+        for lane in self.lanes() {
+            for member in &mut lane.members {
+                proven |= member.newly_proven();
+                unauthorized |= member.connection.take_unauthorized();
+                deadline = earliest(deadline, member.retire(now, idle_timeout));
+            }
+            lane.waiting.retain(|reply| !reply.is_closed());
+        }
+        if proven {
+            self.backoff.succeeded();
+        }
+        self.unauthorized |= unauthorized;
+        if self.looks.is_empty() {
+            self.look_if_due(now);
+        }
+        if self.looks.is_empty() {
+            for lane in self.lanes() {
+                lane.serve();
+            }
+            deadline = earliest(deadline, self.dial_if_needed(now));
+        }
+        deadline
+    }
+
+    /// Looks at the credential files, if somebody has come and the last look is old.
+    fn look_if_due(&mut self, now: Instant) {
+        let interval = self.config.credentials_check_interval;
+        let pause = if self.unauthorized {
+            interval.min(UNAUTHORIZED_PAUSE)
+        } else {
+            interval
+        };
+        if !std::mem::take(&mut self.arrived) || now < self.looked_at + pause {
+            return;
+        }
+        self.looked_at = now;
+        let unauthorized = std::mem::take(&mut self.unauthorized);
+        if self.server.tls_name.is_some() && self.credentials.can_change() {
+            let credentials = Arc::clone(&self.credentials);
+            self.looks
+                .spawn_blocking(move || credentials.look(unauthorized));
+        }
+    }
+
+    /// Starts as many attempts to connect as the waiting streams need and invariant 1 allows.
+    fn dial_if_needed(&mut self, now: Instant) -> Option<Instant> {
+        for lane in [Lane::Request, Lane::Watch] {
+            let mut missing = self.lane(lane).missing();
+            if !self.reached || self.backoff.has_failed() {
+                missing = missing.min(1_usize.saturating_sub(self.dials.len()));
+            }
+            if missing == 0 {
+                continue;
+            }
+            if let Some(pause) = self.backoff.pause(now) {
+                return Some(pause);
+            }
+            for _ in 0..missing {
+                self.lane(lane).dialing += 1;
+                let (server, config) = (Arc::clone(&self.server), Arc::clone(&self.config));
+                let tls = self.credentials.tls();
+                self.dials
+                    .spawn(async move { (lane, dial(server, tls, config, lane).await) });
+            }
+        }
+        None
+    }
+
+    fn dialed(&mut self, lane: Lane, result: Result<Dialed, ConnectError>) {
+        self.lane(lane).dialing -= 1;
+        match result {
+            Ok(dialed) => {
+                self.metrics.dialed("connected");
+                self.reached = true;
+                self.add(lane, dialed);
+            }
+            Err(error) => {
+                self.metrics.dialed(if error.is_timeout() {
+                    "timeout"
+                } else {
+                    "failed"
+                });
+                let retry_in = self.backoff.failed(Instant::now());
+                let server = Arc::clone(&self.server.name);
+                tracing::warn!(
+                    %server,
+                    ?retry_in,
+                    error = &error as &dyn std::error::Error,
+                    "failed to connect to the API server"
+                );
+                let source = Arc::new(error);
+                for lane in self.lanes() {
+                    for reply in lane.waiting.drain(..) {
+                        let (server, source) = (Arc::clone(&server), Arc::clone(&source));
+                        // Nobody listens any more: the request was given up.
+                        let _ = reply.send(Err(Error::Connect { server, source }));
+                    }
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, lane: Lane, dialed: Dialed) {
+        self.next_id += 1;
+        let (connection, driver) = Connection::start(
+            self.next_id,
+            lane,
+            Arc::clone(&self.server.name),
+            dialed,
+            &self.config,
+            Arc::clone(&self.changed),
+            self.metrics.clone(),
+        );
+        tracing::debug!(
+            id = connection.id,
+            lane = lane.as_str(),
+            protocol = ?connection.protocol(),
+            limit = connection.limit(),
+            "connected to the API server"
+        );
+        self.live.lock().push(Arc::clone(&connection));
+        self.metrics.connections(lane).inc();
+        let driver = self.drivers.spawn(driver);
+        let state = self.lane(lane);
+        state.expected_streams = connection.limit().max(1);
+        state.members.push(Member {
+            connection,
+            driver,
+            proven: false,
+            idle_since: None,
+            retired: false,
+        });
+    }
+
+    fn ended(&mut self, task: tokio::task::Id) {
+        let mut ended = None;
+        for lane in self.lanes() {
+            if let Some(index) = lane.members.iter().position(|m| m.driver.id() == task) {
+                ended = Some(lane.members.swap_remove(index));
+            }
+        }
+        let Member {
+            connection,
+            retired,
+            ..
+        } = ended.expect("a driver's member stays until its driver has ended");
+        connection.close();
+        self.live.lock().retain(|live| live.id != connection.id);
+        self.metrics.connections(connection.lane).dec();
+        tracing::debug!(id = connection.id, "connection to the API server closed");
+        if !retired && !connection.is_proven() {
+            // It accepts connections and drops them: that is no better than refusing them.
+            self.backoff.failed(Instant::now());
+        }
+    }
+
+    fn looked(&mut self, look: Look) {
+        match look {
+            Look::Unchanged => return,
+            Look::Failed => return self.metrics.credentials_reloaded("failed"),
+            Look::Renewed => self.metrics.credentials_reloaded("renewed"),
+        }
+        for lane in self.lanes() {
+            for member in &lane.members {
+                member.connection.close();
+            }
+        }
+    }
+}
+
+impl LaneState {
+    /// Gives the waiting ones what there is.
+    fn serve(&mut self) {
+        while !self.waiting.is_empty() {
+            let fullest = self
+                .members
+                .iter()
+                .map(|member| &member.connection)
+                .filter(|connection| !connection.is_closing())
+                .filter(|connection| connection.open() < connection.limit())
+                .max_by_key(|connection| connection.open());
+            let Some(slot) = fullest.and_then(Connection::reserve) else {
+                return;
+            };
+            if let Some(reply) = self.waiting.pop_front() {
+                // A request given up meanwhile drops its slot.
+                let _ = reply.send(Ok(slot));
+            }
+        }
+    }
+
+    /// Attempts to connect that should be started for those who wait.
+    fn missing(&self) -> usize {
+        let needed = self
+            .waiting
+            .len()
+            .div_ceil(self.expected_streams)
+            .min(PARALLEL_DIALS);
+        let allowed = match self.lane {
+            Lane::Watch => usize::MAX,
+            Lane::Request => {
+                let taking = self.members.iter().filter(|m| !m.connection.is_closing());
+                REQUEST_CONNECTIONS.saturating_sub(taking.count())
+            }
+        };
+        needed.min(allowed).saturating_sub(self.dialing)
+    }
+}
+
+impl Member {
+    fn newly_proven(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.proven, self.connection.is_proven());
+        self.proven && !before
+    }
+
+    /// Ends the connection if nobody needs it any more. Returns when it should be asked again.
+    fn retire(&mut self, now: Instant, idle_timeout: std::time::Duration) -> Option<Instant> {
+        if self.connection.open() > 0 {
+            self.idle_since = None;
+            return None;
+        }
+        let until = *self.idle_since.get_or_insert(now) + idle_timeout;
+        if self.connection.is_closing() || until <= now {
+            self.retired = true;
+            self.connection.close();
+            self.driver.abort();
+            return None;
+        }
+        Some(until)
+    }
+}
+
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// A task of the worker has panicked; nothing cancels them while the worker runs.
+fn bug(error: JoinError) -> ! {
+    std::panic::resume_unwind(error.into_panic())
+}

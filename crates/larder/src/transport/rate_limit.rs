@@ -1,0 +1,179 @@
+//! How many ordinary requests per second may be sent.
+//!
+//! A bucket of `burst` tokens refilled at `qps` per second, kept as one number: the instant at which the bucket would be
+//! full again. Whoever comes takes a token at once and waits until the bucket has earned it, so requests go in the order
+//! in which they came.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Rate of ordinary requests, by the kubelet's rules for `kubeAPIQPS` and `kubeAPIBurst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateLimit {
+    /// No limit.
+    Unlimited,
+    /// At most `qps` per second in the long run and `burst` at once; neither is 0.
+    Limited {
+        /// Requests per second.
+        qps: u32,
+        /// Requests at once.
+        burst: u32,
+    },
+}
+
+/// `kubeAPIQPS` or `kubeAPIBurst` is negative.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} ({value}) must not be a negative number")]
+pub struct InvalidRateLimit {
+    /// Name of the field in the configuration.
+    pub field: &'static str,
+    /// The refused value.
+    pub value: i32,
+}
+
+impl RateLimit {
+    /// The limit that a kubelet with these settings has.
+    ///
+    /// 0 stands for the default of the client below the kubelet: 5 per second, 10 at once (client-go 1.36,
+    /// `rest/config.go`). A kubelet whose configuration leaves the fields out uses 50 and 100, as [`Default`] does.
+    ///
+    /// # Errors
+    ///
+    /// A negative number (kubelet 1.36, `pkg/kubelet/apis/config/validation`).
+    pub fn from_kubelet(kube_api_qps: i32, kube_api_burst: i32) -> Result<Self, InvalidRateLimit> {
+        let field = |field, value, zero| match u32::try_from(value) {
+            Ok(0) => Ok(zero),
+            Ok(value) => Ok(value),
+            Err(_) => Err(InvalidRateLimit { field, value }),
+        };
+        Ok(Self::Limited {
+            qps: field("kubeAPIQPS", kube_api_qps, 5)?,
+            burst: field("kubeAPIBurst", kube_api_burst, 10)?,
+        })
+    }
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self::Limited {
+            qps: 50,
+            burst: 100,
+        }
+    }
+}
+
+/// The bucket.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    /// Time that one token takes; zero when there is no limit.
+    interval: Duration,
+    /// Time that a full bucket takes.
+    capacity: Duration,
+    /// When the bucket is full again; in the past when it is.
+    full_at: Mutex<Instant>,
+}
+
+impl Limiter {
+    pub(super) fn new(limit: RateLimit) -> Self {
+        let (interval, burst) = match limit {
+            RateLimit::Unlimited => (Duration::ZERO, 0),
+            RateLimit::Limited { qps, burst } => {
+                (Duration::from_secs(1) / qps.max(1), burst.max(1))
+            }
+        };
+        Self {
+            interval,
+            capacity: interval * burst,
+            full_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Waits for a token. Returns how long it took.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the token back.
+    pub(super) async fn acquire(&self) -> Duration {
+        let wait = self.take_at(Instant::now());
+        if !wait.is_zero() {
+            let mut token = Token(Some(self));
+            tokio::time::sleep(wait).await;
+            token.0 = None;
+        }
+        wait
+    }
+
+    fn take_at(&self, now: Instant) -> Duration {
+        let mut full_at = self.full_at.lock();
+        *full_at = (*full_at).max(now) + self.interval;
+        (*full_at - now).saturating_sub(self.capacity)
+    }
+}
+
+/// A token taken but not yet earned.
+struct Token<'a>(Option<&'a Limiter>);
+
+impl Drop for Token<'_> {
+    fn drop(&mut self) {
+        if let Some(limiter) = self.0 {
+            *limiter.full_at.lock() -= limiter.interval;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn limiter(qps: u32, burst: u32) -> Limiter {
+        Limiter::new(RateLimit::Limited { qps, burst })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+        let limiter = limiter(10, 3);
+        let start = Instant::now();
+        for expected_ms in [0, 0, 0, 100, 200] {
+            limiter.acquire().await;
+            assert_eq!(start.elapsed().as_millis(), expected_ms);
+        }
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let start = Instant::now();
+        for expected_ms in [0, 0, 0, 100] {
+            limiter.acquire().await;
+            assert_eq!(start.elapsed().as_millis(), expected_ms);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gives_up_waiting_returns_the_token() {
+        let limiter = limiter(1, 1);
+        limiter.acquire().await;
+        for _ in 0..5 {
+            assert!(limiter.acquire().now_or_never().is_none());
+        }
+        assert_eq!(limiter.acquire().await, Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_limit_nobody_waits() {
+        let limiter = Limiter::new(RateLimit::Unlimited);
+        for _ in 0..1000 {
+            assert_eq!(limiter.acquire().await, Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn the_kubelets_fields_are_read_by_its_rules() {
+        let limited = |qps, burst| Ok(RateLimit::Limited { qps, burst });
+        assert_eq!(RateLimit::from_kubelet(50, 100), limited(50, 100));
+        assert_eq!(RateLimit::from_kubelet(0, 0), limited(5, 10));
+        let refused = |field, value| Err(InvalidRateLimit { field, value });
+        assert_eq!(RateLimit::from_kubelet(-1, 1), refused("kubeAPIQPS", -1));
+        assert_eq!(RateLimit::from_kubelet(1, -2), refused("kubeAPIBurst", -2));
+    }
+}
