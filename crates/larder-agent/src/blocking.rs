@@ -1,0 +1,13 @@
+//! Synchronous work off the runtime's threads.
+
+/// Runs `work`, which may wait for a disk, on a thread of its own and waits for it. A panic of `work` goes on here.
+///
+/// # Cancel safety
+///
+/// `work` runs to its end even if the future is dropped.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,276 @@
+//! A directory of manifests, followed as it is edited: the source of the embedded API server.
+//!
+//! ```text
+//! kernel ─► watch ─► schedule ─► files ─► catalogue ─► Changes
+//!           touched  whole by now? read    differs from what is served?
+//! ```
+//!
+//! Invariants:
+//! 1. A file that is read amid an edit, or that is wrong, costs no object its existence: its last good content stays.
+//! 2. An object is in [`Changes`] only if it differs from what was handed out before.
+//! 3. What events do not tell (a network file system, the target of a link), a pass every 20 s finds.
+//! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
+
+mod catalogue;
+mod files;
+mod schedule;
+mod watch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use larder_objects::manifest::RawObject;
+use tokio::{
+    sync::watch as latest,
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+pub use self::catalogue::ObjectId;
+use self::{
+    catalogue::{Catalogue, Objects},
+    files::Stamp,
+    schedule::Schedule,
+    watch::{DirectoryWatch, Signal},
+};
+use crate::blocking::blocking;
+
+/// Time between two passes over all files. The kubelet's `fileCheckFrequency`.
+const PASS: Duration = Duration::from_secs(20);
+/// Time between two looks at a directory that cannot be watched.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Something that the directory holds and that is served otherwise, or not at all.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// New and changed objects. Pods stand last, so that they find what they refer to.
+    pub upserts: Vec<RawObject>,
+    /// Objects that no file holds any more. Pods stand first.
+    pub deletes: Vec<ObjectId>,
+}
+
+impl Changes {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.upserts.is_empty() && self.deletes.is_empty()
+    }
+}
+
+/// The directory cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the manifests of {}", path.display())]
+pub struct OpenError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// A directory that is followed.
+#[derive(Debug)]
+pub struct ManifestDir {
+    path: PathBuf,
+    catalogue: Catalogue,
+    stamps: BTreeMap<PathBuf, Stamp>,
+    schedule: Schedule,
+    watch: Option<DirectoryWatch>,
+    next_pass: Instant,
+    problems: latest::Sender<Arc<[String]>>,
+}
+
+/// What wakes the follower.
+enum Event {
+    Signal(Signal),
+    Due(BTreeSet<PathBuf>),
+    Pass,
+}
+
+impl ManifestDir {
+    /// Starts to follow the directory `path`, and reads it once.
+    ///
+    /// # Errors
+    ///
+    /// `path` is no directory that can be listed. What is wrong with single files is in [`Self::problems`].
+    pub async fn open(path: &Path) -> Result<(Self, Changes), OpenError> {
+        let mut this = Self {
+            path: path.to_owned(),
+            catalogue: Catalogue::default(),
+            stamps: BTreeMap::new(),
+            schedule: Schedule::default(),
+            watch: None,
+            next_pass: Instant::now(),
+            problems: latest::Sender::new(Arc::from([])),
+        };
+        // Watched before it is read: what changes in between is read twice, rather than never.
+        this.rearm();
+        match this.look(BTreeSet::new()).await {
+            Ok(changes) => Ok((this, changes)),
+            Err(source) => Err(OpenError {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// What is wrong with the files at present, each text with its place.
+    pub fn problems(&self) -> latest::Receiver<Arc<[String]>> {
+        self.problems.subscribe()
+    }
+
+    /// Waits for the next edit that changes something.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel-safe: what a dropped future has read may be missing from later changes.
+    pub async fn next(&mut self) -> Changes {
+        loop {
+            let touched = match self.event().await {
+                Event::Signal(Signal::Touched(path, touch)) => {
+                    self.schedule.touch(path, touch, Instant::now());
+                    continue;
+                }
+                Event::Signal(Signal::Ended) => {
+                    self.watch = None;
+                    BTreeSet::new()
+                }
+                Event::Signal(Signal::Overflow) | Event::Pass => BTreeSet::new(),
+                Event::Due(touched) => touched,
+            };
+            self.rearm();
+            match self.look(touched).await {
+                Ok(changes) if changes.is_empty() => {}
+                Ok(changes) => return changes,
+                Err(error) => self.report(vec![format!(
+                    "{}: cannot be read, what it held stays served: {error}",
+                    self.path.display()
+                )]),
+            }
+        }
+    }
+
+    async fn event(&mut self) -> Event {
+        let due = self.schedule.next();
+        let wake = due.map_or(self.next_pass, |due| due.min(self.next_pass));
+        let signal = async {
+            match &mut self.watch {
+                Some(watch) => watch.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        // Both arms are cancel-safe. Signals first, as they may put off what is due.
+        tokio::select! {
+            biased;
+            signal = signal => Event::Signal(signal),
+            () = sleep_until(wake) => {
+                let touched = self.schedule.take_due(Instant::now());
+                if touched.is_empty() { Event::Pass } else { Event::Due(touched) }
+            }
+        }
+    }
+
+    /// Watches the directory (again), if its path no longer leads to the one that is watched.
+    fn rearm(&mut self) {
+        if self
+            .watch
+            .as_ref()
+            .is_some_and(|watch| watch.is_of(&self.path))
+        {
+            return;
+        }
+        self.watch = DirectoryWatch::new(&self.path)
+            .inspect_err(|error| debug!(%error, path = %self.path.display(), "cannot watch the manifests, polling"))
+            .ok();
+    }
+
+    /// Reads the files of `touched` and all whose stamp differs, but for those in the middle of a change.
+    async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<Changes> {
+        self.next_pass = Instant::now() + if self.watch.is_some() { PASS } else { POLL };
+        let directory = self.path.clone();
+        let present = blocking(move || files::list(&directory)).await?;
+
+        let settled = |path: &Path| !self.schedule.is_pending(path);
+        let gone: Vec<_> = self
+            .catalogue
+            .files()
+            .filter(|path| !present.contains_key(*path) && settled(path))
+            .map(Path::to_owned)
+            .collect();
+        let stale: Vec<_> = present
+            .iter()
+            .filter(|(path, stamp)| {
+                settled(path) && (touched.contains(*path) || self.stamps.get(*path) != Some(stamp))
+            })
+            .map(|(path, stamp)| (path.clone(), *stamp))
+            .collect();
+        for path in &gone {
+            self.catalogue.removed(path);
+            self.stamps.remove(path);
+        }
+        let mut read: BTreeMap<PathBuf, Objects> = BTreeMap::new();
+        for (path, stamp) in stale {
+            self.stamps.insert(path.clone(), stamp);
+            read.insert(path.clone(), self.read(path).await);
+        }
+
+        let plan = self.catalogue.plan();
+        let mut changes = Changes {
+            deletes: plan.delete,
+            ..Changes::default()
+        };
+        for (id, path) in plan.upsert {
+            // An object may come from a file that did not change: when the file that had it first is gone.
+            if !read.contains_key(&path) {
+                let objects = self.read(path.clone()).await;
+                read.insert(path.clone(), objects);
+            }
+            changes
+                .upserts
+                .extend(read.get_mut(&path).and_then(|objects| objects.remove(&id)));
+        }
+        changes
+            .upserts
+            .sort_by_key(|object| rank(object["kind"].as_str().unwrap_or_default()));
+        changes
+            .deletes
+            .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
+        self.report(self.catalogue.problems());
+        Ok(changes)
+    }
+
+    async fn read(&mut self, path: PathBuf) -> Objects {
+        let reading = blocking(move || files::read(path)).await;
+        self.catalogue
+            .read(&reading.path, reading.documents, reading.problems)
+    }
+
+    /// Logs what is newly wrong and what is right again.
+    fn report(&self, problems: Vec<String>) {
+        let before = self.problems.borrow().clone();
+        if *before == *problems {
+            return;
+        }
+        for problem in problems.iter().filter(|problem| !before.contains(problem)) {
+            warn!(%problem, "manifest not taken, its last good version stays");
+        }
+        for problem in before.iter().filter(|problem| !problems.contains(problem)) {
+            info!(%problem, "manifest problem is gone");
+        }
+        self.problems.send_replace(problems.into());
+    }
+}
+
+/// Place of a kind in the order of creation.
+fn rank(kind: &str) -> u8 {
+    match kind {
+        "Namespace" => 0,
+        "Node" => 1,
+        "Pod" => 3,
+        _ => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests;

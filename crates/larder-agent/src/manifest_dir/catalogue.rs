@@ -1,0 +1,291 @@
+//! What the files of the directory hold, and what of it is served.
+//!
+//! Invariants:
+//! 1. An object that stands in two files is that of the first file by name; the other is reported.
+//! 2. A file with an error keeps the objects that it held when it was last without: which of them the error hides is unknown.
+//! 3. Only fingerprints are kept, no object: neither memory nor a Secret outlives the hand-over.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
+    hash::{DefaultHasher, Hasher as _},
+    io,
+    path::{Path, PathBuf},
+};
+
+use larder_objects::{
+    ObjectKey,
+    manifest::{Document, RawObject},
+};
+use serde_json::Value;
+use smol_str::SmolStr;
+
+/// Kind, namespace and name of an object. Displays as `ConfigMap prod/app`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId {
+    /// `kind`, as in the manifest.
+    pub kind: SmolStr,
+    /// Namespace and name.
+    pub key: ObjectKey,
+}
+
+impl ObjectId {
+    fn of(object: &Value) -> Self {
+        let text = |pointer| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or("")
+        };
+        Self {
+            kind: text("/kind").into(),
+            key: ObjectKey::new(text("/metadata/namespace"), text("/metadata/name")),
+        }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.key.namespace.is_empty() {
+            write!(f, "{} {}", self.kind, self.key.name)
+        } else {
+            write!(f, "{} {}", self.kind, self.key)
+        }
+    }
+}
+
+/// Objects of one reading of one file.
+pub(super) type Objects = BTreeMap<ObjectId, RawObject>;
+
+/// Equal for equal objects, and different for different ones but in one case of 2^64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint(u64);
+
+impl Fingerprint {
+    fn of(object: &Value) -> Self {
+        let mut hash = HashWriter(DefaultHasher::new());
+        serde_json::to_writer(&mut hash, object).expect("JSON with text keys is written to memory");
+        Self(hash.0.finish())
+    }
+}
+
+struct HashWriter(DefaultHasher);
+
+impl io::Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What must be done so that everything that the files hold is served, and nothing else.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// New and changed objects, and the file to take each from.
+    pub(super) upsert: BTreeMap<ObjectId, PathBuf>,
+    /// Objects that no file holds any more.
+    pub(super) delete: Vec<ObjectId>,
+}
+
+/// The files and their objects.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    files: BTreeMap<PathBuf, FileState>,
+    served: BTreeMap<ObjectId, Fingerprint>,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    objects: BTreeMap<ObjectId, Fingerprint>,
+    problems: Vec<String>,
+}
+
+impl Catalogue {
+    /// Notes what `file` holds now: what could be read of it, and what was wrong with the rest.
+    ///
+    /// Returns the objects, for those that the next [`Self::plan`] asks for.
+    pub(super) fn read(
+        &mut self,
+        file: &Path,
+        documents: Vec<Document>,
+        problems: Vec<String>,
+    ) -> Objects {
+        let objects: Objects = documents
+            .into_iter()
+            .map(|document| (ObjectId::of(&document.object), document.object))
+            .collect();
+        let state = self.files.entry(file.to_owned()).or_default();
+        if problems.is_empty() {
+            state.objects.clear();
+        }
+        let fingerprints = objects
+            .iter()
+            .map(|(id, object)| (id.clone(), Fingerprint::of(object)));
+        state.objects.extend(fingerprints);
+        state.problems = problems;
+        objects
+    }
+
+    /// Notes that `file` is gone.
+    pub(super) fn removed(&mut self, file: &Path) {
+        self.files.remove(file);
+    }
+
+    /// The files that were read and are not gone.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.keys().map(PathBuf::as_path)
+    }
+
+    /// Everything that is wrong with the files, in their order.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut owners = BTreeMap::new();
+        let mut problems = Vec::new();
+        for (file, state) in &self.files {
+            problems.extend(state.problems.iter().cloned());
+            for id in state.objects.keys() {
+                match owners.entry(id) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(file);
+                    }
+                    Entry::Occupied(owner) => problems.push(format!(
+                        "{}: {id} stands in {} already",
+                        file.display(),
+                        owner.get().display()
+                    )),
+                }
+            }
+        }
+        problems
+    }
+
+    /// Compares what is served with what should be, and takes the plan for done.
+    pub(super) fn plan(&mut self) -> Plan {
+        let mut plan = Plan::default();
+        let mut wanted = BTreeMap::new();
+        for (file, state) in &self.files {
+            for (id, fingerprint) in &state.objects {
+                if let Entry::Vacant(entry) = wanted.entry(id.clone()) {
+                    entry.insert(*fingerprint);
+                    if self.served.get(id) != Some(fingerprint) {
+                        plan.upsert.insert(id.clone(), file.clone());
+                    }
+                }
+            }
+        }
+        plan.delete = self
+            .served
+            .keys()
+            .filter(|id| !wanted.contains_key(id))
+            .cloned()
+            .collect();
+        self.served = wanted;
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_objects::manifest::Loader;
+
+    use super::*;
+
+    /// Reads `text` as the content of `file`, a ConfigMap for each `name=value`, then plans.
+    fn edit(catalogue: &mut Catalogue, file: &str, content: &[&str]) -> (Vec<String>, Vec<String>) {
+        let mut loader = Loader::new("n");
+        let document = |entry: &&str| match entry.split_once('=') {
+            Some((name, value)) => format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: '{value}'}}\n"
+            ),
+            None => "}".to_owned(),
+        };
+        let text: Vec<_> = content.iter().map(document).collect();
+        loader.text(file, &text.join("---\n"));
+        let manifests = loader.finish();
+        let problems = manifests.errors.iter().map(ToString::to_string).collect();
+        catalogue.read(Path::new(file), manifests.documents, problems);
+        plan(catalogue)
+    }
+
+    fn plan(catalogue: &mut Catalogue) -> (Vec<String>, Vec<String>) {
+        let plan = catalogue.plan();
+        let names = |id: &ObjectId| id.key.name.to_string();
+        let upsert = plan
+            .upsert
+            .iter()
+            .map(|(id, file)| format!("{} from {}", id.key.name, file.display()));
+        (upsert.collect(), plan.delete.iter().map(names).collect())
+    }
+
+    fn changes(upsert: &[&str], delete: &[&str]) -> (Vec<String>, Vec<String>) {
+        let owned = |texts: &[&str]| texts.iter().copied().map(str::to_owned).collect();
+        (owned(upsert), owned(delete))
+    }
+
+    #[test]
+    fn only_what_changed_is_planned() {
+        let mut catalogue = Catalogue::default();
+        let first = edit(&mut catalogue, "f", &["a=x", "b=x"]);
+        assert_eq!(first, changes(&["a from f", "b from f"], &[]));
+        let second = edit(&mut catalogue, "f", &["a=x", "b=y", "c=x"]);
+        assert_eq!(second, changes(&["b from f", "c from f"], &[]));
+        let third = edit(&mut catalogue, "f", &["a=x", "c=x"]);
+        assert_eq!(third, changes(&[], &["b"]));
+        assert_eq!(plan(&mut catalogue), changes(&[], &[]));
+    }
+
+    #[test]
+    fn a_broken_file_keeps_what_it_held_and_takes_what_it_can() {
+        let mut catalogue = Catalogue::default();
+        edit(&mut catalogue, "f", &["a=x", "b=x"]);
+        assert_eq!(
+            edit(&mut catalogue, "f", &["a=y", "broken"]),
+            changes(&["a from f"], &[])
+        );
+        assert_eq!(catalogue.problems().len(), 1);
+        assert!(
+            catalogue.problems()[0].starts_with("f: document 2, line "),
+            "{:?}",
+            catalogue.problems()
+        );
+        assert_eq!(edit(&mut catalogue, "f", &["a=y"]), changes(&[], &["b"]));
+        assert_eq!(catalogue.problems(), [""; 0]);
+    }
+
+    #[test]
+    fn a_removed_file_takes_its_objects_along() {
+        let mut catalogue = Catalogue::default();
+        edit(&mut catalogue, "f", &["a=x"]);
+        edit(&mut catalogue, "g", &["b=x"]);
+        catalogue.removed(Path::new("f"));
+        assert_eq!(plan(&mut catalogue), changes(&[], &["a"]));
+    }
+
+    #[test]
+    fn the_first_of_two_files_wins_and_the_other_takes_over() {
+        let mut catalogue = Catalogue::default();
+        edit(&mut catalogue, "g", &["a=late"]);
+        assert_eq!(
+            edit(&mut catalogue, "f", &["a=early"]),
+            changes(&["a from f"], &[])
+        );
+        assert_eq!(
+            catalogue.problems(),
+            ["g: ConfigMap n/a stands in f already"]
+        );
+        catalogue.removed(Path::new("f"));
+        assert_eq!(plan(&mut catalogue), changes(&["a from g"], &[]));
+        assert_eq!(catalogue.problems(), [""; 0]);
+    }
+
+    #[test]
+    fn an_object_that_moves_to_another_file_is_not_touched() {
+        let mut catalogue = Catalogue::default();
+        edit(&mut catalogue, "f", &["a=x"]);
+        catalogue.removed(Path::new("f"));
+        assert_eq!(edit(&mut catalogue, "g", &["a=x"]), changes(&[], &[]));
+    }
+}

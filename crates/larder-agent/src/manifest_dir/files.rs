@@ -1,0 +1,75 @@
+//! The files of a directory: which there are, and what they hold. Synchronous.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, Metadata},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use larder_objects::manifest::{Document, Loader, is_manifest_name};
+
+use crate::chain::chain;
+
+/// Namespace of objects that name none, as `kubectl`'s.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Differs when a file was written or replaced, but for a write within the clock tick of the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            file: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// The manifests of `directory`: regular files, or links to such, by [`is_manifest_name`]. Subdirectories are not entered.
+pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if !name.is_some_and(is_manifest_name) {
+            continue;
+        }
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => {
+                files.insert(path, Stamp::of(&metadata));
+            }
+            // Removed since, or a link that leads nowhere.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(files)
+}
+
+/// What one file held.
+pub(super) struct Reading {
+    pub(super) path: PathBuf,
+    pub(super) documents: Vec<Document>,
+    pub(super) problems: Vec<String>,
+}
+
+/// Reads one file; what cannot be read is a problem of its own.
+pub(super) fn read(path: PathBuf) -> Reading {
+    let mut loader = Loader::new(DEFAULT_NAMESPACE);
+    loader.file(&path);
+    let manifests = loader.finish();
+    Reading {
+        path,
+        documents: manifests.documents,
+        problems: manifests.errors.iter().map(|error| chain(error)).collect(),
+    }
+}

@@ -1,0 +1,171 @@
+use std::{fs, time::Duration};
+
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+
+/// A directory under test, and what follows it.
+struct Followed {
+    directory: TempDir,
+    follower: ManifestDir,
+}
+
+fn config_map(name: &str, value: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: '{value}'}}\n")
+}
+
+fn summary(changes: &Changes) -> String {
+    let upserts = changes.upserts.iter().map(|object| {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        match object.pointer("/data/k").and_then(|value| value.as_str()) {
+            Some(value) => format!("{name}={value}"),
+            None => name.to_owned(),
+        }
+    });
+    let deletes = changes.deletes.iter().map(|id| format!("-{}", id.key.name));
+    upserts.chain(deletes).collect::<Vec<_>>().join(" ")
+}
+
+impl Followed {
+    /// Follows a directory that holds ConfigMaps, given as `name=value`, each in a file of its own.
+    async fn holding(config_maps: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, value) in config_maps {
+            let path = directory.path().join(format!("{name}.yaml"));
+            fs::write(path, config_map(name, value)).unwrap();
+        }
+        let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
+        Self {
+            directory,
+            follower,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Waits for the next change.
+    async fn next(&mut self) -> String {
+        let changes = timeout(Duration::from_secs(20), self.follower.next()).await;
+        summary(&changes.expect("the directory was changed"))
+    }
+}
+
+#[tokio::test]
+async fn the_first_look_finds_everything_and_pods_come_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
+    fs::write(directory.path().join("a.yaml"), pod).unwrap();
+    fs::write(directory.path().join("b.yaml"), config_map("app", "x")).unwrap();
+    fs::write(directory.path().join("ignored.txt"), "}").unwrap();
+    fs::write(directory.path().join(".hidden.yaml"), "}").unwrap();
+    fs::create_dir(directory.path().join("directory.yaml")).unwrap();
+    let (follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    assert_eq!(summary(&changes), "app=x web");
+    assert!(follower.problems().borrow().is_empty());
+}
+
+#[tokio::test]
+async fn an_edit_of_any_style_is_followed() {
+    let mut followed = Followed::holding(&[("a", "1"), ("b", "1")]).await;
+    // In place.
+    fs::write(followed.path("a.yaml"), config_map("a", "2")).unwrap();
+    assert_eq!(followed.next().await, "a=2");
+    // Written aside and renamed.
+    fs::write(followed.path("a.yaml.tmp"), config_map("a", "3")).unwrap();
+    fs::rename(followed.path("a.yaml.tmp"), followed.path("a.yaml")).unwrap();
+    assert_eq!(followed.next().await, "a=3");
+    // Moved away, written anew.
+    fs::rename(followed.path("a.yaml"), followed.path("a.yaml~")).unwrap();
+    fs::write(followed.path("a.yaml"), config_map("a", "4")).unwrap();
+    assert_eq!(followed.next().await, "a=4");
+    // Deleted, created.
+    fs::remove_file(followed.path("b.yaml")).unwrap();
+    assert_eq!(followed.next().await, "-b");
+    fs::write(followed.path("c.yaml"), config_map("c", "1")).unwrap();
+    assert_eq!(followed.next().await, "c=1");
+}
+
+#[tokio::test]
+async fn a_broken_file_is_reported_with_its_place_and_costs_nothing() {
+    let mut followed = Followed::holding(&[("a", "1"), ("b", "1")]).await;
+    let mut problems = followed.follower.problems();
+    fs::write(
+        followed.path("a.yaml"),
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: 7}\n",
+    )
+    .unwrap();
+    let file = followed.path("a.yaml");
+    let reported = async {
+        problems.changed().await.unwrap();
+        problems.borrow().to_vec()
+    };
+    // The follower has nothing to tell, so it must not return first.
+    let reported = tokio::select! {
+        reported = reported => reported,
+        changes = followed.follower.next() => panic!("{changes:?}"),
+    };
+    assert_eq!(
+        reported,
+        [format!(
+            r#"{}: document 1, line 4: ConfigMap "a": data[k]: expected a string, found a number (quote it)"#,
+            file.display()
+        )]
+    );
+    fs::write(&file, config_map("a", "2")).unwrap();
+    assert_eq!(followed.next().await, "a=2");
+    assert!(followed.follower.problems().borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_directory_that_vanishes_and_returns_is_survived() {
+    let mut followed = Followed::holding(&[("a", "1"), ("b", "1")]).await;
+    let mut problems = followed.follower.problems();
+    let path = followed.directory.path().to_owned();
+    let away = path.with_extension("away");
+    fs::rename(&path, &away).unwrap();
+    tokio::select! {
+        gone = problems.wait_for(|problems| !problems.is_empty()) => drop(gone.unwrap()),
+        changes = followed.follower.next() => panic!("{changes:?}"),
+    }
+    fs::write(away.join("a.yaml"), config_map("a", "2")).unwrap();
+    fs::remove_file(away.join("b.yaml")).unwrap();
+    fs::rename(&away, &path).unwrap();
+    assert_eq!(followed.next().await, "a=2 -b");
+    assert!(followed.follower.problems().borrow().is_empty());
+    // And it is followed again.
+    fs::write(followed.path("a.yaml"), config_map("a", "3")).unwrap();
+    assert_eq!(followed.next().await, "a=3");
+}
+
+#[tokio::test]
+async fn a_link_to_a_file_that_is_swapped_is_followed() {
+    // As kubelet and larder themselves present ConfigMaps.
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, path(name)).unwrap();
+    for (set, value) in [("..1", "old"), ("..2", "new")] {
+        fs::create_dir(path(set)).unwrap();
+        fs::write(path(set).join("a.yaml"), config_map("a", value)).unwrap();
+    }
+    link("..1", "..data");
+    link("..data/a.yaml", "a.yaml");
+    let (mut follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    assert_eq!(summary(&changes), "a=old");
+    link("..2", "..data_tmp");
+    fs::rename(path("..data_tmp"), path("..data")).unwrap();
+    assert_eq!(summary(&follower.next().await), "a=new");
+}
+
+#[tokio::test]
+async fn what_is_no_directory_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    let error = ManifestDir::open(&missing).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("cannot read the manifests of {}", missing.display())
+    );
+}
