@@ -1,0 +1,390 @@
+//! The three requests that the managers make: get, list and watch of one name.
+//!
+//! Built by hand over [`kube::Client::send`], because the typed methods of `kube` log the body of an answer that they
+//! cannot decode, and that body may be a Secret.
+//!
+//! Invariants:
+//! 1. A list or watch always carries `fieldSelector=metadata.name=<name>`; the node authorizer allows nothing else (I4).
+//! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret.
+//! 3. Dropping the future or the stream ends the request.
+
+mod buffer;
+mod stream;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::{Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use larder_objects::{Kind, Object, ObjectKey, ResourceVersion};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use smol_str::SmolStr;
+use tokio::time::timeout;
+
+use self::buffer::Buffer;
+pub(crate) use self::stream::{EventStream, WatchEvent};
+use crate::error::RequestError;
+
+/// Longest answer that is read. The API server stores objects of up to about 1.5 MiB in etcd; a Secret's base64 in JSON
+/// and its managed fields stay below twice that.
+const ANSWER_LIMIT: usize = 3 << 20;
+
+/// Longest wait for the answer to a get or list, and for the head of a watch's answer (API server's own limit: 60 s).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Objects per page; one name never fills it (client-go 1.36, `tools/pager`: default page size 500).
+const PAGE_LIMIT: &str = "500";
+
+/// Client of the three requests. Cloning is cheap.
+#[derive(Clone)]
+pub(crate) struct Api {
+    client: kube::Client,
+}
+
+/// What a list by name found.
+#[derive(Debug)]
+pub(crate) struct Listed<K> {
+    /// The object, if it exists.
+    pub(crate) object: Option<Arc<K>>,
+    /// Version of the whole list, from which to watch on.
+    pub(crate) version: ResourceVersion,
+}
+
+/// Which watch to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    /// Ask for the current state first ("streaming list"), ended by a bookmark that says so.
+    pub(crate) initial_events: bool,
+    /// Where to start; `None` is the most recent state, read consistently.
+    pub(crate) version: Option<ResourceVersion>,
+    /// How long the API server shall keep the watch open.
+    pub(crate) timeout: Duration,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Api")
+    }
+}
+
+impl Api {
+    pub(crate) fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    /// Reads one object. Without `version` the answer is the most recent state; with `0` whatever a cache holds.
+    pub(crate) async fn get<K: Object>(
+        &self,
+        key: &ObjectKey,
+        version: Option<&str>,
+    ) -> Result<Arc<K>, RequestError> {
+        let mut query = Query::default();
+        query.add_some("resourceVersion", version);
+        let path = format!("{}/{}", collection(K::KIND, key), escaped(&key.name)?);
+        within(REQUEST_TIMEOUT, async {
+            let body = self.send(&path, &query, false).await?;
+            let body = read_answer(body, K::KIND).await?;
+            Ok(Arc::new(K::from_json(&body)?))
+        })
+        .await
+    }
+
+    /// Lists one name, following pages. Without `version` the answer is the most recent state, else not older than it.
+    pub(crate) async fn list<K: Object>(
+        &self,
+        key: &ObjectKey,
+        version: Option<&ResourceVersion>,
+    ) -> Result<Listed<K>, RequestError> {
+        let mut page = String::new();
+        let mut paged = version.is_none();
+        loop {
+            let mut query = Query::by_name(&key.name);
+            // With a version, a limit would lead past the API server's cache.
+            if paged {
+                query.add("limit", PAGE_LIMIT);
+            }
+            if page.is_empty() {
+                query.add_some("resourceVersion", version.map(ResourceVersion::as_str));
+            } else {
+                query.add("continue", &page);
+            }
+            match self.list_page(key, &query).await {
+                Ok((listed, next)) if listed.object.is_some() || next.is_empty() => {
+                    return Ok(listed);
+                }
+                Ok((_, next)) => page = next,
+                // The rest of the pages is gone: once more, in one piece.
+                Err(error) if error.is_expired() && !page.is_empty() => {
+                    page.clear();
+                    paged = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn list_page<K: Object>(
+        &self,
+        key: &ObjectKey,
+        query: &Query,
+    ) -> Result<(Listed<K>, String), RequestError> {
+        within(REQUEST_TIMEOUT, async {
+            let body = self.send(&collection(K::KIND, key), query, false).await?;
+            let body = read_answer(body, K::KIND).await?;
+            let list: List<'_> = serde_json::from_slice(&body)
+                .map_err(|_| RequestError::Unexpected("no list of objects"))?;
+            let mut object = None;
+            for item in list.items.unwrap_or_default() {
+                let item = K::from_json(item.get().as_bytes())?;
+                if item.metadata().name == key.name {
+                    object = Some(Arc::new(item));
+                }
+            }
+            let listed = Listed {
+                object,
+                version: list.metadata.resource_version,
+            };
+            Ok((listed, list.metadata.r#continue))
+        })
+        .await
+    }
+
+    /// Opens a watch on one name.
+    pub(crate) async fn watch<K: Object>(
+        &self,
+        key: &ObjectKey,
+        watch: &Watch,
+    ) -> Result<EventStream<K>, RequestError> {
+        let mut query = Query::by_name(&key.name);
+        query.add("watch", "true");
+        query.add("allowWatchBookmarks", "true");
+        if watch.initial_events {
+            query.add("sendInitialEvents", "true");
+            query.add("resourceVersionMatch", "NotOlderThan");
+        }
+        let version = watch.version.as_ref().map(ResourceVersion::as_str);
+        query.add_some("resourceVersion", version);
+        query.add("timeoutSeconds", &watch.timeout.as_secs().to_string());
+        within(REQUEST_TIMEOUT, async {
+            let body = self.send(&collection(K::KIND, key), &query, true).await?;
+            Ok(EventStream::new(body, key.name.clone(), ANSWER_LIMIT))
+        })
+        .await
+    }
+
+    /// Sends a GET; an answer other than 2xx becomes an error.
+    async fn send(&self, path: &str, query: &Query, stream: bool) -> Result<Body, RequestError> {
+        let mut request = Request::builder()
+            .method(Method::GET)
+            .uri(format!("{path}{}", query.0))
+            .header(header::ACCEPT, "application/json");
+        if stream {
+            // Since Kubernetes 1.37 a watch may be compressed event by event, which delays and complicates everything.
+            request = request.header(header::ACCEPT_ENCODING, "identity");
+        }
+        let request = request
+            .body(Body::empty())
+            .expect("path and query are percent-encoded");
+        let answer = self
+            .client
+            .send(request)
+            .await
+            .map_err(RequestError::Transport)?;
+        let (head, body) = answer.into_parts();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        let retry_after = head
+            .headers
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+            .map(Duration::from_secs);
+        // What answers in the API server's place may repeat anything: wiped like a Secret.
+        let body = read_answer(body, Kind::Secret).await?;
+        Err(refusal(head.status, retry_after, &body))
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, RequestError>>,
+) -> Result<T, RequestError> {
+    timeout(limit, request)
+        .await
+        .unwrap_or(Err(RequestError::Timeout(limit)))
+}
+
+async fn read_answer(mut body: Body, kind: Kind) -> Result<Buffer, RequestError> {
+    let mut buffer = Buffer::new(kind, ANSWER_LIMIT);
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(RequestError::Transport)?.into_data() {
+            buffer.push(&data)?;
+        }
+    }
+    Ok(buffer)
+}
+
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: ResourceVersion,
+    r#continue: String,
+}
+
+/// The `Status` of a failed request, as far as anybody here looks at it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    code: u16,
+    reason: SmolStr,
+    message: String,
+    details: Option<StatusDetails>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusDetails {
+    retry_after_seconds: u64,
+    causes: Option<Vec<StatusCause>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StatusCause {
+    reason: SmolStr,
+}
+
+/// The error that the body of a failure describes, or what the head alone says when the body is something else.
+fn refusal(code: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> RequestError {
+    let status: Status = serde_json::from_slice(body).unwrap_or_default();
+    of_status(code, retry_after, status)
+}
+
+fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) -> RequestError {
+    let details = status.details.unwrap_or_default();
+    let retry_after_details =
+        (details.retry_after_seconds > 0).then(|| Duration::from_secs(details.retry_after_seconds));
+    let mut causes = details.causes.iter().flatten();
+    RequestError::Status {
+        code: code.as_u16(),
+        version_too_large: causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
+            || status.message.contains("Too large resource version"),
+        reason: status.reason,
+        message: if status.message.is_empty() {
+            format!("the API server answered {code}")
+        } else {
+            status.message
+        },
+        retry_after: retry_after.or(retry_after_details),
+    }
+}
+
+fn collection(kind: Kind, key: &ObjectKey) -> String {
+    // A namespace of dots is no namespace; encoded it finds nothing, instead of another path.
+    let namespace = percent_encoded(&key.namespace);
+    format!("/api/v1/namespaces/{namespace}/{}", kind.resource())
+}
+
+/// `name` as one segment of a path.
+fn escaped(name: &str) -> Result<String, RequestError> {
+    match name {
+        "" | "." | ".." => Err(RequestError::Unexpected("no name of an object")),
+        _ => Ok(percent_encoded(name)),
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    use fmt::Write as _;
+
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            write!(encoded, "%{byte:02X}").expect("writing to a String does not fail");
+        }
+    }
+    encoded
+}
+
+/// A query string, percent-encoded, with its `?`.
+#[derive(Default)]
+struct Query(String);
+
+impl Query {
+    /// Restricts to one name. `\`, `,` and `=` have a meaning in a field selector and are escaped.
+    fn by_name(name: &str) -> Self {
+        let mut selector = String::from("metadata.name=");
+        for character in name.chars() {
+            if matches!(character, '\\' | ',' | '=') {
+                selector.push('\\');
+            }
+            selector.push(character);
+        }
+        let mut query = Self::default();
+        query.add("fieldSelector", &selector);
+        query
+    }
+
+    fn add(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '?' } else { '&' });
+        self.0.push_str(name);
+        self.0.push('=');
+        self.0.push_str(&percent_encoded(value));
+    }
+
+    fn add_some(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_stays_one_segment_and_one_term() {
+        assert_eq!(escaped("a/../b?x").unwrap(), "a%2F..%2Fb%3Fx");
+        assert!(escaped("..").is_err());
+        let query = Query::by_name("a,b=c&d");
+        assert_eq!(
+            query.0,
+            "?fieldSelector=metadata.name%3Da%5C%2Cb%5C%3Dc%26d"
+        );
+    }
+
+    #[test]
+    fn a_refusal_tells_code_reason_and_patience() {
+        let body = br#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version: 9, current: 5",
+            "details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+        let error = refusal(StatusCode::GATEWAY_TIMEOUT, None, body);
+        assert!(error.is_version_too_large());
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
+        assert_eq!(
+            error.to_string(),
+            "Too large resource version: 9, current: 5"
+        );
+    }
+
+    #[test]
+    fn a_refusal_without_a_status_tells_the_code() {
+        let error = refusal(
+            StatusCode::BAD_GATEWAY,
+            Some(Duration::from_secs(3)),
+            b"<html>",
+        );
+        assert_eq!(error.to_string(), "the API server answered 502 Bad Gateway");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,203 @@
+//! Change events: what the kubelet's managers lack, and why larder need not poll.
+//!
+//! Invariants:
+//! 1. Nothing is lost silently and nothing grows without bound: a subscriber that lags finds one event for each object
+//!    that changed, the newest.
+//! 2. Publishing never waits for a subscriber.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Weak},
+};
+
+use larder_objects::ObjectKey;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::error::RequestError;
+
+/// Something happened to a referenced object.
+#[derive(Clone, Debug)]
+pub struct ObjectChange {
+    /// The object.
+    pub key: ObjectKey,
+    /// What happened.
+    pub kind: ChangeKind,
+}
+
+/// What happened to an object.
+#[derive(Clone, Debug)]
+pub enum ChangeKind {
+    /// The object is there and can be read: for the first time, in a new version, or again after [`ChangeKind::Failed`]
+    /// or after a read that gave up waiting for it.
+    Updated,
+    /// The object is known not to exist, or no longer to exist.
+    Deleted,
+    /// Requests for the object fail; what was read before stays readable. Sent when the cause changes, not for each
+    /// attempt.
+    Failed(Arc<RequestError>),
+}
+
+/// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe).
+///
+/// A slow subscriber loses nothing that matters: of several events about one object it gets the last. Events about an
+/// object end with its last reference, and rest while its watch does (see [`ObjectState::Idle`](crate::ObjectState)).
+#[derive(Debug)]
+#[must_use = "events are collected until they are read"]
+pub struct Changes {
+    shared: Arc<Subscription>,
+}
+
+impl Changes {
+    /// The next event; `None` when the manager is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// An event is taken in the moment it is returned; dropping the future loses none.
+    pub async fn next(&mut self) -> Option<ObjectChange> {
+        loop {
+            let arrived = self.shared.arrived.notified();
+            {
+                let mut pending = self.shared.pending.lock();
+                if let Some(change) = pending.take() {
+                    return Some(change);
+                }
+                if pending.closed {
+                    return None;
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// The next event, if one is there already.
+    pub fn try_next(&mut self) -> Option<ObjectChange> {
+        self.shared.pending.lock().take()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Subscription {
+    /// Events not yet read.
+    pending: Mutex<Pending>,
+    /// One permit is enough: there is one reader, which empties `pending` before it waits.
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    by_key: HashMap<ObjectKey, (u64, ChangeKind)>,
+    in_order: BTreeMap<u64, ObjectKey>,
+    last: u64,
+    closed: bool,
+}
+
+impl Pending {
+    fn put(&mut self, key: &ObjectKey, kind: ChangeKind) {
+        self.forget(key);
+        self.last += 1;
+        self.in_order.insert(self.last, key.clone());
+        self.by_key.insert(key.clone(), (self.last, kind));
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        if let Some((order, _)) = self.by_key.remove(key) {
+            self.in_order.remove(&order);
+        }
+    }
+
+    fn take(&mut self) -> Option<ObjectChange> {
+        let (_, key) = self.in_order.pop_first()?;
+        let (_, kind) = self.by_key.remove(&key)?;
+        Some(ObjectChange { key, kind })
+    }
+}
+
+/// The sending side; one for each manager.
+#[derive(Debug, Default)]
+pub(crate) struct Publisher {
+    subscriptions: Mutex<Vec<Weak<Subscription>>>,
+}
+
+impl Publisher {
+    pub(crate) fn subscribe(&self) -> Changes {
+        let shared = Arc::new(Subscription::default());
+        let mut subscriptions = self.subscriptions.lock();
+        subscriptions.retain(|subscription| subscription.strong_count() > 0);
+        subscriptions.push(Arc::downgrade(&shared));
+        Changes { shared }
+    }
+
+    pub(crate) fn publish(&self, key: &ObjectKey, kind: &ChangeKind) {
+        self.each(|subscription| {
+            subscription.pending.lock().put(key, kind.clone());
+            subscription.arrived.notify_one();
+        });
+    }
+
+    /// The object is no longer referenced: what was to be told about it no longer matters.
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        self.each(|subscription| subscription.pending.lock().forget(key));
+    }
+
+    /// Lets subscribers read what is there, and then tells them that it was all.
+    pub(crate) fn close(&self) {
+        self.each(|subscription| {
+            subscription.pending.lock().closed = true;
+            subscription.arrived.notify_one();
+        });
+    }
+
+    fn each(&self, tell: impl Fn(&Subscription)) {
+        for subscription in self.subscriptions.lock().iter() {
+            if let Some(subscription) = subscription.upgrade() {
+                tell(&subscription);
+            }
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("n", name)
+    }
+
+    #[tokio::test]
+    async fn a_slow_subscriber_gets_the_last_event_of_each_object() {
+        let publisher = Publisher::default();
+        let mut changes = publisher.subscribe();
+        for _ in 0..1000 {
+            publisher.publish(&key("a"), &ChangeKind::Updated);
+            publisher.publish(&key("b"), &ChangeKind::Updated);
+            publisher.publish(&key("gone"), &ChangeKind::Updated);
+        }
+        publisher.publish(&key("a"), &ChangeKind::Deleted);
+        publisher.forget(&key("gone"));
+        drop(publisher);
+        let first = changes.next().await.unwrap();
+        assert_eq!(first.key, key("b"));
+        let second = changes.next().await.unwrap();
+        assert!(second.key == key("a") && matches!(second.kind, ChangeKind::Deleted));
+        assert!(changes.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_waiting_subscriber_is_woken() {
+        let publisher = Publisher::default();
+        let mut changes = publisher.subscribe();
+        let (change, ()) = tokio::join!(changes.next(), async {
+            publisher.publish(&key("a"), &ChangeKind::Updated);
+        });
+        assert_eq!(change.unwrap().key, key("a"));
+        assert!(changes.try_next().is_none());
+    }
+}

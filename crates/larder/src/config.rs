@@ -1,0 +1,158 @@
+//! What a user chooses about a manager: the strategy and its times, validated before anything runs.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// How a manager learns that an object has changed: the kubelet's `configMapAndSecretChangeDetectionStrategy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Strategy {
+    /// Every read asks the API server.
+    Get,
+    /// A read asks the API server when the last answer is older than the time to live.
+    Cache,
+    /// One watch per referenced object. The default, as in the kubelet.
+    #[default]
+    Watch,
+}
+
+impl Strategy {
+    /// The name in a configuration file: `Get`, `Cache`, `Watch`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "Get",
+            Self::Cache => "Cache",
+            Self::Watch => "Watch",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = ConfigError;
+
+    /// Exactly the kubelet's spelling; another case is another word.
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        [Self::Get, Self::Cache, Self::Watch]
+            .into_iter()
+            .find(|strategy| strategy.as_str() == text)
+            .ok_or_else(|| ConfigError::Strategy(text.to_owned()))
+    }
+}
+
+/// The settings of one manager. `Default` has the kubelet's values where the kubelet has the setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagerConfig {
+    /// Change detection strategy. Defaults to `Watch`.
+    pub strategy: Strategy,
+    /// The kubelet's `syncFrequency`: how often a pod is looked at again. Defaults to 1 min; must be positive.
+    ///
+    /// Under `Watch`, a watch that nobody read from for five times as long (at least 60 s) is stopped until the next
+    /// read (kubelet 1.36, `pkg/kubelet/util/manager/watch_based_manager.go`).
+    pub sync_frequency: Duration,
+    /// How long `get` waits for the first answer about an object. Defaults to 1 s, as in the kubelet; must be positive.
+    pub read_timeout: Duration,
+    /// Under `Cache`, how long an answer is good for while the node does not say. Defaults to 60 s; must be positive.
+    pub default_ttl: Duration,
+    /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
+    /// under `Watch`, the last good data stays served, and status and change events tell why it is old.
+    pub max_stale: Option<Duration>,
+}
+
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::default(),
+            sync_frequency: Duration::from_mins(1),
+            read_timeout: Duration::from_secs(1),
+            default_ttl: Duration::from_mins(1),
+            max_stale: None,
+        }
+    }
+}
+
+impl ManagerConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    ///
+    /// The first field that is out of bounds.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let positive = [
+            ("syncFrequency", self.sync_frequency),
+            ("readTimeout", self.read_timeout),
+            ("defaultTTL", self.default_ttl),
+        ];
+        match positive.iter().find(|(_, value)| value.is_zero()) {
+            Some((field, _)) => Err(ConfigError::NotPositive(field)),
+            None => Ok(()),
+        }
+    }
+
+    /// How long a watch lives without being read: five sync periods, at least 60 s.
+    pub fn max_idle(&self) -> Duration {
+        self.sync_frequency
+            .saturating_mul(5)
+            .max(Duration::from_mins(1))
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No such strategy; the kubelet's text.
+    #[error("unknown configmap and secret manager mode: {0}")]
+    Strategy(String),
+    /// A time that must be greater than zero.
+    #[error("{0} must be greater than 0")]
+    NotPositive(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_are_spelled_as_the_kubelet_spells_them() {
+        for strategy in [Strategy::Get, Strategy::Cache, Strategy::Watch] {
+            assert_eq!(strategy.to_string().parse(), Ok(strategy));
+        }
+        assert_eq!(
+            "watch".parse::<Strategy>().unwrap_err().to_string(),
+            "unknown configmap and secret manager mode: watch"
+        );
+    }
+
+    // managers 29
+    #[test]
+    fn a_watch_idles_for_five_sync_periods_and_at_least_a_minute() {
+        let max_idle = |secs| {
+            ManagerConfig {
+                sync_frequency: Duration::from_secs(secs),
+                ..ManagerConfig::default()
+            }
+            .max_idle()
+        };
+        assert_eq!(max_idle(60), Duration::from_mins(5));
+        assert_eq!(max_idle(1), Duration::from_mins(1));
+    }
+
+    #[test]
+    fn zero_times_are_refused_by_name() {
+        assert_eq!(ManagerConfig::default().validate(), Ok(()));
+        let config = ManagerConfig {
+            sync_frequency: Duration::ZERO,
+            ..ManagerConfig::default()
+        };
+        assert_eq!(
+            config.validate(),
+            Err(ConfigError::NotPositive("syncFrequency"))
+        );
+    }
+}

@@ -1,0 +1,440 @@
+//! The manager of one kind of objects: registration in front, a store behind.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::{ConfigMap, Object, ObjectKey, ResourceVersion, Secret};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    api::Api,
+    changes::{Changes, Publisher},
+    config::{ConfigError, ManagerConfig, Strategy},
+    error::Error,
+    metrics::{Census, Count, ManagerMetrics, Metrics},
+    registration::{Change, Hold, Holder, PodIdentity, PodRef, Registrations},
+    status::{ObjectState, ObjectStatus},
+    store::{entries::Facts, simple::SimpleStore, watching::WatchStore},
+};
+
+/// The manager of ConfigMaps.
+pub type ConfigMapManager = ObjectManager<ConfigMap>;
+
+/// The manager of Secrets.
+pub type SecretManager = ObjectManager<Secret>;
+
+/// Delivers the objects of kind `K` that registered pods refer to. Cloning is cheap; all clones are one manager, and
+/// what it runs ends with the last of them.
+///
+/// ```no_run
+/// use larder::{ManagerConfig, SecretManager};
+///
+/// # async fn example(client: kube::Client, pod: k8s_openapi::api::core::v1::Pod) -> Result<(), Box<dyn std::error::Error>> {
+/// let secrets = SecretManager::new(client, &ManagerConfig::default())?;
+/// let mut changes = secrets.subscribe();
+///
+/// secrets.register_pod(&pod);                        // watches what the pod refers to, waits for nothing
+/// let tls = secrets.get("prod", "tls").await?;       // waits for the first answer, at most a second
+/// println!("{} keys", tls.data.len());
+///
+/// while let Some(change) = changes.next().await {    // and hears of every later change
+///     println!("{}: {:?}", change.key, change.kind);
+/// }
+/// secrets.unregister_pod(&pod);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ObjectManager<K> {
+    inner: Arc<Inner<K>>,
+}
+
+struct Inner<K> {
+    /// Which pods are registered. Held while the references of one pod change; never by a read that succeeds at once.
+    registrations: Mutex<Registrations>,
+    store: Store<K>,
+    read_timeout: Duration,
+}
+
+/// One store per strategy.
+enum Store<K> {
+    Simple(Box<SimpleStore>),
+    Watching(WatchStore<K>),
+}
+
+impl<K> Clone for ObjectManager<K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<K: Object> fmt::Debug for ObjectManager<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectManager")
+            .field("kind", &K::KIND)
+            .field("objects", &self.inner.store.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Object> ObjectManager<K> {
+    /// A manager with the strategy of `config`.
+    ///
+    /// # Errors
+    ///
+    /// `config` is not valid.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime, under strategy `Watch`: its worker runs there.
+    pub fn new(client: kube::Client, config: &ManagerConfig) -> Result<Self, ConfigError> {
+        Self::with_metrics(client, config, &ManagerMetrics::default())
+    }
+
+    /// [`new`](Self::new), counted in `metrics`.
+    ///
+    /// # Errors
+    ///
+    /// As for `new`.
+    ///
+    /// # Panics
+    ///
+    /// As `new`.
+    pub fn with_metrics(
+        client: kube::Client,
+        config: &ManagerConfig,
+        metrics: &ManagerMetrics,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let api = Api::new(client);
+        let all = metrics;
+        let metrics = Metrics::new(K::KIND, all.clone());
+        let store = match config.strategy {
+            Strategy::Get | Strategy::Cache => {
+                Store::Simple(Box::new(SimpleStore::new(api, metrics)))
+            }
+            Strategy::Watch => Store::Watching(WatchStore::new(api, config, metrics)),
+        };
+        let inner = Arc::new(Inner {
+            registrations: Mutex::default(),
+            store,
+            read_timeout: config.read_timeout,
+        });
+        let census: Weak<Inner<K>> = Arc::downgrade(&inner);
+        all.add(census);
+        Ok(Self { inner })
+    }
+
+    /// A manager with strategy `Get` and the defaults: every read asks the API server, no registration is needed.
+    pub fn simple(client: kube::Client) -> Self {
+        Self::of(client, Strategy::Get)
+    }
+
+    /// A manager with strategy `Watch` and the defaults: one watch per referenced object.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn watching(client: kube::Client) -> Self {
+        Self::of(client, Strategy::Watch)
+    }
+
+    fn of(client: kube::Client, strategy: Strategy) -> Self {
+        let config = ManagerConfig {
+            strategy,
+            ..ManagerConfig::default()
+        };
+        Self::new(client, &config).expect("the defaults are valid")
+    }
+
+    /// Registers `pod` with everything it refers to; from now on these objects can be read, and stay up to date.
+    ///
+    /// Never waits. Call it again whenever the pod has changed: references that are new are added, those that are gone
+    /// are dropped, and nothing happens to the others.
+    pub fn register_pod(&self, pod: &Pod) {
+        self.register(pod, Hold::Plain);
+    }
+
+    /// Ends the registration of the pod with the namespace, name and UID of `pod`, whatever else `pod` says.
+    ///
+    /// Never waits. The last reference on an object ends its watch for good. An unknown pod is none of its business.
+    pub fn unregister_pod(&self, pod: &Pod) {
+        self.unregister(PodRef::of(pod), Hold::Plain);
+    }
+
+    /// Registers `pod` for as long as the returned guard lives, whatever else is registered or unregistered meanwhile.
+    ///
+    /// The guard's reads are those of this pod: they never see data older than its registration, and a registration
+    /// of another pod never makes them wait.
+    pub fn registered(&self, pod: &Pod) -> RegisteredPod<K> {
+        self.register(pod, Hold::Guard);
+        RegisteredPod {
+            manager: self.clone(),
+            pod: PodRef::of(pod).into(),
+        }
+    }
+
+    /// The object, not older than the newest registration of a pod that refers to it.
+    ///
+    /// Waits for the first answer, or for the proof that what is known is new enough, at most for the configured
+    /// time (1 s by default). An object that is known is returned without waiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing; what is under way goes on for the next read.
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, Error> {
+        self.get_within(namespace, name, self.inner.read_timeout)
+            .await
+    }
+
+    /// [`get`](Self::get) that waits at most for `within`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn get_within(
+        &self,
+        namespace: &str,
+        name: &str,
+        within: Duration,
+    ) -> Result<Arc<K>, Error> {
+        if let Some(object) = self.inner.store.get_now(namespace, name) {
+            return Ok(object);
+        }
+        self.inner.store.get(namespace, name, None, within).await
+    }
+
+    /// The object as `pod` may see it: not older than the pod's own registration.
+    ///
+    /// Unlike [`get`](Self::get) it does not wait when another pod has just registered, so that a running pod goes on
+    /// with what is known while the API server is away.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; also [`Error::NotRegistered`] if `pod` itself does not refer to the object.
+    pub async fn get_for(&self, pod: &Pod, name: &str) -> Result<Arc<K>, Error> {
+        self.get_as(PodRef::of(pod), name, self.inner.read_timeout)
+            .await
+    }
+
+    async fn get_as(&self, pod: PodRef<'_>, name: &str, within: Duration) -> Result<Arc<K>, Error> {
+        if let Some(object) = self.inner.store.get_now(pod.namespace, name) {
+            return Ok(object);
+        }
+        let holder = self.inner.registrations.lock().holder(pod);
+        let Some(holder) = holder else {
+            return Err(Error::NotRegistered {
+                key: ObjectKey::new(pod.namespace, name),
+            });
+        };
+        self.inner
+            .store
+            .get(pod.namespace, name, Some(holder), within)
+            .await
+    }
+
+    /// The changes of all referenced objects from now on.
+    ///
+    /// Subscribe before registering to miss none. Under strategy `Get` there are none.
+    pub fn subscribe(&self) -> Changes {
+        self.inner.store.changes().subscribe()
+    }
+
+    /// Every referenced object with its state and the pods that refer to it, sorted by name.
+    pub fn objects(&self) -> Vec<ObjectStatus> {
+        let pods = self.inner.registrations.lock().pods().collect();
+        let mut objects = self.inner.store.status(&pods, Instant::now());
+        objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        objects
+    }
+
+    /// The registered pods, sorted.
+    pub fn pods(&self) -> Vec<PodIdentity> {
+        let registrations = self.inner.registrations.lock();
+        let mut pods: Vec<_> = registrations.pods().map(|(_, pod)| pod).collect();
+        pods.sort_unstable();
+        pods
+    }
+
+    /// Ends all watches and waits until nothing of the manager runs. Reads fail from then on, except those of immutable
+    /// objects; subscribers are told the end.
+    pub async fn shut_down(&self) {
+        if let Store::Watching(store) = &self.inner.store {
+            store.shut_down().await;
+        }
+    }
+
+    fn register(&self, pod: &Pod, hold: Hold) {
+        let namespace = PodRef::of(pod).namespace;
+        let store = &self.inner.store;
+        self.inner
+            .registrations
+            .lock()
+            .register(pod, K::KIND, hold, |holder, change| {
+                store.change(namespace, holder, change);
+            });
+    }
+
+    fn unregister(&self, pod: PodRef<'_>, hold: Hold) {
+        let store = &self.inner.store;
+        self.inner
+            .registrations
+            .lock()
+            .unregister(pod, hold, |holder, change| {
+                store.change(pod.namespace, holder, change);
+            });
+    }
+}
+
+/// What the strategies have in common is this list of what they do differently.
+impl<K: Object> Store<K> {
+    fn change(&self, namespace: &str, holder: Holder, change: Change<'_>) {
+        match (self, change) {
+            (Self::Simple(store), Change::Add(name)) => {
+                store.entries.add(namespace, name, holder, || ());
+            }
+            (Self::Simple(store), Change::Drop(name)) => {
+                store.entries.remove(namespace, name, holder);
+            }
+            (Self::Watching(store), Change::Add(name)) => {
+                store.add_reference(namespace, name, holder);
+            }
+            (Self::Watching(store), Change::Drop(name)) => {
+                store.delete_reference(namespace, name, holder);
+            }
+        }
+    }
+
+    fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        match self {
+            Self::Simple(_) => None,
+            Self::Watching(store) => store.get_now(namespace, name),
+        }
+    }
+
+    async fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+        holder: Option<Holder>,
+        within: Duration,
+    ) -> Result<Arc<K>, Error> {
+        match self {
+            Self::Simple(store) => store.get(namespace, name, within).await,
+            Self::Watching(store) => store.get(namespace, name, holder, within).await,
+        }
+    }
+
+    fn changes(&self) -> &Publisher {
+        match self {
+            Self::Simple(store) => &store.changes,
+            Self::Watching(store) => &store.shared.changes,
+        }
+    }
+
+    fn hits(&self) -> u64 {
+        match self {
+            Self::Simple(_) => 0,
+            Self::Watching(store) => store.shared.hits(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Simple(store) => store.entries.len(),
+            Self::Watching(store) => store.shared.entries.len(),
+        }
+    }
+
+    fn status(&self, pods: &HashMap<Holder, PodIdentity>, now: Instant) -> Vec<ObjectStatus> {
+        match self {
+            Self::Simple(store) => store.entries.status(pods, |()| Facts {
+                state: ObjectState::Pending,
+                version: ResourceVersion::default(),
+                age: Duration::ZERO,
+                failure: None,
+            }),
+            Self::Watching(store) => store.shared.entries.status(pods, |cell| cell.facts(now)),
+        }
+    }
+}
+
+impl<K: Object> Census for Inner<K> {
+    fn count(&self) -> Count {
+        let objects = self.store.status(&HashMap::new(), Instant::now());
+        let in_state = |state| {
+            objects
+                .iter()
+                .filter(|object| object.state == state)
+                .count()
+        };
+        Count {
+            kind: K::KIND,
+            objects: ObjectState::ALL
+                .map(|state| (state, in_state(state) as u64))
+                .into(),
+            references: objects.iter().map(|object| object.references as u64).sum(),
+            hits: self.store.hits(),
+            oldest: objects
+                .iter()
+                .map(|object| object.age)
+                .max()
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Keeps a pod registered; made by [`ObjectManager::registered`].
+#[must_use = "the pod is registered only as long as the guard lives"]
+pub struct RegisteredPod<K: Object> {
+    manager: ObjectManager<K>,
+    pod: PodIdentity,
+}
+
+impl<K: Object> fmt::Debug for RegisteredPod<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RegisteredPod").field(&self.pod).finish()
+    }
+}
+
+impl<K: Object> RegisteredPod<K> {
+    /// The registered pod.
+    pub fn pod(&self) -> &PodIdentity {
+        &self.pod
+    }
+
+    /// The object `name` in the pod's namespace, not older than this pod's reference on it.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; [`Error::NotRegistered`] only if the pod does not refer to the object.
+    pub async fn get(&self, name: &str) -> Result<Arc<K>, Error> {
+        self.get_within(name, self.manager.inner.read_timeout).await
+    }
+
+    /// [`get`](Self::get) that waits at most for `within`.
+    ///
+    /// # Errors
+    ///
+    /// As for `get`.
+    pub async fn get_within(&self, name: &str, within: Duration) -> Result<Arc<K>, Error> {
+        self.manager.get_as((&self.pod).into(), name, within).await
+    }
+}
+
+impl<K: Object> Drop for RegisteredPod<K> {
+    fn drop(&mut self) {
+        self.manager.unregister((&self.pod).into(), Hold::Guard);
+    }
+}

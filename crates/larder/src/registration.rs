@@ -1,0 +1,517 @@
+//! Which pods are registered, and what each of them refers to.
+//!
+//! Pure bookkeeping: a registration turns into references to add and to drop, and nothing here waits or asks anybody.
+//! Rules R2–R7 of the kubelet's managers (1.36, `pkg/kubelet/util/manager/cache_based_manager.go`); unlike there, the
+//! names are kept and not the pod, so that a caller who changes its pod later changes no counts.
+//!
+//! Invariants:
+//! 1. A pod is its namespace, name and UID together; a recreated pod is another pod.
+//! 2. A pod holds one reference on a name, however often it mentions it.
+//! 3. Registering or unregistering a second time changes nothing.
+//! 4. A pod that a guard holds stays registered, whatever else is called.
+
+use std::collections::HashMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::Kind;
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+
+use crate::references;
+
+/// A registered pod, as status shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodIdentity {
+    /// Namespace of the pod, and of the objects it refers to.
+    pub namespace: SmolStr,
+    /// Name of the pod.
+    pub name: SmolStr,
+    /// UID of the pod; a recreated pod has another.
+    pub uid: SmolStr,
+}
+
+/// The identity of a pod, borrowed from it. Fields that are missing are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PodRef<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) uid: &'a str,
+}
+
+impl<'a> PodRef<'a> {
+    pub(crate) fn of(pod: &'a Pod) -> Self {
+        let text = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
+        Self {
+            namespace: text(&pod.metadata.namespace),
+            name: text(&pod.metadata.name),
+            uid: text(&pod.metadata.uid),
+        }
+    }
+}
+
+impl<'a> From<&'a PodIdentity> for PodRef<'a> {
+    fn from(pod: &'a PodIdentity) -> Self {
+        Self {
+            namespace: &pod.namespace,
+            name: &pod.name,
+            uid: &pod.uid,
+        }
+    }
+}
+
+impl From<PodRef<'_>> for PodIdentity {
+    fn from(pod: PodRef<'_>) -> Self {
+        Self {
+            namespace: pod.namespace.into(),
+            name: pod.name.into(),
+            uid: pod.uid.into(),
+        }
+    }
+}
+
+/// Who holds a reference: one registration of one pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Holder(u64);
+
+/// A reference that a registration adds or drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    /// The pod newly refers to this name.
+    Add(&'a str),
+    /// The pod no longer refers to this name.
+    Drop(&'a str),
+}
+
+/// What keeps a pod registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// `register_pod`, until `unregister_pod`.
+    Plain,
+    /// A guard, until it is dropped.
+    Guard,
+}
+
+#[derive(Debug)]
+struct Registered {
+    namespace: SmolStr,
+    name: SmolStr,
+    holder: Holder,
+    /// Sorted, each once.
+    names: Box<[SmolStr]>,
+    plain: bool,
+    guards: usize,
+}
+
+/// All registered pods of a manager.
+#[derive(Debug, Default)]
+pub(crate) struct Registrations {
+    /// By UID. Several pods of one UID are a broken client's, but no reason to mix them up.
+    pods: HashMap<SmolStr, SmallVec<[Registered; 1]>, foldhash::fast::RandomState>,
+    last_holder: u64,
+}
+
+impl Registrations {
+    /// Registers `pod` with what it refers to now, and tells `change` what differs from before.
+    pub(crate) fn register(
+        &mut self,
+        pod: &Pod,
+        kind: Kind,
+        hold: Hold,
+        mut change: impl FnMut(Holder, Change<'_>),
+    ) {
+        let mut names = SmallVec::<[&str; 16]>::new();
+        references::visit(pod, kind, &mut |name| names.push(name));
+        names.sort_unstable();
+        names.dedup();
+        let pod = PodRef::of(pod);
+
+        let found = self
+            .pods
+            .get_mut(pod.uid)
+            .and_then(|pods| pods.iter_mut().find(|known| known.is(pod)));
+        let Some(known) = found else {
+            self.last_holder += 1;
+            let holder = Holder(self.last_holder);
+            let mut known = Registered {
+                namespace: pod.namespace.into(),
+                name: pod.name.into(),
+                holder,
+                names: names.iter().map(SmolStr::new).collect(),
+                plain: false,
+                guards: 0,
+            };
+            known.hold(hold);
+            self.pods.entry(pod.uid.into()).or_default().push(known);
+            for name in names {
+                change(holder, Change::Add(name));
+            }
+            return;
+        };
+        known.hold(hold);
+        if known.names.iter().eq(names.iter()) {
+            return;
+        }
+        // Added before dropped, so that nothing that stays is ever without reference.
+        for name in &names {
+            if known
+                .names
+                .binary_search_by(|old| old.as_str().cmp(name))
+                .is_err()
+            {
+                change(known.holder, Change::Add(name));
+            }
+        }
+        let old = std::mem::replace(&mut known.names, names.iter().map(SmolStr::new).collect());
+        for name in &old {
+            if names.binary_search(&name.as_str()).is_err() {
+                change(known.holder, Change::Drop(name));
+            }
+        }
+    }
+
+    /// Ends one hold of `pod`; the last one ends the registration and all its references.
+    pub(crate) fn unregister(
+        &mut self,
+        pod: PodRef<'_>,
+        hold: Hold,
+        mut change: impl FnMut(Holder, Change<'_>),
+    ) {
+        let Some(pods) = self.pods.get_mut(pod.uid) else {
+            return;
+        };
+        let Some(at) = pods.iter().position(|known| known.is(pod)) else {
+            return;
+        };
+        if !pods[at].release(hold) {
+            return;
+        }
+        let known = pods.swap_remove(at);
+        if pods.is_empty() {
+            self.pods.remove(pod.uid);
+        }
+        for name in &known.names {
+            change(known.holder, Change::Drop(name));
+        }
+    }
+
+    /// The holder that stands for `pod`, if it is registered.
+    pub(crate) fn holder(&self, pod: PodRef<'_>) -> Option<Holder> {
+        let pods = self.pods.get(pod.uid)?;
+        Some(pods.iter().find(|known| known.is(pod))?.holder)
+    }
+
+    /// Every registered pod.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = (Holder, PodIdentity)> {
+        self.pods.iter().flat_map(|(uid, pods)| {
+            pods.iter().map(move |known| {
+                let pod = PodIdentity {
+                    namespace: known.namespace.clone(),
+                    name: known.name.clone(),
+                    uid: uid.clone(),
+                };
+                (known.holder, pod)
+            })
+        })
+    }
+}
+
+impl Registered {
+    fn is(&self, pod: PodRef<'_>) -> bool {
+        self.namespace == pod.namespace && self.name == pod.name
+    }
+
+    fn hold(&mut self, hold: Hold) {
+        match hold {
+            Hold::Plain => self.plain = true,
+            Hold::Guard => self.guards += 1,
+        }
+    }
+
+    /// Whether nothing holds the pod any more.
+    fn release(&mut self, hold: Hold) -> bool {
+        match hold {
+            Hold::Plain => self.plain = false,
+            Hold::Guard => self.guards = self.guards.saturating_sub(1),
+        }
+        !self.plain && self.guards == 0
+    }
+}
+
+/// The references on one object: who holds them, and since when.
+///
+/// Arithmetic is checked: an unknown holder has nothing to drop. (The kubelet's watch store counts it as −1 and keeps
+/// the object watched for ever.)
+#[derive(Debug, Default)]
+pub(crate) struct References(SmallVec<[Reference; 2]>);
+
+#[derive(Debug)]
+struct Reference {
+    holder: Holder,
+    count: usize,
+    since: u64,
+}
+
+impl References {
+    /// Adds a reference of `holder`, at the moment `since`. Returns whether it is the holder's first.
+    pub(crate) fn add(&mut self, holder: Holder, since: u64) -> bool {
+        match self.position(holder) {
+            Ok(at) => {
+                self.0[at].count += 1;
+                false
+            }
+            Err(at) => {
+                let reference = Reference {
+                    holder,
+                    count: 1,
+                    since,
+                };
+                self.0.insert(at, reference);
+                true
+            }
+        }
+    }
+
+    /// Drops one reference of `holder`, if it has one.
+    pub(crate) fn remove(&mut self, holder: Holder) {
+        if let Ok(at) = self.position(holder) {
+            self.0[at].count -= 1;
+            if self.0[at].count == 0 {
+                self.0.remove(at);
+            }
+        }
+    }
+
+    /// Since when `holder` refers to the object.
+    pub(crate) fn since(&self, holder: Holder) -> Option<u64> {
+        Some(self.0[self.position(holder).ok()?].since)
+    }
+
+    /// Everybody who refers to the object.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
+        self.0.iter().map(|reference| reference.holder)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Holders are numbered in the order of their registration, so that a new one goes to the end.
+    fn position(&self, holder: Holder) -> Result<usize, usize> {
+        self.0
+            .binary_search_by_key(&holder, |reference| reference.holder)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::{
+        api::core::v1::{Container, EnvFromSource, PodSpec, SecretEnvSource},
+        apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    };
+
+    use super::*;
+
+    /// Pod `n/<name>` of that UID which refers to these Secrets.
+    pub(crate) fn pod(name: &str, uid: &str, secrets: &[&str]) -> Pod {
+        let env_from = secrets.iter().map(|name| EnvFromSource {
+            secret_ref: Some(SecretEnvSource {
+                name: (*name).into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        });
+        Pod {
+            metadata: ObjectMeta {
+                namespace: Some("n".into()),
+                name: Some(name.into()),
+                uid: Some(uid.into()),
+                ..Default::default()
+            },
+            spec: Some(PodSpec {
+                containers: vec![Container {
+                    env_from: Some(env_from.collect()),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// Registrations together with the references that they lead to.
+    #[derive(Default)]
+    struct Counted {
+        registrations: Registrations,
+        counts: BTreeMap<String, BTreeMap<Holder, i32>>,
+    }
+
+    impl Counted {
+        fn register(&mut self, pod: &Pod) {
+            let counts = &mut self.counts;
+            self.registrations
+                .register(pod, Kind::Secret, Hold::Plain, |holder, change| {
+                    apply(counts, holder, change);
+                });
+        }
+
+        fn unregister(&mut self, pod: &Pod) {
+            self.release(pod, Hold::Plain);
+        }
+
+        fn release(&mut self, pod: &Pod, hold: Hold) {
+            let counts = &mut self.counts;
+            self.registrations
+                .unregister(PodRef::of(pod), hold, |holder, change| {
+                    apply(counts, holder, change);
+                });
+        }
+
+        /// `expected` reads `name count` for every name ever mentioned.
+        #[track_caller]
+        fn check(&self, expected: &str) {
+            let counts = self
+                .counts
+                .iter()
+                .map(|(name, holders)| format!("{name} {}", holders.values().sum::<i32>()));
+            assert_eq!(counts.collect::<Vec<_>>().join(", "), expected);
+        }
+    }
+
+    fn apply(
+        counts: &mut BTreeMap<String, BTreeMap<Holder, i32>>,
+        holder: Holder,
+        change: Change<'_>,
+    ) {
+        let (name, difference) = match change {
+            Change::Add(name) => (name, 1),
+            Change::Drop(name) => (name, -1),
+        };
+        let count = counts
+            .entry(name.into())
+            .or_default()
+            .entry(holder)
+            .or_default();
+        *count += difference;
+        assert!((0..=1).contains(count), "{name} of {holder:?}: {count}");
+    }
+
+    // managers 3
+    #[test]
+    fn a_second_registration_or_unregistration_changes_nothing() {
+        let (p1, p2) = (pod("p1", "u1", &["s1"]), pod("p2", "u2", &["s1"]));
+        let mut counted = Counted::default();
+        counted.register(&p1);
+        counted.register(&p1);
+        counted.check("s1 1");
+        counted.register(&p2);
+        counted.check("s1 2");
+        counted.unregister(&p1);
+        counted.unregister(&p1);
+        counted.check("s1 1");
+        counted.unregister(&p2);
+        counted.check("s1 0");
+    }
+
+    // managers 4
+    #[test]
+    fn a_changed_pod_changes_only_the_names_that_differ() {
+        let mut counted = Counted::default();
+        counted.register(&pod("p", "u", &["s1", "s10", "s2"]));
+        counted.register(&pod("p", "u", &["s1", "s2", "s20", "s3"]));
+        counted.check("s1 1, s10 0, s2 1, s20 1, s3 1");
+    }
+
+    // managers 5
+    #[test]
+    fn many_pods_share_names() {
+        let mut counted = Counted::default();
+        let first = ["s1", "s10", "s2", "s3"];
+        let second = ["s2", "s4", "s5", "s50"];
+        counted.register(&pod("n1", "n1", &first));
+        counted.register(&pod("n2", "n2", &first));
+        counted.register(&pod("n2", "n2", &second));
+        counted.register(&pod("n3", "n3", &second));
+        counted.register(&pod("n4", "n4", &second));
+        counted.unregister(&pod("n3", "n3", &[]));
+        counted.register(&pod("n5", "n5", &["s1", "s3", "s30", "s5"]));
+        counted.register(&pod("n6", "n6", &["s1", "s3", "s30", "s5"]));
+        counted.register(&pod("n7", "n7", &["s3", "s6", "s60"]));
+        counted.unregister(&pod("n7", "n7", &[]));
+        counted.register(&pod("other", "other", &first));
+        counted.register(&pod("other", "other", &second));
+        counted.unregister(&pod("other", "other", &[]));
+        counted.register(&pod("noop", "noop", &["s7", "s70"]));
+        counted.register(&pod("noop", "noop", &["s7", "s70"]));
+        counted
+            .check("s1 3, s10 1, s2 3, s3 3, s30 2, s4 2, s5 4, s50 2, s6 0, s60 0, s7 1, s70 1");
+    }
+
+    // managers 6
+    #[test]
+    fn a_recreated_pod_is_another_pod() {
+        let mut counted = Counted::default();
+        counted.register(&pod("p", "uid1", &["a"]));
+        counted.register(&pod("p", "uid2", &["b"]));
+        counted.check("a 1, b 1");
+        counted.unregister(&pod("p", "uid1", &[]));
+        counted.check("a 0, b 1");
+        counted.unregister(&pod("p", "uid2", &["b"]));
+        counted.check("a 0, b 0");
+    }
+
+    // managers 7
+    #[test]
+    fn a_name_mentioned_three_times_is_one_reference() {
+        let mut counted = Counted::default();
+        counted.register(&pod("p", "u", &["s", "s", "s"]));
+        counted.check("s 1");
+    }
+
+    #[test]
+    fn one_uid_under_two_names_is_two_pods() {
+        let mut counted = Counted::default();
+        counted.register(&pod("p", "u", &["a"]));
+        counted.register(&pod("q", "u", &["a"]));
+        counted.check("a 2");
+        counted.unregister(&pod("p", "u", &[]));
+        counted.check("a 1");
+    }
+
+    #[test]
+    fn a_guard_outlives_unregistration() {
+        let mut counted = Counted::default();
+        let p = pod("p", "u", &["a"]);
+        counted.register(&p);
+        counted
+            .registrations
+            .register(&p, Kind::Secret, Hold::Guard, |_, change| {
+                panic!("{change:?}")
+            });
+        counted.unregister(&p);
+        counted.unregister(&p);
+        counted.check("a 1");
+        counted.release(&p, Hold::Guard);
+        counted.check("a 0");
+    }
+
+    // managers 33, 34
+    #[test]
+    fn references_are_counted_for_each_holder_and_never_below_zero() {
+        let (one, two) = (Holder(1), Holder(2));
+        let mut references = References::default();
+        references.remove(one);
+        assert!(references.is_empty());
+        assert!(references.add(one, 5));
+        assert!(!references.add(one, 6));
+        references.remove(one);
+        assert!(!references.is_empty());
+        references.remove(two);
+        assert_eq!(references.since(one), Some(5));
+        references.remove(one);
+        references.remove(one);
+        // B4: the stranger's removal of before left no −1 behind that would keep the object.
+        assert!(references.is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! What a manager knows about its objects, for status output and metrics. Never a value.
+
+use std::{sync::Arc, time::Duration};
+
+use larder_objects::{ObjectKey, ResourceVersion};
+
+use crate::{error::RequestError, registration::PodIdentity};
+
+/// What may be concluded about an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectState {
+    /// Nothing was learned yet, so that a missing object means nothing.
+    Pending,
+    /// The object is known, and kept in step by the strategy.
+    Synced,
+    /// The object is known not to exist; its creation will be noticed.
+    Absent,
+    /// The object is marked immutable: its value is final and nothing watches it. It is looked at again when a new pod
+    /// reads it.
+    Immutable,
+    /// Nobody read the object for a while and its watch was stopped; the next read starts it again and waits for it.
+    Idle,
+    /// The last reference is gone. Final.
+    Removed,
+}
+
+impl ObjectState {
+    /// Every state that a referenced object can be in.
+    pub const ALL: [Self; 5] = [
+        Self::Pending,
+        Self::Synced,
+        Self::Absent,
+        Self::Immutable,
+        Self::Idle,
+    ];
+
+    /// The state in lower case, as status output and metrics have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Synced => "synced",
+            Self::Absent => "absent",
+            Self::Immutable => "immutable",
+            Self::Idle => "idle",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+/// One referenced object.
+#[derive(Clone, Debug)]
+pub struct ObjectStatus {
+    /// The object.
+    pub key: ObjectKey,
+    /// What may be concluded about it.
+    pub state: ObjectState,
+    /// Version of the last known state; empty if none is.
+    pub version: ResourceVersion,
+    /// For how long the object may have changed unnoticed: zero while its watch is open.
+    pub age: Duration,
+    /// The last failed request, until one succeeds.
+    pub failure: Option<Arc<RequestError>>,
+    /// How many registered pods refer to it.
+    pub references: usize,
+    /// The pods that refer to it, sorted.
+    pub pods: Vec<PodIdentity>,
+}

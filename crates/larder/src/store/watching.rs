@@ -1,0 +1,460 @@
+//! Strategy `Watch`: the store that the watch engine keeps in step.
+//!
+//! Rules W1–W21 of the kubelet's watch store (1.36, `pkg/kubelet/util/manager/watch_based_manager.go`), with these
+//! differences on purpose: a reader is woken instead of polling every 10 ms, and told the cause when it gave up waiting; a
+//! pod never reads data older than its registration; registration counts as an access; the removal of an entry is final.
+//!
+//! Invariants:
+//! 1. Only the worker publishes, and only into cells that are not removed (checked under the cell's lock).
+//! 2. The value is stored before the proof of its freshness, and loaded after it, so that a reader who sees the proof
+//!    sees data at least as new.
+//! 3. No lock is held across an await (I5).
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::ArcSwapOption;
+use larder_objects::{Object, ObjectKey, ResourceVersion};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Duration, Instant, timeout_at},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    Entries,
+    entries::{Added, Facts},
+};
+use crate::{
+    api::Api,
+    changes::{ChangeKind, Publisher},
+    config::ManagerConfig,
+    error::{Error, RequestError},
+    metrics::Metrics,
+    registration::Holder,
+    status::ObjectState,
+    watch::{Command, Worker},
+};
+
+/// What the store knows about one object.
+#[derive(Debug)]
+pub(crate) struct Cell<K> {
+    /// Number of this incarnation of the entry; the worker's name for it.
+    pub(crate) id: u64,
+    /// The object, while it may be read.
+    value: ArcSwapOption<K>,
+    /// All references up to this moment may read what is known.
+    proven: AtomicU64,
+    /// Reads that were answered without waiting.
+    reads: AtomicU64,
+    /// Somebody else had to do with it since the worker looked last: a reader who waits, a new reference.
+    accessed: AtomicBool,
+    /// A reader waits for something that nothing under way may bring; the worker clears it.
+    wanted: AtomicBool,
+    /// A reader gave up waiting.
+    missed: AtomicBool,
+    changed: Notify,
+    known: Mutex<Known>,
+}
+
+/// The rest of what is known, under the cell's lock.
+#[derive(Debug)]
+struct Known {
+    state: ObjectState,
+    /// Version of the last state published, also of an absence; readers never go back behind it (I3).
+    version: ResourceVersion,
+    failure: Option<Arc<RequestError>>,
+    /// Since when the state may have changed unnoticed.
+    out_of_step: Option<Instant>,
+}
+
+/// What a state that the worker found out means for the object.
+#[derive(Debug)]
+pub(crate) struct Finding<K> {
+    /// The object, or that it does not exist.
+    pub(crate) object: Option<Arc<K>>,
+    /// The version of that state.
+    pub(crate) version: ResourceVersion,
+    /// It is as new as this moment.
+    pub(crate) proven: Option<u64>,
+    /// Take it even if it is older than what is known.
+    pub(crate) reset: bool,
+}
+
+enum Look<K> {
+    Object(Arc<K>),
+    Absent,
+    Removed,
+    /// Not known, or not proven to be new enough.
+    Unknown,
+}
+
+impl<K: Object> Cell<K> {
+    fn new(id: u64) -> Self {
+        Self {
+            id,
+            value: ArcSwapOption::empty(),
+            proven: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            accessed: AtomicBool::new(true),
+            wanted: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
+            changed: Notify::new(),
+            known: Mutex::new(Known {
+                state: ObjectState::Pending,
+                version: ResourceVersion::default(),
+                failure: None,
+                out_of_step: None,
+            }),
+        }
+    }
+
+    fn touch(&self) {
+        self.accessed.store(true, Ordering::Relaxed);
+    }
+
+    fn look(&self, required: u64) -> Look<K> {
+        let known = self.known.lock();
+        match known.state {
+            ObjectState::Removed => Look::Removed,
+            _ if self.proven() < required => Look::Unknown,
+            ObjectState::Pending | ObjectState::Idle => Look::Unknown,
+            ObjectState::Absent => Look::Absent,
+            ObjectState::Synced | ObjectState::Immutable => match self.value.load_full() {
+                Some(object) => Look::Object(object),
+                None => Look::Unknown,
+            },
+        }
+    }
+
+    // What follows is the worker's.
+
+    pub(crate) fn proven(&self) -> u64 {
+        self.proven.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn state(&self) -> ObjectState {
+        self.known.lock().state
+    }
+
+    pub(crate) fn version(&self) -> ResourceVersion {
+        self.known.lock().version.clone()
+    }
+
+    pub(crate) fn failure(&self) -> Option<Arc<RequestError>> {
+        self.known.lock().failure.clone()
+    }
+
+    pub(crate) fn facts(&self, now: Instant) -> Facts {
+        let known = self.known.lock();
+        Facts {
+            state: known.state,
+            version: known.version.clone(),
+            age: known
+                .out_of_step
+                .map(|since| now.saturating_duration_since(since))
+                .unwrap_or_default(),
+            failure: known.failure.clone(),
+        }
+    }
+
+    /// Reads that were answered without waiting.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Whether anybody waited for the object or newly referred to it since the last call.
+    pub(crate) fn take_accessed(&self) -> bool {
+        self.accessed.swap(false, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// Ends the want; pairs with the swap of a reader, which sees `false` and asks anew, or is seen here.
+    pub(crate) fn satisfy(&self) {
+        self.wanted.swap(false, Ordering::AcqRel);
+    }
+
+    /// Publishes a state; returns the event that subscribers should see.
+    pub(crate) fn publish(&self, finding: Finding<K>) -> Option<ChangeKind> {
+        let mut known = self.known.lock();
+        if known.state == ObjectState::Removed {
+            return None;
+        }
+        let late = !finding.reset && finding.version.is_older_than(&known.version);
+        let mut changed = known.state == ObjectState::Pending;
+        // What is late was overtaken by a newer state: that one stands, as long as it is readable.
+        if !late {
+            changed |= known.version != finding.version
+                && !(known.state == ObjectState::Absent && finding.object.is_none());
+            known.state = match &finding.object {
+                Some(object) if object.is_immutable() => ObjectState::Immutable,
+                Some(_) => ObjectState::Synced,
+                None => ObjectState::Absent,
+            };
+            known.version = match &finding.object {
+                Some(object) => object.metadata().resource_version.clone(),
+                None => finding.version,
+            };
+            self.value.store(finding.object);
+        }
+        if let Some(moment) = finding.proven {
+            self.proven.fetch_max(moment, Ordering::AcqRel);
+        }
+        changed |= known.failure.take().is_some();
+        changed |= finding.proven.is_some() && self.missed.swap(false, Ordering::AcqRel);
+        known.out_of_step = None;
+        let event = match known.state {
+            ObjectState::Absent => ChangeKind::Deleted,
+            _ => ChangeKind::Updated,
+        };
+        drop(known);
+        self.changed.notify_waiters();
+        changed.then_some(event)
+    }
+
+    /// The watch goes on after an interruption.
+    pub(crate) fn resumed(&self) -> Option<ChangeKind> {
+        let mut known = self.known.lock();
+        known.out_of_step = None;
+        known.failure.take().map(|_| match known.state {
+            ObjectState::Absent => ChangeKind::Deleted,
+            _ => ChangeKind::Updated,
+        })
+    }
+
+    /// The watch is interrupted.
+    pub(crate) fn interrupted(&self, now: Instant) {
+        self.known.lock().out_of_step.get_or_insert(now);
+    }
+
+    /// A request failed; returns an event when that is news.
+    pub(crate) fn failed(&self, error: Arc<RequestError>, now: Instant) -> Option<ChangeKind> {
+        let mut known = self.known.lock();
+        if known.state == ObjectState::Removed {
+            return None;
+        }
+        known.out_of_step.get_or_insert(now);
+        let before = known.failure.replace(Arc::clone(&error));
+        let news = before.is_none_or(|before| before.label() != error.label());
+        news.then_some(ChangeKind::Failed(error))
+    }
+
+    /// The watch was stopped; nothing may be concluded from what was known, but for the version.
+    pub(crate) fn idle(&self) {
+        let mut known = self.known.lock();
+        if known.state != ObjectState::Removed {
+            known.state = ObjectState::Idle;
+            self.value.store(None);
+        }
+    }
+
+    /// The last reference is gone.
+    fn remove(&self) {
+        self.known.lock().state = ObjectState::Removed;
+        self.value.store(None);
+        self.changed.notify_waiters();
+    }
+}
+
+/// What store and worker share.
+#[derive(Debug)]
+pub(crate) struct Shared<K> {
+    pub(crate) entries: Entries<Cell<K>>,
+    pub(crate) changes: Publisher,
+    pub(crate) metrics: Metrics,
+    commands: Mutex<Vec<Command<K>>>,
+    pub(crate) arrived: Notify,
+    closed: AtomicBool,
+    /// Reads of objects that are no longer referenced.
+    past_reads: AtomicU64,
+}
+
+impl<K: Object> Shared<K> {
+    fn send(&self, command: Command<K>) {
+        self.commands.lock().push(command);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn take_commands(&self) -> Vec<Command<K>> {
+        std::mem::take(&mut *self.commands.lock())
+    }
+
+    /// Reads that were answered without waiting, ever.
+    pub(crate) fn hits(&self) -> u64 {
+        let present = self.entries.all();
+        let past = self.past_reads.load(Ordering::Relaxed);
+        past + present.iter().map(|entry| entry.cell.reads()).sum::<u64>()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Tells the worker that a reader waits, unless it knows.
+    pub(crate) fn want(&self, cell: &Cell<K>) {
+        if !cell.wanted.swap(true, Ordering::AcqRel) {
+            self.send(Command::Wanted(cell.id));
+        }
+    }
+}
+
+/// The store of strategy `Watch`.
+#[derive(Debug)]
+pub(crate) struct WatchStore<K> {
+    pub(crate) shared: Arc<Shared<K>>,
+    last_id: AtomicU64,
+    worker: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+impl<K: Object> WatchStore<K> {
+    /// Starts the worker on the current runtime; it ends with the store.
+    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
+        let shared = Arc::new(Shared {
+            entries: Entries::default(),
+            changes: Publisher::default(),
+            metrics,
+            commands: Mutex::default(),
+            arrived: Notify::new(),
+            closed: AtomicBool::new(false),
+            past_reads: AtomicU64::new(0),
+        });
+        let worker = Worker::new(Arc::clone(&shared), api, config.max_idle());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one task of a store, owned by the handle that the store keeps"
+        )]
+        let worker = AbortOnDropHandle::new(tokio::spawn(worker.run()));
+        Self {
+            shared,
+            last_id: AtomicU64::new(0),
+            worker: Mutex::new(Some(worker)),
+        }
+    }
+
+    pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        let make = || Cell::new(self.last_id.fetch_add(1, Ordering::Relaxed));
+        match self.shared.entries.add(namespace, name, holder, make) {
+            Added::Entry(entry) if !self.shared.is_closed() => {
+                self.shared.send(Command::Added(entry));
+            }
+            Added::Holder(entry) => {
+                entry.cell.touch();
+                // A new pod may have brought the right that was missing.
+                if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
+                    self.shared.send(Command::Referenced(entry.cell.id));
+                }
+            }
+            Added::Entry(_) | Added::Count => {}
+        }
+    }
+
+    pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
+            entry.cell.remove();
+            let reads = entry.cell.reads();
+            self.shared.past_reads.fetch_add(reads, Ordering::Relaxed);
+            self.shared.changes.forget(&entry.key);
+            self.shared.send(Command::Removed(entry.cell.id));
+        }
+    }
+
+    /// The object, if it can be had without waiting: the path of nearly all reads.
+    pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.shared.entries.with(namespace, name, |entry| {
+            let cell = &entry.cell;
+            if cell.proven() < entry.newest_reference() {
+                return None;
+            }
+            let object = cell.value.load_full()?;
+            cell.reads.fetch_add(1, Ordering::Relaxed);
+            Some(object)
+        })?
+    }
+
+    /// The object, not older than the references of `holder`, or of everybody.
+    pub(crate) async fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+        holder: Option<Holder>,
+        within: Duration,
+    ) -> Result<Arc<K>, Error> {
+        let kind = K::KIND;
+        let not_registered = || Error::NotRegistered {
+            key: ObjectKey::new(namespace, name),
+        };
+        let Some(entry) = self.shared.entries.get(namespace, name) else {
+            return Err(not_registered());
+        };
+        let required = match holder {
+            Some(holder) => entry.references.lock().since(holder),
+            None => Some(entry.newest_reference()),
+        };
+        let Some(required) = required else {
+            return Err(not_registered());
+        };
+        let cell = &entry.cell;
+        cell.touch();
+        let started = Instant::now();
+        let mut changed = pin!(cell.changed.notified());
+        loop {
+            changed.as_mut().enable();
+            match cell.look(required) {
+                Look::Object(object) => {
+                    self.shared.metrics.waited(started.elapsed());
+                    return Ok(object);
+                }
+                Look::Absent => {
+                    self.shared.metrics.waited(started.elapsed());
+                    let key = entry.key.clone();
+                    return Err(Error::NotFound { kind, key });
+                }
+                Look::Removed => return Err(not_registered()),
+                Look::Unknown if self.shared.is_closed() => return Err(Error::ShutDown { kind }),
+                Look::Unknown => self.shared.want(cell),
+            }
+            let deadline = started + within;
+            if timeout_at(deadline, changed.as_mut()).await.is_err() {
+                cell.missed.store(true, Ordering::Release);
+                self.shared.metrics.waited(within);
+                return Err(Error::NotSynced {
+                    kind,
+                    key: entry.key.clone(),
+                    waited: within,
+                    source: cell.failure(),
+                });
+            }
+            changed.set(cell.changed.notified());
+        }
+    }
+
+    /// Ends the worker with all its watches; immutable objects stay readable.
+    pub(crate) async fn shut_down(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        let worker = self.worker.lock().take();
+        if let Some(worker) = worker {
+            self.shared.send(Command::ShutDown);
+            if let Err(error) = worker.await
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        for entry in self.shared.entries.all() {
+            if entry.cell.state() != ObjectState::Immutable {
+                entry.cell.idle();
+            }
+            entry.cell.changed.notify_waiters();
+        }
+        self.shared.changes.close();
+    }
+}

@@ -1,0 +1,90 @@
+//! How long to wait before asking again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Delays that double: 0.8, 1.6, 3.2 … 30 s, each times a random 1.0–2.0.
+///
+/// The schedule starts anew when more than 2 min passed since it last did (client-go 1.36,
+/// `tools/cache/reflector.go`: 800 ms, 30 s, 2 min, factor 2, jitter 1).
+#[derive(Debug)]
+pub(super) struct Backoff {
+    next: Duration,
+    restarted: Option<Instant>,
+}
+
+const BASE: Duration = Duration::from_millis(800);
+const CAP: Duration = Duration::from_secs(30);
+const RESTART_AFTER: Duration = Duration::from_mins(2);
+
+/// A node gets 403 for a moment after a pod was bound (until the authorizer has seen the pod), so the first retries
+/// after one come sooner: 0.1, 0.2, 0.4 s, then the ordinary schedule.
+const BASE_FORBIDDEN: Duration = Duration::from_millis(100);
+
+impl Backoff {
+    pub(super) fn new() -> Self {
+        Self {
+            next: BASE,
+            restarted: None,
+        }
+    }
+
+    /// The next delay. `random` is uniform in `[0, 1)`.
+    pub(super) fn delay(&mut self, now: Instant, forbidden: bool, random: f64) -> Duration {
+        if self
+            .restarted
+            .is_none_or(|restarted| now - restarted > RESTART_AFTER)
+        {
+            self.restarted = Some(now);
+            self.next = if forbidden { BASE_FORBIDDEN } else { BASE };
+        }
+        let delay = self.next.mul_f64(1.0 + random);
+        self.next = (self.next * 2).min(CAP);
+        delay
+    }
+
+    /// Forgets the failures so far.
+    pub(super) fn reset(&mut self) {
+        self.restarted = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(backoff: &mut Backoff, now: Instant, forbidden: bool, count: usize) -> Vec<u128> {
+        (0..count)
+            .map(|_| backoff.delay(now, forbidden, 0.0).as_millis())
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_double_up_to_the_cap_and_start_anew_after_two_minutes() {
+        let (mut backoff, now) = (Backoff::new(), Instant::now());
+        assert_eq!(
+            millis(&mut backoff, now, false, 8),
+            [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]
+        );
+        let later = now + RESTART_AFTER;
+        assert_eq!(millis(&mut backoff, later, false, 1), [30_000]);
+        let later = later + Duration::from_millis(1);
+        assert_eq!(millis(&mut backoff, later, false, 2), [800, 1600]);
+        assert_eq!(
+            backoff.delay(later, false, 0.5),
+            Duration::from_millis(3200 + 1600)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_right_after_binding_is_retried_soon() {
+        let (mut backoff, now) = (Backoff::new(), Instant::now());
+        assert_eq!(
+            millis(&mut backoff, now, true, 5),
+            [100, 200, 400, 800, 1600]
+        );
+        backoff.reset();
+        assert_eq!(millis(&mut backoff, now, true, 1), [100]);
+    }
+}

@@ -1,0 +1,609 @@
+//! The worker: one task that owns the requests, streams and timers of all watched objects of a manager.
+//!
+//! It is told which objects are referenced and which are waited for, asks each object's reflector what to do next, does
+//! it, and publishes what comes of it.
+//!
+//! Invariants:
+//! 1. An object has at most one stream or list under way, and at most one proof of freshness (I1).
+//! 2. Whatever is under way for an object ends with its removal: futures are dropped, so that requests are cancelled,
+//!    and results that were ready at that moment are of a step that is no longer current (I2).
+//! 3. A request that proves freshness was sent after the moment that it proves was read.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::{
+    StreamExt,
+    future::{AbortHandle, Abortable, BoxFuture},
+    stream::FuturesUnordered,
+};
+use larder_objects::Object;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio_util::time::{DelayQueue, delay_queue};
+use tracing::{debug, trace};
+
+use super::{
+    backoff::Backoff,
+    reflector::{Effect, Next, Reflector, Server, Turn},
+};
+use crate::{
+    api::{Api, EventStream, Listed, Watch, WatchEvent},
+    error::RequestError,
+    status::ObjectState,
+    store::{
+        Entry,
+        watching::{Cell, Finding, Shared},
+    },
+};
+
+/// What the store tells the worker. Objects are named by the number of their cell.
+#[derive(Debug)]
+pub(crate) enum Command<K> {
+    /// An object got its first reference.
+    Added(Arc<Entry<Cell<K>>>),
+    /// An object that fails got one reference more.
+    Referenced(u64),
+    /// A reader waits for the object.
+    Wanted(u64),
+    /// The object lost its last reference.
+    Removed(u64),
+    /// Stop everything.
+    ShutDown,
+}
+
+/// Everything that wakes the worker.
+enum Wake<K> {
+    Commands,
+    Step(Step<K>),
+    Timer(u64, Timer),
+    IdlePass,
+}
+
+/// The end of something that was under way.
+struct Step<K> {
+    id: u64,
+    outcome: Outcome<K>,
+}
+
+enum Outcome<K> {
+    Opened(Result<EventStream<K>, RequestError>),
+    Listed(Result<Listed<K>, RequestError>),
+    Event(EventStream<K>, Option<Result<WatchEvent<K>, RequestError>>),
+    Proof(u64, Result<Arc<K>, RequestError>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// The reflector's.
+    Reflector,
+    /// A proof of freshness may be tried again.
+    Proof,
+}
+
+/// One object and what is under way for it.
+struct Watched<K> {
+    entry: Arc<Entry<Cell<K>>>,
+    reflector: Reflector<K>,
+    /// The stream or list under way.
+    step: Option<AbortHandle>,
+    timer: Option<delay_queue::Key>,
+    /// The moment that the reflector's current request proves, if it is consistent.
+    asked: u64,
+    proof: Proof,
+    last_read: Instant,
+    reads: u64,
+}
+
+/// The live GET that shows that what is known is new enough for a new reader.
+enum Proof {
+    None,
+    UnderWay(AbortHandle, Option<Box<Backoff>>),
+    Waiting(delay_queue::Key, Box<Backoff>),
+}
+
+pub(crate) struct Worker<K> {
+    shared: Arc<Shared<K>>,
+    api: Api,
+    max_idle: Duration,
+    objects: HashMap<u64, Watched<K>>,
+    steps: FuturesUnordered<Abortable<BoxFuture<'static, Step<K>>>>,
+    timers: DelayQueue<(u64, Timer)>,
+    idle_pass: Interval,
+    server: Server,
+    random: fastrand::Rng,
+}
+
+/// Times between two looks for idle watches: often enough to end one soon after its time, and not more often.
+const IDLE_PASS_MIN: Duration = Duration::from_secs(15);
+const IDLE_PASS_MAX: Duration = Duration::from_mins(1);
+
+impl<K: Object> Worker<K> {
+    pub(crate) fn new(shared: Arc<Shared<K>>, api: Api, max_idle: Duration) -> Self {
+        let period = (max_idle / 4).clamp(IDLE_PASS_MIN, IDLE_PASS_MAX);
+        let mut idle_pass = interval_at(Instant::now() + period, period);
+        idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            shared,
+            api,
+            max_idle,
+            objects: HashMap::new(),
+            steps: FuturesUnordered::new(),
+            timers: DelayQueue::new(),
+            idle_pass,
+            server: Server::default(),
+            random: fastrand::Rng::new(),
+        }
+    }
+
+    /// Works until it is told to shut down, or dropped.
+    pub(crate) async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            // Every arm is cancel-safe: commands stay in their queue, the others in their collections.
+            let wake = tokio::select! {
+                // Removals first, so that nothing is done for an object that is gone.
+                biased;
+                () = shared.arrived.notified() => Wake::Commands,
+                Some(step) = self.steps.next(), if !self.steps.is_empty() => match step {
+                    Ok(step) => Wake::Step(step),
+                    // Cancelled, and dropped by now.
+                    Err(_) => continue,
+                },
+                Some(timer) = self.timers.next(), if !self.timers.is_empty() => {
+                    let (id, timer) = timer.into_inner();
+                    Wake::Timer(id, timer)
+                }
+                _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
+            };
+            match wake {
+                Wake::Commands => {
+                    for command in shared.take_commands() {
+                        if matches!(command, Command::ShutDown) {
+                            return;
+                        }
+                        self.command(command);
+                    }
+                }
+                Wake::Step(step) => self.step(step),
+                Wake::Timer(id, timer) => self.timer(id, timer),
+                Wake::IdlePass => self.stop_idle_watches(),
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command<K>) {
+        match command {
+            Command::Added(entry) => self.add(entry),
+            Command::Referenced(id) => {
+                if let Some(object) = self.objects.get_mut(&id)
+                    && object.reflector.is_waiting()
+                    && object
+                        .entry
+                        .cell
+                        .failure()
+                        .is_some_and(|error| error.is_forbidden())
+                {
+                    self.start(id);
+                }
+            }
+            Command::Wanted(id) => self.pursue(id),
+            Command::Removed(id) => {
+                if let Some(object) = self.objects.remove(&id) {
+                    self.cancel_all(object);
+                }
+            }
+            Command::ShutDown => {}
+        }
+    }
+
+    fn add(&mut self, entry: Arc<Entry<Cell<K>>>) {
+        let id = entry.cell.id;
+        // Its removal is the next command, or one of the next.
+        if entry.cell.state() == ObjectState::Removed {
+            return;
+        }
+        let object = Watched {
+            entry,
+            reflector: Reflector::new(self.random.fork()),
+            step: None,
+            timer: None,
+            asked: 0,
+            proof: Proof::None,
+            last_read: Instant::now(),
+            reads: 0,
+        };
+        self.objects.insert(id, object);
+        self.start(id);
+    }
+
+    /// Starts a cycle of the object's reflector.
+    fn start(&mut self, id: u64) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let consistent = object.entry.cell.proven() < object.entry.newest_reference();
+        let turn = object
+            .reflector
+            .start(consistent, Instant::now(), &self.server);
+        self.turn(id, turn, None);
+    }
+
+    fn step(&mut self, step: Step<K>) {
+        let Step { id, outcome } = step;
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let now = Instant::now();
+        let metrics = &self.shared.metrics;
+        let (turn, stream) = match outcome {
+            Outcome::Opened(result) => {
+                metrics.requested("watch", outcome_label(&result));
+                let (result, stream) = match result {
+                    Ok(stream) => (Ok(()), Some(stream)),
+                    Err(error) => (Err(error), None),
+                };
+                (
+                    object.reflector.opened(result, now, &mut self.server),
+                    stream,
+                )
+            }
+            Outcome::Listed(result) => {
+                metrics.requested("list", outcome_label(&result));
+                (object.reflector.listed(result, now, &mut self.server), None)
+            }
+            Outcome::Event(stream, Some(Ok(event))) => (
+                object.reflector.event(event, now, &mut self.server),
+                Some(stream),
+            ),
+            Outcome::Event(_, ended) => {
+                let error = ended.and_then(Result::err);
+                (object.reflector.closed(error, now, &mut self.server), None)
+            }
+            Outcome::Proof(moment, result) => {
+                metrics.requested("get", outcome_label(&result));
+                return self.proof(id, moment, result);
+            }
+        };
+        self.turn(id, turn, stream);
+    }
+
+    fn timer(&mut self, id: u64, timer: Timer) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        match timer {
+            Timer::Reflector => {
+                object.timer = None;
+                let turn = object.reflector.expired(Instant::now(), &mut self.server);
+                self.turn(id, turn, None);
+            }
+            Timer::Proof => {
+                if let Proof::Waiting(_, backoff) =
+                    std::mem::replace(&mut object.proof, Proof::None)
+                {
+                    self.pursue_with(id, Some(backoff));
+                }
+            }
+        }
+    }
+
+    /// Publishes the effect of a turn, then does what it asks for.
+    fn turn(&mut self, id: u64, turn: Turn<K>, stream: Option<EventStream<K>>) {
+        let Turn {
+            effect,
+            next,
+            restart,
+        } = turn;
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        if let Some(reason) = restart {
+            self.shared.metrics.restarted(reason.label());
+            object.entry.cell.interrupted(Instant::now());
+        }
+        let settled = effect.is_some();
+        if let Some(effect) = effect {
+            publish(&self.shared, object, effect);
+        }
+        match next {
+            Next::Read | Next::ReadFor(_) => {
+                if let Next::ReadFor(time) = next {
+                    set_timer(&mut self.timers, object, Some(time));
+                }
+                if let Some(stream) = stream {
+                    self.read(id, stream);
+                }
+            }
+            Next::Open(watch, time) => {
+                set_timer(&mut self.timers, object, Some(time));
+                self.open(id, watch);
+            }
+            Next::List(version) => {
+                set_timer(&mut self.timers, object, None);
+                object.asked = self.shared.entries.now();
+                let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
+                self.spawn(id, async move {
+                    Outcome::Listed(api.list(&entry.key, version.as_ref()).await)
+                });
+            }
+            Next::Sleep(time) => {
+                abort(&mut object.step);
+                set_timer(&mut self.timers, object, Some(time));
+            }
+            Next::Rest => {
+                abort(&mut object.step);
+                set_timer(&mut self.timers, object, None);
+            }
+        }
+        if settled {
+            self.pursue(id);
+        }
+    }
+
+    fn open(&mut self, id: u64, watch: Watch) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        trace!(kind = K::KIND.as_str(), key = %object.entry.key, ?watch, "open watch");
+        object.asked = self.shared.entries.now();
+        let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
+        self.spawn(id, async move {
+            Outcome::Opened(api.watch(&entry.key, &watch).await)
+        });
+    }
+
+    fn read(&mut self, id: u64, mut stream: EventStream<K>) {
+        self.spawn(id, async move {
+            let event = stream.next().await;
+            Outcome::Event(stream, event)
+        });
+    }
+
+    /// Puts the object's next step under way, in place of the one before.
+    fn spawn(&mut self, id: u64, step: impl Future<Output = Outcome<K>> + Send + 'static) {
+        let handle = self.push(id, step);
+        if let Some(object) = self.objects.get_mut(&id) {
+            abort(&mut object.step);
+            object.step = Some(handle);
+        }
+    }
+
+    fn push(
+        &mut self,
+        id: u64,
+        step: impl Future<Output = Outcome<K>> + Send + 'static,
+    ) -> AbortHandle {
+        let (handle, registration) = AbortHandle::new_pair();
+        let step: BoxFuture<'static, Step<K>> = Box::pin(async move {
+            let outcome = step.await;
+            Step { id, outcome }
+        });
+        self.steps.push(Abortable::new(step, registration));
+        handle
+    }
+
+    fn pursue(&mut self, id: u64) {
+        self.pursue_with(id, None);
+    }
+
+    /// Gets under way what the object's waiting readers need, unless it is.
+    fn pursue_with(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let cell = &object.entry.cell;
+        if !cell.is_wanted() {
+            return;
+        }
+        let is_proven = |entry: &Entry<Cell<K>>| entry.cell.proven() >= entry.newest_reference();
+        match cell.state() {
+            ObjectState::Removed => {}
+            ObjectState::Pending | ObjectState::Idle => {
+                if object.reflector.is_resting() {
+                    object.last_read = Instant::now();
+                    self.start(id);
+                }
+            }
+            _ if is_proven(&object.entry) => {
+                cell.satisfy();
+                // A reference that came meanwhile found the want still standing and told nobody.
+                if !is_proven(&object.entry) {
+                    self.shared.want(cell);
+                }
+            }
+            _ if object.reflector.is_obtaining() || !matches!(object.proof, Proof::None) => {}
+            // An absence has no version to compare with an answer's: it takes a new list.
+            ObjectState::Absent => {
+                if object.reflector.is_waiting() {
+                    object.reflector.want_consistent();
+                } else {
+                    self.start(id);
+                }
+            }
+            ObjectState::Synced | ObjectState::Immutable => self.prove(id, backoff),
+        }
+    }
+
+    /// Asks for the object once more, to prove that what is known is new enough for the readers.
+    fn prove(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
+        let Some(object) = self.objects.get(&id) else {
+            return;
+        };
+        let moment = self.shared.entries.now();
+        let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
+        let handle = self.push(id, async move {
+            Outcome::Proof(moment, api.get(&entry.key, None).await)
+        });
+        if let Some(object) = self.objects.get_mut(&id) {
+            object.proof = Proof::UnderWay(handle, backoff);
+        }
+    }
+
+    fn proof(&mut self, id: u64, moment: u64, result: Result<Arc<K>, RequestError>) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let Proof::UnderWay(_, backoff) = std::mem::replace(&mut object.proof, Proof::None) else {
+            return;
+        };
+        let now = Instant::now();
+        match result {
+            Ok(found) => {
+                let version = found.metadata().resource_version.clone();
+                let watching = !object.reflector.is_resting();
+                // Older than what is known, although asked for later: either overtaken by an event meanwhile, or the
+                // API server was restored from a backup. A new list tells.
+                if version.is_older_than(&object.entry.cell.version()) {
+                    return self.start(id);
+                }
+                let last = found.is_immutable();
+                object.reflector.saw(&version);
+                let finding = Finding {
+                    object: Some(found),
+                    version,
+                    proven: Some(moment),
+                    reset: false,
+                };
+                tell(&self.shared, object, |cell| cell.publish(finding));
+                if last {
+                    object.reflector.stop();
+                    abort(&mut object.step);
+                    set_timer(&mut self.timers, object, None);
+                } else if !watching {
+                    // It was immutable; another one of that name is not.
+                    return self.start(id);
+                }
+                self.pursue(id);
+            }
+            // Gone, at a version that a GET does not tell.
+            Err(error) if error.is_not_found() => self.start(id),
+            Err(error) => {
+                let mut backoff = backoff.unwrap_or_else(|| Box::new(Backoff::new()));
+                let forbidden = error.is_forbidden();
+                let delay = backoff.delay(now, forbidden, self.random.f64());
+                let delay = delay.max(error.retry_after().unwrap_or_default());
+                let key = self.timers.insert((id, Timer::Proof), delay);
+                object.proof = Proof::Waiting(key, backoff);
+                let error = Arc::new(error);
+                debug!(kind = K::KIND.as_str(), key = %object.entry.key, %error, "failed to prove freshness");
+                tell(&self.shared, object, |cell| cell.failed(error, now));
+            }
+        }
+    }
+
+    /// Stops the watches that nobody read from for longer than `max_idle`.
+    fn stop_idle_watches(&mut self) {
+        let now = Instant::now();
+        for object in self.objects.values_mut() {
+            let cell = &object.entry.cell;
+            let reads = cell.reads();
+            if cell.take_accessed() || reads != object.reads {
+                object.reads = reads;
+                object.last_read = now;
+            }
+            // What has not synced yet is not idle, however long it takes; what is immutable is not watched.
+            let synced = matches!(cell.state(), ObjectState::Synced | ObjectState::Absent);
+            if synced && !cell.is_wanted() && now > object.last_read + self.max_idle {
+                debug!(kind = K::KIND.as_str(), key = %object.entry.key, "stop idle watch");
+                object.reflector.stop();
+                abort(&mut object.step);
+                cell.idle();
+                set_timer(&mut self.timers, object, None);
+            }
+        }
+    }
+
+    fn cancel_all(&mut self, mut object: Watched<K>) {
+        abort(&mut object.step);
+        set_timer(&mut self.timers, &mut object, None);
+        match object.proof {
+            Proof::None => {}
+            Proof::UnderWay(handle, _) => handle.abort(),
+            Proof::Waiting(key, _) => {
+                self.timers.remove(&key);
+            }
+        }
+    }
+}
+
+/// Publishes what the reflector found out.
+fn publish<K: Object>(shared: &Shared<K>, object: &mut Watched<K>, effect: Effect<K>) {
+    let now = Instant::now();
+    let asked = object.asked;
+    match effect {
+        Effect::Synced {
+            object: found,
+            version,
+            consistent,
+            reset,
+        } => {
+            let finding = Finding {
+                version: match &found {
+                    Some(found) => found.metadata().resource_version.clone(),
+                    None => version,
+                },
+                object: found,
+                proven: consistent.then_some(asked),
+                reset,
+            };
+            tell(shared, object, |cell| cell.publish(finding));
+        }
+        Effect::Changed(found) => {
+            let finding = Finding {
+                version: found.metadata().resource_version.clone(),
+                object: Some(found),
+                proven: None,
+                reset: false,
+            };
+            tell(shared, object, |cell| cell.publish(finding));
+        }
+        Effect::Deleted(version) => {
+            let finding = Finding {
+                object: None,
+                version,
+                proven: None,
+                reset: false,
+            };
+            tell(shared, object, |cell| cell.publish(finding));
+        }
+        Effect::Resumed => tell(shared, object, Cell::resumed),
+        Effect::Failed(error) => {
+            debug!(kind = K::KIND.as_str(), key = %object.entry.key, %error, "failed to watch");
+            tell(shared, object, |cell| cell.failed(error, now));
+        }
+    }
+}
+
+/// Changes the object's cell and tells the subscribers if it is news.
+fn tell<K>(
+    shared: &Shared<K>,
+    object: &Watched<K>,
+    change: impl FnOnce(&Cell<K>) -> Option<crate::changes::ChangeKind>,
+) {
+    if let Some(event) = change(&object.entry.cell) {
+        shared.changes.publish(&object.entry.key, &event);
+    }
+}
+
+fn abort(step: &mut Option<AbortHandle>) {
+    if let Some(step) = step.take() {
+        step.abort();
+    }
+}
+
+fn set_timer<K>(
+    timers: &mut DelayQueue<(u64, Timer)>,
+    object: &mut Watched<K>,
+    time: Option<Duration>,
+) {
+    if let Some(key) = object.timer.take() {
+        timers.remove(&key);
+    }
+    object.timer = time.map(|time| timers.insert((object.entry.cell.id, Timer::Reflector), time));
+}
+
+fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(error) => error.label(),
+    }
+}
