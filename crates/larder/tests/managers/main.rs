@@ -1,0 +1,7 @@
+//! The managers against API servers in memory, with time paused.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+mod reflector;
+mod scripted;
+mod watching;
