@@ -29,7 +29,6 @@ async fn synced() -> (ConfigMapManager, Script, Stream) {
 }
 
 /// The next request, which has to come within that range of seconds.
-#[track_caller]
 async fn next_after(script: &mut Script, seconds: Range<f64>) -> Exchange {
     let start = Instant::now();
     let request = script.next().await;
@@ -53,7 +52,7 @@ async fn a_streaming_list_is_the_watch_as_well() {
     request.check(LIST).check("!resourceVersion !limit");
     let stream = request.synced(5, None);
     assert!(manager.get("n", "a").await.unwrap_err().is_not_found());
-    script.silence(Duration::from_secs(60)).await;
+    script.silence(Duration::from_mins(1)).await;
     assert!(!stream.is_dropped());
 }
 

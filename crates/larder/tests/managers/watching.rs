@@ -101,7 +101,7 @@ async fn a_recreated_immutable_object_is_noticed_by_a_new_pod() {
         .await
         .synced(5, Some(&immutable(5, "u1", "old")));
     assert_eq!(value(&manager).await, "old");
-    script.silence(Duration::from_mins(60)).await;
+    script.silence(Duration::from_hours(1)).await;
     assert!(stream.is_dropped());
     assert_eq!(manager.objects()[0].state, ObjectState::Immutable);
 
@@ -115,7 +115,7 @@ async fn a_recreated_immutable_object_is_noticed_by_a_new_pod() {
         manager.get_for(&pod("p1"), "a").await.unwrap().data["k"],
         "new"
     );
-    script.silence(Duration::from_mins(60)).await;
+    script.silence(Duration::from_hours(1)).await;
 }
 
 // B15
