@@ -1,6 +1,7 @@
 //! The lower half: volumes on disk, in the kubelet's layout.
 //!
-//! [`AtomicWriter`] makes one directory hold exactly one [`Payload`](crate::Payload). All of it is synchronous; one call is one
+//! [`AtomicWriter`] makes one directory hold exactly one [`Payload`](crate::Payload). [`VolumeHost`] puts such directories where
+//! the kubelet has them, on tmpfs where Secrets ask for it, and takes them down again. All of it is synchronous; one call is one
 //! transaction, which cannot be cancelled halfway.
 //!
 //! Invariants, as `ARCHITECTURE.md` has them:
@@ -11,13 +12,24 @@
 //! - **P4** No path of an object can leave its volume: every name is resolved beneath an open directory, and no link is followed.
 //! - **P5** No secret byte reaches an error: errors carry paths and steps.
 
+mod directory;
+mod environment;
 mod error;
+mod host;
+mod layout;
+mod names;
 mod ownership;
+mod subpath;
 mod sys;
 #[cfg(test)]
 mod testing;
+mod tmpfs;
 mod tree;
 mod writer;
 
 pub use error::{DiskError, Step};
+pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
+pub use layout::VolumeKind;
+pub use subpath::SubPath;
+pub use tmpfs::Memory;
 pub use writer::{AtomicWriter, Written};

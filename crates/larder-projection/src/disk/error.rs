@@ -29,6 +29,15 @@ pub enum DiskError {
         /// The file below it.
         file: String,
     },
+    /// A name of an object that cannot be the name of a directory.
+    #[error("{0:?} cannot be a name in a path")]
+    Name(String),
+    /// A `subPath` that begins with `/`. The kubelet's text.
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    AbsoluteSubPath(String),
+    /// A `subPath` with an element `..`. The kubelet's text.
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    ParentSubPath(String),
 }
 
 impl DiskError {
@@ -58,6 +67,22 @@ impl DiskError {
 pub enum Step {
     /// Open the directory of a volume.
     OpenVolume,
+    /// Open a directory of the layout.
+    OpenDirectory,
+    /// List a directory of the layout.
+    ListDirectory,
+    /// Set mode or group of a directory.
+    SetMode,
+    /// Mount a tmpfs, or find out whether one is mounted.
+    Mount,
+    /// Unmount a tmpfs or a bind mount.
+    Unmount,
+    /// Remove a file or a directory of the layout.
+    Remove,
+    /// Find what a `subPath` leads to.
+    ResolveSubPath,
+    /// Bind-mount what a `subPath` leads to.
+    BindSubPath,
     /// Read the link `..data`.
     ReadCurrent,
     /// List the directory of a volume.
@@ -68,9 +93,9 @@ pub enum Step {
     SetOwner,
     /// Create the directory of a new set.
     CreateSet,
-    /// Create a directory in a new set.
+    /// Create a directory.
     CreateDirectory,
-    /// Create or fill a file of a new set.
+    /// Create or fill a file.
     WriteFile,
     /// Give a new set the mode with which readers may enter.
     OpenSet,
@@ -90,13 +115,20 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OpenVolume => "open volume",
+            Self::OpenDirectory => "open directory",
+            Self::ListDirectory => "list directory",
+            Self::Mount => "mount tmpfs on",
+            Self::Unmount => "unmount",
+            Self::Remove => "remove",
+            Self::ResolveSubPath => "resolve subPath",
+            Self::BindSubPath => "bind-mount on",
             Self::ReadCurrent => "read link",
             Self::ListVolume => "list volume",
             Self::RemoveLeftover => "remove leftover",
             Self::SetOwner => "set owner of",
             Self::CreateSet | Self::CreateDirectory => "create directory",
             Self::WriteFile => "write file",
-            Self::OpenSet => "set mode of",
+            Self::OpenSet | Self::SetMode => "set mode of",
             Self::LinkSet | Self::Link => "create link",
             Self::Publish => "replace link",
             Self::Unlink => "remove link",

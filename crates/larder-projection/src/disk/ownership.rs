@@ -14,6 +14,8 @@ use super::sys;
 const GROUP_FILE: u32 = 0o440;
 /// Added to the mode of directories when there is a group; what is created in them inherits it.
 const GROUP_DIRECTORY: u32 = 0o2550;
+/// Only for directories whose group is the one asked for; elsewhere Linux may drop it, and each pass would ask again.
+const SET_GROUP: u32 = 0o2000;
 /// Mode of directories inside a set, before the group adds to it.
 const DIRECTORY: u32 = 0o755;
 /// The bits that this module can always set on its own files. Linux drops the set-group-ID bit where the process is not in
@@ -43,6 +45,7 @@ pub(crate) fn settle(file: impl AsFd, user: Option<u32>, group: Group, mode: u32
     let group = group.0.filter(|&group| group != before.st_gid);
     let gives = user.is_some() || group.is_some();
     let owned = !gives || permitted(sys::set_owner(&file, user, group))?;
+    let mode = if owned { mode } else { mode & !SET_GROUP };
     // After the owner: giving a file away may take mode bits from it.
     if gives || before.st_mode & 0o7777 != mode {
         sys::set_mode(&file, mode)?;

@@ -6,10 +6,16 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    thread,
 };
 
 use expect_test::Expect;
 use jiff::Timestamp;
+use rustix::{
+    fs::{Gid, Uid},
+    mount::{MountPropagationFlags, mount_change},
+    thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+};
 use tempfile::TempDir;
 
 use super::{AtomicWriter, DiskError, Written};
@@ -77,6 +83,50 @@ impl TestVolume {
     pub(crate) fn check(&self, expected: impl Borrow<Expect>) {
         expected.borrow().assert_eq(&show(self.path()));
     }
+}
+
+/// Runs `action` as root in a thread with a mount namespace of its own, so that its mounts end with it.
+///
+/// Where that is not permitted, an ordinary developer's run goes on without; CI fails.
+pub(crate) fn as_root_with_mounts(action: impl FnOnce() + Send) {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+        return;
+    }
+    in_own_thread(|| {
+        unshare(UnshareFlags::NEWNS);
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change("/", private).unwrap();
+        action();
+    });
+}
+
+/// Runs `action` as root in a thread that is then user and group 1000 of no further groups, without capabilities.
+pub(crate) fn as_ordinary_user(action: impl FnOnce() + Send) {
+    if !rustix::process::geteuid().is_root() {
+        return action();
+    }
+    in_own_thread(|| {
+        let (user, group) = (Uid::from_raw(1000), Gid::from_raw(1000));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        action();
+    });
+}
+
+/// Takes from this thread what it shares with the others of the process.
+pub(crate) fn unshare(flags: UnshareFlags) {
+    #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
+    rustix::thread::unshare(flags).unwrap();
+}
+
+/// Runs `action` in a thread whose state ends with it.
+pub(crate) fn in_own_thread<T: Send>(action: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| match scope.spawn(action).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
 }
 
 /// A directory as text. The set that `..data` leads to is called `..set`, because its name differs each time.

@@ -26,10 +26,19 @@ pub(crate) fn remove(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
 ///
 /// `EXDEV` when something is mounted in it; what lies beside the mount may be gone by then.
 pub(crate) fn remove_dir_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-    let top = sys::open_dir_beneath(dir, name)?;
+    remove_contents(&sys::open_dir_beneath(dir, name)?)?;
+    sys::remove_dir(dir, name)
+}
+
+/// Removes all that is in the open directory `top`, which must not have been listed before.
+///
+/// # Errors
+///
+/// As [`remove_dir_all`].
+pub(crate) fn remove_contents(top: &OwnedFd) -> Result<()> {
     // Paths below `top`. Each is met twice: first to be emptied, and, once its own directories are gone, to be removed.
     let mut pending = Vec::new();
-    empty(&top, b"", &mut pending)?;
+    empty(top, b"", &mut pending)?;
     while let Some((path, is_empty)) = pending.pop() {
         if !is_empty {
             let opened = sys::open_dir_beneath(top.as_fd(), &path)?;
@@ -42,7 +51,7 @@ pub(crate) fn remove_dir_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
             sys::remove_dir(top.as_fd(), &*path)?;
         }
     }
-    sys::remove_dir(dir, name)
+    Ok(())
 }
 
 /// Removes what is no directory from the open directory at `path`, and adds its directories to `pending`.

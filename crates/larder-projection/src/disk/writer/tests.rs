@@ -12,10 +12,13 @@ use std::{
 };
 
 use expect_test::expect;
-use rustix::fs::inotify;
+use rustix::{
+    fs::{Mode, inotify},
+    thread::UnshareFlags,
+};
 
 use super::*;
-use crate::disk::testing::{TestVolume, file, files, noon};
+use crate::disk::testing::{TestVolume, file, files, in_own_thread, noon, unshare};
 
 #[test]
 fn a_writer_needs_an_existing_directory() {
@@ -79,20 +82,12 @@ fn modes_are_exact_whatever_the_umask() {
     }
 }
 
-/// Runs `action` in a thread with a umask of its own; that of the process belongs to all tests.
+/// Runs `action` with a umask of its own; that of the process belongs to all tests.
 fn with_umask<T: Send>(umask: u32, action: impl FnOnce() -> T + Send) -> T {
-    use rustix::{fs::Mode, process, thread::UnshareFlags};
-    thread::scope(|scope| {
-        let own = scope.spawn(|| {
-            #[expect(
-                deprecated,
-                reason = "unsafe for file tables only, and this is not one"
-            )]
-            rustix::thread::unshare(UnshareFlags::FS).unwrap();
-            process::umask(Mode::from_raw_mode(umask));
-            action()
-        });
-        own.join().unwrap()
+    in_own_thread(|| {
+        unshare(UnshareFlags::FS);
+        rustix::process::umask(Mode::from_raw_mode(umask));
+        action()
     })
 }
 

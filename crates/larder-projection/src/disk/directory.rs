@@ -1,0 +1,139 @@
+//! An open directory that knows its path, for errors that name it.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, FileType},
+    io::Errno,
+};
+
+use super::{
+    error::{DiskError, Step},
+    ownership::{self, Group},
+    sys, tree,
+};
+
+/// An open directory. What is named in it is a single element, and never followed if it is a link.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Directory {
+    /// Opens `path` itself; the links in it are the caller's.
+    pub(crate) fn open(path: &Path) -> Result<Self, DiskError> {
+        let fd = sys::open_dir(CWD, path)
+            .map_err(|errno| DiskError::new(Step::OpenDirectory, path, errno))?;
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn into_parts(self) -> (OwnedFd, PathBuf) {
+        (self.fd, self.path)
+    }
+
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// Names a failure of `step` on the entry `name`.
+    pub(crate) fn failed<'a>(
+        &'a self,
+        step: Step,
+        name: &'a str,
+    ) -> impl Fn(Errno) -> DiskError + 'a {
+        move |errno| DiskError::new(step, &self.path.join(name), errno)
+    }
+
+    /// The directory `name`, if there is one.
+    pub(crate) fn child(&self, name: &str) -> Result<Option<Self>, DiskError> {
+        match sys::open_dir(self.fd.as_fd(), name) {
+            Ok(fd) => Ok(Some(Self {
+                fd,
+                path: self.path.join(name),
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.failed(Step::OpenDirectory, name)(errno)),
+        }
+    }
+
+    /// The directory `names[0]/names[1]`, if there is one.
+    pub(crate) fn grandchild(&self, names: [&str; 2]) -> Result<Option<Self>, DiskError> {
+        match self.child(names[0])? {
+            Some(child) => child.child(names[1]),
+            None => Ok(None),
+        }
+    }
+
+    /// The directory `name`, created with mode 0700 if need be; and whether it was.
+    pub(crate) fn make(&self, name: &str) -> Result<(Self, bool), DiskError> {
+        let created = match sys::make_dir(self.fd.as_fd(), name, 0o700) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(self.failed(Step::CreateDirectory, name)(errno)),
+        };
+        match self.child(name)? {
+            Some(child) => Ok((child, created)),
+            None => Err(self.failed(Step::OpenDirectory, name)(Errno::NOENT)),
+        }
+    }
+
+    /// The directory `name` with exactly this mode, created if need be. A crash may have come before its mode.
+    pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, DiskError> {
+        let (child, _) = self.make(name)?;
+        ownership::settle(&child, None, Group::default(), mode)
+            .map_err(self.failed(Step::SetMode, name))?;
+        Ok(child)
+    }
+
+    /// What the directory holds, sorted; names that are not UTF-8 are somebody else's.
+    pub(crate) fn entries(&self) -> Result<Vec<(String, FileType)>, DiskError> {
+        let failed = |errno| DiskError::new(Step::ListDirectory, &self.path, errno);
+        // A handle of its own: a directory can be listed once for each handle.
+        let listed = sys::open_dir(self.fd.as_fd(), c".").map_err(failed)?;
+        let mut entries = Vec::new();
+        sys::list(&listed, |name, kind| {
+            entries.extend(name.to_str().ok().map(|name| (name.to_owned(), kind)));
+        })
+        .map_err(failed)?;
+        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(entries)
+    }
+
+    /// The names of the directories in it, sorted.
+    pub(crate) fn directories(&self) -> Result<Vec<String>, DiskError> {
+        let entries = self.entries()?.into_iter();
+        let directories = entries.filter(|&(_, kind)| kind == FileType::Directory);
+        Ok(directories.map(|(name, _)| name).collect())
+    }
+
+    /// Removes the entry `name` with all that is in it; it may be gone already.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {
+        tree::remove(self.fd.as_fd(), name.as_bytes()).map_err(self.failed(Step::Remove, name))
+    }
+
+    /// Removes the directory `name` unless it holds something; returns whether it is gone.
+    pub(crate) fn remove_if_empty(&self, name: &str) -> Result<bool, DiskError> {
+        match sys::remove_dir(self.fd.as_fd(), name) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(errno) => Err(self.failed(Step::Remove, name)(errno)),
+        }
+    }
+}

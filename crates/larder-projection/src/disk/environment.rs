@@ -1,0 +1,197 @@
+//! `containers/<container>/env.json`: the environment of a container, for whoever starts it.
+//!
+//! One JSON object, names sorted, mode 0600. A value is a string; one that is not UTF-8, which only a Secret can hold, is an object
+//! `{"base64":"…"}`. Values of Secrets are in it: the directory is a tmpfs wherever Secret volumes are.
+
+use std::{collections::BTreeMap, os::fd::AsFd};
+
+use base64::{display::Base64Display, engine::general_purpose::STANDARD as BASE64};
+use rustix::io::{Errno, Result};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use zeroize::Zeroizing;
+
+use super::{
+    DiskError, VolumeHost,
+    directory::Directory,
+    error::Step,
+    host::mount_memory,
+    layout::{self, element},
+    ownership::{self, Group},
+    sys,
+};
+
+/// The file before it is renamed to what it shall replace.
+const TMP: &str = "..env.json_tmp";
+const MODE: u32 = 0o600;
+
+impl VolumeHost {
+    /// Writes the environment of a container, in one step, unless it is there already; returns whether it was not.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed; the old file stays.
+    pub fn write_environment(
+        &self,
+        pod_uid: &str,
+        container: &str,
+        variables: &BTreeMap<&str, &[u8]>,
+    ) -> std::result::Result<bool, DiskError> {
+        let container = element(container)?;
+        let pod = self.ensure_pod(pod_uid)?;
+        let (mut containers, _) = pod.make(layout::CONTAINERS)?;
+        if self.mounts() {
+            (containers, _) = mount_memory(&pod, containers, layout::CONTAINERS, None)?;
+        }
+        ownership::settle(&containers, None, Group::default(), layout::PRIVATE)
+            .map_err(pod.failed(Step::SetMode, layout::CONTAINERS))?;
+        let directory = containers.ensure(container, layout::PRIVATE)?;
+        let text = encode(variables);
+        if holds(&directory, &text) {
+            return Ok(false);
+        }
+        let written = replace(&directory, &text);
+        if written.is_err() {
+            // What failed is the error; what cannot be removed now is overwritten next time.
+            let _ = sys::remove_file(directory.as_fd(), TMP);
+        }
+        written.map_err(directory.failed(Step::WriteFile, layout::ENVIRONMENT))?;
+        Ok(true)
+    }
+}
+
+/// Whether the file has this content and mode. One that cannot be read is written anew.
+fn holds(directory: &Directory, text: &[u8]) -> bool {
+    let found = || -> Result<bool> {
+        let file = sys::open_file(directory.as_fd(), layout::ENVIRONMENT)?;
+        let stat = sys::stat(&file)?;
+        if stat.st_mode & 0o7777 != MODE || usize::try_from(stat.st_size) != Ok(text.len()) {
+            return Ok(false);
+        }
+        let mut buffer = Zeroizing::new(vec![0; text.len()]);
+        Ok(sys::read(&file, &mut buffer)? == text.len() && **buffer == *text)
+    };
+    found().unwrap_or(false)
+}
+
+fn replace(directory: &Directory, text: &[u8]) -> Result<()> {
+    match sys::remove_file(directory.as_fd(), TMP) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let file = sys::create_file(directory.as_fd(), TMP, MODE)?;
+    sys::write(&file, text)?;
+    ownership::settle(&file, None, Group::default(), MODE)?;
+    sys::rename(directory.as_fd(), TMP, layout::ENVIRONMENT)
+}
+
+fn encode(variables: &BTreeMap<&str, &[u8]>) -> Zeroizing<Vec<u8>> {
+    let bytes = variables
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 20);
+    // Never grown, which would leave a copy behind: JSON writes at most six bytes for one.
+    let mut text = Zeroizing::new(Vec::with_capacity(6 * bytes.sum::<usize>() + 3));
+    serde_json::to_writer(&mut *text, &Variables(variables)).expect("a map of text is JSON");
+    text.push(b'\n');
+    text
+}
+
+struct Variables<'a>(&'a BTreeMap<&'a str, &'a [u8]>);
+
+impl Serialize for Variables<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, Value(value))))
+    }
+}
+
+struct Value<'a>(&'a [u8]);
+
+impl Serialize for Value<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        if let Ok(text) = std::str::from_utf8(self.0) {
+            return serializer.serialize_str(text);
+        }
+        let mut object = serializer.serialize_map(Some(1))?;
+        object.serialize_entry(
+            "base64",
+            &format_args!("{}", Base64Display::new(self.0, &BASE64)),
+        )?;
+        object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use expect_test::expect;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::disk::testing::show;
+
+    #[test]
+    fn the_environment_is_a_private_json_file() {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let variables: BTreeMap<&str, &[u8]> = [
+            ("B", &b"quote \" and\nline"[..]),
+            ("A", "ü".as_bytes()),
+            ("RAW", &[0xff, 0xfe]),
+        ]
+        .into();
+        assert!(host.write_environment("u1", "web", &variables).unwrap());
+        assert!(!host.write_environment("u1", "web", &variables).unwrap());
+        expect![[r#"
+            containers/ 0750
+            containers/web/ 0750
+            containers/web/env.json 0600 "{\"A\":\"ü\",\"B\":\"quote \\\" and\\nline\",\"RAW\":{\"base64\":\"//4=\"}}\n"
+        "#]]
+        .assert_eq(&show(&root.path().join("pods/u1")));
+
+        assert!(
+            host.write_environment("u1", "web", &BTreeMap::new())
+                .unwrap()
+        );
+        let file = root.path().join("pods/u1/containers/web/env.json");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "{}\n");
+        host.remove_pod("u1").unwrap();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn what_a_crash_left_is_overwritten() {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let directory = root.path().join("pods/u1/containers/web");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(TMP), "{\"SECR").unwrap();
+        fs::write(directory.join(layout::ENVIRONMENT), "{}\n").unwrap();
+        let variables: BTreeMap<&str, &[u8]> = [("A", &b"1"[..])].into();
+        host.write_environment("u1", "web", &variables).unwrap();
+        expect![[r#"
+            env.json 0600 "{\"A\":\"1\"}\n"
+        "#]]
+        .assert_eq(&show(&directory));
+    }
+
+    #[test]
+    fn a_failure_keeps_the_old_file() {
+        use crate::disk::sys::faults::{Fault, during};
+        let old: BTreeMap<&str, &[u8]> = [("A", &b"1"[..])].into();
+        let new: BTreeMap<&str, &[u8]> = [("A", &b"2"[..])].into();
+        for at in 0.. {
+            let root = TempDir::new().unwrap();
+            let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+            host.write_environment("u1", "web", &old).unwrap();
+            let before = show(root.path());
+            let fault = Fault::Once(Errno::NOSPC);
+            let (result, reached) = during(at, fault, || host.write_environment("u1", "web", &new));
+            if !reached {
+                break;
+            }
+            if result.is_err() {
+                assert_eq!(show(root.path()), before, "call {at}");
+            }
+        }
+    }
+}

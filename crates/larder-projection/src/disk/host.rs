@@ -1,0 +1,393 @@
+//! Volumes where the kubelet has them: set-up, tear-down, and what is still there after a restart.
+//!
+//! The order of a set-up is the kubelet's (kubelet 1.36, `pkg/volume/configmap/configmap.go` and its siblings), with one
+//! difference: a set-up that fails takes down only what it has itself brought up (P2). The kubelet takes the volume down.
+//!
+//! Calls for one pod must not overlap; calls for different pods may.
+
+use std::{
+    fs::DirBuilder,
+    os::{fd::AsFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use rustix::io::Errno;
+
+use super::{
+    AtomicWriter, DiskError, Written,
+    directory::Directory,
+    error::Step,
+    layout::{self, VolumeKind, element},
+    ownership::{self, Group},
+    subpath, sys,
+    tmpfs::{self, Memory},
+    tree,
+};
+use crate::Payload;
+
+/// Mode of the root of a volume, beside what its kind asks for, when the pod has an `fsGroup`: what is created there inherits it.
+const GROUP_ROOT: u32 = 0o2770;
+
+/// A root directory with volumes of pods.
+#[derive(Debug)]
+pub struct VolumeHost {
+    root: Directory,
+    memory: Memory,
+}
+
+/// A volume of a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct PodVolume<'a> {
+    /// UID of the pod, as its directory is named.
+    pub pod_uid: &'a str,
+    /// Name of the volume in the pod.
+    pub name: &'a str,
+    /// Type of the volume.
+    pub kind: VolumeKind,
+    /// `securityContext.fsGroup` of the pod.
+    pub fs_group: Option<u32>,
+    /// Upper limit of a tmpfs, in bytes: the node's allocatable memory or the pod's limit. `None` and 0 leave it to the kernel,
+    /// which takes half of the memory.
+    pub size_limit: Option<u64>,
+    /// Mount points of other volumes inside this one, relative to it; directories, created if need be.
+    pub mount_points: &'a [String],
+}
+
+/// A volume that is set up.
+#[derive(Clone, Debug)]
+pub struct SetUp {
+    /// Directory of the volume.
+    pub path: PathBuf,
+    /// What was written.
+    pub written: Written,
+}
+
+/// A pod that has volumes on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOnDisk {
+    /// UID of the pod.
+    pub uid: String,
+    /// Its volumes.
+    pub volumes: Vec<(VolumeKind, String)>,
+}
+
+impl VolumeHost {
+    /// Opens the root directory `root`, or creates it with mode 0750.
+    ///
+    /// Secrets go to tmpfs where this process may mount: see [`Self::memory`].
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be created or opened.
+    pub fn open(root: &Path) -> Result<Self, DiskError> {
+        Self::open_with(root, true)
+    }
+
+    /// The same, but nothing is mounted: Secrets lie under `root` as everything else.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be created or opened.
+    pub fn open_without_mounts(root: &Path) -> Result<Self, DiskError> {
+        Self::open_with(root, false)
+    }
+
+    fn open_with(root: &Path, may_mount: bool) -> Result<Self, DiskError> {
+        let failed = |source| DiskError::Io {
+            step: Step::CreateDirectory,
+            path: root.to_owned(),
+            source,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(layout::PRIVATE)
+            .create(root)
+            .map_err(failed)?;
+        // Its own path is the user's, and may well lead over links.
+        let root = root.canonicalize().map_err(failed)?;
+        let root = Directory::open(&root)?;
+        let memory = Memory::probe(root.as_fd(), may_mount)
+            .map_err(|errno| DiskError::new(Step::Mount, root.path(), errno))?;
+        Ok(Self { root, memory })
+    }
+
+    /// Where Secrets are kept.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Path of the root directory, without links.
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Directory of a volume, whether it is set up or not.
+    pub fn volume_path(&self, pod_uid: &str, kind: VolumeKind, name: &str) -> PathBuf {
+        let pod = self.root.path().join(layout::PODS).join(pod_uid);
+        pod.join(layout::VOLUMES).join(kind.directory()).join(name)
+    }
+
+    /// Sets a volume up, or refreshes it, so that it holds exactly `payload`. `now` names a new set.
+    ///
+    /// 1. The directory of the volume, and its tmpfs if it wants one. After a reboot the directory is there, the tmpfs is not.
+    /// 2. The marker, for those who know the kubelet's layout; a set-up itself looks at what is there.
+    /// 3. Mode and group of the root; the mount points in it.
+    /// 4. The payload.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed. A volume that was there before still holds its old set; one that was not is gone again.
+    pub fn set_up(
+        &self,
+        volume: &PodVolume<'_>,
+        payload: &Payload<'_>,
+        now: Timestamp,
+    ) -> Result<SetUp, DiskError> {
+        let name = element(volume.name)?;
+        let pod = self.ensure_pod(volume.pod_uid)?;
+        // Step 1
+        let volumes = pod.ensure(layout::VOLUMES, layout::PRIVATE)?;
+        let plugin = volumes.ensure(volume.kind.directory(), layout::PLUGIN)?;
+        let (directory, is_new) = self.ensure_root(&plugin, volume)?;
+        // Steps 2 to 4
+        let path = directory.path().to_owned();
+        let filled = mark_ready(&pod, name).and_then(|()| fill(directory, volume, payload, now));
+        if filled.is_err() && is_new {
+            // What failed is the error; what cannot be removed now is set up again or torn down later.
+            let _ = tear_down(&pod, volume.kind, name);
+        }
+        Ok(SetUp {
+            path,
+            written: filled?,
+        })
+    }
+
+    /// Takes a volume down: unmounts it, and removes it with its marker. It may be gone already.
+    ///
+    /// Whoever has the volume mounted elsewhere keeps a tmpfs with what is in it; a directory on disk is emptied.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed; worth trying again.
+    pub fn tear_down(&self, pod_uid: &str, kind: VolumeKind, name: &str) -> Result<(), DiskError> {
+        let name = element(name)?;
+        match self.pod(pod_uid)? {
+            Some(pod) => tear_down(&pod, kind, name),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes all volumes of a pod down and removes all else that is ours: environments, markers, links by name.
+    ///
+    /// The directory of the pod goes if nothing of others is left in it, such as volumes of other types.
+    ///
+    /// # Errors
+    ///
+    /// Every failure; the rest is done. Worth trying again.
+    pub fn remove_pod(&self, pod_uid: &str) -> Result<(), Vec<DiskError>> {
+        let mut errors = Vec::new();
+        let mut note = |result: Result<(), DiskError>| errors.extend(result.err());
+        note(self.unlink_pod(pod_uid));
+        match self.pod(pod_uid) {
+            Ok(Some(pod)) => {
+                match volumes_of(&pod) {
+                    Ok(volumes) => {
+                        for (kind, name) in volumes {
+                            note(tear_down(&pod, kind, &name));
+                        }
+                    }
+                    Err(error) => note(Err(error)),
+                }
+                note(remove_rest(&pod));
+                note(self.remove_if_empty(pod_uid));
+            }
+            Ok(None) => {}
+            Err(error) => note(Err(error)),
+        }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// The pods that have volumes of ours on disk, sorted: after a restart, among them those that left in the meantime.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be listed.
+    pub fn scan(&self) -> Result<Vec<PodOnDisk>, DiskError> {
+        let Some(pods) = self.root.child(layout::PODS)? else {
+            return Ok(Vec::new());
+        };
+        let mut found = Vec::new();
+        for uid in pods.directories()? {
+            if let Some(pod) = pods.child(&uid)? {
+                let volumes = volumes_of(&pod)?;
+                found.push(PodOnDisk { uid, volumes });
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn root(&self) -> &Directory {
+        &self.root
+    }
+
+    /// The directory of a pod, if there is one.
+    pub(crate) fn pod(&self, uid: &str) -> Result<Option<Directory>, DiskError> {
+        self.root.grandchild([layout::PODS, element(uid)?])
+    }
+
+    /// The directory of a pod, created if need be.
+    pub(crate) fn ensure_pod(&self, uid: &str) -> Result<Directory, DiskError> {
+        let uid = element(uid)?;
+        let pods = self.root.ensure(layout::PODS, layout::PRIVATE)?;
+        pods.ensure(uid, layout::PRIVATE)
+    }
+
+    /// Step 1 of a set-up: the root of a volume; and whether this call brought it up.
+    fn ensure_root(
+        &self,
+        plugin: &Directory,
+        volume: &PodVolume<'_>,
+    ) -> Result<(Directory, bool), DiskError> {
+        let (directory, created) = plugin.make(volume.name)?;
+        if !volume.kind.wants_memory() || !self.mounts() {
+            return Ok((directory, created));
+        }
+        match mount_memory(plugin, directory, volume.name, volume.size_limit) {
+            Ok((directory, mounted)) => Ok((directory, created || mounted)),
+            Err(error) => {
+                if created {
+                    // What failed is the error.
+                    let _ = plugin.remove_if_empty(volume.name);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether tmpfs is used.
+    pub(super) fn mounts(&self) -> bool {
+        matches!(self.memory, Memory::Tmpfs { .. })
+    }
+
+    fn remove_if_empty(&self, pod_uid: &str) -> Result<(), DiskError> {
+        if let Some(pods) = self.root.child(layout::PODS)? {
+            pods.remove_if_empty(pod_uid)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sees to it that the directory `name` of `parent` is the root of a tmpfs; returns it, and whether that took a mount.
+pub(super) fn mount_memory(
+    parent: &Directory,
+    directory: Directory,
+    name: &str,
+    size_limit: Option<u64>,
+) -> Result<(Directory, bool), DiskError> {
+    let is_mounted = tmpfs::is_mounted(parent.as_fd(), directory.as_fd());
+    if is_mounted.map_err(parent.failed(Step::Mount, name))? {
+        return Ok((directory, false));
+    }
+    let size_limit = size_limit.filter(|&bytes| bytes > 0);
+    tmpfs::mount(directory.as_fd(), size_limit).map_err(parent.failed(Step::Mount, name))?;
+    // The handle is still the directory below: what a run without mounts left there must not stay on a disk.
+    tree::remove_contents(&directory.into_fd()).map_err(parent.failed(Step::Remove, name))?;
+    match parent.child(name)? {
+        Some(mounted) => Ok((mounted, true)),
+        None => Err(parent.failed(Step::Mount, name)(Errno::NOENT)),
+    }
+}
+
+/// Step 2 of a set-up.
+fn mark_ready(pod: &Directory, volume: &str) -> Result<(), DiskError> {
+    let wrapper = pod
+        .ensure(layout::PLUGINS, layout::PRIVATE)?
+        .ensure(layout::WRAPPER, layout::PRIVATE)?
+        .ensure(&layout::wrapped(volume), layout::PRIVATE)?;
+    match sys::create_file(wrapper.as_fd(), layout::READY, 0o640) {
+        Ok(_) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(wrapper.failed(Step::WriteFile, layout::READY)(errno)),
+    }
+}
+
+/// Steps 3 and 4 of a set-up.
+fn fill(
+    directory: Directory,
+    volume: &PodVolume<'_>,
+    payload: &Payload<'_>,
+    now: Timestamp,
+) -> Result<Written, DiskError> {
+    let group = Group(volume.fs_group);
+    let mode = volume.kind.root_mode() | volume.fs_group.map_or(0, |_| GROUP_ROOT);
+    // Step 3
+    let owned = ownership::settle(&directory, None, group, mode)
+        .map_err(|errno| DiskError::new(Step::SetMode, directory.path(), errno))?;
+    for path in volume.mount_points {
+        subpath::make_directories(&directory, path, group.directory_mode())?;
+    }
+    // Step 4
+    let (fd, path) = directory.into_parts();
+    let writer = AtomicWriter::new(fd, path).group(volume.fs_group);
+    // The name of a set need not be secret, only rarely taken.
+    let mut written = writer.write(payload, now, &mut fastrand::Rng::new())?;
+    written.not_owned += usize::from(!owned);
+    Ok(written)
+}
+
+fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskError> {
+    subpath::remove(pod, name)?;
+    if let Some(wrapper) = pod.grandchild([layout::PLUGINS, layout::WRAPPER])? {
+        wrapper.remove(&layout::wrapped(name))?;
+    }
+    if let Some(plugin) = pod.grandchild([layout::VOLUMES, kind.directory()])? {
+        tmpfs::unmount(plugin.as_fd(), name).map_err(plugin.failed(Step::Unmount, name))?;
+        plugin.remove(name)?;
+    }
+    Ok(())
+}
+
+/// The volumes of ours that a pod has on disk.
+fn volumes_of(pod: &Directory) -> Result<Vec<(VolumeKind, String)>, DiskError> {
+    let mut volumes = Vec::new();
+    if let Some(plugins) = pod.child(layout::VOLUMES)? {
+        for kind in VolumeKind::ALL {
+            if let Some(plugin) = plugins.child(kind.directory())? {
+                volumes.extend(plugin.directories()?.into_iter().map(|name| (kind, name)));
+            }
+        }
+    }
+    Ok(volumes)
+}
+
+/// Removes what a pod has besides volumes, and every directory that is empty then.
+fn remove_rest(pod: &Directory) -> Result<(), DiskError> {
+    tmpfs::unmount(pod.as_fd(), layout::CONTAINERS)
+        .map_err(pod.failed(Step::Unmount, layout::CONTAINERS))?;
+    pod.remove(layout::CONTAINERS)?;
+    if let Some(volumes) = pod.child(layout::VOLUMES)? {
+        for kind in VolumeKind::ALL {
+            volumes.remove_if_empty(kind.directory())?;
+        }
+        pod.remove_if_empty(layout::VOLUMES)?;
+    }
+    if let Some(plugins) = pod.child(layout::PLUGINS)? {
+        if let Some(wrappers) = plugins.child(layout::WRAPPER)? {
+            let names = wrappers.directories()?;
+            // Of volumes whose directory was gone already.
+            for name in names.iter().filter(|name| layout::is_wrapped(name)) {
+                wrappers.remove(name)?;
+            }
+            plugins.remove_if_empty(layout::WRAPPER)?;
+        }
+        pod.remove_if_empty(layout::PLUGINS)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

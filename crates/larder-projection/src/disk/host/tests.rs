@@ -1,0 +1,616 @@
+//! Volumes in the kubelet's layout: as an ordinary user, and, where mounts matter, as root.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+};
+
+use expect_test::expect;
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    File, VolumePath,
+    disk::{
+        sys::faults::{Fault, during},
+        testing::{as_ordinary_user, as_root_with_mounts, file, files, noon, show},
+    },
+};
+
+fn volume(kind: VolumeKind, name: &str) -> PodVolume<'_> {
+    PodVolume {
+        pod_uid: "u1",
+        name,
+        kind,
+        fs_group: None,
+        size_limit: None,
+        mount_points: &[],
+    }
+}
+
+fn config(name: &str) -> PodVolume<'_> {
+    volume(VolumeKind::ConfigMap, name)
+}
+
+fn secret(name: &str) -> PodVolume<'_> {
+    volume(VolumeKind::Secret, name)
+}
+
+#[test]
+fn a_volume_lies_where_the_kubelet_has_it() {
+    // projection 31, 34
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let payload = files([("a", "1")]);
+    for volume in [
+        config("cfg"),
+        config("again"),
+        secret("sec"),
+        volume(VolumeKind::Projected, "pro"),
+        volume(VolumeKind::DownwardApi, "down"),
+    ] {
+        let done = host.set_up(&volume, &payload, noon()).unwrap();
+        assert_eq!(fs::read_to_string(done.path.join("a")).unwrap(), "1");
+        assert_eq!(done.path, host.volume_path("u1", volume.kind, volume.name));
+    }
+    let shown = show(root.path());
+    let directories: Vec<_> = shown
+        .lines()
+        .filter(|line| !line.contains(" -> ") && !line.contains("/.."))
+        .collect();
+    expect![[r#"
+        pods/ 0750
+        pods/u1/ 0750
+        pods/u1/plugins/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_again/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_again/ready 0640 ""
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_cfg/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_cfg/ready 0640 ""
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_down/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_down/ready 0640 ""
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_pro/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_pro/ready 0640 ""
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_sec/ 0750
+        pods/u1/plugins/kubernetes.io~empty-dir/wrapped_sec/ready 0640 ""
+        pods/u1/volumes/ 0750
+        pods/u1/volumes/kubernetes.io~configmap/ 0755
+        pods/u1/volumes/kubernetes.io~configmap/again/ 0777
+        pods/u1/volumes/kubernetes.io~configmap/cfg/ 0777
+        pods/u1/volumes/kubernetes.io~downward-api/ 0755
+        pods/u1/volumes/kubernetes.io~downward-api/down/ 1777
+        pods/u1/volumes/kubernetes.io~projected/ 0755
+        pods/u1/volumes/kubernetes.io~projected/pro/ 1777
+        pods/u1/volumes/kubernetes.io~secret/ 0755
+        pods/u1/volumes/kubernetes.io~secret/sec/ 1777"#]]
+    .assert_eq(&directories.join("\n"));
+}
+
+#[test]
+fn an_optional_volume_without_object_is_there_and_empty() {
+    // projection 28
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let done = host.set_up(&config("cfg"), &files([]), noon()).unwrap();
+    expect![[r#"
+        ..data -> ..set
+        ..set/ 0755
+    "#]]
+    .assert_eq(&show(&done.path));
+}
+
+#[test]
+fn a_first_set_up_that_fails_leaves_no_volume() {
+    // projection 27, 29: on disk; a payload that cannot be made never gets here
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let impossible = files([("foo", "1"), ("foo/bar", "2")]);
+    assert!(host.set_up(&config("cfg"), &impossible, noon()).is_err());
+    assert!(
+        !host
+            .volume_path("u1", VolumeKind::ConfigMap, "cfg")
+            .exists()
+    );
+
+    let mut at = 0;
+    loop {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let set_up = || host.set_up(&config("cfg"), &files([("a", "1")]), noon());
+        let (result, reached) = during(at, Fault::Once(Errno::NOSPC), set_up);
+        if !reached {
+            break;
+        }
+        if result.is_err_and(|error| !error.is_after_commit()) {
+            let path = host.volume_path("u1", VolumeKind::ConfigMap, "cfg");
+            // An empty directory may stay where the failure came between its creation and its opening.
+            assert!(!path.exists() || show(&path).is_empty(), "call {at}");
+        }
+        set_up().unwrap();
+        at += 1;
+    }
+    assert!(at > 20);
+}
+
+#[test]
+fn a_refresh_that_fails_keeps_the_old_set() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let done = host
+        .set_up(&config("cfg"), &files([("a", "1")]), noon())
+        .unwrap();
+    let before = show(&done.path);
+    let impossible = files([("foo", "1"), ("foo/bar", "2")]);
+    host.set_up(&config("cfg"), &impossible, noon())
+        .unwrap_err();
+    assert_eq!(show(&done.path), before);
+}
+
+#[test]
+fn mount_points_of_other_volumes_are_made_inside() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let mount_points = ["nested".to_owned(), "a/b".to_owned()];
+    let volume = PodVolume {
+        mount_points: &mount_points,
+        ..config("cfg")
+    };
+    let payload = files([("nested", "hidden"), ("key", "1")]);
+    let done = host.set_up(&volume, &payload, noon()).unwrap();
+    assert_eq!(done.written.shadowed, ["nested"]);
+    host.set_up(&volume, &payload, noon()).unwrap();
+    expect![[r#"
+        ..data -> ..set
+        ..set/ 0755
+        ..set/key 0644 "1"
+        ..set/nested 0644 "hidden"
+        a/ 0755
+        a/b/ 0755
+        key -> ..data/key
+        nested/ 0755
+    "#]]
+    .assert_eq(&show(&done.path));
+}
+
+#[test]
+fn volumes_are_found_again_and_leave_nothing() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    host.set_up(&config("cfg"), &files([("a", "1")]), noon())
+        .unwrap();
+    host.set_up(&secret("sec"), &files([("d/b", "2")]), noon())
+        .unwrap();
+    drop(host);
+
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let volumes = vec![
+        (VolumeKind::ConfigMap, "cfg".to_owned()),
+        (VolumeKind::Secret, "sec".to_owned()),
+    ];
+    let found = host.scan().unwrap();
+    assert_eq!(
+        found,
+        [PodOnDisk {
+            uid: "u1".into(),
+            volumes
+        }]
+    );
+    // With identical data nothing is rewritten.
+    let again = host
+        .set_up(&config("cfg"), &files([("a", "1")]), noon())
+        .unwrap();
+    assert_eq!(again.written, Written::default());
+
+    host.tear_down("u1", VolumeKind::ConfigMap, "cfg").unwrap();
+    host.tear_down("u1", VolumeKind::ConfigMap, "cfg").unwrap();
+    host.tear_down("unknown", VolumeKind::ConfigMap, "cfg")
+        .unwrap();
+    assert_eq!(host.scan().unwrap()[0].volumes.len(), 1);
+    host.remove_pod("u1").unwrap();
+    host.remove_pod("u1").unwrap();
+    assert_eq!(host.scan().unwrap(), []);
+    expect![[r"
+        pods/ 0750
+    "]]
+    .assert_eq(&show(root.path()));
+}
+
+#[test]
+fn what_others_have_in_the_directory_of_a_pod_stays() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    host.set_up(&config("cfg"), &files([("a", "1")]), noon())
+        .unwrap();
+    let foreign = root
+        .path()
+        .join("pods/u1/volumes/kubernetes.io~empty-dir/cache");
+    fs::create_dir_all(&foreign).unwrap();
+    fs::write(foreign.join("precious"), "1").unwrap();
+    host.remove_pod("u1").unwrap();
+    expect![[r#"
+        pods/ 0750
+        pods/u1/ 0750
+        pods/u1/volumes/ 0750
+        pods/u1/volumes/kubernetes.io~empty-dir/ 0755
+        pods/u1/volumes/kubernetes.io~empty-dir/cache/ 0755
+        pods/u1/volumes/kubernetes.io~empty-dir/cache/precious 0644 "1"
+    "#]]
+    .assert_eq(&show(root.path()));
+}
+
+#[test]
+fn hostile_names_are_refused() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let long = "a".repeat(250);
+    for name in ["", ".", "..", "../../etc", "a/b", "a\0b", &long] {
+        let by_volume = config(name);
+        let by_pod = PodVolume {
+            pod_uid: name,
+            ..config("cfg")
+        };
+        assert!(
+            host.set_up(&by_volume, &files([]), noon()).is_err(),
+            "{name:?}"
+        );
+        assert!(
+            host.set_up(&by_pod, &files([]), noon()).is_err(),
+            "{name:?}"
+        );
+        assert!(host.remove_pod(name).is_err(), "{name:?}");
+    }
+    expect![""].assert_eq(&show(root.path()));
+}
+
+#[test]
+fn a_path_in_the_way_is_named() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let plugin = root.path().join("pods/u1/volumes/kubernetes.io~configmap");
+    fs::create_dir_all(&plugin).unwrap();
+    fs::write(plugin.join("cfg"), "in the way").unwrap();
+    let error = host.set_up(&config("cfg"), &files([]), noon()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot open directory {}/cfg",
+            plugin.canonicalize().unwrap().display()
+        )
+    );
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_could_not_be_given_away() {
+    let root = TempDir::new().unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(root.path(), Some(1000), Some(1000)).unwrap();
+    }
+    as_ordinary_user(|| {
+        let host = VolumeHost::open(root.path()).unwrap();
+        assert!(matches!(host.memory(), Memory::Directory { .. }));
+        let volume = PodVolume {
+            fs_group: Some(4_000_000),
+            ..secret("sec")
+        };
+        let payload: Payload<'_> = [owned("a", 0o600, Some(4_000_000))].into();
+        let done = host.set_up(&volume, &payload, noon()).unwrap();
+        assert!(done.written.swapped);
+        assert!(done.written.not_owned > 0);
+        // What is not permitted is not tried over and over.
+        let again = host.set_up(&volume, &payload, noon()).unwrap();
+        assert!(!again.written.swapped && !again.written.repaired);
+        assert!(again.written.not_owned > 0);
+    });
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_keeps_its_set() {
+    let root = TempDir::new().unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(root.path(), Some(1000), Some(1000)).unwrap();
+    }
+    as_ordinary_user(|| {
+        let payload = files([("a", "1")]);
+        let writer = AtomicWriter::open(root.path()).unwrap();
+        let mut random = fastrand::Rng::with_seed(1);
+        writer.write(&payload, noon(), &mut random).unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o500)).unwrap();
+        let error = writer
+            .write(&files([("a", "2")]), noon(), &mut random)
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("cannot create directory"), "{text}");
+        assert!(text.contains(root.path().to_str().unwrap()), "{text}");
+        assert_eq!(fs::read_to_string(root.path().join("a")).unwrap(), "1");
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    });
+}
+
+/// A file that belongs to somebody.
+fn owned(path: &str, mode: u32, owner: Option<u32>) -> (VolumePath, File<'static>) {
+    let (path, mut file) = file(path, "x", mode);
+    file.owner = owner;
+    (path, file)
+}
+
+/// Mode, user and group of what a path leads to, or of the link itself.
+fn ownership_of(path: &Path, follow: bool) -> (u32, u32, u32) {
+    let metadata = if follow {
+        fs::metadata(path)
+    } else {
+        fs::symlink_metadata(path)
+    }
+    .unwrap();
+    (metadata.mode() & 0o7777, metadata.uid(), metadata.gid())
+}
+
+#[test]
+fn a_group_gets_to_read_everything() {
+    // projection 41, 44
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        let payload: Payload<'_> = [
+            owned("tight", 0o400, None),
+            owned("default", 0o644, None),
+            owned("closed", 0o000, None),
+            owned("dir/file", 0o600, None),
+            owned("token", 0o600, Some(1000)),
+        ]
+        .into();
+        let volume = PodVolume {
+            fs_group: Some(1001),
+            ..volume(VolumeKind::Projected, "all")
+        };
+        let path = host.set_up(&volume, &payload, noon()).unwrap().path;
+        let of = |name: &str| ownership_of(&path.join(name), true);
+        assert_eq!(of("tight"), (0o440, 0, 1001));
+        assert_eq!(of("default"), (0o644, 0, 1001));
+        assert_eq!(of("closed"), (0o440, 0, 1001));
+        assert_eq!(of("dir"), (0o2755, 0, 1001));
+        assert_eq!(of("dir/file"), (0o640, 0, 1001));
+        assert_eq!(of("token"), (0o640, 1000, 1001));
+        assert_eq!(of("..data"), (0o2755, 0, 1001));
+        assert_eq!(of(""), (0o3777, 0, 1001));
+        let link = |name: &str| ownership_of(&path.join(name), false);
+        assert_eq!(link("tight"), (0o777, 0, 1001));
+        assert_eq!(link("token"), (0o777, 1000, 1001));
+        assert_eq!(link("..data"), (0o777, 0, 1001));
+        let again = host.set_up(&volume, &payload, noon()).unwrap();
+        assert_eq!(again.written, Written::default());
+
+        let volume = PodVolume {
+            fs_group: Some(1001),
+            ..config("cfg")
+        };
+        let path = host.set_up(&volume, &files([]), noon()).unwrap().path;
+        assert_eq!(ownership_of(&path, true), (0o2777, 0, 1001));
+    });
+}
+
+#[test]
+fn tokens_have_the_owner_of_the_table() {
+    // projection 42, on disk: the mode comes with the payload
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        for (mode, owner, fs_group, expected) in [
+            (0o644, None, None, (0o644, 0, 0)),
+            (0o600, Some(1000), None, (0o600, 1000, 0)),
+            (0o600, None, Some(10000), (0o640, 0, 10000)),
+            (0o600, Some(1000), Some(10000), (0o640, 1000, 10000)),
+        ] {
+            let name = format!("v{mode:o}{owner:?}{fs_group:?}");
+            let volume = PodVolume {
+                fs_group,
+                ..volume(VolumeKind::Projected, &name)
+            };
+            let payload: Payload<'_> = [owned("token", mode, owner)].into();
+            let path = host.set_up(&volume, &payload, noon()).unwrap().path;
+            assert_eq!(ownership_of(&path.join("token"), true), expected, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_changed_owner_is_corrected_in_place() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        let volume = config("cfg");
+        let payload =
+            |owner| -> Payload<'_> { [owned("a", 0o644, owner), owned("d/b", 0o644, None)].into() };
+        let path = host.set_up(&volume, &payload(None), noon()).unwrap().path;
+        let set = fs::read_link(path.join("..data")).unwrap();
+        let written = host
+            .set_up(&volume, &payload(Some(7)), noon())
+            .unwrap()
+            .written;
+        assert!(written.repaired && !written.swapped);
+        chown(path.join("d/b"), Some(9), Some(9)).unwrap();
+        let written = host
+            .set_up(&volume, &payload(Some(7)), noon())
+            .unwrap()
+            .written;
+        assert!(written.repaired && !written.swapped);
+        assert_eq!(fs::read_link(path.join("..data")).unwrap(), set);
+        assert_eq!(ownership_of(&path.join("a"), true), (0o644, 7, 0));
+        assert_eq!(fs::metadata(path.join("d/b")).unwrap().uid(), 0);
+    });
+}
+
+#[test]
+fn secrets_lie_in_a_tmpfs_of_their_own() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        assert!(matches!(host.memory(), Memory::Tmpfs { .. }));
+        let volume = PodVolume {
+            size_limit: Some(1 << 20),
+            ..secret("sec")
+        };
+        let path = host
+            .set_up(&volume, &files([("a", "1")]), noon())
+            .unwrap()
+            .path;
+        assert_eq!(ownership_of(&path, true).0, 0o1777);
+        let mounts = mounts_below(root.path());
+        assert_eq!(mounts.len(), 1);
+        let options = &mounts[0].1;
+        assert!(options.contains("size=1024k"), "{options}");
+        if matches!(host.memory(), Memory::Tmpfs { noswap: true }) {
+            assert!(options.contains("noswap"), "{options}");
+        }
+        // No second one for a refresh.
+        host.set_up(&volume, &files([("a", "2")]), noon()).unwrap();
+        assert_eq!(mounts_below(root.path()).len(), 1);
+        let config = host.set_up(&config("cfg"), &files([]), noon()).unwrap();
+        assert_eq!(mounts_below(root.path()).len(), 1, "{config:?}");
+
+        host.write_environment("u1", "web", &[("A", &b"secret"[..])].into())
+            .unwrap();
+        assert_eq!(mounts_below(root.path()).len(), 2);
+
+        host.remove_pod("u1").unwrap();
+        assert_eq!(mounts_below(root.path()).len(), 0);
+        expect![[r"
+            pods/ 0750
+        "]]
+        .assert_eq(&show(root.path()));
+    });
+}
+
+/// Mount points below a directory, with the options of their file systems.
+fn mounts_below(directory: &Path) -> Vec<(String, String)> {
+    let directory = directory.canonicalize().unwrap();
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .map(|fields| (fields[4].to_owned(), fields.last().unwrap().to_string()))
+        .filter(|(point, _)| Path::new(point).starts_with(&directory))
+        .collect()
+}
+
+#[test]
+fn after_a_reboot_a_volume_is_mounted_and_filled_again() {
+    // projection 30
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        let payload = files([("a", "1")]);
+        let path = host.set_up(&secret("sec"), &payload, noon()).unwrap().path;
+        // A reboot takes the tmpfs and leaves marker and directory.
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        let wrapper = "pods/u1/plugins/kubernetes.io~empty-dir/wrapped_sec/ready";
+        assert!(root.path().join(wrapper).exists());
+        assert_eq!(show(&path), "");
+        let again = host.set_up(&secret("sec"), &payload, noon()).unwrap();
+        assert!(again.written.swapped);
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+        // And if the directory is gone as well.
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        fs::remove_dir(&path).unwrap();
+        host.set_up(&secret("sec"), &payload, noon()).unwrap();
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+        assert_eq!(mounts_below(root.path()).len(), 1);
+    });
+}
+
+#[test]
+fn secrets_of_a_run_without_mounts_do_not_stay_on_disk() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let path = host
+            .set_up(&secret("sec"), &files([("a", "1")]), noon())
+            .unwrap()
+            .path;
+        let host = VolumeHost::open(root.path()).unwrap();
+        host.set_up(&secret("sec"), &files([("a", "1")]), noon())
+            .unwrap();
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        assert_eq!(show(&path), "");
+    });
+}
+
+#[test]
+fn a_full_disk_keeps_the_old_set_and_heals() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        let volume = PodVolume {
+            size_limit: Some(64 * 1024),
+            ..secret("sec")
+        };
+        let path = host
+            .set_up(&volume, &files([("a", "1")]), noon())
+            .unwrap()
+            .path;
+        let before = show(&path);
+        let big: &str = "x".repeat(200 * 1024).leak();
+        let error = host
+            .set_up(&volume, &files([("a", big)]), noon())
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("cannot write file /"), "{text}");
+        assert!(text.ends_with("/a"), "{text}");
+        assert_eq!(show(&path), before);
+        // A crash left so much behind that nothing more fits; the next pass makes room first.
+        let orphan = path.join("..2026_01_01_00_00_00.42");
+        fs::create_dir(&orphan).unwrap();
+        fs::write(orphan.join("a"), &big[..48 * 1024]).unwrap();
+        host.set_up(&volume, &files([("a", &big[..40 * 1024])]), noon())
+            .unwrap();
+        assert_eq!(fs::read(path.join("a")).unwrap().len(), 40 * 1024);
+    });
+}
+
+#[test]
+fn a_read_only_file_system_keeps_the_old_set() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        let path = host
+            .set_up(&secret("sec"), &files([("a", "1")]), noon())
+            .unwrap()
+            .path;
+        let read_only = rustix::mount::MountFlags::RDONLY;
+        rustix::mount::mount_remount(&path, read_only, c"").unwrap();
+        let error = host
+            .set_up(&secret("sec"), &files([("a", "2")]), noon())
+            .unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot create directory"),
+            "{error}"
+        );
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+        // Unchanged, there is nothing to do, and so nothing to fail.
+        host.set_up(&secret("sec"), &files([("a", "1")]), noon())
+            .unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_removed_from_what_others_have_mounted_inside() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let elsewhere = TempDir::new().unwrap();
+        fs::write(elsewhere.path().join("precious"), "1").unwrap();
+        let host = VolumeHost::open(root.path()).unwrap();
+        let mount_points = ["sub".to_owned()];
+        let volume = PodVolume {
+            mount_points: &mount_points,
+            ..config("cfg")
+        };
+        let path = host
+            .set_up(&volume, &files([("a", "1")]), noon())
+            .unwrap()
+            .path;
+        rustix::mount::mount_bind(elsewhere.path(), path.join("sub")).unwrap();
+        host.tear_down("u1", VolumeKind::ConfigMap, "cfg")
+            .unwrap_err();
+        assert!(elsewhere.path().join("precious").exists());
+    });
+}

@@ -1,0 +1,180 @@
+//! `by-name/<namespace>/<pod>`: links to the directories of pods, for people and for those who know no UIDs.
+
+use std::os::fd::AsFd;
+
+use rustix::{fs::FileType, io::Errno};
+
+use super::{
+    DiskError, VolumeHost,
+    directory::Directory,
+    error::Step,
+    layout::{self, element},
+    sys,
+};
+
+/// Mode of the directories: what the links lead to is protected by itself.
+const MODE: u32 = 0o755;
+/// A link that is about to replace another one. No pod is called so.
+const LINK_TMP: &str = "..link_tmp";
+
+impl VolumeHost {
+    /// Makes `by-name/<namespace>/<pod>` lead to the directory of the pod, in one step; returns whether it did not.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed.
+    pub fn link_pod(&self, namespace: &str, pod: &str, uid: &str) -> Result<bool, DiskError> {
+        let target = target(element(uid)?);
+        let (namespace, pod) = (element(namespace)?, element(pod)?);
+        let directory = self
+            .root()
+            .ensure(layout::BY_NAME, MODE)?
+            .ensure(namespace, MODE)?;
+        let failed = directory.failed(Step::Link, pod);
+        match sys::read_link(directory.as_fd(), pod) {
+            Ok(found) if found.to_bytes() == target.as_bytes() => return Ok(false),
+            // Leads elsewhere, or is no link.
+            Ok(_) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        directory.remove(LINK_TMP)?;
+        sys::link(&*target, directory.as_fd(), LINK_TMP).map_err(&failed)?;
+        sys::rename(directory.as_fd(), LINK_TMP, pod).map_err(&failed)?;
+        Ok(true)
+    }
+
+    /// Removes the links that lead to no pod, and what a crash left beside them.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed.
+    pub fn prune_names(&self) -> Result<(), DiskError> {
+        self.remove_names(|link| match link {
+            Some(uid) => Ok(self.pod(uid)?.is_none()),
+            None => Ok(true),
+        })
+    }
+
+    /// Removes the links that lead to a pod.
+    pub(super) fn unlink_pod(&self, uid: &str) -> Result<(), DiskError> {
+        self.remove_names(|link| Ok(link == Some(uid)))
+    }
+
+    /// Removes the links to pods for which `goes` holds, and the namespaces that are empty then. `None` stands for other links.
+    fn remove_names(
+        &self,
+        goes: impl Fn(Option<&str>) -> Result<bool, DiskError>,
+    ) -> Result<(), DiskError> {
+        let Some(by_name) = self.root().child(layout::BY_NAME)? else {
+            return Ok(());
+        };
+        for namespace in by_name.directories()? {
+            let Some(directory) = by_name.child(&namespace)? else {
+                continue;
+            };
+            let entries = directory.entries()?.into_iter();
+            for (name, _) in entries.filter(|&(_, kind)| kind == FileType::Symlink) {
+                if goes(uid(&directory, &name)?.as_deref())? {
+                    directory.remove(&name)?;
+                }
+            }
+            by_name.remove_if_empty(&namespace)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the link of a pod leads.
+fn target(uid: &str) -> String {
+    format!("../../{}/{uid}", layout::PODS)
+}
+
+/// The pod that the link `name` leads to, if it has the form of [`target`] and is not about to be renamed.
+fn uid(directory: &Directory, name: &str) -> Result<Option<String>, DiskError> {
+    let found = sys::read_link(directory.as_fd(), name)
+        .map_err(directory.failed(Step::ListDirectory, name))?;
+    let uid = found
+        .to_str()
+        .ok()
+        .and_then(|link| link.strip_prefix(&target("")));
+    Ok(uid
+        .filter(|uid| name != LINK_TMP && element(uid).is_ok())
+        .map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use expect_test::expect;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::disk::testing::show;
+
+    #[test]
+    fn a_pod_is_found_by_its_name_and_the_link_goes_with_it() {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        for uid in ["u1", "u2"] {
+            host.ensure_pod(uid).unwrap();
+        }
+        assert!(host.link_pod("prod", "web", "u1").unwrap());
+        assert!(!host.link_pod("prod", "web", "u1").unwrap());
+        assert!(host.link_pod("test", "web", "u2").unwrap());
+        // The pod was replaced by one of the same name.
+        assert!(host.link_pod("prod", "web", "u2").unwrap());
+        expect![[r"
+            by-name/ 0755
+            by-name/prod/ 0755
+            by-name/prod/web -> ../../pods/u2
+            by-name/test/ 0755
+            by-name/test/web -> ../../pods/u2
+            pods/ 0750
+            pods/u1/ 0750
+            pods/u2/ 0750
+        "]]
+        .assert_eq(&show(root.path()));
+        host.remove_pod("u1").unwrap();
+        host.remove_pod("u2").unwrap();
+        expect![[r"
+            by-name/ 0755
+            pods/ 0750
+        "]]
+        .assert_eq(&show(root.path()));
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_pruned() {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        host.ensure_pod("u1").unwrap();
+        host.link_pod("prod", "web", "u1").unwrap();
+        let prod = root.path().join("by-name/prod");
+        symlink("../../pods/gone", prod.join("db")).unwrap();
+        symlink("/etc", prod.join("hostile")).unwrap();
+        symlink("../../pods/u1", prod.join(LINK_TMP)).unwrap();
+        fs::create_dir(root.path().join("by-name/empty")).unwrap();
+        host.prune_names().unwrap();
+        expect![[r"
+            by-name/ 0755
+            by-name/prod/ 0755
+            by-name/prod/web -> ../../pods/u1
+            pods/ 0750
+            pods/u1/ 0750
+        "]]
+        .assert_eq(&show(root.path()));
+    }
+
+    #[test]
+    fn hostile_names_are_refused() {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        for name in ["", ".", "..", "../x", "a/b", "a\0b"] {
+            assert!(host.link_pod(name, "web", "u1").is_err(), "{name:?}");
+            assert!(host.link_pod("prod", name, "u1").is_err(), "{name:?}");
+            assert!(host.link_pod("prod", "web", name).is_err(), "{name:?}");
+        }
+        expect![""].assert_eq(&show(root.path()));
+    }
+}

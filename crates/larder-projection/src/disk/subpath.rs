@@ -1,0 +1,281 @@
+//! `subPath`: one file or directory of a volume, mounted by itself.
+//!
+//! Rules: kubelet 1.36, `pkg/volume/util/subpath/subpath_linux.go`. All links are resolved once, beneath the volume, and what they
+//! lead to is bind-mounted on `volume-subpaths/<volume>/<container>/<index>`. A later set of the volume therefore does not show
+//! through: the content is that of the last call of [`VolumeHost::prepare_subpath`], which belongs before a start of the container.
+//!
+//! Invariant: nothing outside the volume is reached, whatever links are in it: paths are resolved by `openat2` with
+//! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6).
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+};
+
+use rustix::{
+    fs::{self, FileType, Mode, OFlags, ResolveFlags},
+    io::{Errno, Result},
+    mount::{self, MoveMountFlags, OpenTreeFlags},
+};
+
+use super::{
+    DiskError, VolumeHost,
+    directory::Directory,
+    error::Step,
+    layout::{self, VolumeKind, element},
+    sys, tmpfs,
+};
+
+/// Links on the way of one path, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// A `volumeMounts` entry with a `subPath`.
+#[derive(Clone, Copy, Debug)]
+pub struct SubPath<'a> {
+    /// UID of the pod, as its directory is named.
+    pub pod_uid: &'a str,
+    /// Type of the volume.
+    pub kind: VolumeKind,
+    /// Name of the volume in the pod.
+    pub volume: &'a str,
+    /// Name of the container.
+    pub container: &'a str,
+    /// Position of the entry in `volumeMounts` of the container, from 0.
+    pub index: usize,
+    /// The path, with variables of a `subPathExpr` already expanded.
+    pub path: &'a str,
+}
+
+impl VolumeHost {
+    /// Bind-mounts what a `subPath` leads to, and returns where: the source of the container's mount.
+    ///
+    /// 1. Resolve the path. What does not exist is created as a directory with the mode of the volume's root, as by the kubelet; if
+    ///    it is the name of a key, that directory hides the key from then on.
+    /// 2. If that very file or directory is mounted already, there is nothing to do; if another one is, it is unmounted.
+    /// 3. Bind-mount it.
+    ///
+    /// # Errors
+    ///
+    /// The path is absolute, or leads out of the volume; or the first step that failed. Needs the permission to mount.
+    pub fn prepare_subpath(&self, mount: &SubPath<'_>) -> std::result::Result<PathBuf, DiskError> {
+        check(mount.path)?;
+        let (volume, container) = (element(mount.volume)?, element(mount.container)?);
+        let pod = self.ensure_pod(mount.pod_uid)?;
+        // Step 1
+        let root = match pod.grandchild([layout::VOLUMES, mount.kind.directory()])? {
+            Some(plugin) => plugin.child(volume)?,
+            None => None,
+        };
+        let root = root.ok_or_else(|| {
+            let path = self.volume_path(mount.pod_uid, mount.kind, volume);
+            DiskError::new(Step::OpenVolume, &path, Errno::NOENT)
+        })?;
+        let failed = root.failed(Step::ResolveSubPath, mount.path);
+        let source = match resolve(root.as_fd(), mount.path) {
+            Err(Errno::NOENT) => {
+                let mode = sys::stat(&root).map_err(&failed)?.st_mode & 0o7777;
+                make_directories(&root, mount.path, mode)?;
+                resolve(root.as_fd(), mount.path)
+            }
+            resolved => resolved,
+        }
+        .map_err(&failed)?;
+        let targets = pod
+            .ensure(layout::SUBPATHS, layout::PRIVATE)?
+            .ensure(volume, layout::PRIVATE)?
+            .ensure(container, layout::PRIVATE)?;
+        let name = mount.index.to_string();
+        bind(&source, &targets, &name).map_err(targets.failed(Step::BindSubPath, &name))?;
+        Ok(targets.path().join(name))
+    }
+}
+
+/// Checks a `subPath` as far as its text goes.
+fn check(path: &str) -> std::result::Result<(), DiskError> {
+    if path.starts_with('/') {
+        return Err(DiskError::AbsoluteSubPath(path.to_owned()));
+    }
+    if path.split('/').any(|element| element == "..") {
+        return Err(DiskError::ParentSubPath(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Steps 2 and 3: makes `name` of `targets` a mount of `source`.
+fn bind(source: &OwnedFd, targets: &Directory, name: &str) -> Result<()> {
+    let wanted = sys::stat(source)?;
+    let is_directory = FileType::from_raw_mode(wanted.st_mode).is_dir();
+    match sys::stat_entry(targets.as_fd(), name) {
+        // Never the same unless mounted: the source lies in the volume.
+        Ok(found) if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino) => {
+            return Ok(());
+        }
+        Ok(_) => {
+            tmpfs::unmount(targets.as_fd(), name)?;
+            remove_target(targets.as_fd(), name)?;
+        }
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    if is_directory {
+        sys::make_dir(targets.as_fd(), name, layout::PRIVATE)?;
+    } else {
+        sys::create_file(targets.as_fd(), name, 0o640)?;
+    }
+    let mounted = mount_at(source, targets.as_fd(), name);
+    if mounted.is_err() {
+        // What failed is the error.
+        let _ = remove_target(targets.as_fd(), name);
+    }
+    mounted
+}
+
+fn mount_at(source: &OwnedFd, dir: BorrowedFd<'_>, name: &str) -> Result<()> {
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = mount::open_tree(source, c"", clone)?;
+    mount::move_mount(
+        &tree,
+        c"",
+        dir,
+        name,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+}
+
+/// Removes the file or empty directory that something was mounted on.
+fn remove_target(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
+    match sys::remove_file(dir, name) {
+        Err(Errno::ISDIR) => sys::remove_dir(dir, name),
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Unmounts and removes all targets of a volume, and the directories that are empty then.
+pub(super) fn remove(pod: &Directory, volume: &str) -> std::result::Result<(), DiskError> {
+    let Some(volumes) = pod.child(layout::SUBPATHS)? else {
+        return Ok(());
+    };
+    if let Some(containers) = volumes.child(volume)? {
+        for container in containers.directories()? {
+            if let Some(targets) = containers.child(&container)? {
+                for (target, _) in targets.entries()? {
+                    tmpfs::unmount(targets.as_fd(), &target)
+                        .map_err(targets.failed(Step::Unmount, &target))?;
+                    remove_target(targets.as_fd(), &target)
+                        .map_err(targets.failed(Step::Remove, &target))?;
+                }
+            }
+            containers.remove_if_empty(&container)?;
+        }
+        volumes.remove_if_empty(volume)?;
+    }
+    pod.remove_if_empty(layout::SUBPATHS)?;
+    Ok(())
+}
+
+/// Creates the directories of `path` that are missing, each with exactly `mode`. Links that stay inside `base` are followed.
+///
+/// # Errors
+///
+/// A link that leads out of `base` or nowhere, a loop of links, or something in the way that is no directory.
+pub(super) fn make_directories(
+    base: &Directory,
+    path: &str,
+    mode: u32,
+) -> std::result::Result<(), DiskError> {
+    let failed = base.failed(Step::CreateDirectory, path);
+    let elements = path.split('/').filter(|name| !matches!(*name, "" | "."));
+    let mut reached = sys::open_dir(base.as_fd(), c".").map_err(&failed)?;
+    let mut so_far = String::new();
+    for name in elements {
+        so_far.push_str(name);
+        let next = match resolve(base.as_fd(), &so_far) {
+            Err(Errno::NOENT) => make_directory(&reached, name, mode),
+            Ok(found) if !is_directory(&found).map_err(&failed)? => Err(Errno::NOTDIR),
+            found => found,
+        };
+        reached = next.map_err(&failed)?;
+        so_far.push('/');
+    }
+    Ok(())
+}
+
+fn make_directory(parent: &OwnedFd, name: &str, mode: u32) -> Result<OwnedFd> {
+    if name == ".." {
+        return Err(Errno::XDEV);
+    }
+    sys::make_dir(parent.as_fd(), name, 0o700)?;
+    let created = sys::open_dir(parent.as_fd(), name)?;
+    sys::set_mode(&created, mode)?;
+    Ok(created)
+}
+
+fn is_directory(file: &OwnedFd) -> Result<bool> {
+    Ok(FileType::from_raw_mode(sys::stat(file)?.st_mode).is_dir())
+}
+
+/// What `path` leads to beneath `base`, links followed; a handle that cannot be read or written.
+fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    match fs::openat2(base, path, flags, Mode::empty(), resolve) {
+        // Linux before 5.6, or a filter that does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => resolve_by_elements(base, path),
+        resolved => resolved,
+    }
+}
+
+/// What [`resolve`] does, one element at a time.
+fn resolve_by_elements(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |dir: BorrowedFd<'_>, name: &[u8]| fs::openat(dir, name, flags, Mode::empty());
+    // From `base` down to what was reached; `..` goes back up.
+    let mut reached = vec![open(base, b".")?];
+    let mut pending: VecDeque<Vec<u8>> = elements(path.as_bytes());
+    let mut links = 0;
+    while let Some(name) = pending.pop_front() {
+        let last = reached.last().ok_or(Errno::XDEV)?;
+        match &*name {
+            b"" | b"." => {
+                if !is_directory(last)? {
+                    return Err(Errno::NOTDIR);
+                }
+            }
+            b".." => {
+                reached.pop();
+            }
+            name => {
+                let found = open(last.as_fd(), name)?;
+                if !FileType::from_raw_mode(sys::stat(&found)?.st_mode).is_symlink() {
+                    reached.push(found);
+                    continue;
+                }
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP);
+                }
+                let target = sys::read_link(last.as_fd(), name)?;
+                if target.to_bytes().starts_with(b"/") {
+                    return Err(Errno::XDEV);
+                }
+                for element in elements(target.to_bytes()).into_iter().rev() {
+                    pending.push_front(element);
+                }
+            }
+        }
+    }
+    reached.pop().ok_or(Errno::XDEV)
+}
+
+fn elements(path: &[u8]) -> VecDeque<Vec<u8>> {
+    path.split(|&byte| byte == b'/')
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;
