@@ -1,0 +1,96 @@
+//! Filling the server from inside the process: manifests, and what tests set up.
+
+use larder_objects::ObjectKey;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    ApiError, ApiServer, Kind,
+    rest::params::{DeleteOptions, WriteParams},
+    store::Object,
+    write::{Part, text},
+};
+
+/// What applying an object led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// There was none of that name.
+    Created,
+    /// It differed and was replaced.
+    Changed,
+    /// It was the same already: no new version, no event.
+    Unchanged,
+}
+
+impl ApiServer {
+    /// Creates `object`, or replaces the one of that name, which keeps its identity. `object` is of one of the kinds of [`Kind`], as a
+    /// typed object or as JSON. It passes the same rules as over HTTP, but may state a status. A namespace that does not exist is
+    /// created; an object that names none goes to `default`.
+    ///
+    /// # Errors
+    ///
+    /// The object is not of a known kind, or breaks a rule.
+    pub fn apply(&self, object: &impl Serialize) -> Result<Applied, ApiError> {
+        let mut value = serde_json::to_value(object)
+            .map_err(|_| ApiError::bad_request("the object has no JSON form"))?;
+        let (api_version, name) = (text(&value, "/apiVersion"), text(&value, "/kind"));
+        let kind = Kind::of_manifest(api_version, name).ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "no kind \"{name}\" is known in version \"{api_version}\""
+            ))
+        })?;
+        let namespace =
+            kind.resource()
+                .namespaced
+                .then(|| match text(&value, "/metadata/namespace") {
+                    "" => "default".to_owned(),
+                    namespace => namespace.to_owned(),
+                });
+        if let Some(namespace) = &namespace {
+            self.writer().ensure_namespace(namespace)?;
+        }
+        // Whatever version and identity the manifest was written with, it means the object of that name.
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+            metadata.remove("uid");
+        }
+        let params = WriteParams::default();
+        let key = ObjectKey::new(
+            namespace.clone().unwrap_or_default(),
+            text(&value, "/metadata/name"),
+        );
+        let Some(before) = self.store().get(kind, &key) else {
+            let namespace = namespace.as_deref();
+            self.writer()
+                .create(kind, namespace, value, Part::Whole, params)?;
+            return Ok(Applied::Created);
+        };
+        let make = |_: &Value| Ok(value.clone());
+        let after = self
+            .writer()
+            .update(kind, &key, Part::Whole, params, make)?;
+        Ok(if after.object.version == before.version {
+            Applied::Unchanged
+        } else {
+            Applied::Changed
+        })
+    }
+
+    /// Deletes an object at once, without grace. `namespace` is empty for kinds of cluster scope.
+    ///
+    /// # Errors
+    ///
+    /// 404: there is none.
+    pub fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<(), ApiError> {
+        let options = DeleteOptions::immediate();
+        self.writer()
+            .delete(kind, &ObjectKey::new(namespace, name), &options)?;
+        Ok(())
+    }
+
+    /// An object as the server holds it. `namespace` is empty for kinds of cluster scope.
+    pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value> {
+        let object = self.store().get(kind, &ObjectKey::new(namespace, name))?;
+        Some(Object::value(&object))
+    }
+}

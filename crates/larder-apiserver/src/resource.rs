@@ -1,0 +1,321 @@
+//! The kinds that the server knows: names, scope, selectable fields, and how a body is read as one of them.
+//!
+//! Invariant: what passes [`Resource::canonical`] is an object of its kind with known fields only, so that whatever is stored
+//! decodes at every client.
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use k8s_openapi::api::core::v1 as core;
+
+/// A kind of the API that the server stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `Namespace`.
+    Namespace,
+    /// `Node`.
+    Node,
+    /// `Pod`.
+    Pod,
+    /// `ConfigMap`.
+    ConfigMap,
+    /// `Secret`.
+    Secret,
+    /// `Service`.
+    Service,
+    /// `ServiceAccount`.
+    ServiceAccount,
+    /// `Event` of `v1`.
+    Event,
+}
+
+/// What the server knows of a kind.
+#[derive(Debug)]
+pub(crate) struct Resource {
+    pub(crate) kind: Kind,
+    /// As it stands in a manifest.
+    pub(crate) name: &'static str,
+    /// As it stands in a request path.
+    pub(crate) plural: &'static str,
+    pub(crate) singular: &'static str,
+    pub(crate) short_names: &'static [&'static str],
+    /// API group; empty for the core group.
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) namespaced: bool,
+    /// Whether there is a `status` that only the subresource of that name writes.
+    pub(crate) has_status: bool,
+    /// Fields that a field selector may name, besides `metadata.name` and `metadata.namespace`.
+    pub(crate) fields: &'static [SelectableField],
+    canonical: fn(Value) -> Result<Value, serde_json::Error>,
+}
+
+/// A field that selectors may name.
+#[derive(Debug)]
+pub(crate) struct SelectableField {
+    /// As a selector names it.
+    pub(crate) label: &'static str,
+    /// Where it stands, as a JSON pointer.
+    pub(crate) pointer: &'static str,
+    /// What a selector compares with when the object does not have the field.
+    pub(crate) absent: &'static str,
+}
+
+const fn field(label: &'static str, pointer: &'static str) -> SelectableField {
+    SelectableField {
+        label,
+        pointer,
+        absent: "",
+    }
+}
+
+const fn flag(label: &'static str, pointer: &'static str) -> SelectableField {
+    SelectableField {
+        label,
+        pointer,
+        absent: "false",
+    }
+}
+
+fn canonical<K: DeserializeOwned + Serialize>(value: Value) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(serde_json::from_value::<K>(value)?)
+}
+
+/// All kinds, in the order of [`Kind`].
+static RESOURCES: [Resource; Kind::ALL.len()] = [
+    Resource {
+        kind: Kind::Namespace,
+        name: "Namespace",
+        plural: "namespaces",
+        singular: "namespace",
+        short_names: &["ns"],
+        group: "",
+        version: "v1",
+        namespaced: false,
+        has_status: true,
+        fields: &[field("status.phase", "/status/phase")],
+        canonical: canonical::<core::Namespace>,
+    },
+    Resource {
+        kind: Kind::Node,
+        name: "Node",
+        plural: "nodes",
+        singular: "node",
+        short_names: &["no"],
+        group: "",
+        version: "v1",
+        namespaced: false,
+        has_status: true,
+        fields: &[flag("spec.unschedulable", "/spec/unschedulable")],
+        canonical: canonical::<core::Node>,
+    },
+    Resource {
+        kind: Kind::Pod,
+        name: "Pod",
+        plural: "pods",
+        singular: "pod",
+        short_names: &["po"],
+        group: "",
+        version: "v1",
+        namespaced: true,
+        has_status: true,
+        fields: &[
+            field("spec.nodeName", "/spec/nodeName"),
+            field("spec.restartPolicy", "/spec/restartPolicy"),
+            field("spec.schedulerName", "/spec/schedulerName"),
+            field("spec.serviceAccountName", "/spec/serviceAccountName"),
+            flag("spec.hostNetwork", "/spec/hostNetwork"),
+            field("status.phase", "/status/phase"),
+            field("status.podIP", "/status/podIP"),
+            field("status.nominatedNodeName", "/status/nominatedNodeName"),
+        ],
+        canonical: canonical::<core::Pod>,
+    },
+    Resource {
+        kind: Kind::ConfigMap,
+        name: "ConfigMap",
+        plural: "configmaps",
+        singular: "configmap",
+        short_names: &["cm"],
+        group: "",
+        version: "v1",
+        namespaced: true,
+        has_status: false,
+        fields: &[],
+        canonical: canonical::<core::ConfigMap>,
+    },
+    Resource {
+        kind: Kind::Secret,
+        name: "Secret",
+        plural: "secrets",
+        singular: "secret",
+        short_names: &[],
+        group: "",
+        version: "v1",
+        namespaced: true,
+        has_status: false,
+        fields: &[field("type", "/type")],
+        canonical: canonical::<core::Secret>,
+    },
+    Resource {
+        kind: Kind::Service,
+        name: "Service",
+        plural: "services",
+        singular: "service",
+        short_names: &["svc"],
+        group: "",
+        version: "v1",
+        namespaced: true,
+        has_status: true,
+        fields: &[
+            field("spec.clusterIP", "/spec/clusterIP"),
+            field("spec.type", "/spec/type"),
+        ],
+        canonical: canonical::<core::Service>,
+    },
+    Resource {
+        kind: Kind::ServiceAccount,
+        name: "ServiceAccount",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        short_names: &["sa"],
+        group: "",
+        version: "v1",
+        namespaced: true,
+        has_status: false,
+        fields: &[],
+        canonical: canonical::<core::ServiceAccount>,
+    },
+    Resource {
+        kind: Kind::Event,
+        name: "Event",
+        plural: "events",
+        singular: "event",
+        short_names: &["ev"],
+        group: "",
+        version: "v1",
+        namespaced: true,
+        has_status: false,
+        fields: &[
+            field("involvedObject.kind", "/involvedObject/kind"),
+            field("involvedObject.namespace", "/involvedObject/namespace"),
+            field("involvedObject.name", "/involvedObject/name"),
+            field("involvedObject.uid", "/involvedObject/uid"),
+            field("involvedObject.apiVersion", "/involvedObject/apiVersion"),
+            field(
+                "involvedObject.resourceVersion",
+                "/involvedObject/resourceVersion",
+            ),
+            field("involvedObject.fieldPath", "/involvedObject/fieldPath"),
+            field("reason", "/reason"),
+            field("reportingComponent", "/reportingComponent"),
+            field("source", "/source/component"),
+            field("type", "/type"),
+        ],
+        canonical: canonical::<core::Event>,
+    },
+];
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 8] = [
+        Self::Namespace,
+        Self::Node,
+        Self::Pod,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::Service,
+        Self::ServiceAccount,
+        Self::Event,
+    ];
+
+    pub(crate) fn resource(self) -> &'static Resource {
+        &RESOURCES[self as usize]
+    }
+
+    /// The kind that a request path calls `plural` in `group` and `version`.
+    pub(crate) fn of_path(group: &str, version: &str, plural: &str) -> Option<Self> {
+        let fits = |resource: &&Resource| {
+            resource.group == group && resource.version == version && resource.plural == plural
+        };
+        RESOURCES.iter().find(fits).map(|resource| resource.kind)
+    }
+
+    /// The kind that a manifest calls by `api_version` and `kind`.
+    pub fn of_manifest(api_version: &str, kind: &str) -> Option<Self> {
+        let fits =
+            |resource: &&Resource| resource.api_version() == api_version && resource.name == kind;
+        RESOURCES.iter().find(fits).map(|resource| resource.kind)
+    }
+}
+
+impl Resource {
+    /// `v1`, `group/v1`.
+    pub(crate) fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// The name that error texts use: `pods`, `widgets.example.com`.
+    pub(crate) fn qualified(&self) -> String {
+        match self.group {
+            "" => self.plural.to_owned(),
+            group => format!("{}.{group}", self.plural),
+        }
+    }
+
+    /// What a selector on `field` compares with when the object does not have the field.
+    pub(crate) fn absent(&self, field: &str) -> &'static str {
+        let found = self.fields.iter().find(|known| known.label == field);
+        found.map_or("", |known| known.absent)
+    }
+
+    /// Reads `value` as an object of this kind and returns it with known fields only.
+    ///
+    /// # Errors
+    ///
+    /// A field has the wrong type. For a Secret the text names no value.
+    pub(crate) fn canonical(&self, value: Value) -> Result<Value, String> {
+        (self.canonical)(value).map_err(|error| match self.kind {
+            Kind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enum() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.resource().kind, kind);
+            let resource = kind.resource();
+            assert_eq!(Kind::of_path("", "v1", resource.plural), Some(kind));
+            assert_eq!(Kind::of_manifest("v1", resource.name), Some(kind));
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_dropped_and_wrong_types_refused() {
+        let map = Kind::ConfigMap.resource();
+        let value = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {"a": "1"}, "dta": 1});
+        let value = map.canonical(value).unwrap();
+        assert_eq!(value["data"]["a"], "1");
+        assert!(value.get("dta").is_none());
+        assert!(
+            map.canonical(serde_json::json!({"data": {"a": 1}}))
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn a_bad_secret_is_refused_without_its_value() {
+        let value = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {"a": "hunter2!"}});
+        let text = Kind::Secret.resource().canonical(value).unwrap_err();
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The HTTP face: from a request to what the store and the writer do, and back.
+
+mod body;
+mod format;
+pub(crate) mod params;
+mod read;
+mod request;
+mod watch;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Value, json};
+
+pub use body::{Body, Cut};
+pub use request::Verb;
+
+use crate::{
+    ApiError, ApiServer,
+    resource::Kind,
+    store::Object,
+    write::{Deleted, Part, Written},
+};
+use format::Format;
+use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
+use request::{Route, Target};
+use watch::WatchStream;
+
+/// Longest body that is read, in bytes; as kube-apiserver's limit for JSON.
+const MAX_BODY_BYTES: usize = 3 << 20;
+
+/// Any error of a request's body.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl ApiServer {
+    /// Answers one request.
+    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body + Send,
+        B::Data: Send,
+        B::Error: Into<BoxError>,
+    {
+        let (parts, body) = request.into_parts();
+        match self.try_answer(&parts, body).await {
+            Ok(response) => response,
+            Err(error) => refusal(&error),
+        }
+    }
+
+    async fn try_answer<B>(&self, parts: &Parts, body: B) -> Result<Response<Body>, ApiError>
+    where
+        B: http_body::Body + Send,
+        B::Data: Send,
+        B::Error: Into<BoxError>,
+    {
+        let query = Query::parse(parts.uri.query().unwrap_or(""));
+        match Route::of(parts.uri.path())? {
+            Route::Objects(target) => {
+                let verb = target.verb(&parts.method, &query)?;
+                let body = read_body(body).await?;
+                self.serve(verb, &target, &query, &parts.headers, &body)
+            }
+            Route::Other(_) => Err(ApiError::no_such_path()),
+        }
+    }
+
+    fn serve(
+        &self,
+        verb: Verb,
+        target: &Target,
+        query: &Query<'_>,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Response<Body>, ApiError> {
+        let format = Format::accepted(headers)?;
+        let part = part(verb, target)?;
+        match (verb, &target.name) {
+            (Verb::Watch, _) => {
+                let params = WatchParams::parse(query, target)?;
+                let stream = WatchStream::open(
+                    self.store(),
+                    target.kind,
+                    params,
+                    format,
+                    self.options().bookmark_interval,
+                )?;
+                Ok(json_response(StatusCode::OK, Body::watch(stream)))
+            }
+            (Verb::List, _) => {
+                let params = ListParams::parse(query, target)?;
+                let page = read::page(self.store(), target.kind, &params)?;
+                Ok(ok(read::list_json(target.kind, &page, &params)))
+            }
+            (Verb::Get, Some(name)) => {
+                let current = self.store().version();
+                if let Some(asked) = params::version(query)?.filter(|asked| *asked > current) {
+                    return Err(ApiError::version_too_large(asked, current));
+                }
+                let key = read::key(target.namespace.as_ref(), name);
+                let object = self.store().get(target.kind, &key);
+                let object =
+                    object.ok_or_else(|| ApiError::not_found(target.kind.resource(), name))?;
+                Ok(ok(object.json()))
+            }
+            (Verb::Create, None) => self.serve_create(target, query, headers, body),
+            (Verb::Update, Some(name)) => {
+                let params = WriteParams::parse(query)?;
+                let body = json_body(headers, body)?;
+                let key = read::key(target.namespace.as_ref(), name);
+                let make = |_: &Value| Ok(body.clone());
+                let written = self
+                    .writer()
+                    .update(target.kind, &key, part, params, make)?;
+                Ok(written_response(StatusCode::OK, &written))
+            }
+            (Verb::Delete, Some(name)) => {
+                let options = DeleteOptions::parse(query, body)?;
+                let key = read::key(target.namespace.as_ref(), name);
+                let deleted = self.writer().delete(target.kind, &key, &options)?;
+                Ok(ok(deleted_json(target.kind, &deleted)))
+            }
+            (Verb::DeleteCollection, None) => self.serve_delete_collection(target, query, body),
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    fn serve_create(
+        &self,
+        target: &Target,
+        query: &Query<'_>,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Response<Body>, ApiError> {
+        let resource = target.kind.resource();
+        if resource.namespaced && target.namespace.is_none() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let params = WriteParams::parse(query)?;
+        let body = json_body(headers, body)?;
+        let namespace = target.namespace.as_deref();
+        let written = self
+            .writer()
+            .create(target.kind, namespace, body, Part::Main, params)?;
+        Ok(written_response(StatusCode::CREATED, &written))
+    }
+
+    fn serve_delete_collection(
+        &self,
+        target: &Target,
+        query: &Query<'_>,
+        body: &Bytes,
+    ) -> Result<Response<Body>, ApiError> {
+        if target.kind.resource().namespaced && target.namespace.is_none() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let options = DeleteOptions::parse(query, body)?;
+        let params = ListParams::parse(query, target)?;
+        let page = read::page(self.store(), target.kind, &params)?;
+        for object in &page.objects {
+            // What somebody else deleted first is as gone as it should be.
+            if let Err(error) = self.writer().delete(target.kind, &object.key, &options)
+                && error.code() != StatusCode::NOT_FOUND
+            {
+                return Err(error);
+            }
+        }
+        Ok(ok(read::list_json(target.kind, &page, &params)))
+    }
+}
+
+/// The part of the object that a request is about.
+fn part(verb: Verb, target: &Target) -> Result<Part, ApiError> {
+    match target.subresource.as_deref() {
+        None => Ok(Part::Main),
+        Some("status") if target.kind.resource().has_status => match verb {
+            Verb::Get | Verb::Update | Verb::Patch => Ok(Part::Status),
+            _ => Err(ApiError::method_not_allowed()),
+        },
+        Some(_) => Err(ApiError::no_such_path()),
+    }
+}
+
+async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(MAX_BODY_BYTES)),
+        Err(error) => Err(ApiError::bad_request(format!(
+            "cannot read the body: {error}"
+        ))),
+    }
+}
+
+/// The body, which must be JSON.
+fn json_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
+    const JSON: &str = "application/json";
+    match media_type(headers) {
+        None | Some(JSON) => {}
+        Some(_) => return Err(ApiError::unsupported_media_type(JSON)),
+    }
+    // The error tells the place only: its text may quote a Secret.
+    serde_json::from_slice(body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        ApiError::bad_request(format!(
+            "the body is not JSON: line {line}, column {column}"
+        ))
+    })
+}
+
+/// `Content-Type` without its parameters.
+fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    Some(value.split(';').next().unwrap_or(value).trim())
+}
+
+/// What a deletion answers: the object where it stays, or where clients want to see how it ended; else plain success.
+fn deleted_json(kind: Kind, deleted: &Deleted) -> Bytes {
+    let shows_object = matches!(kind, Kind::Pod | Kind::Service | Kind::ServiceAccount);
+    match deleted {
+        Deleted::Marked(object) => object.json(),
+        Deleted::Gone(object) if shows_object => object.json(),
+        Deleted::Gone(object) => success(object).to_string().into(),
+    }
+}
+
+fn success(object: &Object) -> Value {
+    let resource = object.kind.resource();
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {
+            "name": object.key.name,
+            "group": resource.group,
+            "kind": resource.plural,
+            "uid": object.uid,
+        },
+    })
+}
+
+fn ok(json: Bytes) -> Response<Body> {
+    json_response(StatusCode::OK, json.into())
+}
+
+fn json_response(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    response
+}
+
+fn written_response(status: StatusCode, written: &Written) -> Response<Body> {
+    let mut response = json_response(status, written.object.json().into());
+    for warning in &written.warnings {
+        // RFC 9110 leaves 299 and `-` for a warning without code and agent.
+        let text = warning.replace('\\', r"\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
+fn refusal(error: &ApiError) -> Response<Body> {
+    let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
+    if error.retry_after() > 0 {
+        let value = HeaderValue::from(error.retry_after());
+        response.headers_mut().insert(header::RETRY_AFTER, value);
+    }
+    response
+}

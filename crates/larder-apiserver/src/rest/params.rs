@@ -1,0 +1,421 @@
+//! Parameters of requests: lists, watches, writes and deletions.
+//!
+//! Which combinations are refused, and how: kube-apiserver 1.36, `apimachinery/pkg/apis/meta/internalversion/validation`.
+
+use std::{borrow::Cow, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use larder_objects::ObjectKey;
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use super::request::Target;
+use crate::{
+    selector::{FieldSelector, Filter, LabelSelector},
+    status::{ApiError, Cause},
+};
+
+/// The query of a request.
+#[derive(Debug)]
+pub(crate) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    pub(crate) fn parse(query: &'a str) -> Self {
+        Self(form_urlencoded::parse(query.as_bytes()).collect())
+    }
+
+    /// The first value of `name`; `None` when absent or empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).next().filter(|value| !value.is_empty())
+    }
+
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| &**value)
+    }
+
+    /// Whether `name` is there and not `false` or `0`; as the API server reads booleans.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.optional_flag(name).unwrap_or(false)
+    }
+
+    fn optional_flag(&self, name: &str) -> Option<bool> {
+        let value = self.all(name).next()?;
+        Some(!(value.eq_ignore_ascii_case("false") || value == "0"))
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        self.get(name)
+            .map(|value| {
+                value.parse().map_err(|_| {
+                    ApiError::bad_request(format!("{name}: \"{value}\" is not a valid number"))
+                })
+            })
+            .transpose()
+    }
+}
+
+/// `resourceVersionMatch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VersionMatch {
+    Exact,
+    NotOlderThan,
+}
+
+/// Parameters that lists and watches share.
+#[derive(Debug)]
+struct Common {
+    filter: Filter,
+    version: Option<u64>,
+    version_match: Option<VersionMatch>,
+    send_initial_events: Option<bool>,
+    timeout: Option<Duration>,
+}
+
+impl Common {
+    fn parse(
+        query: &Query<'_>,
+        target: &Target,
+        causes: &mut Vec<Cause>,
+    ) -> Result<Self, ApiError> {
+        let resource = target.kind.resource();
+        let filter = Filter {
+            namespace: target.namespace.clone(),
+            fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or(""), resource)?,
+            labels: LabelSelector::parse(query.get("labelSelector").unwrap_or(""))?,
+        };
+        let version_match = match query.get("resourceVersionMatch") {
+            None => None,
+            Some("Exact") => Some(VersionMatch::Exact),
+            Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
+            Some(other) => {
+                causes.push(Cause {
+                    reason: "FieldValueNotSupported".to_owned(),
+                    message: format!(
+                        "Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\""
+                    ),
+                    field: "resourceVersionMatch".to_owned(),
+                });
+                None
+            }
+        };
+        Ok(Self {
+            filter,
+            version: version(query)?,
+            version_match,
+            send_initial_events: query.optional_flag("sendInitialEvents"),
+            timeout: query
+                .number("timeoutSeconds")?
+                .map(Duration::from_secs)
+                .filter(|timeout| !timeout.is_zero()),
+        })
+    }
+}
+
+/// `resourceVersion`: `None` when absent.
+pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, ApiError> {
+    query
+        .get("resourceVersion")
+        .map(|text| {
+            text.parse()
+                .map_err(|_| ApiError::bad_request(format!("Invalid resource version: \"{text}\"")))
+        })
+        .transpose()
+}
+
+/// Where a page of a list begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Continue {
+    /// The version of the first page; `None` for the present one, when the first page's is gone.
+    pub(crate) version: Option<u64>,
+    /// The last object of the page before.
+    pub(crate) after: ObjectKey,
+}
+
+/// The token's content. As in etcd-backed servers, version -1 stands for the present.
+#[derive(Serialize, Deserialize)]
+struct Token<'a> {
+    rv: i64,
+    namespace: Cow<'a, str>,
+    name: Cow<'a, str>,
+}
+
+impl Continue {
+    pub(crate) fn encode(&self) -> String {
+        let token = Token {
+            rv: self
+                .version
+                .map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX)),
+            namespace: Cow::Borrowed(&self.after.namespace),
+            name: Cow::Borrowed(&self.after.name),
+        };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).expect("strings and a number"))
+    }
+
+    fn decode(text: &str) -> Result<Self, ApiError> {
+        let refuse = || {
+            ApiError::bad_request(
+                "continue key is not valid: it is not one of this server's tokens",
+            )
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| refuse())?;
+        let token: Token<'_> = serde_json::from_slice(&bytes).map_err(|_| refuse())?;
+        Ok(Self {
+            version: u64::try_from(token.rv).ok(),
+            after: ObjectKey::new(token.namespace, token.name),
+        })
+    }
+}
+
+/// Which state a list shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// The present one, which must have reached the version.
+    NotOlderThan(u64),
+    /// The one of the version.
+    Exactly(u64),
+    /// The one that the pages before showed.
+    Continue(Continue),
+}
+
+/// Parameters of a list.
+#[derive(Debug)]
+pub(crate) struct ListParams {
+    pub(crate) filter: Filter,
+    pub(crate) limit: Option<usize>,
+    pub(crate) at: At,
+}
+
+impl ListParams {
+    pub(crate) fn parse(query: &Query<'_>, target: &Target) -> Result<Self, ApiError> {
+        let mut causes = Vec::new();
+        let common = Common::parse(query, target, &mut causes)?;
+        let limit = query.number::<usize>("limit")?.filter(|limit| *limit > 0);
+        let token = query.get("continue");
+        if common.send_initial_events.is_some() {
+            causes.push(forbidden(
+                "sendInitialEvents",
+                "sendInitialEvents is forbidden for list",
+            ));
+        }
+        if let Some(version_match) = common.version_match {
+            let field = "resourceVersionMatch";
+            if common.version.is_none() {
+                causes.push(forbidden(
+                    field,
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                ));
+            }
+            if token.is_some() {
+                causes.push(forbidden(
+                    field,
+                    "resourceVersionMatch is forbidden when continue is provided",
+                ));
+            }
+            if version_match == VersionMatch::Exact && common.version == Some(0) {
+                causes.push(forbidden(
+                    field,
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                ));
+            }
+        }
+        refuse_if_any(causes)?;
+        let at = match (token, common.version) {
+            (Some(_), Some(1..)) => {
+                return Err(ApiError::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
+            }
+            (Some(token), _) => At::Continue(Continue::decode(token)?),
+            (None, Some(version)) if common.version_match == Some(VersionMatch::Exact) => {
+                At::Exactly(version)
+            }
+            // The rule from before resourceVersionMatch: a page of a named version is exact.
+            (None, Some(version @ 1..)) if common.version_match.is_none() && limit.is_some() => {
+                At::Exactly(version)
+            }
+            (None, version) => At::NotOlderThan(version.unwrap_or(0)),
+        };
+        Ok(Self {
+            filter: common.filter,
+            limit,
+            at,
+        })
+    }
+}
+
+/// Parameters of a watch.
+#[derive(Debug)]
+pub(crate) struct WatchParams {
+    pub(crate) filter: Filter,
+    /// 0 when absent.
+    pub(crate) version: u64,
+    /// Whether the stream begins with the present state, and then says that this was it; `None`: as older clients expect.
+    pub(crate) initial_events: Option<bool>,
+    pub(crate) bookmarks: bool,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl WatchParams {
+    pub(crate) fn parse(query: &Query<'_>, target: &Target) -> Result<Self, ApiError> {
+        let mut causes = Vec::new();
+        let common = Common::parse(query, target, &mut causes)?;
+        let field = "resourceVersionMatch";
+        if common.send_initial_events.is_some()
+            && common.version_match != Some(VersionMatch::NotOlderThan)
+        {
+            causes.push(forbidden(
+                field,
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
+        }
+        if common.version_match.is_some() {
+            if common.send_initial_events.is_none() {
+                causes.push(forbidden(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+            }
+            if query.get("continue").is_some() {
+                causes.push(forbidden(
+                    field,
+                    "resourceVersionMatch is forbidden when continue is provided",
+                ));
+            }
+        }
+        refuse_if_any(causes)?;
+        Ok(Self {
+            filter: common.filter,
+            version: common.version.unwrap_or(0),
+            initial_events: common.send_initial_events,
+            bookmarks: query.flag("allowWatchBookmarks"),
+            timeout: common.timeout,
+        })
+    }
+}
+
+fn forbidden(field: &str, why: &str) -> Cause {
+    Cause {
+        reason: "FieldValueForbidden".to_owned(),
+        message: format!("Forbidden: {why}"),
+        field: field.to_owned(),
+    }
+}
+
+fn refuse_if_any(causes: Vec<Cause>) -> Result<(), ApiError> {
+    if causes.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiError::invalid("ListOptions", "", causes))
+    }
+}
+
+/// What becomes of unknown fields of a body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    /// Dropped.
+    Ignore,
+    /// Dropped, and each named in a `Warning` header.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// Parameters of a create, update or patch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WriteParams {
+    /// Everything happens but the storing.
+    pub(crate) dry_run: bool,
+    pub(crate) field_validation: FieldValidation,
+}
+
+impl WriteParams {
+    pub(crate) fn parse(query: &Query<'_>) -> Result<Self, ApiError> {
+        let field_validation = match query.get("fieldValidation") {
+            None => FieldValidation::default(),
+            Some("Ignore") => FieldValidation::Ignore,
+            Some("Warn") => FieldValidation::Warn,
+            Some("Strict") => FieldValidation::Strict,
+            Some(other) => {
+                return Err(ApiError::invalid(
+                    "CreateOptions",
+                    "",
+                    vec![Cause {
+                        reason: "FieldValueNotSupported".to_owned(),
+                        message: format!(
+                            "Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
+                        ),
+                        field: "fieldValidation".to_owned(),
+                    }],
+                ));
+            }
+        };
+        Ok(Self {
+            dry_run: dry_run(query.all("dryRun"))?,
+            field_validation,
+        })
+    }
+}
+
+fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, ApiError> {
+    let mut dry = false;
+    for value in values.filter(|value| !value.is_empty()) {
+        if value != "All" {
+            return Err(ApiError::bad_request(format!(
+                "dryRun: Unsupported value: \"{value}\": supported values: \"All\""
+            )));
+        }
+        dry = true;
+    }
+    Ok(dry)
+}
+
+/// Options of a deletion, from the body or the query.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct DeleteOptions {
+    pub(crate) grace_period_seconds: Option<i64>,
+    pub(crate) preconditions: Option<Preconditions>,
+    dry_run: Vec<String>,
+    #[serde(skip)]
+    pub(crate) dry: bool,
+}
+
+/// What must hold for a deletion.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Preconditions {
+    pub(crate) uid: Option<SmolStr>,
+    pub(crate) resource_version: Option<SmolStr>,
+}
+
+impl DeleteOptions {
+    /// Without grace.
+    pub(crate) fn immediate() -> Self {
+        Self {
+            grace_period_seconds: Some(0),
+            ..Self::default()
+        }
+    }
+
+    /// The options in `body`; in the query when there is no body.
+    pub(crate) fn parse(query: &Query<'_>, body: &[u8]) -> Result<Self, ApiError> {
+        let mut options = if body.is_empty() {
+            Self {
+                grace_period_seconds: query.number("gracePeriodSeconds")?,
+                dry_run: query.all("dryRun").map(str::to_owned).collect(),
+                ..Self::default()
+            }
+        } else {
+            serde_json::from_slice(body).map_err(|error| {
+                ApiError::bad_request(format!("the body is not DeleteOptions: {error}"))
+            })?
+        };
+        options.dry = dry_run(options.dry_run.iter().map(String::as_str))?;
+        if options.grace_period_seconds.is_some_and(|grace| grace < 0) {
+            // As upstream: a negative period means one second.
+            options.grace_period_seconds = Some(1);
+        }
+        Ok(options)
+    }
+}

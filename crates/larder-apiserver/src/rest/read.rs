@@ -1,0 +1,87 @@
+//! get and list.
+
+use bytes::Bytes;
+use larder_objects::ObjectKey;
+use serde_json::json;
+
+use super::params::{At, Continue, ListParams};
+use crate::{
+    resource::Kind,
+    status::ApiError,
+    store::{Compacted, Page, Store},
+};
+
+/// One page of the list that `params` ask for.
+///
+/// # Errors
+///
+/// 410 when the page's version is gone, 504 when it is not reached.
+pub(super) fn page(store: &Store, kind: Kind, params: &ListParams) -> Result<Page, ApiError> {
+    let current = store.version();
+    let (at, after) = match &params.at {
+        At::NotOlderThan(version) | At::Exactly(version) if *version > current => {
+            return Err(ApiError::version_too_large(*version, current));
+        }
+        At::NotOlderThan(_) => (None, None),
+        At::Exactly(version) => (Some(*version), None),
+        At::Continue(token) => (token.version, Some(&token.after)),
+    };
+    store
+        .list(kind, &params.filter, at, after, params.limit)
+        .map_err(|Compacted { .. }| match &params.at {
+            At::Continue(token) => {
+                let inconsistent = Continue {
+                    version: None,
+                    after: token.after.clone(),
+                };
+                ApiError::expired(
+                    "The provided continue parameter is too old to display a consistent list result. Start a new list \
+                     without it, or use the continue token of this response: the rest of the list then shows the present \
+                     state, which may differ from what the pages before showed.",
+                )
+                .with_continue(inconsistent.encode())
+            }
+            _ => ApiError::expired("The resourceVersion for the provided list is too old."),
+        })
+}
+
+/// The list object of `page`.
+pub(super) fn list_json(kind: Kind, page: &Page, params: &ListParams) -> Bytes {
+    let resource = kind.resource();
+    let metadata = list_metadata(page, params);
+    let head = format!(
+        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
+        resource.name,
+        resource.api_version()
+    );
+    let sizes = page.objects.iter().map(|object| object.json().len() + 1);
+    let mut list = Vec::with_capacity(head.len() + sizes.sum::<usize>() + 2);
+    list.extend_from_slice(head.as_bytes());
+    for (index, object) in page.objects.iter().enumerate() {
+        if index > 0 {
+            list.push(b',');
+        }
+        list.extend_from_slice(&object.json());
+    }
+    list.extend_from_slice(b"]}");
+    list.into()
+}
+
+/// Version, and how to go on.
+pub(super) fn list_metadata(page: &Page, params: &ListParams) -> serde_json::Value {
+    let mut metadata = json!({"resourceVersion": page.version.to_string()});
+    if let Some(after) = page.last.clone() {
+        let version = Some(page.version);
+        metadata["continue"] = Continue { version, after }.encode().into();
+        // As upstream: a selector makes the number unknown.
+        if params.filter.takes_all() {
+            metadata["remainingItemCount"] = page.remaining.into();
+        }
+    }
+    metadata
+}
+
+/// The key of an object of `kind`; `namespace` is `None` for cluster scope.
+pub(super) fn key(namespace: Option<&smol_str::SmolStr>, name: &smol_str::SmolStr) -> ObjectKey {
+    ObjectKey::new(namespace.cloned().unwrap_or_default(), name.clone())
+}

@@ -1,0 +1,178 @@
+//! What a request is about: verb, kind, namespace, name and subresource, from method and path.
+
+use http::Method;
+use smol_str::SmolStr;
+
+use super::params::Query;
+use crate::{resource::Kind, status::ApiError};
+
+/// What a request does to objects; the words of the audit log and of authorization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Read one object, or anything that is not an object.
+    Get,
+    /// Read many.
+    List,
+    /// Follow changes.
+    Watch,
+    /// POST.
+    Create,
+    /// PUT.
+    Update,
+    /// PATCH.
+    Patch,
+    /// Delete one object.
+    Delete,
+    /// Delete all that a selector takes.
+    DeleteCollection,
+}
+
+impl Verb {
+    /// The verb as the audit log has it: `get`, `deletecollection`, ...
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// The objects, or the object, that a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    /// `None` for kinds of cluster scope, and for all namespaces at once.
+    pub(crate) namespace: Option<SmolStr>,
+    /// `None` for a collection.
+    pub(crate) name: Option<SmolStr>,
+    /// `status`, `token`, ...
+    pub(crate) subresource: Option<SmolStr>,
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// To objects of a kind that this server stores.
+    Objects(Target),
+    /// To something else, by its segments: discovery, health, reviews.
+    Other(Vec<SmolStr>),
+}
+
+impl Route {
+    pub(crate) fn of(path: &str) -> Result<Self, ApiError> {
+        let segments: Vec<SmolStr> = path
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .map(|segment| {
+                percent_encoding::percent_decode_str(segment)
+                    .decode_utf8()
+                    .map(SmolStr::from)
+                    .map_err(|_| ApiError::bad_request("the path is not UTF-8"))
+            })
+            .collect::<Result<_, _>>()?;
+        let words: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
+        let target = match words.as_slice() {
+            ["api", version, rest @ ..] => Target::of("", version, rest),
+            ["apis", group, version, rest @ ..] => Target::of(group, version, rest),
+            _ => None,
+        };
+        Ok(target.map_or(Self::Other(segments), Self::Objects))
+    }
+}
+
+impl Target {
+    /// The target of what follows group and version in a path.
+    fn of(group: &str, version: &str, rest: &[&str]) -> Option<Self> {
+        let (namespace, rest) = match rest {
+            // `namespaces/x/pods`; `namespaces/x/status` is the namespace's own.
+            ["namespaces", namespace, plural, ..]
+                if Kind::of_path(group, version, plural)
+                    .is_some_and(|kind| kind.resource().namespaced) =>
+            {
+                (Some(SmolStr::new(namespace)), &rest[2..])
+            }
+            rest => (None, rest),
+        };
+        let (plural, name, subresource) = match rest {
+            [plural] => (plural, None, None),
+            [plural, name] => (plural, Some(name), None),
+            [plural, name, subresource] => (plural, Some(name), Some(subresource)),
+            _ => return None,
+        };
+        let kind = Kind::of_path(group, version, plural)?;
+        // A single object of a namespaced kind lives in a namespace.
+        if kind.resource().namespaced && namespace.is_none() && name.is_some() {
+            return None;
+        }
+        Some(Self {
+            kind,
+            namespace,
+            name: name.map(SmolStr::new),
+            subresource: subresource.map(SmolStr::new),
+        })
+    }
+
+    /// The verb of `method` on this target.
+    pub(crate) fn verb(&self, method: &Method, query: &Query<'_>) -> Result<Verb, ApiError> {
+        let verb = match (method, &self.name) {
+            (&Method::GET, None) if query.flag("watch") => Verb::Watch,
+            (&Method::GET, None) => Verb::List,
+            (&Method::GET, Some(_)) => Verb::Get,
+            (&Method::POST, _) => Verb::Create,
+            (&Method::PUT, Some(_)) => Verb::Update,
+            (&Method::PATCH, Some(_)) => Verb::Patch,
+            (&Method::DELETE, Some(_)) => Verb::Delete,
+            (&Method::DELETE, None) => Verb::DeleteCollection,
+            _ => return Err(ApiError::method_not_allowed()),
+        };
+        Ok(verb)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, expected: &str) {
+        let shown = match Route::of(path).unwrap() {
+            Route::Objects(target) => {
+                let part = |part: &Option<SmolStr>| part.as_deref().unwrap_or("-").to_owned();
+                let kind = target.kind.resource().plural;
+                let (namespace, name) = (part(&target.namespace), part(&target.name));
+                format!("{kind} {namespace} {name} {}", part(&target.subresource))
+            }
+            Route::Other(segments) => format!("other {}", segments.join(" ")),
+        };
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn paths_name_targets() {
+        check("/api/v1/namespaces/n/configmaps/a", "configmaps n a -");
+        check("/api/v1/namespaces/n/pods/p/status", "pods n p status");
+        check("/api/v1/namespaces/n/secrets", "secrets n - -");
+        check("/api/v1/pods", "pods - - -");
+        check("/api/v1/nodes/n1", "nodes - n1 -");
+        check("/api/v1/namespaces", "namespaces - - -");
+        check("/api/v1/namespaces/n", "namespaces - n -");
+        check("/api/v1/namespaces/n/status", "namespaces - n status");
+        check("/api/v1/nodes/a%3Ab", "nodes - a:b -");
+    }
+
+    #[test]
+    fn what_is_no_object_is_left_to_others() {
+        check("/api", "other api");
+        check("/api/v1", "other api v1");
+        check("/api/v1/pods/p", "other api v1 pods p");
+        check("/api/v1/widgets", "other api v1 widgets");
+        check("/apis/apps/v1/pods", "other apis apps v1 pods");
+        check("/", "other ");
+    }
+}

@@ -1,0 +1,541 @@
+//! Field and label selectors, and the filter that a list or a watch makes of them.
+//!
+//! Grammar and texts: kube-apiserver 1.36, `apimachinery/pkg/fields` and `apimachinery/pkg/labels`.
+
+use smol_str::SmolStr;
+
+use crate::{resource::Resource, status::ApiError, store::Object};
+
+/// Which objects of a kind a list or a watch is about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Filter {
+    /// Only this namespace; `None` for all, and for kinds of cluster scope.
+    pub(crate) namespace: Option<SmolStr>,
+    pub(crate) fields: FieldSelector,
+    pub(crate) labels: LabelSelector,
+}
+
+impl Filter {
+    pub(crate) fn matches(&self, object: &Object) -> bool {
+        self.namespace
+            .as_ref()
+            .is_none_or(|namespace| *namespace == object.key.namespace)
+            && self.fields.matches(object)
+            && self.labels.matches(object)
+    }
+
+    /// The one name that can match; `None` when several can.
+    pub(crate) fn name(&self) -> Option<&SmolStr> {
+        self.fields.equal_to(NAME)
+    }
+
+    /// Whether the filter lets everything of its namespace through.
+    pub(crate) fn takes_all(&self) -> bool {
+        self.fields.terms.is_empty() && self.labels.requirements.is_empty()
+    }
+}
+
+const NAME: &str = "metadata.name";
+const NAMESPACE: &str = "metadata.namespace";
+
+/// Terms over fields, all of which must hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FieldSelector {
+    terms: Vec<FieldTerm>,
+}
+
+#[derive(Clone, Debug)]
+struct FieldTerm {
+    field: &'static str,
+    equal: bool,
+    value: SmolStr,
+}
+
+impl FieldSelector {
+    /// Parses the grammar of `fieldSelector=`: `field=value`, `==` and `!=`, joined by commas; `\` escapes `\`, `,` and `=` in values.
+    ///
+    /// # Errors
+    ///
+    /// 400 for bad syntax or a field that `resource` cannot be selected by.
+    pub(crate) fn parse(text: &str, resource: &Resource) -> Result<Self, ApiError> {
+        let terms = split_unescaped(text)
+            .into_iter()
+            .filter(|term| !term.is_empty())
+            .map(|term| {
+                let (field, equal, value) = split_term(term).ok_or_else(|| {
+                    ApiError::bad_request(format!(
+                        "invalid selector: '{text}'; can't understand '{term}'"
+                    ))
+                })?;
+                let field = known_field(field, resource).ok_or_else(|| {
+                    ApiError::bad_request(format!("field label not supported: {field}"))
+                })?;
+                let value = unescape(value).ok_or_else(|| {
+                    ApiError::bad_request(format!(
+                        "invalid field selector: invalid escape sequence in '{value}'"
+                    ))
+                })?;
+                Ok(FieldTerm {
+                    field,
+                    equal,
+                    value,
+                })
+            })
+            .collect::<Result<_, ApiError>>()?;
+        Ok(Self { terms })
+    }
+
+    fn matches(&self, object: &Object) -> bool {
+        self.terms
+            .iter()
+            .all(|term| (object.field(term.field) == term.value) == term.equal)
+    }
+
+    /// The value that `field` must have.
+    pub(crate) fn equal_to(&self, field: &str) -> Option<&SmolStr> {
+        self.terms
+            .iter()
+            .find(|term| term.equal && term.field == field)
+            .map(|term| &term.value)
+    }
+}
+
+fn known_field(name: &str, resource: &Resource) -> Option<&'static str> {
+    match name {
+        NAME => Some(NAME),
+        NAMESPACE if resource.namespaced => Some(NAMESPACE),
+        name => resource
+            .fields
+            .iter()
+            .map(|field| field.label)
+            .find(|label| *label == name),
+    }
+}
+
+/// Splits at commas that no backslash precedes.
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (position, character) in text.char_indices() {
+        if character == ',' && !escaped {
+            terms.push(&text[start..position]);
+            start = position + 1;
+        }
+        escaped = character == '\\' && !escaped;
+    }
+    terms.push(&text[start..]);
+    terms
+}
+
+/// Field, whether it shall be equal, and the value as written.
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
+    let position = term.find(['=', '!'])?;
+    let (field, rest) = term.split_at(position);
+    if let Some(value) = rest.strip_prefix("!=") {
+        Some((field, false, value))
+    } else if let Some(value) = rest.strip_prefix("==") {
+        Some((field, true, value))
+    } else {
+        Some((field, true, rest.strip_prefix('=')?))
+    }
+}
+
+fn unescape(value: &str) -> Option<SmolStr> {
+    if !value.contains(['\\', '=']) {
+        return Some(value.into());
+    }
+    let mut plain = String::with_capacity(value.len());
+    let mut characters = value.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => plain.push(
+                characters
+                    .next()
+                    .filter(|next| matches!(next, '\\' | ',' | '='))?,
+            ),
+            '=' => return None,
+            other => plain.push(other),
+        }
+    }
+    Some(plain.into())
+}
+
+/// Requirements on labels, all of which must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LabelSelector {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    key: SmolStr,
+    operator: Operator,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Operator {
+    Exists,
+    DoesNotExist,
+    In(Vec<SmolStr>),
+    NotIn(Vec<SmolStr>),
+    GreaterThan(i64),
+    LessThan(i64),
+}
+
+impl LabelSelector {
+    /// Parses the grammar of `labelSelector=`: `a`, `!a`, `a=1`, `a==1`, `a!=1`, `a in (1,2)`, `a notin (1,2)`, `a>1`, `a<1`, joined by commas.
+    ///
+    /// # Errors
+    ///
+    /// 400 with what was found and what was expected.
+    pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
+        let refuse = |why: String| {
+            ApiError::bad_request(format!("unable to parse requirement: {why} in '{text}'"))
+        };
+        let tokens = tokens(text);
+        let mut rest = tokens.as_slice();
+        let mut requirements = Vec::new();
+        while !rest.is_empty() {
+            let (requirement, after) = Requirement::parse(rest).map_err(refuse)?;
+            requirements.push(requirement);
+            rest = match after {
+                [] => after,
+                [Token::Comma, more @ ..] if !more.is_empty() => more,
+                [found, ..] => {
+                    return Err(refuse(format!(
+                        "found '{}', expected: ',' or 'end of string'",
+                        found.as_str()
+                    )));
+                }
+            };
+        }
+        Ok(Self { requirements })
+    }
+
+    fn matches(&self, object: &Object) -> bool {
+        self.requirements
+            .iter()
+            .all(|requirement| requirement.operator.accepts(object.label(&requirement.key)))
+    }
+}
+
+impl Operator {
+    fn accepts(&self, value: Option<&str>) -> bool {
+        let number = || value?.parse::<i64>().ok();
+        match self {
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+            Self::In(values) => value.is_some_and(|value| values.iter().any(|v| v == value)),
+            // A label that is absent is not in any set.
+            Self::NotIn(values) => value.is_none_or(|value| values.iter().all(|v| v != value)),
+            Self::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+            Self::LessThan(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    Word(&'a str),
+    Not,
+    Equal,
+    NotEqual,
+    Greater,
+    Less,
+    Open,
+    Close,
+    Comma,
+}
+
+impl Token<'_> {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Word(word) => word,
+            Self::Not => "!",
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Greater => ">",
+            Self::Less => "<",
+            Self::Open => "(",
+            Self::Close => ")",
+            Self::Comma => ",",
+        }
+    }
+}
+
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let special =
+        |c: char| matches!(c, '!' | '=' | '<' | '>' | '(' | ')' | ',') || c.is_whitespace();
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let (token, length) = match first {
+            '!' if rest.starts_with("!=") => (Token::NotEqual, 2),
+            '=' if rest.starts_with("==") => (Token::Equal, 2),
+            '!' => (Token::Not, 1),
+            '=' => (Token::Equal, 1),
+            '>' => (Token::Greater, 1),
+            '<' => (Token::Less, 1),
+            '(' => (Token::Open, 1),
+            ')' => (Token::Close, 1),
+            ',' => (Token::Comma, 1),
+            _ => {
+                let length = rest.find(special).unwrap_or(rest.len());
+                (Token::Word(&rest[..length]), length)
+            }
+        };
+        tokens.push(token);
+        rest = rest[length..].trim_start();
+    }
+    tokens
+}
+
+impl Requirement {
+    /// Reads one requirement and returns it with what follows.
+    fn parse<'t, 'a>(tokens: &'t [Token<'a>]) -> Result<(Self, &'t [Token<'a>]), String> {
+        use Token::{Equal, Greater, Less, Not, NotEqual, Open, Word};
+        let (key, operator, rest) = match tokens {
+            [Not, Word(key), rest @ ..] => (key, Operator::DoesNotExist, rest),
+            [Word(key), sign @ (Equal | NotEqual), rest @ ..] => {
+                // `a=` selects the empty value.
+                let (value, rest) = match rest {
+                    [Word(value), rest @ ..] => (*value, rest),
+                    rest => ("", rest),
+                };
+                let values = vec![label_value(value)?];
+                let operator = match sign {
+                    Equal => Operator::In(values),
+                    _ => Operator::NotIn(values),
+                };
+                (key, operator, rest)
+            }
+            [Word(key), sign @ (Greater | Less), Word(bound), rest @ ..] => {
+                let bound = bound
+                    .parse()
+                    .map_err(|_| format!("'{bound}' is not an integer"))?;
+                let operator = match sign {
+                    Greater => Operator::GreaterThan(bound),
+                    _ => Operator::LessThan(bound),
+                };
+                (key, operator, rest)
+            }
+            [Word(key), Word(word @ ("in" | "notin")), Open, rest @ ..] => {
+                let (values, rest) = set(rest)?;
+                let operator = match *word {
+                    "in" => Operator::In(values),
+                    _ => Operator::NotIn(values),
+                };
+                (key, operator, rest)
+            }
+            [Word(key), rest @ ..] if !matches!(rest, [Word(_), ..]) => {
+                (key, Operator::Exists, rest)
+            }
+            [Word(_), found, ..] => {
+                return Err(format!(
+                    "found '{}', expected: in, notin, =, ==, !=, >, <",
+                    found.as_str()
+                ));
+            }
+            [found, ..] => {
+                return Err(format!("found '{}', expected: identifier", found.as_str()));
+            }
+            [] => return Err("found '', expected: identifier".to_owned()),
+        };
+        if !is_label_key(key) {
+            return Err(format!("'{key}' is not a label key"));
+        }
+        let key = SmolStr::new(key);
+        Ok((Self { key, operator }, rest))
+    }
+}
+
+/// Values of a set, and the tokens that follow it.
+type Values<'t, 'a> = (Vec<SmolStr>, &'t [Token<'a>]);
+
+/// Reads the values up to and with the closing parenthesis; two commas in a row enclose the empty value.
+fn set<'t, 'a>(mut tokens: &'t [Token<'a>]) -> Result<Values<'t, 'a>, String> {
+    let mut values = Vec::new();
+    let mut expects_value = true;
+    loop {
+        match tokens {
+            [Token::Word(value), rest @ ..] if expects_value => {
+                values.push(label_value(value)?);
+                expects_value = false;
+                tokens = rest;
+            }
+            [Token::Comma, rest @ ..] => {
+                if expects_value {
+                    values.push(SmolStr::default());
+                }
+                expects_value = true;
+                tokens = rest;
+            }
+            [Token::Close, rest @ ..] => {
+                if expects_value {
+                    values.push(SmolStr::default());
+                }
+                return Ok((values, rest));
+            }
+            [found, ..] => {
+                return Err(format!("found '{}', expected: ',' or ')'", found.as_str()));
+            }
+            [] => return Err("found '', expected: ',' or ')'".to_owned()),
+        }
+    }
+}
+
+fn label_value(value: &str) -> Result<SmolStr, String> {
+    if is_label_value(value) {
+        Ok(value.into())
+    } else {
+        Err(format!("'{value}' is not a label value"))
+    }
+}
+
+/// Whether `key` may be a label's or an annotation's key: an optional DNS subdomain and `/`, then a name of at most 63 characters.
+pub(crate) fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// Whether `value` may be a label's value: empty, or at most 63 of `[-._a-zA-Z0-9]` that begin and end with a letter or digit.
+pub(crate) fn is_label_value(value: &str) -> bool {
+    value.len() <= 63
+        && !value.starts_with(['-', '.', '_'])
+        && !value.ends_with(['-', '.', '_'])
+        && value
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+}
+
+/// Whether `name` is an RFC 1123 subdomain: dot-separated labels of lower case letters, digits and `-`, 253 characters at most.
+pub(crate) fn is_dns_subdomain(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_dns_label_of_any_length)
+}
+
+/// Whether `name` is an RFC 1123 label of at most 63 characters.
+pub(crate) fn is_dns_label(name: &str) -> bool {
+    name.len() <= 63 && is_dns_label_of_any_length(name)
+}
+
+fn is_dns_label_of_any_length(label: &str) -> bool {
+    !label.is_empty()
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Kind, store::EventType};
+
+    fn pod() -> Object {
+        let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u", "labels": {"app": "web", "tier": "", "weight": "7"}},
+            "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
+        Object::new(Kind::Pod, pod, 1, EventType::Added)
+    }
+
+    #[track_caller]
+    fn check_labels(selector: &str, expected: bool) {
+        let selector = LabelSelector::parse(selector).unwrap();
+        assert_eq!(selector.matches(&pod()), expected, "{selector:?}");
+    }
+
+    #[track_caller]
+    fn check_fields(selector: &str, expected: bool) {
+        let selector = FieldSelector::parse(selector, Kind::Pod.resource()).unwrap();
+        assert_eq!(selector.matches(&pod()), expected, "{selector:?}");
+    }
+
+    #[test]
+    fn every_label_operator_selects() {
+        for selector in [
+            "",
+            "app",
+            "!other",
+            "app=web",
+            "app==web",
+            "app!=db",
+            "other!=x",
+            "app in (db, web)",
+            "app notin (db)",
+            "other notin (db)",
+            "weight>6",
+            "weight<8",
+            "tier=",
+            "tier in (,x)",
+            "app=web,weight>6,!other",
+            " app = web , tier ",
+            "in in (a),!in",
+        ] {
+            if selector.starts_with("in") {
+                check_labels(selector, false);
+            } else {
+                check_labels(selector, true);
+            }
+        }
+        for selector in [
+            "!app",
+            "app=db",
+            "app!=web",
+            "app notin (web)",
+            "weight>7",
+            "app>1",
+            "other",
+            "other in (,)",
+        ] {
+            check_labels(selector, false);
+        }
+    }
+
+    #[test]
+    fn bad_label_selectors_are_refused() {
+        for selector in [
+            "a b", "a in b", "a in (b", ",", "a,", "=", "a=b=c", "a>x", "-a=b", "a=-b", "a=b c",
+            "(a)", "/a",
+        ] {
+            let error = LabelSelector::parse(selector).unwrap_err();
+            assert_eq!(error.reason(), "BadRequest", "{selector}");
+        }
+    }
+
+    #[test]
+    fn fields_select_by_equality_and_inequality() {
+        check_fields("metadata.name=web", true);
+        check_fields(
+            "metadata.name==web,spec.nodeName=n1,status.phase!=Failed",
+            true,
+        );
+        check_fields("spec.hostNetwork=false", true);
+        check_fields("status.podIP=", true);
+        check_fields("metadata.namespace!=n", false);
+        check_fields("spec.nodeName=", false);
+        check_fields(r"metadata.name=a\,b", false);
+        let selector =
+            FieldSelector::parse(r"metadata.name=a\,b\=c", Kind::Pod.resource()).unwrap();
+        assert_eq!(selector.equal_to(NAME).unwrap(), "a,b=c");
+    }
+
+    #[test]
+    fn bad_field_selectors_are_refused() {
+        for selector in [
+            "metadata.name",
+            "data.a=1",
+            "metadata.name=a=b",
+            r"metadata.name=a\b",
+            "spec.nodeName>1",
+        ] {
+            let error = FieldSelector::parse(selector, Kind::Pod.resource()).unwrap_err();
+            assert_eq!(error.reason(), "BadRequest", "{selector}");
+        }
+        assert!(FieldSelector::parse("metadata.namespace=a", Kind::Node.resource()).is_err());
+    }
+}

@@ -1,0 +1,287 @@
+//! Refusals: the `Status` objects that the API answers with instead of what was asked for.
+//!
+//! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on them.
+
+use std::fmt;
+
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::resource::Resource;
+
+/// A request that was refused, as the client sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ApiError(Box<Wire>);
+
+/// The `Status` object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: StatusMeta,
+    status: &'static str,
+    message: String,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+    code: u16,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct StatusMeta {
+    #[serde(rename = "continue", skip_serializing_if = "String::is_empty")]
+    continue_token: String,
+}
+
+/// What the refusal is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Details {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    causes: Vec<Cause>,
+    #[serde(skip_serializing_if = "is_zero")]
+    retry_after_seconds: u32,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde's skip_serializing_if passes a reference"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// One field that is wrong, of the list in `details.causes`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    /// `FieldValueInvalid`, `FieldValueRequired`, `ResourceVersionTooLarge`, ...
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Path of the field; empty when the cause is not a field.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field: String,
+}
+
+impl ApiError {
+    /// A refusal with `code`, a `reason` of the API's list, and a text for people.
+    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self(Box::new(Wire {
+            kind: "Status",
+            api_version: "v1",
+            metadata: StatusMeta::default(),
+            status: "Failure",
+            message: message.into(),
+            reason,
+            details: None,
+            code: code.as_u16(),
+        }))
+    }
+
+    fn about(mut self, resource: &Resource, name: &str) -> Self {
+        let details = self.0.details.get_or_insert_default();
+        name.clone_into(&mut details.name);
+        details.group = resource.group;
+        details.kind = resource.plural;
+        self
+    }
+
+    /// 404: the object does not exist.
+    pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", resource.qualified());
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+    }
+
+    /// 404: the path leads nowhere.
+    pub(crate) fn no_such_path() -> Self {
+        let message = "the server could not find the requested resource";
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+    }
+
+    /// 409: the name is taken.
+    pub(crate) fn already_exists(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", resource.qualified());
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+    }
+
+    /// 409: a precondition does not hold.
+    pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            resource.qualified()
+        );
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+    }
+
+    /// 409: the writer had not seen the last version.
+    pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
+        Self::conflict(
+            resource,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 400: the request makes no sense.
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 422: the object, or a parameter of the request, breaks rules.
+    pub(crate) fn invalid(kind: &'static str, name: &str, causes: Vec<Cause>) -> Self {
+        let shown: Vec<_> = causes
+            .iter()
+            .map(|cause| match cause.field.as_str() {
+                "" => cause.message.clone(),
+                field => format!("{field}: {}", cause.message),
+            })
+            .collect();
+        let list = match shown.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let message = format!("{kind} \"{name}\" is invalid: {list}");
+        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.0.details = Some(Details {
+            name: name.to_owned(),
+            kind,
+            causes,
+            ..Details::default()
+        });
+        error
+    }
+
+    /// 403: understood and refused.
+    pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+        let subject = match name {
+            "" => resource.qualified(),
+            name => format!("{} \"{name}\"", resource.qualified()),
+        };
+        let message = format!("{subject} is forbidden: {why}");
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
+    }
+
+    /// 401: nobody we know.
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 405: the resource exists and cannot do this.
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    /// 406: no answer in a form that the client takes.
+    pub(crate) fn not_acceptable() -> Self {
+        Self::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json",
+        )
+    }
+
+    /// 415: the body is in a form that this server does not read.
+    pub(crate) fn unsupported_media_type(accepted: &str) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            format!(
+                "the body of the request was in an unknown format - accepted media types include: {accepted}"
+            ),
+        )
+    }
+
+    /// 413: the body is longer than the server reads.
+    pub(crate) fn too_large(limit_bytes: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {limit_bytes}"),
+        )
+    }
+
+    /// 410: the version lies before the history that the server still has.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// 504: the version is one that this server has not reached.
+    pub(crate) fn version_too_large(asked: u64, current: u64) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        let mut error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        error.0.details = Some(Details {
+            causes: vec![Cause {
+                reason: "ResourceVersionTooLarge".to_owned(),
+                message: "Too large resource version".to_owned(),
+                field: String::new(),
+            }],
+            retry_after_seconds: 1,
+            ..Details::default()
+        });
+        error
+    }
+
+    /// 500: the server's own fault.
+    pub(crate) fn internal(message: impl fmt::Display) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        )
+    }
+
+    /// Adds the token with which a client may go on with a list whose snapshot is gone.
+    pub(crate) fn with_continue(mut self, token: String) -> Self {
+        self.0.metadata.continue_token = token;
+        self
+    }
+
+    /// Asks the client to come back after `seconds`; sent as `Retry-After` as well.
+    pub(crate) fn with_retry_after(mut self, seconds: u32) -> Self {
+        self.0.details.get_or_insert_default().retry_after_seconds = seconds;
+        self
+    }
+
+    /// The HTTP status.
+    pub fn code(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.code).expect("made from a StatusCode")
+    }
+
+    /// The reason, one word of the API's list: `NotFound`, `Conflict`, ...
+    pub fn reason(&self) -> &'static str {
+        self.0.reason
+    }
+
+    /// When to come back, in seconds; 0 when the server does not say.
+    pub(crate) fn retry_after(&self) -> u32 {
+        self.0
+            .details
+            .as_ref()
+            .map_or(0, |details| details.retry_after_seconds)
+    }
+
+    /// The `Status` object.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and numbers always serialize")
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for ApiError {}

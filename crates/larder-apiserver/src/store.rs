@@ -1,0 +1,307 @@
+//! The versioned store: all objects, one counter of versions, and for each kind its recent past and its watchers.
+//!
+//! Invariants:
+//! 1. Every change takes the next version, under one lock: versions are a total order of changes over all kinds.
+//! 2. An object's bytes exist once. Lists, watch frames and history share them.
+//! 3. A watcher gets every change that its filter lets through, in order, or is told that it cannot ([`Taken::Expired`]). A
+//!    watcher that never looks costs its entry and nothing per change; the past that waits for it is the history, which is bounded.
+//! 4. A change costs the watchers of the object's name and those that name none, not all watchers of the kind.
+//! 5. No method awaits or calls out under the lock; wakers are called after it.
+
+mod history;
+mod object;
+mod watch;
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use larder_objects::ObjectKey;
+use parking_lot::Mutex;
+use serde_json::Value;
+use smol_str::SmolStr;
+
+pub(crate) use history::Limits;
+pub(crate) use object::{EventType, Object};
+pub(crate) use watch::{Start, Taken, Watch};
+
+use crate::{resource::Kind, selector::Filter};
+use history::{Change, History};
+use watch::Watchers;
+
+/// All objects of the server.
+#[derive(Debug)]
+pub(crate) struct Store {
+    inner: Mutex<Inner>,
+}
+
+/// What the lock protects: everything.
+#[derive(Debug)]
+struct Inner {
+    /// Version of the last change.
+    version: u64,
+    /// The server is going down: watches end.
+    closed: bool,
+    /// By [`Kind`].
+    tables: [Table; Kind::ALL.len()],
+}
+
+/// The objects of one kind.
+#[derive(Debug)]
+struct Table {
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    history: History,
+    watchers: Watchers,
+}
+
+/// The version asked for lies before the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Compacted {
+    /// The oldest version that can still be asked for.
+    pub(crate) oldest: u64,
+}
+
+/// Somebody else has changed, created or deleted the object since it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Changed;
+
+/// One page of a list.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// The version whose state this is.
+    pub(crate) version: u64,
+    pub(crate) objects: Vec<Arc<Object>>,
+    /// The last object of this page, when there are more.
+    pub(crate) last: Option<ObjectKey>,
+    /// How many more there are.
+    pub(crate) remaining: usize,
+}
+
+impl Store {
+    /// An empty store whose first change gets the version after `version`.
+    pub(crate) fn new(version: u64, limits: Limits) -> Self {
+        let table = || Table {
+            objects: BTreeMap::new(),
+            history: History::new(version, limits),
+            watchers: Watchers::default(),
+        };
+        Self {
+            inner: Mutex::new(Inner {
+                version,
+                closed: false,
+                tables: std::array::from_fn(|_| table()),
+            }),
+        }
+    }
+
+    /// Version of the last change.
+    pub(crate) fn version(&self) -> u64 {
+        self.inner.lock().version
+    }
+
+    pub(crate) fn get(&self, kind: Kind, key: &ObjectKey) -> Option<Arc<Object>> {
+        self.inner.lock().table(kind).objects.get(key).cloned()
+    }
+
+    /// Up to `limit` objects that `filter` lets through, after `after`, by namespace and name, as they were at version `at`
+    /// (`None`: now).
+    ///
+    /// # Errors
+    ///
+    /// `at` is older than the history.
+    pub(crate) fn list(
+        &self,
+        kind: Kind,
+        filter: &Filter,
+        at: Option<u64>,
+        after: Option<&ObjectKey>,
+        limit: Option<usize>,
+    ) -> Result<Page, Compacted> {
+        let mut inner = self.inner.lock();
+        let version = at.unwrap_or(inner.version);
+        let table = inner.table(kind);
+        let mut matching: Vec<_> = table
+            .at(version, filter, after)?
+            .into_iter()
+            .filter(|object| filter.matches(object))
+            .collect();
+        let kept = limit.map_or(matching.len(), |limit| limit.min(matching.len()));
+        let remaining = matching.len() - kept;
+        matching.truncate(kept);
+        let last = matching.last().filter(|_| remaining > 0);
+        Ok(Page {
+            version,
+            last: last.map(|object| object.key.clone()),
+            objects: matching,
+            remaining,
+        })
+    }
+
+    /// Stores a new object.
+    ///
+    /// # Errors
+    ///
+    /// There is one of that name.
+    pub(crate) fn create(&self, kind: Kind, value: Value) -> Result<Arc<Object>, Changed> {
+        self.commit(kind, |objects, version| {
+            let object = Arc::new(Object::new(kind, value, version, EventType::Added));
+            if objects.contains_key(&object.key) {
+                return Err(Changed);
+            }
+            objects.insert(object.key.clone(), object.clone());
+            Ok((object, None))
+        })
+    }
+
+    /// Replaces `current` by `value`, which has the same name.
+    ///
+    /// # Errors
+    ///
+    /// `current` is no longer what the store holds.
+    pub(crate) fn replace(
+        &self,
+        current: &Arc<Object>,
+        value: Value,
+    ) -> Result<Arc<Object>, Changed> {
+        let kind = current.kind;
+        self.commit(kind, |objects, version| {
+            let slot = objects
+                .get_mut(&current.key)
+                .filter(|held| Arc::ptr_eq(held, current))
+                .ok_or(Changed)?;
+            let object = Arc::new(Object::new(kind, value, version, EventType::Modified));
+            *slot = object.clone();
+            Ok((object, Some(current.clone())))
+        })
+    }
+
+    /// Deletes `current` and returns its last state, which has the version of the deletion.
+    ///
+    /// # Errors
+    ///
+    /// `current` is no longer what the store holds.
+    pub(crate) fn delete(&self, current: &Arc<Object>) -> Result<Arc<Object>, Changed> {
+        self.commit(current.kind, |objects, version| {
+            if !objects
+                .get(&current.key)
+                .is_some_and(|held| Arc::ptr_eq(held, current))
+            {
+                return Err(Changed);
+            }
+            objects.remove(&current.key);
+            let object = Arc::new(current.at_version(version, EventType::Deleted));
+            Ok((object, Some(current.clone())))
+        })
+    }
+
+    /// Runs `change` with the next version, records what it did and wakes whom it concerns.
+    fn commit(
+        &self,
+        kind: Kind,
+        change: impl FnOnce(
+            &mut BTreeMap<ObjectKey, Arc<Object>>,
+            u64,
+        ) -> Result<(Arc<Object>, Option<Arc<Object>>), Changed>,
+    ) -> Result<Arc<Object>, Changed> {
+        let (object, wakers) = {
+            let mut inner = self.inner.lock();
+            let version = inner.version + 1;
+            let table = inner.table(kind);
+            let (object, previous) = change(&mut table.objects, version)?;
+            let change = Change {
+                object: object.clone(),
+                previous,
+            };
+            let wakers = table.watchers.notice(&change);
+            table.history.push(change);
+            inner.version = version;
+            (object, wakers)
+        };
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        Ok(object)
+    }
+
+    /// Forgets the past: what asks for a version before the present one is answered with 410 from now on.
+    pub(crate) fn compact(&self) {
+        let mut inner = self.inner.lock();
+        let version = inner.version;
+        for table in &mut inner.tables {
+            table.history.compact(version);
+        }
+    }
+
+    /// Ends all watches, those of the future as well.
+    pub(crate) fn close(&self) {
+        let wakers = {
+            let mut inner = self.inner.lock();
+            inner.closed = true;
+            inner
+                .tables
+                .iter_mut()
+                .flat_map(|table| table.watchers.wake_all())
+                .collect::<Vec<_>>()
+        };
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// Number of watches that are open.
+    pub(crate) fn watchers(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.tables.iter().map(|table| table.watchers.len()).sum()
+    }
+}
+
+impl Inner {
+    fn table(&mut self, kind: Kind) -> &mut Table {
+        &mut self.tables[kind as usize]
+    }
+}
+
+impl Table {
+    /// The objects of `filter`'s namespace after `after`, as they were at `version`, in order.
+    fn at(
+        &self,
+        version: u64,
+        filter: &Filter,
+        after: Option<&ObjectKey>,
+    ) -> Result<Vec<Arc<Object>>, Compacted> {
+        // What has changed since, each with the oldest state that a later change replaced.
+        let mut undone: BTreeMap<&ObjectKey, Option<&Arc<Object>>> = BTreeMap::new();
+        for change in self.history.after(version)?.rev() {
+            undone.insert(&change.object.key, change.previous.as_ref());
+        }
+        let namespace = filter.namespace.as_ref();
+        let wanted = |key: &ObjectKey| {
+            namespace.is_none_or(|namespace| *namespace == key.namespace)
+                && after.is_none_or(|after| after < key)
+        };
+        if let (Some(namespace), Some(name)) = (namespace, filter.name())
+            && undone.is_empty()
+        {
+            let key = ObjectKey::new(namespace.clone(), name.clone());
+            let found = self.objects.get(&key).filter(|_| wanted(&key));
+            return Ok(found.cloned().into_iter().collect());
+        }
+        let first = match (after, namespace) {
+            (Some(after), _) => Bound::Excluded(after.clone()),
+            (None, Some(namespace)) => {
+                Bound::Included(ObjectKey::new(namespace.clone(), SmolStr::default()))
+            }
+            (None, None) => Bound::Unbounded,
+        };
+        let mut objects: Vec<_> = self
+            .objects
+            .range((first, Bound::Unbounded))
+            .take_while(|(key, _)| namespace.is_none_or(|namespace| *namespace == key.namespace))
+            .filter(|(key, _)| !undone.contains_key(key))
+            .map(|(_, object)| object.clone())
+            .collect();
+        if !undone.is_empty() {
+            let restored = undone.into_iter().filter(|(key, _)| wanted(key));
+            objects.extend(restored.filter_map(|(_, object)| object.cloned()));
+            objects.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        Ok(objects)
+    }
+}
+
+#[cfg(test)]
+mod tests;

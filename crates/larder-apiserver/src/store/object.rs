@@ -1,0 +1,189 @@
+//! One state of one object.
+
+use bytes::Bytes;
+use larder_objects::ObjectKey;
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use crate::resource::Kind;
+
+/// What a watch says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventType {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl EventType {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+
+    /// How a frame of this type begins, up to the object.
+    const fn opening(self) -> &'static [u8] {
+        match self {
+            Self::Added => br#"{"type":"ADDED","object":"#,
+            Self::Modified => br#"{"type":"MODIFIED","object":"#,
+            Self::Deleted => br#"{"type":"DELETED","object":"#,
+        }
+    }
+}
+
+/// How a frame ends, from the end of the object.
+const CLOSING: &[u8] = b"}\n";
+
+/// One state of one object, and what the server must know of it without reading its JSON.
+///
+/// The JSON is held inside the watch frame that announced it, so that both are one allocation.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) kind: Kind,
+    pub(crate) key: ObjectKey,
+    pub(crate) uid: SmolStr,
+    /// The version of the change that made this state.
+    pub(crate) version: u64,
+    /// What that change was.
+    pub(crate) event: EventType,
+    labels: Box<[(SmolStr, SmolStr)]>,
+    /// The selectable fields of the kind that the object has.
+    fields: Box<[(&'static str, SmolStr)]>,
+    frame: Frame,
+}
+
+/// A frame of a watch. Its bytes may be a Secret's, so `Debug` shows their number.
+struct Frame(Bytes);
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<{} bytes>", self.0.len())
+    }
+}
+
+impl Frame {
+    fn new(event: EventType, json: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut frame = event.opening().to_vec();
+        json(&mut frame);
+        frame.extend_from_slice(CLOSING);
+        frame.shrink_to_fit();
+        Self(frame.into())
+    }
+}
+
+impl Object {
+    /// The state `value` with `version`, which came by `event`. `value` is canonical and has a name.
+    pub(crate) fn new(kind: Kind, mut value: Value, version: u64, event: EventType) -> Self {
+        // Version 0: the object of a dry run, which has none.
+        if version > 0 {
+            value["metadata"]["resourceVersion"] = version.to_string().into();
+        }
+        let text = |pointer: &str| match value.pointer(pointer) {
+            Some(Value::String(text)) => SmolStr::new(text),
+            Some(Value::Bool(flag)) => SmolStr::new(if *flag { "true" } else { "false" }),
+            _ => SmolStr::default(),
+        };
+        let labels = match &value["metadata"]["labels"] {
+            Value::Object(labels) => labels
+                .iter()
+                .map(|(key, value)| (key.into(), value.as_str().unwrap_or_default().into()))
+                .collect(),
+            _ => Box::default(),
+        };
+        let fields = kind.resource().fields.iter();
+        let fields = fields
+            .map(|field| (field.label, text(field.pointer)))
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
+        Self {
+            kind,
+            key: ObjectKey::new(text("/metadata/namespace"), text("/metadata/name")),
+            uid: text("/metadata/uid"),
+            version,
+            event,
+            labels,
+            fields,
+            frame: Frame::new(event, |frame| {
+                serde_json::to_writer(frame, &value).expect("a JSON value always serializes");
+            }),
+        }
+    }
+
+    /// The same state under another version: how a watch tells that the object is gone.
+    pub(crate) fn at_version(&self, version: u64, event: EventType) -> Self {
+        Self::new(self.kind, self.value(), version, event)
+    }
+
+    /// The object's JSON, shared.
+    pub(crate) fn json(&self) -> Bytes {
+        let frame = &self.frame.0;
+        frame.slice(self.event.opening().len()..frame.len() - CLOSING.len())
+    }
+
+    /// The object's JSON, parsed.
+    pub(crate) fn value(&self) -> Value {
+        serde_json::from_slice(&self.json()).expect("the store holds what it serialized")
+    }
+
+    /// The watch frame that tells of this state as `event`; shared when that is how the state came about.
+    pub(crate) fn frame(&self, event: EventType) -> Bytes {
+        if event == self.event {
+            self.frame.0.clone()
+        } else {
+            Frame::new(event, |frame| frame.extend_from_slice(&self.json())).0
+        }
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.labels
+            .iter()
+            .find(|(label, _)| label == key)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The value that field selectors see; `name` is one of the kind's, or of `metadata.name` and `metadata.namespace`.
+    pub(crate) fn field(&self, name: &str) -> &str {
+        match name {
+            "metadata.name" => &self.key.name,
+            "metadata.namespace" => &self.key.namespace,
+            name => match self.fields.iter().find(|(field, _)| *field == name) {
+                Some((_, value)) => value,
+                None => self.kind.resource().absent(name),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_and_frame_share_their_bytes() {
+        let value = json!({"metadata": {"name": "a", "namespace": "n"}, "data": {"k": "v"}});
+        let object = Object::new(Kind::ConfigMap, value, 7, EventType::Added);
+        let (json, frame) = (object.json(), object.frame(EventType::Added));
+        assert!(frame.as_ptr_range().contains(&json.as_ptr()));
+        assert_eq!(
+            json,
+            r#"{"data":{"k":"v"},"metadata":{"name":"a","namespace":"n","resourceVersion":"7"}}"#
+        );
+        for event in [EventType::Added, EventType::Modified, EventType::Deleted] {
+            let frame: Value = serde_json::from_slice(&object.frame(event)).unwrap();
+            assert_eq!(frame["type"], event.as_str());
+            assert_eq!(frame["object"]["data"]["k"], "v");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_content() {
+        let value = json!({"metadata": {"name": "a"}, "data": {"k": "aHVudGVyMg=="}});
+        let object = Object::new(Kind::Secret, value, 7, EventType::Added);
+        assert!(!format!("{object:?}").contains("aHVudGVyMg"));
+    }
+}

@@ -1,0 +1,261 @@
+//! Watchers: who is told of a change, and how they catch up.
+//!
+//! A watcher has no queue. A change that its filter lets through marks it as pending from that version on and wakes it; it then
+//! reads what it missed from the history. So a thousand watchers share one copy of the past, and one that is too slow finds the
+//! version it is pending from compacted.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    task::{Poll, Waker},
+};
+
+use smol_str::SmolStr;
+
+use super::{Compacted, EventType, Object, Store, history::Change};
+use crate::{resource::Kind, selector::Filter};
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// With the present state, each object as added.
+    State,
+    /// After a version.
+    After(u64),
+}
+
+/// What a watcher got.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Changes, never none, oldest first.
+    Events(Vec<WatchEvent>),
+    /// Changes that this watcher has not seen are forgotten.
+    Expired,
+    /// The server is going down.
+    Closed,
+}
+
+/// A change as a watcher sees it through its filter.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchEvent {
+    pub(crate) event: EventType,
+    pub(crate) object: Arc<Object>,
+}
+
+/// An open watch; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    store: Arc<Store>,
+    kind: Kind,
+    id: WatcherId,
+}
+
+type WatcherId = u64;
+
+#[derive(Debug, Default)]
+pub(super) struct Watchers {
+    last_id: WatcherId,
+    by_id: BTreeMap<WatcherId, Watcher>,
+    /// Those whose filter names one object, by its name.
+    of_name: HashMap<SmolStr, Vec<WatcherId>>,
+    /// The others.
+    of_any: Vec<WatcherId>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    filter: Arc<Filter>,
+    /// The first change that waits to be taken.
+    pending: Option<u64>,
+    /// Who waits for one.
+    waker: Option<Waker>,
+}
+
+impl Store {
+    /// Opens a watch. Returns it with the state it begins from (empty for [`Start::After`]) and the version of that state.
+    ///
+    /// # Errors
+    ///
+    /// The version to begin after is older than the history.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        kind: Kind,
+        filter: Arc<Filter>,
+        start: Start,
+    ) -> Result<(Watch, Vec<Arc<Object>>, u64), Compacted> {
+        let mut inner = self.inner.lock();
+        let version = inner.version;
+        let table = inner.table(kind);
+        let (state, pending) = match start {
+            Start::State => {
+                let mut state = table.at(version, &filter, None)?;
+                state.retain(|object| filter.matches(object));
+                (state, None)
+            }
+            Start::After(version) => {
+                let missed = table
+                    .history
+                    .after(version)?
+                    .find(|change| change.concerns(&filter));
+                (Vec::new(), missed.map(|change| change.object.version))
+            }
+        };
+        let watcher = Watcher {
+            filter,
+            pending,
+            waker: None,
+        };
+        let id = table.watchers.insert(watcher);
+        let store = self.clone();
+        Ok((Watch { store, kind, id }, state, version))
+    }
+}
+
+impl Watch {
+    /// The changes since the last call; waits while there are none.
+    pub(crate) fn poll_take(&self, waker: &Waker) -> Poll<Taken> {
+        let mut inner = self.store.inner.lock();
+        if inner.closed {
+            return Poll::Ready(Taken::Closed);
+        }
+        let table = inner.table(self.kind);
+        let watcher = table.watchers.get(self.id);
+        let Some(pending) = watcher.pending.take() else {
+            watcher
+                .waker
+                .get_or_insert_with(|| waker.clone())
+                .clone_from(waker);
+            return Poll::Pending;
+        };
+        let filter = watcher.filter.clone();
+        match table.history.after(pending - 1) {
+            Ok(changes) => Poll::Ready(Taken::Events(
+                changes
+                    .filter_map(|change| change.through(&filter))
+                    .collect(),
+            )),
+            Err(Compacted { .. }) => Poll::Ready(Taken::Expired),
+        }
+    }
+
+    /// The version that this watcher is in step with; `None` while changes wait for it.
+    pub(crate) fn in_step_with(&self) -> Option<u64> {
+        let mut inner = self.store.inner.lock();
+        let version = inner.version;
+        let watcher = inner.table(self.kind).watchers.get(self.id);
+        watcher.pending.is_none().then_some(version)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut inner = self.store.inner.lock();
+        inner.table(self.kind).watchers.remove(self.id);
+    }
+}
+
+impl Watchers {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    fn insert(&mut self, watcher: Watcher) -> WatcherId {
+        self.last_id += 1;
+        match watcher.filter.name() {
+            Some(name) => self.of_name.entry(name.clone()).or_default(),
+            None => &mut self.of_any,
+        }
+        .push(self.last_id);
+        self.by_id.insert(self.last_id, watcher);
+        self.last_id
+    }
+
+    fn get(&mut self, id: WatcherId) -> &mut Watcher {
+        self.by_id
+            .get_mut(&id)
+            .expect("a watch removes its watcher when it is dropped, not before")
+    }
+
+    fn remove(&mut self, id: WatcherId) {
+        let Some(watcher) = self.by_id.remove(&id) else {
+            return;
+        };
+        match watcher.filter.name() {
+            Some(name) => {
+                if let Some(ids) = self.of_name.get_mut(name) {
+                    ids.retain(|other| *other != id);
+                    if ids.is_empty() {
+                        self.of_name.remove(name);
+                    }
+                }
+            }
+            None => self.of_any.retain(|other| *other != id),
+        }
+    }
+
+    /// Marks the watchers that `change` concerns, and returns whom to wake.
+    pub(super) fn notice(&mut self, change: &Change) -> Vec<Waker> {
+        let named = self.of_name.get(&change.object.key.name);
+        let ids = named.into_iter().flatten().chain(&self.of_any);
+        let mut wakers = Vec::new();
+        for id in ids {
+            let watcher = self
+                .by_id
+                .get_mut(id)
+                .expect("both indexes hold ids of `by_id`");
+            if watcher.pending.is_none() && change.concerns(&watcher.filter) {
+                watcher.pending = Some(change.object.version);
+                wakers.extend(watcher.waker.take());
+            }
+        }
+        wakers
+    }
+
+    pub(super) fn wake_all(&mut self) -> Vec<Waker> {
+        self.by_id
+            .values_mut()
+            .filter_map(|watcher| watcher.waker.take())
+            .collect()
+    }
+}
+
+impl Change {
+    /// Whether a watcher with `filter` sees this change at all.
+    fn concerns(&self, filter: &Filter) -> bool {
+        filter.matches(&self.object)
+            || self
+                .previous
+                .as_ref()
+                .is_some_and(|object| filter.matches(object))
+    }
+
+    /// This change as a watcher with `filter` sees it: an object that begins to match is added, one that stops is deleted.
+    fn through(&self, filter: &Filter) -> Option<WatchEvent> {
+        let before = self
+            .previous
+            .as_ref()
+            .filter(|object| filter.matches(object));
+        let deleted = self.object.event == EventType::Deleted;
+        let after = (!deleted && filter.matches(&self.object)).then_some(&self.object);
+        match (before, after) {
+            (None, None) => None,
+            (None, Some(after)) => Some(WatchEvent {
+                event: EventType::Added,
+                object: after.clone(),
+            }),
+            (Some(_), Some(after)) => Some(WatchEvent {
+                event: EventType::Modified,
+                object: after.clone(),
+            }),
+            (Some(_), None) if deleted => Some(WatchEvent {
+                event: EventType::Deleted,
+                object: self.object.clone(),
+            }),
+            // The state that matched, with the version at which it stopped.
+            (Some(before), None) => Some(WatchEvent {
+                event: EventType::Deleted,
+                object: Arc::new(before.at_version(self.object.version, EventType::Deleted)),
+            }),
+        }
+    }
+}

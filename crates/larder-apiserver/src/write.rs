@@ -1,0 +1,227 @@
+//! Writing objects: create, update and patch, from the decoded body to the store.
+//!
+//! A write reads the object, works out the new one without any lock, and stores it if nobody was faster; if somebody was, it
+//! begins again, unless the client insisted on the version that it had read.
+//!
+//! Invariant: a write that changes nothing stores nothing: no new version, no event.
+
+mod delete;
+mod kinds;
+mod metadata;
+mod namespaces;
+
+use std::sync::Arc;
+
+use larder_objects::ObjectKey;
+use serde_json::Value;
+
+use crate::{
+    clock::Clock,
+    resource::{Kind, Resource},
+    rest::params::{FieldValidation, WriteParams},
+    status::ApiError,
+    store::{EventType, Object, Store},
+};
+
+pub(crate) use delete::Deleted;
+
+/// The objects and the rules for writing them.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) store: Arc<Store>,
+    pub(crate) clock: Clock,
+}
+
+/// What a write led to.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// The object as it is now (for a dry run: as it would be).
+    pub(crate) object: Arc<Object>,
+    /// What the client should know, such as unknown fields.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Which part of an object a write is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All but the status.
+    Main,
+    /// The status; of the rest only labels, annotations and finalizers.
+    Status,
+    /// Both: how objects come in from manifests, which may state what a kubelet would report.
+    Whole,
+}
+
+impl Writer {
+    /// Creates an object of `kind` in `namespace` (`None` for cluster scope) from `body`.
+    pub(crate) fn create(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        body: Value,
+        part: Part,
+        params: WriteParams,
+    ) -> Result<Written, ApiError> {
+        let resource = kind.resource();
+        let (mut value, warnings) = decode(resource, body, params.field_validation)?;
+        let generated = metadata::for_create(&mut value, resource, namespace, &self.clock)?;
+        if let Some(namespace) = namespace {
+            self.check_namespace_takes_objects(resource, namespace, name(&value))?;
+        }
+        kinds::for_create(resource, &mut value, part);
+        if params.dry_run {
+            let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
+            if self.store.get(kind, &object.key).is_some() {
+                return Err(ApiError::already_exists(resource, &object.key.name));
+            }
+            return Ok(Written { object, warnings });
+        }
+        let object = loop {
+            match self.store.create(kind, value.clone()) {
+                Ok(object) => break object,
+                Err(_) if generated => metadata::generate_name(&mut value),
+                Err(_) => return Err(ApiError::already_exists(resource, name(&value))),
+            }
+        };
+        Ok(Written { object, warnings })
+    }
+
+    /// Replaces `part` of the object `key` by what `make` makes of it.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none, 409 when the new object insists on a version or uid that is not the present one.
+    pub(crate) fn update(
+        &self,
+        kind: Kind,
+        key: &ObjectKey,
+        part: Part,
+        params: WriteParams,
+        make: impl Fn(&Value) -> Result<Value, ApiError>,
+    ) -> Result<Written, ApiError> {
+        let resource = kind.resource();
+        loop {
+            let current = self
+                .store
+                .get(kind, key)
+                .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let old = current.value();
+            let (mut value, warnings) = decode(resource, make(&old)?, params.field_validation)?;
+            metadata::for_update(&old, &mut value, resource, key)?;
+            kinds::for_update(resource, &old, &mut value, part);
+            metadata::count_generation(&old, &mut value, resource);
+            if value == old {
+                let object = current;
+                return Ok(Written { object, warnings });
+            }
+            if params.dry_run {
+                let object = Arc::new(Object::new(
+                    kind,
+                    value,
+                    current.version,
+                    EventType::Modified,
+                ));
+                return Ok(Written { object, warnings });
+            }
+            let stored = if metadata::is_finished(&value) {
+                self.store.delete(&current)
+            } else {
+                self.store.replace(&current, value)
+            };
+            if let Ok(object) = stored {
+                if object.event == EventType::Deleted {
+                    self.after_delete(&object);
+                }
+                return Ok(Written { object, warnings });
+            }
+        }
+    }
+}
+
+/// Reads `body` as an object of the kind, with known fields only.
+///
+/// # Errors
+///
+/// 400: another kind, a field of the wrong type, or, if the client wants that, an unknown field.
+fn decode(
+    resource: &Resource,
+    mut body: Value,
+    field_validation: FieldValidation,
+) -> Result<(Value, Vec<String>), ApiError> {
+    let (kind, api_version) = (resource.name, resource.api_version());
+    let cannot = |why: &str| {
+        ApiError::bad_request(format!(
+            "{kind} in version \"{}\" cannot be handled as a {kind}: {why}",
+            resource.version
+        ))
+    };
+    let Some(fields) = body.as_object_mut() else {
+        return Err(cannot("the body is not a JSON object"));
+    };
+    for (field, expected) in [("kind", kind), ("apiVersion", &api_version)] {
+        let given = fields
+            .entry(field)
+            .or_insert_with(|| expected.into())
+            .as_str()
+            .unwrap_or_default();
+        if given != expected {
+            return Err(ApiError::bad_request(format!(
+                "the {field} in the data ({given}) does not match the expected {field} ({expected})"
+            )));
+        }
+    }
+    // `null` here stands for absence, which the typed form does not know.
+    if fields.get("metadata").is_none_or(Value::is_null) {
+        fields.insert("metadata".to_owned(), serde_json::json!({}));
+    }
+    let original = (field_validation != FieldValidation::Ignore).then(|| body.clone());
+    let value = resource.canonical(body).map_err(|why| cannot(&why))?;
+    let mut unknown = Vec::new();
+    if let Some(original) = original {
+        find_unknown(&original, &value, "", &mut unknown);
+    }
+    if field_validation == FieldValidation::Strict && !unknown.is_empty() {
+        return Err(cannot(&format!(
+            "strict decoding error: {}",
+            unknown.join(", ")
+        )));
+    }
+    Ok((value, unknown))
+}
+
+/// Collects what `before` has and the canonical `after` has not.
+fn find_unknown(before: &Value, after: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (key, value) in before.iter().filter(|(_, value)| !value.is_null()) {
+                let path = match path {
+                    "" => key.clone(),
+                    path => format!("{path}.{key}"),
+                };
+                match after.get(key) {
+                    Some(after) => find_unknown(value, after, &path, unknown),
+                    None => unknown.push(format!("unknown field \"{path}\"")),
+                }
+            }
+        }
+        (Value::Array(before), Value::Array(after)) => {
+            for (index, (before, after)) in before.iter().zip(after).enumerate() {
+                find_unknown(before, after, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `metadata.name`; empty when absent.
+fn name(value: &Value) -> &str {
+    text(value, "/metadata/name")
+}
+
+/// The string at `pointer`; empty when absent.
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}

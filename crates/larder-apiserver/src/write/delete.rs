@@ -1,0 +1,136 @@
+//! Deleting: at once, gracefully for pods that a node runs, and not before the last finalizer is gone.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use larder_objects::ObjectKey;
+
+use super::{Writer, metadata, text};
+use crate::{
+    clock::rfc3339,
+    resource::Kind,
+    rest::params::DeleteOptions,
+    status::ApiError,
+    store::{EventType, Object},
+};
+
+/// What a deletion led to.
+#[derive(Debug)]
+pub(crate) enum Deleted {
+    /// The object is gone; this was its last state.
+    Gone(Arc<Object>),
+    /// The object stays until its node or its finalizers let it go.
+    Marked(Arc<Object>),
+}
+
+/// How long a pod has to stop when neither the request nor the pod says.
+const DEFAULT_GRACE_SECS: i64 = 30;
+
+impl Writer {
+    /// Deletes the object `key`.
+    pub(crate) fn delete(
+        &self,
+        kind: Kind,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let resource = kind.resource();
+        loop {
+            let current = self
+                .store
+                .get(kind, key)
+                .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            check_preconditions(&current, options)?;
+            let mut value = current.value();
+            let grace = if kind == Kind::Pod {
+                grace(&value, options)
+            } else {
+                0
+            };
+            let meta = &mut value["metadata"];
+            let marked = !meta["deletionTimestamp"].is_null();
+            let shorter = meta["deletionGracePeriodSeconds"]
+                .as_i64()
+                .is_none_or(|left| grace < left);
+            if !marked || shorter {
+                let at = self.clock.now() + SignedDuration::from_secs(grace);
+                meta["deletionTimestamp"] = rfc3339(at).into();
+                meta["deletionGracePeriodSeconds"] = grace.into();
+            }
+            if kind == Kind::Namespace {
+                value["status"]["phase"] = "Terminating".into();
+            }
+            let finished = metadata::is_finished(&value);
+            if options.dry {
+                return Ok(if finished {
+                    Deleted::Gone(current)
+                } else {
+                    Deleted::Marked(current)
+                });
+            }
+            let stored = if finished {
+                self.store.delete(&current)
+            } else if value == current.value() {
+                return Ok(Deleted::Marked(current));
+            } else {
+                self.store.replace(&current, value)
+            };
+            match stored {
+                Ok(object) if object.event == EventType::Deleted => {
+                    self.after_delete(&object);
+                    return Ok(Deleted::Gone(object));
+                }
+                Ok(object) => {
+                    if kind == Kind::Namespace {
+                        self.empty_namespace(&key.name);
+                    }
+                    return Ok(Deleted::Marked(object));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// How long the pod has to stop. Nobody stops a pod that no node has, or that has ended.
+fn grace(pod: &serde_json::Value, options: &DeleteOptions) -> i64 {
+    let unbound = text(pod, "/spec/nodeName").is_empty();
+    let ended = matches!(text(pod, "/status/phase"), "Failed" | "Succeeded");
+    if unbound || ended {
+        return 0;
+    }
+    options
+        .grace_period_seconds
+        .or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64())
+        .unwrap_or(DEFAULT_GRACE_SECS)
+}
+
+fn check_preconditions(current: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
+    let Some(preconditions) = &options.preconditions else {
+        return Ok(());
+    };
+    let version = current.version.to_string();
+    let checks = [
+        ("UID", &preconditions.uid, current.uid.as_str()),
+        (
+            "ResourceVersion",
+            &preconditions.resource_version,
+            version.as_str(),
+        ),
+    ];
+    for (what, wanted, held) in checks {
+        if let Some(wanted) = wanted
+            && wanted != held
+        {
+            let why = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {held}"
+            );
+            return Err(ApiError::conflict(
+                current.kind.resource(),
+                &current.key.name,
+                &why,
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! What the server does to objects of one kind on top of metadata.
+
+use serde_json::{Value, json};
+
+use super::{Part, text};
+use crate::resource::{Kind, Resource};
+
+/// Prepares a new object.
+pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
+    match resource.kind {
+        Kind::Pod => {
+            if part != Part::Whole || value["status"].is_null() {
+                value["status"] = json!({});
+            }
+            let status = &mut value["status"];
+            if status["phase"].is_null() {
+                status["phase"] = "Pending".into();
+            }
+        }
+        Kind::Secret => fold_string_data(value),
+        Kind::Namespace => {
+            let name = text(value, "/metadata/name").to_owned();
+            value["metadata"]["labels"]["kubernetes.io/metadata.name"] = name.into();
+            value["spec"] = json!({"finalizers": ["kubernetes"]});
+            value["status"] = json!({"phase": "Active"});
+        }
+        _ => {}
+    }
+}
+
+/// Keeps of `old` what `part` does not write.
+pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, part: Part) {
+    if resource.kind == Kind::Secret {
+        fold_string_data(value);
+    }
+    if !resource.has_status {
+        return;
+    }
+    match part {
+        Part::Main => copy(&old["status"], value, "status"),
+        Part::Status => {
+            let mut new = old.clone();
+            copy(&value["status"], &mut new, "status");
+            for field in ["labels", "annotations", "finalizers"] {
+                copy(&value["metadata"][field], &mut new["metadata"], field);
+            }
+            *value = new;
+        }
+        Part::Whole => {
+            if value["status"].is_null() {
+                copy(&old["status"], value, "status");
+            }
+        }
+    }
+    if resource.kind == Kind::Namespace {
+        copy(&old["spec"], value, "spec");
+    }
+}
+
+/// Sets or removes `field`, whichever `from` says.
+fn copy(from: &Value, to: &mut Value, field: &str) {
+    if let Some(to) = to.as_object_mut() {
+        match from {
+            Value::Null => to.remove(field),
+            from => to.insert(field.to_owned(), from.clone()),
+        };
+    }
+}
+
+/// `stringData` is for writing only: it goes into `data`, whose entries it replaces.
+fn fold_string_data(value: &mut Value) {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    let Some(secret) = value.as_object_mut() else {
+        return;
+    };
+    let Some(Value::Object(plain)) = secret.remove("stringData") else {
+        return;
+    };
+    if plain.is_empty() {
+        return;
+    }
+    let data = secret.entry("data").or_insert_with(|| json!({}));
+    for (key, text) in plain {
+        data[key] = STANDARD.encode(text.as_str().unwrap_or_default()).into();
+    }
+}

@@ -1,0 +1,238 @@
+//! The part of metadata that the server writes: identity, times, versions.
+//!
+//! Source: kube-apiserver 1.36, `apiserver/pkg/registry/rest/{create,update}.go`.
+
+use larder_objects::ObjectKey;
+use serde_json::{Map, Value};
+
+use super::{name, text};
+use crate::{
+    clock::Clock,
+    resource::{Kind, Resource},
+    status::{ApiError, Cause},
+};
+
+/// Fields that no client sets.
+const SERVER_SET: [&str; 5] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "uid",
+];
+
+/// Fields that this server does not keep: it does not track who set which field.
+const NOT_KEPT: [&str; 2] = ["managedFields", "selfLink"];
+
+/// Prepares the metadata of a new object. Returns whether its name was generated, and may be again.
+pub(super) fn for_create(
+    value: &mut Value,
+    resource: &Resource,
+    namespace: Option<&str>,
+    clock: &Clock,
+) -> Result<bool, ApiError> {
+    let metadata = metadata(value);
+    if metadata.contains_key("resourceVersion") && metadata["resourceVersion"] != "" {
+        return Err(ApiError::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    for field in SERVER_SET
+        .iter()
+        .chain(&NOT_KEPT)
+        .chain(&["resourceVersion"])
+    {
+        metadata.remove(*field);
+    }
+    set_namespace(metadata, namespace)?;
+    metadata.insert("uid".to_owned(), new_uid().into());
+    metadata.insert("creationTimestamp".to_owned(), clock.rfc3339().into());
+    if counts_generation(resource) {
+        metadata.insert("generation".to_owned(), 1.into());
+    }
+    let generated = name(value).is_empty();
+    if generated {
+        if text(value, "/metadata/generateName").is_empty() {
+            let cause = Cause {
+                reason: "FieldValueRequired".to_owned(),
+                message: "Required value: name or generateName is required".to_owned(),
+                field: "metadata.name".to_owned(),
+            };
+            return Err(ApiError::invalid(resource.name, "", vec![cause]));
+        }
+        generate_name(value);
+    }
+    Ok(generated)
+}
+
+/// Carries over from `old` what a client cannot change.
+pub(super) fn for_update(
+    old: &Value,
+    value: &mut Value,
+    resource: &Resource,
+    key: &ObjectKey,
+) -> Result<(), ApiError> {
+    let given = name(value);
+    if !given.is_empty() && given != key.name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({})",
+            key.name
+        )));
+    }
+    let version = text(value, "/metadata/resourceVersion");
+    if !version.is_empty() && version != text(old, "/metadata/resourceVersion") {
+        return Err(ApiError::modified(resource, &key.name));
+    }
+    let (uid, held) = (text(value, "/metadata/uid"), text(old, "/metadata/uid"));
+    if !uid.is_empty() && uid != held {
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {held}");
+        return Err(ApiError::conflict(resource, &key.name, &why));
+    }
+    let metadata = metadata(value);
+    for field in NOT_KEPT {
+        metadata.remove(field);
+    }
+    let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
+    set_namespace(metadata, namespace)?;
+    for field in SERVER_SET
+        .iter()
+        .chain(&["name", "generateName", "resourceVersion"])
+    {
+        match &old["metadata"][*field] {
+            Value::Null => metadata.remove(*field),
+            held => metadata.insert((*field).to_owned(), held.clone()),
+        };
+    }
+    if metadata.contains_key("deletionTimestamp") {
+        let is_new = |new: &&str| !finalizers(old).any(|old| old == *new);
+        let added: Vec<_> = finalizers(value).filter(is_new).collect();
+        if !added.is_empty() {
+            let cause = Cause {
+                reason: "FieldValueForbidden".to_owned(),
+                message: format!(
+                    "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                ),
+                field: "metadata.finalizers".to_owned(),
+            };
+            return Err(ApiError::invalid(resource.name, &key.name, vec![cause]));
+        }
+    }
+    Ok(())
+}
+
+fn set_namespace(
+    metadata: &mut Map<String, Value>,
+    namespace: Option<&str>,
+) -> Result<(), ApiError> {
+    let given = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    if !given.is_empty() && given != namespace.unwrap_or_default() {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    match namespace {
+        Some(namespace) => metadata.insert("namespace".to_owned(), namespace.into()),
+        None => metadata.remove("namespace"),
+    };
+    Ok(())
+}
+
+/// Raises `generation` when the spec differs.
+pub(super) fn count_generation(old: &Value, value: &mut Value, resource: &Resource) {
+    if counts_generation(resource) && old["spec"] != value["spec"] {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+        value["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+/// Of our kinds only pods count generations.
+fn counts_generation(resource: &Resource) -> bool {
+    resource.kind == Kind::Pod
+}
+
+/// Whether nothing keeps an object that is being deleted.
+pub(super) fn is_finished(value: &Value) -> bool {
+    let metadata = &value["metadata"];
+    let waits = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+    // Only a namespace has these: it stays until it is empty.
+    let kept_by_content = value["spec"]["finalizers"]
+        .as_array()
+        .is_some_and(|finalizers| !finalizers.is_empty());
+    !metadata["deletionTimestamp"].is_null()
+        && !waits
+        && !kept_by_content
+        && finalizers(value).next().is_none()
+}
+
+/// `metadata.finalizers`.
+pub(super) fn finalizers(value: &Value) -> impl Iterator<Item = &str> {
+    let list = value["metadata"]["finalizers"].as_array();
+    list.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Names the object by its `generateName` and five random characters.
+pub(super) fn generate_name(value: &mut Value) {
+    // No vowels and nothing that looks like one, so that no word comes out.
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut generated = base(text(value, "/metadata/generateName")).to_owned();
+    for _ in 0..SUFFIX_LENGTH {
+        generated.push(char::from(ALPHABET[fastrand::usize(..ALPHABET.len())]));
+    }
+    metadata(value).insert("name".to_owned(), generated.into());
+}
+
+const SUFFIX_LENGTH: usize = 5;
+
+/// As much of the prefix as leaves room for the suffix in the 63 characters of a label.
+fn base(prefix: &str) -> &str {
+    let end = prefix.len().min(63 - SUFFIX_LENGTH);
+    &prefix[..prefix.floor_char_boundary(end)]
+}
+
+fn new_uid() -> String {
+    let bits = fastrand::u128(..);
+    // RFC 9562, version 4: random.
+    let bits = bits & !(0xf << 76) & !(0b11 << 62) | (4 << 76) | (0b10 << 62);
+    let hex = format!("{bits:032x}");
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+fn metadata(value: &mut Value) -> &mut Map<String, Value> {
+    value["metadata"]
+        .as_object_mut()
+        .expect("the decoder gives every object metadata")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn uids_are_version_4() {
+        let (a, b) = (new_uid(), new_uid());
+        assert_ne!(a, b);
+        assert_eq!(a.len(), 36);
+        assert_eq!(&a[14..15], "4", "{a}");
+        assert!(matches!(&a[19..20], "8" | "9" | "a" | "b"), "{a}");
+    }
+
+    #[test]
+    fn generated_names_keep_within_a_label() {
+        let mut value = json!({"metadata": {"generateName": "x".repeat(80)}});
+        generate_name(&mut value);
+        assert_eq!(name(&value).len(), 63);
+    }
+}

@@ -1,0 +1,139 @@
+//! Namespaces: they must exist, they come with a few objects, and they take their content along when they go.
+
+use std::sync::Arc;
+
+use larder_objects::ObjectKey;
+use serde_json::json;
+
+use super::{Part, Writer, metadata};
+use crate::{
+    resource::{Kind, Resource},
+    rest::params::{DeleteOptions, WriteParams},
+    selector::Filter,
+    status::ApiError,
+    store::Object,
+};
+
+/// The namespaces of a new server.
+const FIRST: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+impl Writer {
+    /// Creates the namespaces that every cluster has.
+    pub(crate) fn create_first_namespaces(&self) {
+        for name in FIRST {
+            self.ensure_namespace(name)
+                .expect("these are names, and the store is new");
+        }
+    }
+
+    /// Creates the namespace unless it exists.
+    ///
+    /// # Errors
+    ///
+    /// `name` is not one.
+    pub(crate) fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
+        if self
+            .store
+            .get(Kind::Namespace, &ObjectKey::new("", name))
+            .is_none()
+        {
+            let body = json!({"metadata": {"name": name}});
+            let params = WriteParams::default();
+            match self.create(Kind::Namespace, None, body, Part::Main, params) {
+                // Somebody else was faster.
+                Err(error) if error.reason() == "AlreadyExists" => {}
+                created => {
+                    created?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what is in the namespace, and the namespace when nothing holds on.
+    pub(super) fn empty_namespace(&self, name: &str) {
+        let filter = Filter {
+            namespace: Some(name.into()),
+            ..Filter::default()
+        };
+        for kind in Kind::ALL
+            .into_iter()
+            .filter(|kind| kind.resource().namespaced)
+        {
+            let page = self.store.list(kind, &filter, None, None, None);
+            for object in page.map(|page| page.objects).unwrap_or_default() {
+                // Somebody else may be faster; then it is gone as well.
+                let _ = self.delete(kind, &object.key, &DeleteOptions::default());
+            }
+        }
+        self.finish_namespace(name);
+    }
+
+    /// What follows when `object` is gone.
+    pub(super) fn after_delete(&self, object: &Object) {
+        if !object.key.namespace.is_empty() {
+            self.finish_namespace(&object.key.namespace);
+        }
+    }
+
+    /// Lets a namespace go that is terminating and empty.
+    fn finish_namespace(&self, name: &str) {
+        while let Some(current) = self.terminating(name) {
+            let filter = Filter {
+                namespace: Some(name.into()),
+                ..Filter::default()
+            };
+            let is_empty = |kind: Kind| {
+                let page = self.store.list(kind, &filter, None, None, Some(1));
+                page.is_ok_and(|page| page.objects.is_empty())
+            };
+            if !Kind::ALL
+                .into_iter()
+                .filter(|kind| kind.resource().namespaced)
+                .all(is_empty)
+            {
+                return;
+            }
+            let mut value = current.value();
+            value["spec"]["finalizers"] = json!([]);
+            let stored = if metadata::is_finished(&value) {
+                self.store.delete(&current)
+            } else {
+                self.store.replace(&current, value)
+            };
+            if stored.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The namespace, if it is going away and its content has kept it so far.
+    fn terminating(&self, name: &str) -> Option<Arc<Object>> {
+        let held = self.store.get(Kind::Namespace, &ObjectKey::new("", name))?;
+        let waits = held.field("status.phase") == "Terminating"
+            && held.value()["spec"]["finalizers"] == json!(["kubernetes"]);
+        waits.then_some(held)
+    }
+
+    /// Refuses new objects in a namespace that does not exist or is going away.
+    pub(super) fn check_namespace_takes_objects(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        let held = self
+            .store
+            .get(Kind::Namespace, &ObjectKey::new("", namespace));
+        let Some(held) = held else {
+            return Err(ApiError::not_found(Kind::Namespace.resource(), namespace));
+        };
+        if held.field("status.phase") == "Terminating" {
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            return Err(ApiError::forbidden(resource, name, &why));
+        }
+        Ok(())
+    }
+}
