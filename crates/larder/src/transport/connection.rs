@@ -448,3 +448,34 @@ async fn until_dead(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_is_dead_when_a_ping_is_followed_by_silence_only() {
+        let (ours, _theirs) = tokio::io::duplex(1 << 16);
+        let (_sender, mut driver) = h2::client::handshake(ours).await.unwrap();
+        let ping = driver.ping_pong().unwrap();
+        let received = Received::default();
+        let busy_line = async {
+            for _ in 0..10 {
+                sleep(Duration::from_secs(10)).await;
+                received.add(1);
+            }
+            pending::<()>().await;
+        };
+        let start = Instant::now();
+        let (interval, timeout) = (Duration::from_secs(30), Duration::from_secs(15));
+        tokio::select! {
+            () = busy_line => unreachable!("it never ends"),
+            _ = driver => panic!("the peer has said nothing"),
+            () = until_dead(ping, received.clone(), interval, timeout) => {}
+        }
+        // PING at 30 s, last byte at 100 s, looks at 45 s, 60 s, ...: 105 s sees it, 120 s sees silence.
+        assert_eq!(start.elapsed().as_secs(), 120);
+    }
+}

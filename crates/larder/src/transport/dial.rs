@@ -184,6 +184,10 @@ impl Received {
     pub(super) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
 }
 
 /// The byte stream below HTTP, with or without TLS.
@@ -200,8 +204,7 @@ impl AsyncRead for Io {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        let new = buffer.filled().len() - before;
-        self.received.0.fetch_add(new as u64, Ordering::Relaxed);
+        self.received.add(buffer.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }

@@ -6,6 +6,8 @@
 
 mod certificates;
 mod credentials;
+mod faults;
+mod frames;
 mod server;
 mod spread;
 
@@ -16,11 +18,13 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use larder::transport::{Config, ConnectionStatus, Metrics, RateLimit, Source, Transport};
+use prometheus_client::registry::Registry;
 
 /// A client and its transport, with the helpers that tests need.
 struct Client {
     kube: kube::Client,
     transport: Transport,
+    registry: Registry,
 }
 
 impl Client {
@@ -29,9 +33,24 @@ impl Client {
     }
 
     async fn from(source: Source, config: Config) -> Self {
-        let connected = larder::transport::connect(source, config, Metrics::default());
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let connected = larder::transport::connect(source, config, metrics);
         let (kube, transport) = connected.await.unwrap();
-        Self { kube, transport }
+        Self {
+            kube,
+            transport,
+            registry,
+        }
+    }
+
+    /// The value of a metric, as it is exported.
+    fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or_else(|| panic!("no {name} in:\n{text}"));
+        value.trim().parse().unwrap()
     }
 
     async fn get(&self, path: &str) -> Result<Response<Body>, kube::Error> {
