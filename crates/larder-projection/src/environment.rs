@@ -402,10 +402,7 @@ impl<'a> Builder<'a> {
         if !volumes.any(|volume| volume.name == *volume_name) || !is_used(self.pod, volume_name) {
             return Err(EnvironmentError::NoVolume(volume_name.clone()));
         }
-        let reference = EnvFileRef {
-            volume: volume_name.clone(),
-            path: path.clone(),
-        };
+        let reference = EnvFileRef::new(selector);
         let unreadable = |problem: &str| {
             Err(EnvironmentError::UnreadableEnvFile(EnvFileUnavailable {
                 volume: volume_name.clone(),

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use k8s_openapi::{
-    api::core::v1::{Node, Service, ServiceAccountTokenProjection},
+    api::core::v1::{FileKeySelector, Node, Service, ServiceAccountTokenProjection},
     apimachinery::pkg::api::resource::Quantity,
 };
 use larder_objects::{ConfigMap, Kind, Object, Secret, SecretBytes};
@@ -61,6 +61,16 @@ pub struct TokenRequest {
     pub expiration_secs: i64,
 }
 
+impl TokenRequest {
+    /// The request of one source. Without `expirationSeconds`, which the API server fills in, its default of 3600 s.
+    pub fn new(source: &ServiceAccountTokenProjection) -> Self {
+        Self {
+            audience: source.audience.clone().filter(|text| !text.is_empty()),
+            expiration_secs: source.expiration_seconds.unwrap_or(3600),
+        }
+    }
+}
+
 /// One entry of `sources` of a projected volume.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceKey {
@@ -77,6 +87,16 @@ pub struct EnvFileRef {
     pub volume: String,
     /// Path in the volume, as the pod has it.
     pub path: String,
+}
+
+impl EnvFileRef {
+    /// The file that `selector` names.
+    pub fn new(selector: &FileKeySelector) -> Self {
+        Self {
+            volume: selector.volume_name.clone(),
+            path: selector.path.clone(),
+        }
+    }
 }
 
 /// An env file as it was read.
@@ -306,16 +326,6 @@ impl Inputs {
                 kind,
                 name: owned_name(),
             }),
-        }
-    }
-}
-
-impl TokenRequest {
-    /// The request of one source. Without `expirationSeconds`, which the API server fills in, its default of 3600 s.
-    pub fn new(source: &ServiceAccountTokenProjection) -> Self {
-        Self {
-            audience: source.audience.clone().filter(|text| !text.is_empty()),
-            expiration_secs: source.expiration_seconds.unwrap_or(3600),
         }
     }
 }

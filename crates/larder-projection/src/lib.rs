@@ -12,12 +12,15 @@ mod env_file;
 mod environment;
 mod expand;
 mod inputs;
+mod mounts;
+mod needs;
 mod origin;
 mod payload;
 mod pem;
 mod pod_certificate;
 mod quantity;
 mod service_links;
+mod token;
 mod trust_bundle;
 mod volume;
 
@@ -32,9 +35,15 @@ pub use inputs::{
     EnvFile, EnvFileRef, Inputs, NodeFacts, ObjectError, ServiceFacts, ServicePortFacts, SourceKey,
     TokenRequest, Unavailable,
 };
+pub use mounts::{
+    Mount, MountError, MountTable, NestedMountError, Propagation, RuntimeFeatures, mounts,
+    nested_mount_points,
+};
+pub use needs::Needs;
 pub use origin::{Absent, Origin};
 pub use payload::{File, FileData, PathError, Payload, VolumePath};
 pub use pod_certificate::PodCertificate;
 pub use quantity::{Quantity, QuantityError};
+pub use token::{MAX_REFRESH_JITTER, Token, TokenError};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
 pub use volume::{PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project};

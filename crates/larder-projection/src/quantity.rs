@@ -240,3 +240,196 @@ fn double(fraction: &mut [u8]) -> u8 {
         doubled / 10
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn nanos(text: &str) -> i128 {
+        text.parse::<Quantity>()
+            .unwrap_or_else(|error| panic!("{text}: {error}"))
+            .nanos
+    }
+
+    #[test]
+    fn every_suffix_has_its_size() {
+        for (text, units) in [
+            ("0", 0),
+            ("12", 12),
+            ("1k", 1_000),
+            ("1M", 1_000_000),
+            ("1G", 1_000_000_000),
+            ("1T", 1_000_000_000_000),
+            ("1P", 1_000_000_000_000_000),
+            ("1E", 1_000_000_000_000_000_000),
+            ("1Ki", 1 << 10),
+            ("1Mi", 1 << 20),
+            ("1Gi", 1 << 30),
+            ("1Ti", 1 << 40),
+            ("1Pi", 1 << 50),
+            ("1Ei", 1 << 60),
+            ("1e3", 1_000),
+            ("1E3", 1_000),
+            ("1e+3", 1_000),
+            ("123e6", 123_000_000),
+            ("1500e-2", 15),
+            ("1.5Gi", 3 << 29),
+            ("0.5Ki", 512),
+            ("+3k", 3_000),
+            ("-3k", -3_000),
+            ("007", 7),
+            ("1.", 1),
+            ("1.k", 1_000),
+            (".5k", 500),
+        ] {
+            assert_eq!(nanos(text), units * NANO, "{text}");
+        }
+        assert_eq!(nanos("100m"), NANO / 10);
+        assert_eq!(nanos("100u"), NANO / 10_000);
+        assert_eq!(nanos("100n"), 100);
+        assert_eq!(nanos("1.5"), 3 * NANO / 2);
+    }
+
+    #[test]
+    fn digits_may_be_missing_and_then_stand_for_zero() {
+        for text in ["-", "+", ".", "Mi", "e5", "-.", "000", "0.000Ki"] {
+            assert_eq!(nanos(text), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_finer_than_a_billionth_is_rounded_away_from_zero() {
+        for (text, expected) in [
+            ("0.1n", 1),
+            ("1.1n", 2),
+            ("-0.1n", -1),
+            ("0.0000000001", 1),
+            ("1e-100", 1),
+            ("1e-99999999999999999999", 1),
+            ("0.00000000001Ki", 11),
+            ("0e-100", 0),
+        ] {
+            assert_eq!(nanos(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn too_much_is_capped() {
+        let max = i128::from(i64::MAX) * NANO;
+        for text in [
+            "8Ei",
+            "9223372036854775807Ki",
+            "99999999999999999999999999999999999999999Ei",
+            "7.99999999999999999999Ei",
+        ] {
+            assert_eq!(nanos(text), max, "{text}");
+        }
+        assert_eq!(nanos("-8Ei"), -max);
+        // Decimal ones are not capped as quantities, only as numbers.
+        for text in [
+            "9223372036854775808",
+            "100E",
+            "1e30",
+            "1e999999999999999999999",
+        ] {
+            assert!(nanos(text) > max, "{text}");
+            assert_eq!(
+                text.parse::<Quantity>().unwrap().value(),
+                i64::MAX,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        let format = [
+            "", " 1", "1 ", "1.1.M", "1+1.0M", "0.1am", "aoeu", "1,5", "1e3.5", "1Mi1x", "é",
+        ];
+        for text in format {
+            assert_eq!(
+                text.parse::<Quantity>(),
+                Err(QuantityError::Format),
+                "{text:?}"
+            );
+        }
+        for text in [
+            "0.1mi", ".5i", "1i", "1K", "-3.01i", "-3.01e-", "1e", "1Kim", "1E+", "1k3", "1ee3",
+        ] {
+            assert_eq!(
+                text.parse::<Quantity>(),
+                Err(QuantityError::Suffix),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_are_rounded_away_from_zero() {
+        let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+        assert_eq!(quantity("1n").value(), 1);
+        assert_eq!(quantity("-1n").value(), -1);
+        assert_eq!(quantity("100m").milli_value(), 100);
+        assert_eq!(quantity("100100u").milli_value(), 101);
+        assert_eq!(quantity("1.5Gi").value(), 1_610_612_736);
+    }
+
+    fn suffix() -> impl Strategy<Value = (String, i32, i32)> {
+        // Text, power of 10, power of 2.
+        let decimal = prop::sample::select(vec![
+            ("n", -9),
+            ("u", -6),
+            ("m", -3),
+            ("", 0),
+            ("k", 3),
+            ("M", 6),
+            ("G", 9),
+        ]);
+        let binary = prop::sample::select(vec![("Ki", 10), ("Mi", 20), ("Gi", 30)]);
+        let exponent = (prop::sample::select(vec!["e", "E", "e+"]), 0..10_i32)
+            .prop_map(|(letter, size)| (format!("{letter}{size}"), size, 0));
+        let negative = (1..10_i32).prop_map(|size| (format!("e-{size}"), -size, 0));
+        prop_oneof![
+            decimal.prop_map(|(text, power)| (text.to_owned(), power, 0)),
+            binary.prop_map(|(text, power)| (text.to_owned(), 0, power)),
+            exponent,
+            negative,
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn amounts_agree_with_plain_fractions(
+            negative: bool,
+            whole in "[0-9]{1,8}",
+            fraction in "[0-9]{0,8}",
+            (suffix, tens, twos) in suffix(),
+        ) {
+            let digits: i128 = format!("{whole}{fraction}").parse().unwrap();
+            // digits × 2^twos × 10^(tens + 9 - places), as a fraction in whole billionths, rounded up.
+            let places = i32::try_from(fraction.len()).unwrap();
+            let power = tens + 9 - places;
+            let numerator = digits * (1 << twos) * 10_i128.pow(u32::try_from(power.max(0)).unwrap());
+            let denominator = 10_i128.pow(u32::try_from((-power).max(0)).unwrap());
+            let expected = (numerator + denominator - 1) / denominator;
+            let point = if fraction.is_empty() { "" } else { "." };
+            let sign = if negative { "-" } else { "" };
+            let text = format!("{sign}{whole}{point}{fraction}{suffix}");
+            prop_assert_eq!(nanos(&text), if negative { -expected } else { expected }, "{}", text);
+        }
+
+        #[test]
+        fn no_text_panics(text in "[-+.0-9eEinumkKMGTPx]{0,40}") {
+            let _ = text.parse::<Quantity>().map(|quantity| (quantity.value(), quantity.milli_value()));
+        }
+
+        #[test]
+        fn division_rounds_up(value in 0..i64::MAX, divisor in 1..i64::MAX) {
+            let (quotient, value, divisor) = (i128::from(div_ceil(value, divisor)), i128::from(value), i128::from(divisor));
+            prop_assert!(quotient * divisor >= value && (quotient - 1) * divisor < value);
+        }
+    }
+}

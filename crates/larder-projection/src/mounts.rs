@@ -1,0 +1,341 @@
+//! The mounts of a container, as data that any runtime can apply.
+//!
+//! Kubelet 1.36, `makeMounts` in `pkg/kubelet/kubelet_pods.go` and `pkg/volume/util/nested_volumes.go`. Nothing here touches a disk: whether a
+//! volume is set up, and where, and what a sub path names in it, is known to whoever applies the table.
+
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
+
+use crate::{
+    ContainerView, Environment, PathError, VolumeKind, VolumePath,
+    container::containers,
+    expand::{Piece, pieces},
+};
+
+/// The mounts of one container, in the order of its `volumeMounts`.
+pub type MountTable<'a> = Vec<Mount<'a>>;
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mount<'a> {
+    /// Place in `volumeMounts`, from 0: the kubelet's name for the target of a sub path.
+    pub index: usize,
+    /// The volume, with its source.
+    pub volume: &'a Volume,
+    /// Its kind, if it is one that is filled from objects.
+    pub kind: Option<VolumeKind>,
+    /// Where the container sees it: absolute and clean.
+    pub mount_path: String,
+    /// The part of the volume that is mounted, relative; `None` for the whole. Has no `..`; links in the volume are for
+    /// whoever mounts it to confine.
+    pub sub_path: Option<Cow<'a, str>>,
+    /// Whether the container must not write: as asked for, and always for volumes that are filled from objects.
+    pub read_only: bool,
+    /// Whether mounts below it become read-only, too.
+    pub recursive_read_only: bool,
+    /// Which way mounts made later spread.
+    pub propagation: Propagation,
+}
+
+/// Mount propagation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Propagation {
+    /// No way (`None`).
+    #[default]
+    Private,
+    /// Into the container.
+    HostToContainer,
+    /// Both ways.
+    Bidirectional,
+}
+
+/// What the runtime that will apply the table is able to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeFeatures {
+    /// Recursive read-only mounts. Off by default: `IfPossible` is then plain read-only and `Enabled` an error.
+    pub recursive_read_only: bool,
+}
+
+/// Why a container has no mount table. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The pod has no such volume.
+    #[error("cannot find volume \"{volume}\" to mount into container \"{container}\"")]
+    NoVolume {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the container.
+        container: String,
+    },
+    /// A sub path begins with `/`.
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    Absolute(String),
+    /// A sub path leaves its volume.
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    Parent(String),
+    /// A sub path refers to variables that are undefined or empty; sorted, joined by commas.
+    #[error("missing value for {0}")]
+    MissingValue(String),
+    /// A sub path refers to a variable whose bytes cannot be part of this table's paths.
+    #[error("value of {0} is not UTF-8")]
+    NotUtf8(String),
+    /// There is no such propagation.
+    #[error("invalid MountPropagation mode: \"{0}\"")]
+    Propagation(String),
+    /// Recursively read-only, and writable.
+    #[error("volume \"{0}\" requested recursive read-only mode, but it is not read-only")]
+    NotReadOnly(String),
+    /// Recursively read-only, and propagated.
+    #[error(
+        "volume \"{volume}\" requested recursive read-only mode, but it is not compatible with propagation \"{propagation}\""
+    )]
+    ReadOnlyPropagation {
+        /// Name of the volume.
+        volume: String,
+        /// The propagation that was asked for.
+        propagation: String,
+    },
+    /// Recursively read-only, and the runtime cannot do it.
+    #[error(
+        "volume \"{0}\" requested recursive read-only mode, but it is not supported by the runtime"
+    )]
+    ReadOnlyUnsupported(String),
+    /// There is no such recursive read-only mode.
+    #[error("unknown recursive read-only mode \"{0}\"")]
+    ReadOnlyMode(String),
+}
+
+/// The mounts of `container`, which is one of `pod`. Sub paths are expanded with its final `environment`.
+///
+/// # Errors
+///
+/// The first mount that is wrong. One of a sub path may heal by itself, when a variable gets a value.
+pub fn mounts<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+    environment: &Environment<'_>,
+    runtime: RuntimeFeatures,
+) -> Result<MountTable<'a>, MountError> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    let volumes = volumes.unwrap_or_default();
+    let entries = container.volume_mounts.iter().enumerate();
+    entries
+        .map(|(index, entry)| {
+            let named = volumes.iter().find(|volume| volume.name == entry.name);
+            let volume = named.ok_or_else(|| MountError::NoVolume {
+                volume: entry.name.clone(),
+                container: container.name.to_owned(),
+            })?;
+            let kind = VolumeKind::of(volume);
+            let (propagation, recursive_read_only) = modes(entry, runtime)?;
+            Ok(Mount {
+                index,
+                volume,
+                kind,
+                mount_path: absolute(&entry.mount_path),
+                sub_path: sub_path(entry, environment)?,
+                read_only: kind.is_some() || entry.read_only == Some(true),
+                recursive_read_only,
+                propagation,
+            })
+        })
+        .collect()
+}
+
+fn modes(entry: &VolumeMount, runtime: RuntimeFeatures) -> Result<(Propagation, bool), MountError> {
+    let volume = || entry.name.clone();
+    let propagation = match entry.mount_propagation.as_deref() {
+        None | Some("None") => Propagation::Private,
+        Some("HostToContainer") => Propagation::HostToContainer,
+        Some("Bidirectional") => Propagation::Bidirectional,
+        Some(other) => return Err(MountError::Propagation(other.to_owned())),
+    };
+    let mode = match entry.recursive_read_only.as_deref() {
+        None | Some("Disabled") => return Ok((propagation, false)),
+        Some(mode) => mode,
+    };
+    if entry.read_only != Some(true) {
+        return Err(MountError::NotReadOnly(volume()));
+    }
+    if propagation != Propagation::Private {
+        return Err(MountError::ReadOnlyPropagation {
+            volume: volume(),
+            propagation: entry.mount_propagation.clone().unwrap_or_default(),
+        });
+    }
+    match mode {
+        "IfPossible" => Ok((propagation, runtime.recursive_read_only)),
+        "Enabled" if runtime.recursive_read_only => Ok((propagation, true)),
+        "Enabled" => Err(MountError::ReadOnlyUnsupported(volume())),
+        other => Err(MountError::ReadOnlyMode(other.to_owned())),
+    }
+}
+
+fn sub_path<'a>(
+    entry: &'a VolumeMount,
+    environment: &Environment<'_>,
+) -> Result<Option<Cow<'a, str>>, MountError> {
+    let expression = entry.sub_path_expr.as_deref().unwrap_or_default();
+    let path = if expression.is_empty() {
+        Cow::Borrowed(entry.sub_path.as_deref().unwrap_or_default())
+    } else {
+        Cow::Owned(expand_sub_path(expression, environment)?)
+    };
+    if path.is_empty() {
+        return Ok(None);
+    }
+    if path.starts_with('/') {
+        return Err(MountError::Absolute(path.into_owned()));
+    }
+    if path.split('/').any(|element| element == "..") {
+        return Err(MountError::Parent(path.into_owned()));
+    }
+    Ok(Some(path))
+}
+
+/// Expands as everywhere, but a reference to a variable that is undefined or empty is an error.
+fn expand_sub_path(text: &str, environment: &Environment<'_>) -> Result<String, MountError> {
+    let mut expanded = String::with_capacity(text.len());
+    let mut missing = Vec::new();
+    for piece in pieces(text) {
+        match piece {
+            Piece::Text(text) => expanded.push_str(text),
+            Piece::Reference { name, .. } => match environment.get(name) {
+                Some(variable) if !variable.value.is_empty() => {
+                    let value = std::str::from_utf8(&variable.value);
+                    let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;
+                    expanded.push_str(value);
+                }
+                _ => missing.push(name),
+            },
+        }
+    }
+    if missing.is_empty() {
+        return Ok(expanded);
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    Err(MountError::MissingValue(missing.join(", ")))
+}
+
+/// `path` as an absolute, clean path.
+fn absolute(path: &str) -> String {
+    clean(&format!("/{path}"))
+}
+
+/// Drops empty and `.` elements and resolves `..` by the text alone, as Go's `filepath.Clean` does.
+fn clean(path: &str) -> String {
+    let is_absolute = path.starts_with('/');
+    let mut kept: Vec<&str> = Vec::new();
+    for element in path.split('/') {
+        match element {
+            "" | "." => {}
+            ".." if kept.last().is_some_and(|last| *last != "..") => {
+                kept.pop();
+            }
+            ".." if is_absolute => {}
+            element => kept.push(element),
+        }
+    }
+    let joined = kept.join("/");
+    match (is_absolute, joined.is_empty()) {
+        (true, _) => format!("/{joined}"),
+        (false, true) => ".".to_owned(),
+        (false, false) => joined,
+    }
+}
+
+/// Why the mount points in a volume cannot be told. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NestedMountError {
+    /// A mount path leaves the root of the container.
+    #[error("unable to create nested volume mountpoints: invalid container mount point {0}")]
+    Outside(String),
+    /// A directory for it would have a name that is reserved.
+    #[error("unable to create nested volume mountpoints")]
+    Path(#[from] PathError),
+}
+
+/// The directories that `volume` must have so that other volumes can be mounted below it. Sorted, each once.
+///
+/// A container cannot make them itself, because the volume is read-only there. Of mounts that lie in each other only the
+/// outer one counts.
+///
+/// # Errors
+///
+/// A mount path leaves the container's root, or would need a name that is reserved for the atomic writer.
+pub fn nested_mount_points(pod: &Pod, volume: &str) -> Result<Vec<VolumePath>, NestedMountError> {
+    let mut points = Vec::new();
+    for container in containers(pod) {
+        let mounts = container.volume_mounts.iter();
+        let mut all: Vec<_> = mounts
+            .clone()
+            .map(|mount| clean(&mount.mount_path))
+            .collect();
+        all.sort();
+        for mount in mounts.filter(|mount| mount.name == volume) {
+            let own = clean(&mount.mount_path);
+            if own.starts_with("../") {
+                return Err(NestedMountError::Outside(own));
+            }
+            let own = format!("{own}/");
+            let mut outer: Vec<String> = Vec::new();
+            for nested in all.iter().filter_map(|path| path.strip_prefix(&own)) {
+                if !outer.iter().any(|outer| nested.starts_with(outer)) {
+                    points.push(VolumePath::parse(nested)?);
+                    outer.push(format!("{nested}/"));
+                }
+            }
+        }
+    }
+    points.sort();
+    points.dedup();
+    Ok(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned_by_their_text() {
+        for (path, expected) in [
+            ("/a//b/./c/", "/a/b/c"),
+            ("/a/../../b", "/b"),
+            ("/", "/"),
+            ("a/..", "."),
+            ("../a/../..", "../.."),
+            ("", "."),
+        ] {
+            assert_eq!(clean(path), expected, "{path}");
+        }
+        assert_eq!(absolute("a/b/"), "/a/b");
+    }
+
+    proptest! {
+        #[test]
+        fn cleaning_twice_is_cleaning_once(path in "(/|\\.|\\.\\.|a|bc){0,12}") {
+            let once = clean(&path);
+            prop_assert_eq!(clean(&once), once);
+        }
+
+        #[test]
+        fn cleaning_agrees_with_the_standard_library(elements in prop::collection::vec("(\\.|\\.\\.|a|bc)?", 0..8)) {
+            // The naive model: walk a path, and never above the root.
+            let mut model = std::path::PathBuf::from("/");
+            for element in &elements {
+                match element.as_str() {
+                    ".." => { model.pop(); }
+                    "" | "." => {}
+                    element => model.push(element),
+                }
+            }
+            prop_assert_eq!(absolute(&elements.join("/")), model.to_str().unwrap());
+        }
+    }
+}
