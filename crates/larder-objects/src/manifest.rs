@@ -70,6 +70,8 @@ pub struct Manifests {
     pub documents: Vec<Document>,
     /// What could not be taken, in the same order.
     pub errors: Vec<ManifestError>,
+    /// Number of documents that were YAML or JSON. A list is one, also an empty one.
+    pub documents_read: usize,
     /// Number of objects of kinds that larder has no use for, by kind and group (`ClusterRole.rbac.authorization.k8s.io`).
     pub skipped: BTreeMap<String, usize>,
 }
@@ -156,6 +158,8 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub struct Loader {
     namespace: SmolStr,
+    /// Whether pods without UID get one.
+    uids: bool,
     manifests: Manifests,
     /// Where each object was first seen.
     seen: HashMap<(&'static str, ObjectKey), Origin>,
@@ -166,9 +170,17 @@ impl Loader {
     pub fn new(namespace: impl Into<SmolStr>) -> Self {
         Self {
             namespace: namespace.into(),
+            uids: true,
             manifests: Manifests::default(),
             seen: HashMap::new(),
         }
+    }
+
+    /// Leaves pods without UID as they are, for a caller that has another way to name them.
+    #[must_use]
+    pub fn without_uids(mut self) -> Self {
+        self.uids = false;
+        self
     }
 
     /// Everything that was read.

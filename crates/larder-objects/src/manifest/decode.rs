@@ -33,8 +33,12 @@ pub(super) struct Decoded {
     pub(super) manifest: Manifest,
 }
 
-/// Decodes `object`; without a namespace of its own it is put into `namespace`.
-pub(super) fn recognize(object: RawObject, namespace: &str) -> Result<Recognized, Problem> {
+/// Decodes `object`; without a namespace of its own it is put into `namespace`, and without a UID a pod gets one if `uids`.
+pub(super) fn recognize(
+    object: RawObject,
+    namespace: &str,
+    uids: bool,
+) -> Result<Recognized, Problem> {
     let Value::Object(fields) = &*object else {
         return Err(Problem::NotAnObject);
     };
@@ -65,7 +69,7 @@ pub(super) fn recognize(object: RawObject, namespace: &str) -> Result<Recognized
         None | Some(Value::Null) => return Err(missing("metadata.name")),
         Some(other) => return Err(wrong_type("metadata", "a mapping", other)),
     };
-    let decoded = typed(object.into_value(), kind, namespace)?;
+    let decoded = typed(object.into_value(), kind, namespace, uids)?;
     Ok(Recognized::Object(Box::new(decoded)))
 }
 
@@ -87,7 +91,12 @@ fn missing(field: &str) -> Problem {
     }
 }
 
-fn typed(mut value: Value, kind: ObjectKind, namespace: &str) -> Result<Decoded, Problem> {
+fn typed(
+    mut value: Value,
+    kind: ObjectKind,
+    namespace: &str,
+    uids: bool,
+) -> Result<Decoded, Problem> {
     normalize::drop_nulls(&mut value);
     if let (true, Some(metadata)) = (kind.is_namespaced(), metadata_mut(&mut value)) {
         normalize::set_namespace(metadata, namespace);
@@ -98,7 +107,7 @@ fn typed(mut value: Value, kind: ObjectKind, namespace: &str) -> Result<Decoded,
     if let (ObjectKind::Secret, Some(fields)) = (kind, value.as_object_mut()) {
         normalize::fold_string_data(fields)?;
     }
-    if let (ObjectKind::Pod, Some(metadata)) = (kind, metadata_mut(&mut value)) {
+    if let (ObjectKind::Pod, true, Some(metadata)) = (kind, uids, metadata_mut(&mut value)) {
         normalize::set_uid(metadata);
     }
     if kind == ObjectKind::ClusterTrustBundle {

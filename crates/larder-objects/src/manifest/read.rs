@@ -143,6 +143,7 @@ impl Loader {
     }
 
     fn document(&mut self, source: &Source<'_>, value: Value) {
+        self.manifests.documents_read += 1;
         let object = RawObject::new(value);
         let (api_version, kind) = (object.text("/apiVersion"), object.text("/kind"));
         let is_list = ObjectKind::of(api_version, kind) == ObjectKind::List
@@ -191,7 +192,7 @@ impl Loader {
             kind: text("/kind"),
             name: text("/metadata/name"),
         };
-        match recognize(object, &self.namespace) {
+        match recognize(object, &self.namespace, self.uids) {
             Ok(Recognized::Object(decoded)) => self.keep(source, item, subject, *decoded),
             Ok(Recognized::Useless(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
             Err(problem) => self.failed(source, item, subject, problem),
