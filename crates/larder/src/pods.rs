@@ -13,11 +13,13 @@ pub mod identity;
 mod manager;
 mod merge;
 pub mod source;
+pub mod static_pod;
 #[cfg(test)]
 mod testing;
 
 pub use identity::{FullName, FullNameError, MirrorPodUid, PodSource, PodUid, ResolvedPodUid};
 pub use manager::{
-    PodAndMirrorPod, PodCounts, PodManager, Pods, PodsAndMirrorPods, UidTranslations,
+    MirrorOverview, PodAndMirrorPod, PodCounts, PodManager, Pods, PodsAndMirrorPods,
+    UidTranslations,
 };
 pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};

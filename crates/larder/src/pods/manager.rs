@@ -68,6 +68,15 @@ pub struct PodsAndMirrorPods {
     pub orphaned_mirror_pods: Vec<Arc<Pod>>,
 }
 
+/// What the mirror pods of the node hang on, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct MirrorOverview {
+    /// Every static pod, with its mirror pod if there is one.
+    pub static_pods: Vec<(Arc<Pod>, Option<Arc<Pod>>)>,
+    /// Mirror pods whose full name no regular pod has.
+    pub orphaned_mirror_pods: Vec<Arc<Pod>>,
+}
+
 /// A pod and its counterpart, as [`Pods::pod_and_mirror_pod`] found them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodAndMirrorPod {
@@ -149,26 +158,25 @@ impl Pods {
     /// All pods, and the mirror pods that have lost their static pod.
     pub fn pods_and_mirror_pods(&self) -> PodsAndMirrorPods {
         let state = self.state.read();
-        let orphaned =
-            |mirror: &&Arc<Pod>| state.regular.uid_by_name(&FullName::of(mirror)).is_none();
         PodsAndMirrorPods {
             pods: state.regular.pods().cloned().collect(),
             mirror_pods: state.mirrors.pods().cloned().collect(),
-            orphaned_mirror_pods: state.mirrors.pods().filter(orphaned).cloned().collect(),
+            orphaned_mirror_pods: state.orphaned_mirror_pods(),
         }
     }
 
     /// Every static pod, with its mirror pod if there is one.
     pub fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
+        self.state.read().static_pods_and_mirror_pods()
+    }
+
+    /// Static pods with their mirror pods, and the mirror pods that have none, in one look.
+    pub fn mirror_overview(&self) -> MirrorOverview {
         let state = self.state.read();
-        let with_mirror = |pod: &Arc<Pod>| {
-            let mirror = state.mirrors.by_name(&FullName::of(pod));
-            (Arc::clone(pod), mirror.cloned())
-        };
-        let pods = state.regular.pods();
-        pods.filter(|pod| is_static_pod(pod))
-            .map(with_mirror)
-            .collect()
+        MirrorOverview {
+            static_pods: state.static_pods_and_mirror_pods(),
+            orphaned_mirror_pods: state.orphaned_mirror_pods(),
+        }
     }
 
     /// The regular pod with `uid`.
@@ -279,6 +287,23 @@ impl Pods {
 }
 
 impl State {
+    fn orphaned_mirror_pods(&self) -> Vec<Arc<Pod>> {
+        let orphaned = |mirror: &&Arc<Pod>| {
+            let full_name = FullName::of(mirror);
+            self.regular.uid_by_name(&full_name).is_none()
+        };
+        self.mirrors.pods().filter(orphaned).cloned().collect()
+    }
+
+    fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
+        let with_mirror = |pod: &Arc<Pod>| {
+            let mirror = self.mirrors.by_name(&FullName::of(pod));
+            (Arc::clone(pod), mirror.cloned())
+        };
+        let static_pods = self.regular.pods().filter(|pod| is_static_pod(pod));
+        static_pods.map(with_mirror).collect()
+    }
+
     fn upsert(&mut self, pod: Arc<Pod>) {
         let full_name = FullName::of(&pod);
         if is_mirror_pod(&pod) {

@@ -4,6 +4,7 @@
 //! quiet about its pods, so that those it named before stay.
 
 mod api;
+mod file;
 
 use std::{error::Error, fmt, sync::Arc};
 
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 use super::{identity::PodSource, merge::SourcePods};
 
 pub use api::{ApiSource, ApiSourceError};
+pub use file::{FileSource, FileSourceError};
 
 /// One report of a source.
 #[derive(Debug)]

@@ -1,0 +1,168 @@
+//! The pods of a manifest file, or of a directory of them.
+//!
+//! Rules: kubelet 1.36, `pkg/kubelet/config/{file,file_linux}.go`: one pod per file, names with a leading dot are skipped, no
+//! recursion, symlinks are followed. We differ where the kubelet loses pods:
+//! - A file that cannot be read or decoded keeps the pod that it had (the kubelet drops it at the next full read).
+//! - A path that disappears keeps its pods; one that was never there has none. (The kubelet drops them all.)
+//! - A directory that is deleted and made again is watched again.
+//! - Backup files of editors and package managers are no pods, and of two files with one pod the ignored one is named.
+//!
+//! Invariants:
+//! 1. A look at the path reads what is there as a whole; notices of changes only say when to look. So no notice can be lost,
+//!    and polling alone gives the same, later.
+//! 2. A file is decoded once per text. It is read at every look: times of files are too coarse to tell two quick edits apart.
+
+mod scan;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::{JoinError, spawn_blocking},
+    time,
+};
+
+use self::scan::{PathIdentity, Scanner};
+use super::{Closed, Reporter, SourceProblem, SourceReport};
+use crate::pods::{identity::PodSource, merge::SourcePods, static_pod::StaticPods};
+
+pub use scan::FileSourceError;
+
+/// After a notice, how long nothing must happen before the files are read: whoever writes them shall be done.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Longest wait for that quiet.
+const RESTLESS: Duration = Duration::from_millis(500);
+
+/// How often a missing path, or one that cannot be watched, is looked for. kubelet 1.36, `file_linux.go`: every second.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A file or directory of static pods: `staticPodPath`.
+#[derive(Debug)]
+pub struct FileSource {
+    path: PathBuf,
+    check_frequency: Duration,
+    static_pods: StaticPods,
+}
+
+impl FileSource {
+    /// The pods at `path`, as `static_pods` makes them.
+    ///
+    /// `check_frequency` is `fileCheckFrequency`, 20 s by default in the kubelet: how often to look without a notice, for file
+    /// systems that give none and for the targets of symlinks. Must be positive.
+    pub fn new(path: &Path, check_frequency: Duration, static_pods: StaticPods) -> Self {
+        Self {
+            // Of no meaning, but part of the text that UIDs are made of.
+            path: path.components().collect(),
+            check_frequency,
+            static_pods,
+        }
+    }
+
+    /// Reports the pods until nobody receives.
+    pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
+        let mut reporter = Reporter::new(PodSource::File, reports.clone());
+        tokio::select! {
+            _ = self.follow(&mut reporter) => {}
+            () = reports.closed() => {}
+        }
+    }
+
+    async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
+        let notices = Arc::new(Notify::new());
+        let mut watch = Watch::default();
+        let mut scanner = Scanner::new(self.path.clone(), self.static_pods);
+        loop {
+            // Watched before it is read: what changes in between gives a notice.
+            let unwatched = watch.renew(&self.path, &notices);
+            let looked;
+            (scanner, looked) = joined(spawn_blocking(|| scanner.look()).await);
+            let missing = looked.missing;
+            let mut problems = looked.problems;
+            problems.extend(unwatched.map(|error| SourceProblem {
+                subject: self.path.display().to_string(),
+                error: Arc::new(error),
+            }));
+            if let Some(pods) = looked.pods {
+                reporter.pods(SourcePods::All(pods)).await?;
+            }
+            reporter.problems(problems).await?;
+            let patience = if missing || watch.armed.is_none() {
+                self.check_frequency.min(RETRY)
+            } else {
+                self.check_frequency
+            };
+            if time::timeout(patience, notices.notified()).await.is_ok() {
+                let quiet =
+                    async { while time::timeout(QUIET, notices.notified()).await.is_ok() {} };
+                // Either way it is time to look.
+                let _ = time::timeout(RESTLESS, quiet).await;
+            }
+        }
+    }
+}
+
+/// The result of a blocking task, which is never cancelled.
+fn joined<T>(result: Result<T, JoinError>) -> T {
+    result.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
+    })
+}
+
+/// The system's watch of the directory in question: the path itself, or for a file the directory that holds it.
+#[derive(Default)]
+struct Watch {
+    /// The watcher, and the directory that it watches.
+    armed: Option<(RecommendedWatcher, PathIdentity)>,
+}
+
+impl Watch {
+    /// Watches `path`, again if it is not what it was.
+    fn renew(&mut self, path: &Path, notices: &Arc<Notify>) -> Option<FileSourceError> {
+        let directory = if path.is_file() { path.parent()? } else { path };
+        let identity = PathIdentity::of(directory);
+        if let (Some((_, armed)), Some(identity)) = (&self.armed, &identity)
+            && armed == identity
+        {
+            return None;
+        }
+        self.armed = None;
+        // A missing path is the scan's to report.
+        let identity = identity?;
+        let notices = Arc::clone(notices);
+        let notice = move |event: Result<notify::Event, notify::Error>| {
+            // Our own reading is no change.
+            if !event.is_ok_and(
+                |event| matches!(event.kind, notify::EventKind::Access(kind) if !is_write(kind)),
+            ) {
+                notices.notify_one();
+            }
+        };
+        let watch = notify::recommended_watcher(notice).and_then(|mut watcher| {
+            watcher.watch(directory, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        match watch {
+            Ok(watcher) => {
+                self.armed = Some((watcher, identity));
+                None
+            }
+            Err(source) => Some(FileSourceError::Watch { source }),
+        }
+    }
+}
+
+fn is_write(kind: notify::event::AccessKind) -> bool {
+    use notify::event::{AccessKind, AccessMode};
+
+    kind == AccessKind::Close(AccessMode::Write)
+}
+
+#[cfg(test)]
+mod tests;

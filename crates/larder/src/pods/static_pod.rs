@@ -1,0 +1,369 @@
+//! Static pods: from the text of a manifest to the pod that the node runs.
+//!
+//! Rules: kubelet 1.36, `pkg/kubelet/config/{common,file,http}.go`. The steps, in order:
+//! 1. The text is decoded and gets the API server's defaults; line and field are named when that fails.
+//! 2. The UID is the manifest's own, or else derived from content, node and place.
+//! 3. Name, namespace, node, the hash annotation, the phase, and for files one toleration are set.
+//! 4. The result is validated as a pod that is created at the API server.
+//! 5. A pod that refers to API objects is refused, unless the user allows it.
+//!
+//! # The UID, version 1
+//!
+//! FNV-1a with 128 bits, 32 lower-case hexadecimal digits, over these bytes without separators: `larder/static-pod/1`; the
+//! manifest as JSON without white space, with the keys of every mapping in byte order, without nulls, with its namespace filled in,
+//! before any default; for a file `host:<node name>` and `file:<path>`, for a URL `url:<url>`. So comments, order and layout do
+//! not matter; any value, the node and the place do. The kubelet hashes a debug print of its own Go types, which nothing but the
+//! same build of the kubelet can repeat.
+//!
+//! A change of this form changes the identity of running pods; it needs a new version.
+
+mod references;
+
+use std::{fmt, path::Path};
+
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+use larder_objects::{
+    StableHash,
+    manifest::{Document, Loader, Manifest, ManifestError, Manifests, Origin},
+    validation::{self, FieldErrors},
+};
+use serde_json::Value;
+
+use super::identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, set_annotation};
+
+pub use references::api_reference;
+
+/// Where a manifest was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManifestPlace<'a> {
+    /// A file, by its full path.
+    File(&'a Path),
+    /// A URL.
+    Url(&'a str),
+}
+
+/// Whether static pods may refer to ConfigMaps, Secrets and other objects of the API server: `staticPodAPIReferences`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApiReferences {
+    /// They are refused, as the kubelet does since 1.34. The default, and right for every node of a cluster.
+    #[default]
+    Refuse,
+    /// They are served with larder's own identity. For hosts that are no cluster nodes. Resource claims stay refused: a static
+    /// pod has nobody who would allocate them.
+    Allow,
+}
+
+/// Why a manifest gives no static pod.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StaticPodError {
+    /// It cannot be decoded.
+    #[error(transparent)]
+    Manifest(Box<ManifestError>),
+    /// It holds nothing.
+    #[error("{place}: there is no pod")]
+    Empty {
+        /// File or URL.
+        place: String,
+    },
+    /// It is of a kind that larder knows by name only.
+    #[error("{place}: {kind} is no Pod")]
+    Useless {
+        /// File or URL.
+        place: String,
+        /// Kind and group.
+        kind: String,
+    },
+    /// It is something else than a pod.
+    #[error("{origin}: {kind} is no Pod")]
+    NotAPod {
+        /// The place.
+        origin: Origin,
+        /// What it is.
+        kind: String,
+    },
+    /// A file holds one pod. The first one is taken; this names what is ignored.
+    #[error("{origin}: only the first document of a static pod's file is read")]
+    MoreThanOne {
+        /// Place of the second.
+        origin: Origin,
+    },
+    /// A file holds a pod, not a list of them.
+    #[error("{origin}: a static pod's file cannot hold a list")]
+    List {
+        /// The place.
+        origin: Origin,
+    },
+    /// It claims to be a mirror pod. Such a pod would never run, and its mirror pod would be taken for an orphan.
+    #[error("{origin}: a static pod must not have the annotation {CONFIG_MIRROR}")]
+    Mirror {
+        /// The place.
+        origin: Origin,
+    },
+    /// The API server would refuse it.
+    #[error("{origin}: invalid pod: {errors}")]
+    Invalid {
+        /// The place.
+        origin: Origin,
+        /// The fields.
+        errors: FieldErrors,
+    },
+    /// It refers to something that only the API server has.
+    #[error("{origin}: static pods may not reference {resource}")]
+    ApiReference {
+        /// The place.
+        origin: Origin,
+        /// As the kubelet names it.
+        resource: &'static str,
+    },
+}
+
+impl From<ManifestError> for StaticPodError {
+    fn from(error: ManifestError) -> Self {
+        Self::Manifest(Box::new(error))
+    }
+}
+
+/// Makes static pods of manifests, for one node.
+#[derive(Clone, Debug)]
+pub struct StaticPods {
+    node_name: String,
+    api_references: ApiReferences,
+}
+
+impl StaticPods {
+    /// For the node `node_name`.
+    pub fn new(node_name: impl Into<String>, api_references: ApiReferences) -> Self {
+        Self {
+            node_name: node_name.into(),
+            api_references,
+        }
+    }
+
+    /// The pod in the file at `path`: its first document. What else is in the file comes as an error beside it.
+    ///
+    /// # Errors
+    ///
+    /// The first document is not a static pod.
+    pub fn from_file(
+        &self,
+        path: &Path,
+        text: &str,
+    ) -> Result<(Pod, Option<StaticPodError>), StaticPodError> {
+        let name = path.display().to_string();
+        let Manifests {
+            documents,
+            errors,
+            skipped,
+            ..
+        } = load(&name, text);
+        let first_error = errors.into_iter().next();
+        let mut documents = documents.into_iter();
+        let first = match (documents.next(), first_error) {
+            (Some(document), Some(error)) if is_before(&error, &document) => {
+                return Err(error.into());
+            }
+            (None, Some(error)) => return Err(error.into()),
+            (Some(document), _) => document,
+            (None, None) => {
+                return Err(match skipped.into_keys().next() {
+                    Some(kind) => StaticPodError::Useless { place: name, kind },
+                    None => StaticPodError::Empty { place: name },
+                });
+            }
+        };
+        if first.origin.item.is_some() {
+            return Err(StaticPodError::List {
+                origin: first.origin,
+            });
+        }
+        let pod = self.pod(ManifestPlace::File(path), first)?;
+        let more = documents
+            .next()
+            .map(|document| StaticPodError::MoreThanOne {
+                origin: document.origin,
+            });
+        Ok((pod, more))
+    }
+
+    /// The pods that `url` answered with: one, or a list of them.
+    ///
+    /// # Errors
+    ///
+    /// One of them is not a static pod; then none is taken.
+    pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<Pod>, StaticPodError> {
+        let manifests = load(url, text);
+        if let Some(error) = manifests.errors.into_iter().next() {
+            return Err(error.into());
+        }
+        if let Some(second) = manifests
+            .documents
+            .iter()
+            .find(|document| document.origin.document > 1)
+        {
+            return Err(StaticPodError::MoreThanOne {
+                origin: second.origin.clone(),
+            });
+        }
+        if let Some(kind) = manifests.skipped.into_keys().next() {
+            return Err(StaticPodError::Useless {
+                place: url.to_owned(),
+                kind,
+            });
+        }
+        // An empty list is a document, and means no pods.
+        if manifests.documents_read == 0 {
+            return Err(StaticPodError::Empty {
+                place: url.to_owned(),
+            });
+        }
+        let pod = |document| self.pod(ManifestPlace::Url(url), document);
+        manifests.documents.into_iter().map(pod).collect()
+    }
+
+    fn pod(&self, place: ManifestPlace<'_>, document: Document) -> Result<Pod, StaticPodError> {
+        let origin = document.origin;
+        let mut pod = match (document.manifest, document.workload) {
+            (Manifest::Pod(pod), None) => *pod,
+            (_, Some(workload)) => {
+                return Err(StaticPodError::NotAPod {
+                    origin,
+                    kind: workload,
+                });
+            }
+            (_, None) => {
+                let kind = document.object["kind"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                return Err(StaticPodError::NotAPod { origin, kind });
+            }
+        };
+        if annotation(&pod, CONFIG_MIRROR).is_some() {
+            return Err(StaticPodError::Mirror { origin });
+        }
+        self.derive(place, &document.object, &mut pod);
+        let errors = validation::pod(&pod);
+        if !errors.is_empty() {
+            return Err(StaticPodError::Invalid { origin, errors });
+        }
+        match (api_reference(&pod), self.api_references) {
+            (Some(resource), ApiReferences::Refuse) => {
+                Err(StaticPodError::ApiReference { origin, resource })
+            }
+            (Some(resource @ "resourceclaims"), ApiReferences::Allow) => {
+                Err(StaticPodError::ApiReference { origin, resource })
+            }
+            _ => Ok(pod),
+        }
+    }
+
+    /// Steps 2 and 3.
+    fn derive(&self, place: ManifestPlace<'_>, manifest: &Value, pod: &mut Pod) {
+        let metadata = &mut pod.metadata;
+        let uid = metadata.uid.take().filter(|uid| !uid.is_empty());
+        let uid = uid.unwrap_or_else(|| self.uid(place, manifest));
+        let name = metadata.name.take().unwrap_or_default();
+        metadata.name = Some(format!("{name}-{}", self.node_name.to_lowercase()));
+        metadata.uid = Some(uid.clone());
+        set_annotation(pod, CONFIG_HASH, Some(uid));
+        let spec = pod.spec.get_or_insert_default();
+        spec.node_name = Some(self.node_name.clone());
+        if let ManifestPlace::File(_) = place {
+            tolerate_no_execute(spec.tolerations.get_or_insert_default());
+        }
+        pod.status.get_or_insert_default().phase = Some("Pending".to_owned());
+    }
+
+    /// The UID of a manifest that has none.
+    fn uid(&self, place: ManifestPlace<'_>, manifest: &Value) -> String {
+        let hash = StableHash::EMPTY
+            .with("larder/static-pod/1")
+            .with(Canonical(manifest).to_string());
+        let hash = match place {
+            ManifestPlace::File(path) => hash
+                .with("host:")
+                .with(&self.node_name)
+                .with("file:")
+                .with(path.as_os_str().as_encoded_bytes()),
+            ManifestPlace::Url(url) => hash.with("url:").with(url),
+        };
+        hash.to_string()
+    }
+}
+
+fn load(name: &str, text: &str) -> Manifests {
+    let mut loader = Loader::new("default").without_uids();
+    loader.text(name, text);
+    loader.finish()
+}
+
+/// Whether `error` stands before `document` in the file of both.
+fn is_before(error: &ManifestError, document: &Document) -> bool {
+    match error {
+        ManifestError::Document { origin, .. } => {
+            (origin.document, origin.item) < (document.origin.document, document.origin.item)
+        }
+        _ => true,
+    }
+}
+
+/// A static pod from a file stays whatever taints the node gets.
+fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
+    let wanted = Toleration {
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        ..Toleration::default()
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let same = |other: &&mut Toleration| {
+        other.operator == wanted.operator
+            && other.effect == wanted.effect
+            && text(&other.key).is_empty()
+            && text(&other.value).is_empty()
+    };
+    match tolerations.iter_mut().find(same) {
+        Some(equal) => *equal = wanted,
+        None => tolerations.push(wanted),
+    }
+}
+
+/// JSON in the form that the UID is made of. Depends on no feature of serde_json that somebody may switch.
+struct Canonical<'a>(&'a Value);
+
+impl fmt::Display for Canonical<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Value::Object(fields) => {
+                let mut fields: Vec<_> = fields
+                    .iter()
+                    .filter(|(_, value)| !value.is_null())
+                    .collect();
+                fields.sort_by_key(|(key, _)| *key);
+                f.write_str("{")?;
+                for (index, (key, value)) in fields.into_iter().enumerate() {
+                    let comma = if index == 0 { "" } else { "," };
+                    write!(
+                        f,
+                        "{comma}{}:{}",
+                        Value::from(key.as_str()),
+                        Canonical(value)
+                    )?;
+                }
+                f.write_str("}")
+            }
+            Value::Array(items) => {
+                f.write_str("[")?;
+                for (index, item) in items.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { "," };
+                    write!(f, "{comma}{}", Canonical(item))?;
+                }
+                f.write_str("]")
+            }
+            scalar => write!(f, "{scalar}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
