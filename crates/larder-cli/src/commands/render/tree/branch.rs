@@ -1,0 +1,193 @@
+//! Trees of text: branches with cells that line up among siblings.
+
+use std::fmt;
+
+use crate::output::Style;
+
+/// One line and what hangs on it.
+#[derive(Debug)]
+pub(super) struct Branch {
+    cells: Vec<Cell>,
+    children: Vec<Branch>,
+}
+
+/// A piece of a line.
+#[derive(Debug)]
+pub(super) struct Cell {
+    text: String,
+    paint: Paint,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Paint {
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+    Green,
+}
+
+impl Cell {
+    pub(super) fn plain(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Plain)
+    }
+
+    pub(super) fn bold(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Bold)
+    }
+
+    pub(super) fn dim(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Dim)
+    }
+
+    pub(super) fn red(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Red)
+    }
+
+    pub(super) fn yellow(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Yellow)
+    }
+
+    pub(super) fn green(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Green)
+    }
+
+    /// A control character in a name must not reach the terminal.
+    fn new(text: impl fmt::Display, paint: Paint) -> Self {
+        let text = text.to_string().replace(char::is_control, "\u{fffd}");
+        Self { text, paint }
+    }
+
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+
+    fn painted(&self, style: Style) -> String {
+        match self.paint {
+            Paint::Plain => self.text.clone(),
+            Paint::Bold => style.bold(&self.text),
+            Paint::Dim => style.dim(&self.text),
+            Paint::Red => style.red(&self.text),
+            Paint::Yellow => style.yellow(&self.text),
+            Paint::Green => style.green(&self.text),
+        }
+    }
+}
+
+impl Branch {
+    pub(super) fn new(cells: impl IntoIterator<Item = Cell>) -> Self {
+        Self::with(cells, Vec::new())
+    }
+
+    pub(super) fn with(cells: impl IntoIterator<Item = Cell>, children: Vec<Self>) -> Self {
+        Self {
+            cells: cells.into_iter().collect(),
+            children,
+        }
+    }
+
+    pub(super) fn push(&mut self, child: Self) {
+        self.children.push(child);
+    }
+
+    /// Adds a heading together with what is below it, or nothing if nothing is.
+    pub(super) fn push_group(&mut self, group: Self) {
+        if !group.children.is_empty() {
+            self.children.push(group);
+        }
+    }
+
+    pub(super) fn extend(&mut self, children: impl IntoIterator<Item = Self>) {
+        self.children.extend(children);
+    }
+
+    /// The tree as text, one line for each branch.
+    pub(super) fn render(&self, style: Style) -> String {
+        let mut text = self.line(&[], style) + "\n";
+        self.render_children("", style, &mut text);
+        text
+    }
+
+    fn render_children(&self, indent: &str, style: Style, text: &mut String) {
+        let widths = self.column_widths();
+        for (index, child) in self.children.iter().enumerate() {
+            let is_last = index + 1 == self.children.len();
+            let (tick, below) = if is_last {
+                ("└─ ", "   ")
+            } else {
+                ("├─ ", "│  ")
+            };
+            text.push_str(indent);
+            text.push_str(tick);
+            text.push_str(&child.line(&widths, style));
+            text.push('\n');
+            child.render_children(&format!("{indent}{below}"), style, text);
+        }
+    }
+
+    /// Widths of the columns of the children; the last cell of a line needs none.
+    fn column_widths(&self) -> Vec<usize> {
+        let mut widths = Vec::new();
+        for child in &self.children {
+            let aligned = child.cells.len().saturating_sub(1);
+            widths.resize(widths.len().max(aligned), 0);
+            for (width, cell) in widths.iter_mut().zip(&child.cells[..aligned]) {
+                *width = cell.width().max(*width);
+            }
+        }
+        widths
+    }
+
+    fn line(&self, widths: &[usize], style: Style) -> String {
+        let last = self.cells.len().saturating_sub(1);
+        let cells = self.cells.iter().enumerate().map(|(index, cell)| {
+            let width = widths.get(index).copied().unwrap_or(0);
+            let fill = if index == last {
+                0
+            } else {
+                width.saturating_sub(cell.width()) + 2
+            };
+            cell.painted(style) + &" ".repeat(fill)
+        });
+        let line: String = cells.collect();
+        line.trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn siblings_line_up_and_levels_are_drawn() {
+        let leaf = |cells: [&str; 3]| Branch::new(cells.map(Cell::plain));
+        let tree = Branch::with(
+            [Cell::bold("root"), Cell::dim("here")],
+            vec![
+                Branch::with(
+                    [Cell::plain("a")],
+                    vec![leaf(["x", "1", "one"]), leaf(["long", "10", ""])],
+                ),
+                Branch::with([Cell::plain("b")], vec![Branch::new([Cell::plain("c")])]),
+            ],
+        );
+        expect![[r#"
+            root  here
+            ├─ a
+            │  ├─ x     1   one
+            │  └─ long  10
+            └─ b
+               └─ c
+        "#]]
+        .assert_eq(&tree.render(Style::PLAIN));
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let tree = Branch::new([Cell::plain("a\x1b[31mb\n")]);
+        assert_eq!(tree.render(Style::PLAIN), "a\u{fffd}[31mb\u{fffd}\n");
+    }
+}

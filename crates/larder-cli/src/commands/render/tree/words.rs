@@ -1,0 +1,190 @@
+//! Values, sizes and sources in a reader's words.
+
+use k8s_openapi::api::core::v1::Volume;
+use larder_objects::Kind;
+use larder_projection::{Absent, Origin};
+
+/// Longest value that is shown whole, in characters.
+const MAX_VALUE: usize = 60;
+/// Most missing keys that are named in one line.
+const MAX_KEYS: usize = 4;
+
+/// A value in quotes, on one line, cut when it is long.
+pub(super) fn value(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let cut: String = text.chars().take(MAX_VALUE).collect();
+    if cut.len() == text.len() {
+        format!("{text:?}")
+    } else {
+        format!("{cut:?}… ({})", size(bytes.len()))
+    }
+}
+
+/// `12 B`, `3.4 KiB`, `1.0 MiB`.
+pub(super) fn size(bytes: usize) -> String {
+    const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
+    // Tenths, rounded, in integers.
+    let tenths = |unit: usize| (bytes * 10 + unit / 2) / unit;
+    let show = |tenths: usize, unit: &str| format!("{}.{} {unit}", tenths / 10, tenths % 10);
+    match bytes {
+        0..KIB => format!("{bytes} B"),
+        KIB..MIB => show(tenths(KIB), "KiB"),
+        _ => show(tenths(MIB), "MiB"),
+    }
+}
+
+/// The source of a variable or file called `name`. A key of the same name goes without saying.
+pub(super) fn origin(origin: &Origin<'_>, name: &str) -> String {
+    match origin {
+        Origin::Value => "from the pod".to_owned(),
+        Origin::Key {
+            kind,
+            name: object,
+            key,
+            resource_version,
+        } => {
+            let key = if *key == name {
+                String::new()
+            } else {
+                format!(", key {key}")
+            };
+            let version = if resource_version.is_empty() {
+                String::new()
+            } else {
+                format!(", version {resource_version}")
+            };
+            format!("{kind} {object}{key}{version}")
+        }
+        Origin::Field(path) => format!("field {path}"),
+        Origin::Resource {
+            container,
+            resource,
+        } => format!("{resource} of container {container}"),
+        Origin::EnvFile { volume, path, key } => {
+            format!("key {key} of file {path} in volume {volume}")
+        }
+        Origin::Service { namespace, name } => format!("Service {namespace}/{name}"),
+        Origin::Token { audience: None } => "service account token (a placeholder)".to_owned(),
+        Origin::Token {
+            audience: Some(audience),
+        } => format!("service account token for {audience} (a placeholder)"),
+        Origin::TrustBundle => "ClusterTrustBundles".to_owned(),
+        Origin::PodCertificate { signer } => format!("pod certificate of {signer}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What is not there, one line for each object: the object itself, or the keys that it lacks.
+pub(super) fn absent(all: &[Absent<'_>]) -> Vec<String> {
+    let mut objects: Vec<(Kind, &str, Vec<&str>)> = Vec::new();
+    for Absent { kind, name, key } in all {
+        let known = objects
+            .iter()
+            .position(|object| (object.0, object.1) == (*kind, *name));
+        let index = known.unwrap_or_else(|| {
+            objects.push((*kind, name, Vec::new()));
+            objects.len() - 1
+        });
+        let keys = &mut objects[index].2;
+        if let Some(key) = key.filter(|key| !keys.contains(key)) {
+            keys.push(key);
+        }
+    }
+    let lines = objects
+        .into_iter()
+        .map(|(kind, name, keys)| match keys.as_slice() {
+            [] => format!("{kind} {name}"),
+            [key] => format!("key {key} of {kind} {name}"),
+            keys => {
+                let more = if keys.len() > MAX_KEYS { ", …" } else { "" };
+                let first = keys[..keys.len().min(MAX_KEYS)].join(", ");
+                format!("{} keys of {kind} {name}: {first}{more}", keys.len())
+            }
+        });
+    lines.collect()
+}
+
+/// The type of a volume, with the object it names: `ConfigMap app`, `emptyDir`.
+pub(super) fn volume_type(volume: &Volume) -> String {
+    if let Some(map) = &volume.config_map {
+        return format!("{} {}", Kind::ConfigMap, map.name);
+    }
+    if let Some(secret) = &volume.secret {
+        return format!(
+            "{} {}",
+            Kind::Secret,
+            secret.secret_name.as_deref().unwrap_or("")
+        );
+    }
+    // Every field but the name is a type.
+    let fields = serde_json::to_value(volume).unwrap_or_default();
+    let types = fields
+        .as_object()
+        .into_iter()
+        .flat_map(|fields| fields.keys());
+    types
+        .into_iter()
+        .find(|field| *field != "name")
+        .cloned()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_to_tenths() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1587, "1.5 KiB"),
+            (1 << 20, "1.0 MiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn missing_keys_are_gathered_by_object() {
+        let one = |name, key| Absent {
+            kind: Kind::ConfigMap,
+            name,
+            key,
+        };
+        let lines = absent(&[
+            one("a", Some("x")),
+            one("b", None),
+            one("c", Some("1")),
+            one("c", Some("2")),
+            one("c", Some("2")),
+            one("d", Some("1")),
+            one("d", Some("2")),
+            one("d", Some("3")),
+            one("d", Some("4")),
+            one("d", Some("5")),
+        ]);
+        assert_eq!(
+            lines,
+            [
+                "key x of ConfigMap a",
+                "ConfigMap b",
+                "2 keys of ConfigMap c: 1, 2",
+                "5 keys of ConfigMap d: 1, 2, 3, 4, …",
+            ]
+        );
+    }
+
+    #[test]
+    fn long_and_odd_values_stay_on_one_line() {
+        assert_eq!(value(b"a\nb\"\x1b"), r#""a\nb\"\u{1b}""#);
+        assert_eq!(value(&[0xff]), "\"\u{fffd}\"");
+        let long = "x".repeat(2048);
+        assert_eq!(
+            value(long.as_bytes()),
+            format!("\"{}\"… (2.0 KiB)", "x".repeat(60))
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! Manifests that the user named, with their problems reported.
+
+use std::{io, path::Path};
+
+use larder_objects::manifest::{Loader, Manifests};
+
+use crate::{args::ManifestArgs, commands::Failure, output};
+
+/// What was read, and whether anything in it was bad.
+pub(crate) struct Input {
+    pub(crate) manifests: Manifests,
+    pub(crate) had_errors: bool,
+}
+
+/// Reads the manifests. What is wrong with some of them is reported, once each, and the others are returned.
+///
+/// # Errors
+///
+/// Nothing could be read at all.
+pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
+    let mut loader = Loader::new(args.namespace.as_str());
+    for path in &args.filenames {
+        if path == Path::new("-") {
+            loader.stdin(io::stdin().lock());
+        } else {
+            loader.path(path);
+        }
+    }
+    let manifests = loader.finish();
+    for error in &manifests.errors {
+        output::error(error);
+    }
+    if manifests.nothing_read() {
+        return Err(Failure::unreadable("no manifest could be read"));
+    }
+    if !manifests.skipped.is_empty() {
+        output::note(skipped(&manifests));
+    }
+    Ok(Input {
+        had_errors: !manifests.errors.is_empty(),
+        manifests,
+    })
+}
+
+/// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`
+fn skipped(manifests: &Manifests) -> String {
+    let total: usize = manifests.skipped.values().sum();
+    let kinds: Vec<_> = manifests
+        .skipped
+        .iter()
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    let objects = if total == 1 { "object" } else { "objects" };
+    format!(
+        "skipped {total} {objects} of other kinds: {}",
+        kinds.join(", ")
+    )
+}

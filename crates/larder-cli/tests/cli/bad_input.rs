@@ -1,0 +1,186 @@
+//! Bad input: named with file, document, line and field; everything else goes on.
+
+use std::fs;
+
+use expect_test::{Expect, expect};
+
+use crate::Desk;
+
+/// A pod that is well; its being rendered shows that a bad neighbour does no harm.
+const GOOD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec: {containers: [{name: c, image: i}]}\n---\n";
+
+/// Renders a good pod followed by `bad`, and checks what is said about the latter.
+#[track_caller]
+fn check(bad: &str, expected: Expect) {
+    let run = Desk::with([("app.yaml", &format!("{GOOD}{bad}"))]).run("render -f app.yaml");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.starts_with("default/good"), "{run:?}");
+    expected.assert_eq(&run.stderr);
+}
+
+#[test]
+fn invalid_yaml() {
+    check(
+        "a: b: c\n",
+        expect![[r#"
+        larder: app.yaml: document 2, line 6: mapping values are not allowed in this context
+    "#]],
+    );
+    check(
+        "a: [1, 2\n",
+        expect![[r#"
+        larder: app.yaml: document 2, line 6: unclosed bracket '['
+    "#]],
+    );
+    check(
+        "a:\n\t- tab\n",
+        expect![[r#"
+        larder: app.yaml: document 2, line 7: tabs disallowed within this context (block indentation)
+    "#]],
+    );
+}
+
+#[test]
+fn unknown_kinds() {
+    check(
+        "apiVersion: v1\nkind: ConfigMaps\nmetadata: {name: a}\n",
+        expect![[r#"
+            larder: app.yaml: document 2, line 7: ConfigMaps "a": there is no kind "ConfigMaps" in version "v1"
+        "#]],
+    );
+}
+
+#[test]
+fn duplicate_names_and_keys() {
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
+    check(
+        &format!("{map}---\n{map}"),
+        expect![[r#"
+        larder: app.yaml: document 3, line 10: ConfigMap "a": is already defined in app.yaml: document 2, line 6
+    "#]],
+    );
+    check(
+        &format!("{map}data:\n  k: '1'\n  k: '2'\n"),
+        expect![[r#"
+        larder: app.yaml: document 2, line 11: key "k" is already set on line 10
+    "#]],
+    );
+}
+
+#[test]
+fn values_that_are_no_text() {
+    check(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  DEBUG: on\n",
+        expect![[r#"
+            larder: app.yaml: document 2, line 10: ConfigMap "a": data[DEBUG]: expected a string, found a boolean (quote it)
+        "#]],
+    );
+}
+
+#[test]
+fn hostile_keys_and_paths() {
+    check(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {../../etc/cron.d/x: ''}\n",
+        expect![[r#"
+            larder: app.yaml: document 2, line 9: ConfigMap "a": data[../../etc/cron.d/x]: Invalid value: "../../etc/cron.d/x": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')
+        "#]],
+    );
+    check(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i}]\n  volumes:\n  - name: v\n    configMap: {name: a, items: [{key: k, path: ../x}, {key: k, path: ..data}]}\n",
+        expect![[r#"
+            larder: app.yaml: document 2, line 13: Pod "p": [spec.volumes[0].configMap.items[0].path: Invalid value: "../x": must not contain '..', spec.volumes[0].configMap.items[1].path: Invalid value: "..data": must not start with '..']
+        "#]],
+    );
+}
+
+#[test]
+fn too_large_objects() {
+    let value = "x".repeat((1 << 20) + 1);
+    check(
+        &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{k: {value}}}\n"),
+        expect![[r#"
+            larder: app.yaml: document 2, line 9: ConfigMap "a": data: Too long: may not be more than 1048576 bytes
+        "#]],
+    );
+}
+
+#[test]
+fn a_nul_in_a_variable_stops_its_container() {
+    let run = Desk::with([(
+        "app.yaml",
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {k: YQBi}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i, envFrom: [{secretRef: {name: s}}]}, {name: d, image: i}]\n",
+    )])
+    .run("render -f app.yaml");
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stdout
+            .contains("container c  environment variable \"k\" contains a NUL byte"),
+        "{}",
+        run.stdout
+    );
+    assert!(run.stdout.contains("container d"), "{}", run.stdout);
+}
+
+#[test]
+fn missing_objects_and_keys_have_the_kubelets_words() {
+    let run = Desk::with([(
+        "app.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: c, image: i, env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}], volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]}\n  volumes: [{name: v, secret: {secretName: s}}, {name: w, configMap: {name: m, items: [{key: k, path: p}]}}]\n",
+    )])
+    .run("render -f app.yaml");
+    assert_eq!(run.code, 1);
+    expect![[r#"
+        default/p  app.yaml: document 2, line 5
+        ├─ does not start
+        │  ├─ container c  couldn't find key k in ConfigMap default/m
+        │  ├─ volume v     secret "s" not found
+        │  └─ volume w     configmap references non-existent config key: k
+        └─ container c
+           ├─ no environment: couldn't find key k in ConfigMap default/m
+           ├─ /v  volume v: Secret s
+           │  └─ not filled: secret "s" not found
+           └─ /w  volume w: ConfigMap m
+              └─ not filled: configmap references non-existent config key: k
+    "#]]
+    .assert_eq(&run.stdout);
+}
+
+#[test]
+fn unreadable_input_ends_with_2_and_nothing_is_done() {
+    let desk = Desk::with([]);
+    let run = desk.run("render -f nope.yaml");
+    assert_eq!((run.code, &*run.stdout), (2, ""));
+    expect![[r#"
+        larder: cannot read nope.yaml: No such file or directory (os error 2)
+        larder: no manifest could be read
+    "#]]
+    .assert_eq(&run.stderr);
+    fs::write(desk.path().join("binary.yaml"), b"a: 1\n\xff\n").unwrap();
+    assert_eq!(desk.run("render -f binary.yaml").code, 2);
+}
+
+#[test]
+fn one_unreadable_file_among_others_costs_only_itself() {
+    let run = Desk::with([("app.yaml", GOOD)]).run("refs -f app.yaml nope.yaml");
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.contains("good"), "{run:?}");
+}
+
+#[test]
+fn no_secret_byte_is_in_an_error() {
+    for bad in [
+        "stringData: {k: hunter2: x}",
+        "data: {k: hunter2!}",
+        "data: hunter2",
+        "stringData: [hunter2]",
+        "stringData: {k: \"hunter2",
+    ] {
+        let text = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\n{bad}\n");
+        let run = Desk::with([("app.yaml", &text)]).run("render -f app.yaml");
+        assert_eq!(run.code, 1, "{bad}");
+        assert!(
+            !run.stderr.contains("hunter2") && !run.stdout.contains("hunter2"),
+            "{run:?}"
+        );
+    }
+}

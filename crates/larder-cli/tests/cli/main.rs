@@ -1,0 +1,75 @@
+//! The built binary, in a clean environment and a directory of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod bad_input;
+mod refs;
+mod render;
+mod shell;
+mod vectors;
+
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// A fresh directory in which `larder` runs.
+struct Desk {
+    dir: TempDir,
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+struct Run {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Desk {
+    /// A directory with these files.
+    fn with<const N: usize>(files: [(&str, &str); N]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            fs::write(dir.path().join(name), content).unwrap();
+        }
+        Self { dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Runs `larder` with arguments that are separated by blanks.
+    #[track_caller]
+    fn run(&self, args: &str) -> Run {
+        self.run_with_input(args, "")
+    }
+
+    #[track_caller]
+    fn run_with_input(&self, args: &str, input: &str) -> Run {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(args.split_whitespace())
+            .current_dir(self.path())
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // A run that does not read its input may end first.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        Run {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! `larder render`.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+
+use crate::Desk;
+
+const APP: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app, namespace: prod}
+data: {PORT: "8080", app.properties: "a=1\n"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: db, namespace: prod}
+stringData: {password: hunter2}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: prod}
+spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: prod}
+spec:
+  template:
+    spec:
+      initContainers:
+      - {name: init, image: i, env: [{name: X, valueFrom: {secretKeyRef: {name: tls, key: k}}}]}
+      containers:
+      - name: web
+        image: i
+        envFrom: [{configMapRef: {name: app}}, {configMapRef: {name: extra, optional: true}}]
+        env:
+        - {name: PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}}
+        - {name: URL, value: "postgres://u:$(PASSWORD)@db"}
+        volumeMounts:
+        - {name: config, mountPath: /etc/app}
+        - {name: scratch, mountPath: /tmp}
+        - {name: config, mountPath: /one, subPath: app.properties}
+        - {name: all, mountPath: /all}
+      volumes:
+      - {name: config, configMap: {name: app}}
+      - {name: scratch}
+      - name: all
+        projected:
+          sources:
+          - serviceAccountToken: {path: token}
+          - secret: {name: db, items: [{key: password, path: p/w, mode: 0400}]}
+      - {name: unused, secret: {secretName: nope}}
+"#;
+
+const GOOD: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app}
+data: {a: '1'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, configMap: {name: app}}]
+";
+
+#[track_caller]
+fn check_tree(manifest: &str, args: &str, code: i32, expected: Expect) {
+    let run = Desk::with([("app.yaml", manifest)]).run(&format!("render -f app.yaml {args}"));
+    assert_eq!(run.code, code, "{run:?}");
+    expected.assert_eq(&run.stdout);
+}
+
+#[test]
+fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
+    check_tree(
+        APP,
+        "",
+        1,
+        expect![[r#"
+            prod/web  Deployment web, app.yaml: document 4, line 17
+            ├─ does not start
+            │  └─ init container init  secret "tls" not found
+            ├─ init container init
+            │  └─ no environment: secret "tls" not found
+            ├─ container web
+            │  ├─ environment: 11 variables
+            │  │  ├─ PORT            "8080"          ConfigMap app
+            │  │  ├─ app.properties  "a=1\n"         ConfigMap app
+            │  │  ├─ PASSWORD        <hidden, 7 B>   Secret db, key password
+            │  │  ├─ URL             <hidden, 23 B>  from the pod
+            │  │  ├─ 7 variables of Service prod/web
+            │  │  └─ optional and not there: ConfigMap extra
+            │  ├─ /etc/app  volume config: ConfigMap app
+            │  │  ├─ PORT            0644  4 B  ConfigMap app
+            │  │  └─ app.properties  0644  4 B  ConfigMap app
+            │  ├─ /tmp      volume scratch: emptyDir
+            │  ├─ /one      volume config: ConfigMap app, only app.properties
+            │  │  └─ app.properties  0644  4 B  ConfigMap app
+            │  └─ /all      volume all: projected
+            │     ├─ p/w    0400  7 B   Secret db, key password
+            │     └─ token  0644  61 B  service account token (a placeholder)
+            └─ mounted by no container
+               └─ volume unused: Secret nope
+                  └─ not filled: secret "nope" not found
+        "#]],
+    );
+}
+
+#[test]
+fn a_tree_shows_secrets_when_asked() {
+    let desk = Desk::with([("app.yaml", APP)]);
+    assert!(!desk.run("render -f app.yaml").stdout.contains("hunter2"));
+    let shown = desk.run("render -f app.yaml --show-secrets").stdout;
+    assert!(
+        shown.contains(r#""hunter2""#) && shown.contains(r#""postgres://u:hunter2@db""#),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_healthy_pod_is_ready_to_start() {
+    check_tree(
+        GOOD,
+        "",
+        0,
+        expect![[r#"
+            default/web  app.yaml: document 2, line 7
+            ├─ ready to start: every reference is met
+            └─ container c
+               └─ /v  volume v: ConfigMap app
+                  └─ a  0644  1 B  ConfigMap app
+        "#]],
+    );
+}
+
+#[test]
+fn json_has_the_documented_shape() {
+    let run = Desk::with([("app.yaml", GOOD)]).run("render -f app.yaml -o json");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let expected = json!({"pods": [{
+        "namespace": "default", "name": "web", "uid": "f9c383d8-514f-84fc-966e-12af832e10ba",
+        "references": {"configMaps": ["app"], "secrets": []},
+        "containers": {"c": {"env": {}}},
+        "volumes": {"v": {"files": {"a": {"mode": "0644", "data": "MQ=="}}}},
+    }]});
+    assert_eq!(report, expected);
+}
+
+#[test]
+fn errors_of_containers_and_volumes_stand_beside_what_is_well() {
+    let run = Desk::with([("app.yaml", APP)]).run("render -f app.yaml -o json");
+    assert_eq!(run.code, 1);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let pod = &report["pods"][0];
+    assert_eq!(
+        pod["containers"]["init"],
+        json!({"error": "secret \"tls\" not found"})
+    );
+    assert_eq!(
+        pod["containers"]["web"]["env"]["URL"],
+        "postgres://u:hunter2@db"
+    );
+    assert_eq!(
+        pod["volumes"]["unused"],
+        json!({"error": "secret \"nope\" not found"})
+    );
+    assert_eq!(pod["volumes"]["all"]["files"]["p/w"]["mode"], "0400");
+    assert!(pod["volumes"].get("scratch").is_none());
+}
+
+#[test]
+fn one_pod_can_be_chosen() {
+    let both = format!("{GOOD}---{APP}");
+    let desk = Desk::with([("app.yaml", &both)]);
+    for args in [
+        "--pod default/web",
+        "--pod web",
+        "--pod prod/web -o json",
+        "-n prod --pod web",
+    ] {
+        let run = desk.run(&format!("render -f app.yaml {args}"));
+        let is_prod = args.contains("prod");
+        assert_eq!(
+            run.stdout.contains("hunter2") || run.stdout.contains("prod/web"),
+            is_prod,
+            "{args}"
+        );
+    }
+    let run = desk.run("render -f app.yaml --pod prod/nope");
+    assert_eq!((run.code, &*run.stdout), (1, ""));
+    assert_eq!(run.stderr, "larder: the manifests hold no pod prod/nope\n");
+}
+
+#[test]
+fn a_node_among_the_manifests_gives_its_facts() {
+    let pod = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: c
+    image: i
+    env:
+    - {name: CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+";
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {allocatable: {cpu: '4'}}\n";
+    let desk = Desk::with([("pod.yaml", pod), ("node.yaml", node)]);
+    let with_node = desk.run("render -f pod.yaml node.yaml -o json");
+    let report: Value = serde_json::from_str(&with_node.stdout).unwrap();
+    assert_eq!(
+        report["pods"][0]["containers"]["c"]["env"],
+        json!({"CPU": "4", "NODE": "node-1"})
+    );
+    let without = desk.run("render -f pod.yaml");
+    assert_eq!(without.code, 1);
+    assert!(
+        without.stdout.contains("failed to find node object"),
+        "{}",
+        without.stdout
+    );
+}
+
+#[test]
+fn standard_input_directories_and_several_files_are_read() {
+    let desk = Desk::with([("web.yaml", GOOD)]);
+    let from_stdin = desk.run_with_input("render -f - -o json", GOOD);
+    assert_eq!(from_stdin.code, 0, "{from_stdin:?}");
+    assert_eq!(desk.run("render -f . -o json").stdout, from_stdin.stdout);
+    let (map, pod) = GOOD.split_once("---").unwrap();
+    let split = Desk::with([("a.yaml", map), ("b.yml", pod)]);
+    for args in ["-f a.yaml -f b.yml", "-f a.yaml b.yml"] {
+        assert_eq!(
+            split.run(&format!("render {args} -o json")).stdout,
+            from_stdin.stdout
+        );
+    }
+}
+
+#[test]
+fn volumes_are_written_with_their_modes_and_follow_edits() {
+    let desk = Desk::with([("app.yaml", APP)]);
+    assert_eq!(desk.run("render -f app.yaml --to out").code, 1);
+    let pod = desk.path().join("out/prod/web");
+    let read = |path: &str| fs::read_to_string(pod.join(path)).unwrap();
+    assert_eq!(read("config/PORT"), "8080");
+    assert_eq!(read("all/p/w"), "hunter2");
+    let mode = |path: &str| fs::metadata(pod.join(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("all/p/w"), mode("config/PORT")), (0o400, 0o644));
+    assert_eq!(mode("") & 0o007, 0, "others stay outside");
+    assert!(!pod.join("unused").exists() && !pod.join("scratch").exists());
+
+    fs::write(desk.path().join("app.yaml"), APP.replace("8080", "9090")).unwrap();
+    desk.run("render -f app.yaml --to out");
+    assert_eq!(read("config/PORT"), "9090");
+}
+
+#[test]
+fn a_volume_that_cannot_be_written_is_named_and_the_others_are_written() {
+    let desk = Desk::with([("app.yaml", APP)]);
+    fs::create_dir_all(desk.path().join("out/prod/web")).unwrap();
+    fs::write(desk.path().join("out/prod/web/config"), "in the way").unwrap();
+    let run = desk.run("render -f app.yaml --to out");
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("out/prod/web/config"), "{}", run.stderr);
+    assert!(desk.path().join("out/prod/web/all/p/w").exists());
+}
+
+#[test]
+fn what_was_skipped_is_said_in_one_line() {
+    let role = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\n";
+    let run = Desk::with([("app.yaml", &format!("{GOOD}{role}"))]).run("render -f app.yaml");
+    assert_eq!(run.code, 0);
+    assert_eq!(
+        run.stderr,
+        "larder: skipped 1 object of other kinds: 1 Role.rbac.authorization.k8s.io\n"
+    );
+}

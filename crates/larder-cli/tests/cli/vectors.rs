@@ -1,0 +1,110 @@
+//! What Kubernetes itself computed, against the command as a user runs it.
+//!
+//! `testdata/vectors/README.md` tells the format. `LARDER_VECTORS` names another folder.
+
+use std::{collections::BTreeMap, env, fs, io, path::PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Desk;
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    pod: Value,
+    objects: Vec<Value>,
+    expect: BTreeMap<String, Value>,
+}
+
+#[test]
+fn random_pods_see_what_kubernetes_shows_them() {
+    assert!(check("render.json").is_some_and(|total| total > 0));
+}
+
+#[test]
+fn pods_of_public_manifests_see_what_kubernetes_shows_them() {
+    // Third-party text, so the project has no copy.
+    assert_ne!(check("real.json"), Some(0));
+}
+
+/// Runs all cases of a file and returns their number; `None` if the folder lacks it.
+fn check(file: &str) -> Option<usize> {
+    let project = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/vectors");
+    let folder =
+        env::var_os("LARDER_VECTORS").map_or_else(|| PathBuf::from(project), PathBuf::from);
+    let text = match fs::read(folder.join(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        text => text.unwrap(),
+    };
+    let cases: Vec<Case> = serde_json::from_slice(&text).unwrap();
+    let total = cases.len();
+    let failures: Vec<_> = cases.into_iter().filter_map(failure).collect();
+    #[expect(
+        clippy::print_stdout,
+        reason = "the pass rate is for whoever runs the tests"
+    )]
+    {
+        println!("{file}: {} of {total} cases pass", total - failures.len());
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    Some(total)
+}
+
+/// What is wrong with the answer to one case.
+fn failure(case: Case) -> Option<String> {
+    let Case {
+        name,
+        pod,
+        mut objects,
+        expect,
+    } = case;
+    let identity =
+        ["namespace", "name", "uid"].map(|key| (key.to_owned(), pod["metadata"][key].clone()));
+    let mut expected: Value = expect.into_iter().chain(identity).collect();
+    objects.push(pod);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+
+    let run = Desk::with([]).run_with_input("render -f - -o json", &list.to_string());
+    let Ok(mut report) = serde_json::from_str::<Value>(&run.stdout) else {
+        return Some(format!("{name}: {run:?}"));
+    };
+    let mut actual = report["pods"][0].take();
+    let mut fails = false;
+    for part in ["containers", "volumes"] {
+        for side in [&mut expected, &mut actual] {
+            for item in side[part]
+                .as_object_mut()
+                .into_iter()
+                .flat_map(|items| items.values_mut())
+            {
+                if let Some(error) = item.get_mut("error") {
+                    // Only the failing is compared, not its words.
+                    *error = Value::Null;
+                    fails = true;
+                }
+            }
+        }
+    }
+    mask_tokens(&expected, &mut actual);
+    let code = i32::from(fails);
+    if run.code != code {
+        return Some(format!(
+            "{name}: exit code {}, not {code}: {}",
+            run.code, run.stderr
+        ));
+    }
+    (expected != actual).then(|| format!("{name}: expected {expected}, not {actual}"))
+}
+
+/// Data of `*` stands for any content.
+fn mask_tokens(expected: &Value, actual: &mut Value) {
+    for (volume, content) in expected["volumes"].as_object().into_iter().flatten() {
+        for (path, file) in content["files"].as_object().into_iter().flatten() {
+            let data = actual["volumes"][volume]["files"][path].get_mut("data");
+            if let (Some(data), true) = (data, file["data"] == "*") {
+                *data = json!("*");
+            }
+        }
+    }
+}
