@@ -1,8 +1,9 @@
 //! What a user chooses about a manager: the strategy and its times, validated before anything runs.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 /// How a manager learns that an object has changed: the kubelet's `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ impl FromStr for Strategy {
 }
 
 /// The settings of one manager. `Default` has the kubelet's values where the kubelet has the setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ManagerConfig {
     /// Change detection strategy. Defaults to `Watch`.
     pub strategy: Strategy,
@@ -59,6 +60,8 @@ pub struct ManagerConfig {
     pub read_timeout: Duration,
     /// Under `Cache`, how long an answer is good for while the node does not say. Defaults to 60 s; must be positive.
     pub default_ttl: Duration,
+    /// Under `Cache`, how long an answer is good for as the node says. Defaults to a node that says nothing.
+    pub node_ttl: NodeTtl,
     /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
     /// under `Watch`, the last good data stays served, and status and change events tell why it is old.
     pub max_stale: Option<Duration>,
@@ -71,6 +74,7 @@ impl Default for ManagerConfig {
             sync_frequency: Duration::from_mins(1),
             read_timeout: Duration::from_secs(1),
             default_ttl: Duration::from_mins(1),
+            node_ttl: NodeTtl::default(),
             max_stale: None,
         }
     }
@@ -99,6 +103,43 @@ impl ManagerConfig {
         self.sync_frequency
             .saturating_mul(5)
             .max(Duration::from_mins(1))
+    }
+}
+
+/// The time to live that the cluster asks its nodes to use, which grows with their number (TTL controller of Kubernetes
+/// 1.36, `pkg/controller/ttl/ttl_controller.go`: 0 s up to 100 nodes, 300 s from 1800 on). It is looked up on every read.
+///
+/// ```
+/// use larder::NodeTtl;
+///
+/// let (sender, ttl) = NodeTtl::channel();
+/// let annotations = [("node.alpha.kubernetes.io/ttl".to_owned(), "15".to_owned())].into();
+/// sender.send_replace(NodeTtl::of_annotations(&annotations));
+/// assert_eq!(ttl.get(), Some(std::time::Duration::from_secs(15)));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct NodeTtl(Option<watch::Receiver<Option<Duration>>>);
+
+impl NodeTtl {
+    /// A time to live that the sender sets whenever the node changes; at first it is not known.
+    pub fn channel() -> (watch::Sender<Option<Duration>>, Self) {
+        let (sender, receiver) = watch::channel(None);
+        (sender, Self(Some(receiver)))
+    }
+
+    /// The last time to live that was set.
+    pub fn get(&self) -> Option<Duration> {
+        *self.0.as_ref()?.borrow()
+    }
+
+    /// The time to live in a node's annotations: `node.alpha.kubernetes.io/ttl`, a whole number of seconds. A negative one
+    /// acts like 0, and what is no number is none (kubelet 1.36, `pkg/kubelet/kubelet.go`).
+    pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Option<Duration> {
+        let seconds: i64 = annotations
+            .get("node.alpha.kubernetes.io/ttl")?
+            .parse()
+            .ok()?;
+        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     }
 }
 
@@ -141,6 +182,22 @@ mod tests {
         };
         assert_eq!(max_idle(60), Duration::from_mins(5));
         assert_eq!(max_idle(1), Duration::from_mins(1));
+    }
+
+    // managers 12
+    #[test]
+    fn the_nodes_time_to_live_is_a_whole_number_of_seconds() {
+        let ttl = |text: &str| {
+            let key = "node.alpha.kubernetes.io/ttl".to_owned();
+            NodeTtl::of_annotations(&[(key, text.to_owned())].into())
+        };
+        assert_eq!(NodeTtl::of_annotations(&BTreeMap::new()), None);
+        for text in ["", "bad", "60s", " 60", "6.5"] {
+            assert_eq!(ttl(text), None, "{text:?}");
+        }
+        assert_eq!(ttl("0"), Some(Duration::ZERO));
+        assert_eq!(ttl("+60"), Some(Duration::from_mins(1)));
+        assert_eq!(ttl("-5"), Some(Duration::ZERO));
     }
 
     #[test]

@@ -15,12 +15,18 @@ use tokio::time::Instant;
 use crate::{
     api::Api,
     changes::{Changes, Publisher},
-    config::{ConfigError, ManagerConfig, Strategy},
+    config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::Error,
     metrics::{Census, Count, ManagerMetrics, Metrics},
     registration::{Change, Hold, Holder, PodIdentity, PodRef, Registrations},
     status::{ObjectState, ObjectStatus},
-    store::{entries::Facts, simple::SimpleStore, watching::WatchStore},
+    store::{
+        caching::CachingStore,
+        entries::Facts,
+        fake::{FakeObjects, FakeStore},
+        simple::SimpleStore,
+        watching::WatchStore,
+    },
 };
 
 /// The manager of ConfigMaps.
@@ -64,7 +70,9 @@ struct Inner<K> {
 /// One store per strategy.
 enum Store<K> {
     Simple(Box<SimpleStore>),
+    Caching(CachingStore<K>),
     Watching(WatchStore<K>),
+    Fake(Arc<FakeStore<K>>),
 }
 
 impl<K> Clone for ObjectManager<K> {
@@ -117,24 +125,47 @@ impl<K: Object> ObjectManager<K> {
         let all = metrics;
         let metrics = Metrics::new(K::KIND, all.clone());
         let store = match config.strategy {
-            Strategy::Get | Strategy::Cache => {
-                Store::Simple(Box::new(SimpleStore::new(api, metrics)))
-            }
+            Strategy::Get => Store::Simple(Box::new(SimpleStore::new(api, metrics))),
+            Strategy::Cache => Store::Caching(CachingStore::new(api, config, metrics)),
             Strategy::Watch => Store::Watching(WatchStore::new(api, config, metrics)),
         };
-        let inner = Arc::new(Inner {
-            registrations: Mutex::default(),
-            store,
-            read_timeout: config.read_timeout,
-        });
-        let census: Weak<Inner<K>> = Arc::downgrade(&inner);
+        let manager = Self::over(store, config.read_timeout);
+        let census: Weak<Inner<K>> = Arc::downgrade(&manager.inner);
         all.add(census);
-        Ok(Self { inner })
+        Ok(manager)
+    }
+
+    fn over(store: Store<K>, read_timeout: Duration) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                registrations: Mutex::default(),
+                store,
+                read_timeout,
+            }),
+        }
     }
 
     /// A manager with strategy `Get` and the defaults: every read asks the API server, no registration is needed.
     pub fn simple(client: kube::Client) -> Self {
         Self::of(client, Strategy::Get)
+    }
+
+    /// A manager with strategy `Cache` and the defaults; `node_ttl` tells how long an answer is good for.
+    pub fn caching(client: kube::Client, node_ttl: NodeTtl) -> Self {
+        let config = ManagerConfig {
+            strategy: Strategy::Cache,
+            node_ttl,
+            ..ManagerConfig::default()
+        };
+        Self::new(client, &config).expect("the defaults are valid")
+    }
+
+    /// A manager without API server, for tests: it delivers what the test puts behind it.
+    pub fn fake() -> (Self, FakeObjects<K>) {
+        let objects = FakeObjects::new();
+        let store = Store::Fake(Arc::clone(&objects.store));
+        let manager = Self::over(store, ManagerConfig::default().read_timeout);
+        (manager, objects)
     }
 
     /// A manager with strategy `Watch` and the defaults: one watch per referenced object.
@@ -270,8 +301,10 @@ impl<K: Object> ObjectManager<K> {
     /// Ends all watches and waits until nothing of the manager runs. Reads fail from then on, except those of immutable
     /// objects; subscribers are told the end.
     pub async fn shut_down(&self) {
-        if let Store::Watching(store) = &self.inner.store {
-            store.shut_down().await;
+        match &self.inner.store {
+            Store::Watching(store) => store.shut_down().await,
+            // Nothing runs but what readers drive.
+            Store::Simple(_) | Store::Caching(_) | Store::Fake(_) => {}
         }
     }
 
@@ -300,25 +333,42 @@ impl<K: Object> ObjectManager<K> {
 /// What the strategies have in common is this list of what they do differently.
 impl<K: Object> Store<K> {
     fn change(&self, namespace: &str, holder: Holder, change: Change<'_>) {
-        match (self, change) {
-            (Self::Simple(store), Change::Add(name)) => {
+        match change {
+            Change::Add(name) => self.add_reference(namespace, name, holder),
+            Change::Drop(name) => self.delete_reference(namespace, name, holder),
+        }
+    }
+
+    fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        match self {
+            Self::Simple(store) => {
                 store.entries.add(namespace, name, holder, || ());
             }
-            (Self::Simple(store), Change::Drop(name)) => {
+            Self::Caching(store) => store.add_reference(namespace, name, holder),
+            Self::Watching(store) => store.add_reference(namespace, name, holder),
+            Self::Fake(store) => {
+                store.entries.add(namespace, name, holder, || ());
+            }
+        }
+    }
+
+    fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        match self {
+            Self::Simple(store) => {
                 store.entries.remove(namespace, name, holder);
             }
-            (Self::Watching(store), Change::Add(name)) => {
-                store.add_reference(namespace, name, holder);
-            }
-            (Self::Watching(store), Change::Drop(name)) => {
-                store.delete_reference(namespace, name, holder);
+            Self::Caching(store) => store.delete_reference(namespace, name, holder),
+            Self::Watching(store) => store.delete_reference(namespace, name, holder),
+            Self::Fake(store) => {
+                store.entries.remove(namespace, name, holder);
             }
         }
     }
 
     fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         match self {
-            Self::Simple(_) => None,
+            Self::Simple(_) | Self::Fake(_) => None,
+            Self::Caching(store) => store.get_now(namespace, name),
             Self::Watching(store) => store.get_now(namespace, name),
         }
     }
@@ -332,20 +382,25 @@ impl<K: Object> Store<K> {
     ) -> Result<Arc<K>, Error> {
         match self {
             Self::Simple(store) => store.get(namespace, name, within).await,
+            Self::Caching(store) => store.get(namespace, name, holder, within).await,
             Self::Watching(store) => store.get(namespace, name, holder, within).await,
+            Self::Fake(store) => store.get(namespace, name, holder),
         }
     }
 
     fn changes(&self) -> &Publisher {
         match self {
             Self::Simple(store) => &store.changes,
+            Self::Caching(store) => store.changes(),
             Self::Watching(store) => &store.shared.changes,
+            Self::Fake(store) => &store.changes,
         }
     }
 
     fn hits(&self) -> u64 {
         match self {
-            Self::Simple(_) => 0,
+            Self::Simple(_) | Self::Fake(_) => 0,
+            Self::Caching(store) => store.hits(),
             Self::Watching(store) => store.shared.hits(),
         }
     }
@@ -353,19 +408,25 @@ impl<K: Object> Store<K> {
     fn len(&self) -> usize {
         match self {
             Self::Simple(store) => store.entries.len(),
+            Self::Caching(store) => store.entries().len(),
             Self::Watching(store) => store.shared.entries.len(),
+            Self::Fake(store) => store.entries.len(),
         }
     }
 
     fn status(&self, pods: &HashMap<Holder, PodIdentity>, now: Instant) -> Vec<ObjectStatus> {
+        // Nothing is known where nothing is kept.
+        let unknown = |(): &()| Facts {
+            state: ObjectState::Pending,
+            version: ResourceVersion::default(),
+            age: Duration::ZERO,
+            failure: None,
+        };
         match self {
-            Self::Simple(store) => store.entries.status(pods, |()| Facts {
-                state: ObjectState::Pending,
-                version: ResourceVersion::default(),
-                age: Duration::ZERO,
-                failure: None,
-            }),
+            Self::Simple(store) => store.entries.status(pods, unknown),
+            Self::Caching(store) => store.entries().status(pods, |cell| cell.facts(now)),
             Self::Watching(store) => store.shared.entries.status(pods, |cell| cell.facts(now)),
+            Self::Fake(store) => store.entries.status(pods, unknown),
         }
     }
 }

@@ -4,7 +4,6 @@
 //! and answers with the next request; one worker task owns the requests, streams and timers of all objects. A watch
 //! that waits costs a few hundred bytes here, and no task of its own.
 
-mod backoff;
 mod reflector;
 mod worker;
 

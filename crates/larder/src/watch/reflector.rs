@@ -20,9 +20,9 @@ use std::{sync::Arc, time::Duration};
 use larder_objects::{Object, ResourceVersion};
 use tokio::time::Instant;
 
-use super::backoff::Backoff;
 use crate::{
     api::{Listed, Watch, WatchEvent},
+    backoff::Backoff,
     error::RequestError,
 };
 

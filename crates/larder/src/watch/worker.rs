@@ -21,12 +21,10 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::{DelayQueue, delay_queue};
 use tracing::{debug, trace};
 
-use super::{
-    backoff::Backoff,
-    reflector::{Effect, Next, Reflector, Server, Turn},
-};
+use super::reflector::{Effect, Next, Reflector, Server, Turn};
 use crate::{
     api::{Api, EventStream, Listed, Watch, WatchEvent},
+    backoff::Backoff,
     error::RequestError,
     status::ObjectState,
     store::{

@@ -62,6 +62,13 @@ impl Script {
         }
     }
 
+    /// Expects that no request has arrived.
+    pub(crate) fn none(&mut self) {
+        if let Ok(request) = self.requests.try_recv() {
+            panic!("unexpected request: {}", request.path_and_query);
+        }
+    }
+
     /// Lets `time` pass and expects no request.
     pub(crate) async fn silence(&mut self, time: Duration) {
         if let Ok(Some(request)) = tokio::time::timeout(time, self.requests.recv()).await {

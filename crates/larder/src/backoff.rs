@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// The schedule starts anew when more than 2 min passed since it last did (client-go 1.36,
 /// `tools/cache/reflector.go`: 800 ms, 30 s, 2 min, factor 2, jitter 1).
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     next: Duration,
     restarted: Option<Instant>,
 }
@@ -23,7 +23,7 @@ const RESTART_AFTER: Duration = Duration::from_mins(2);
 const BASE_FORBIDDEN: Duration = Duration::from_millis(100);
 
 impl Backoff {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             next: BASE,
             restarted: None,
@@ -31,7 +31,7 @@ impl Backoff {
     }
 
     /// The next delay. `random` is uniform in `[0, 1)`.
-    pub(super) fn delay(&mut self, now: Instant, forbidden: bool, random: f64) -> Duration {
+    pub(crate) fn delay(&mut self, now: Instant, forbidden: bool, random: f64) -> Duration {
         if self
             .restarted
             .is_none_or(|restarted| now - restarted > RESTART_AFTER)
@@ -45,7 +45,7 @@ impl Backoff {
     }
 
     /// Forgets the failures so far.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.restarted = None;
     }
 }

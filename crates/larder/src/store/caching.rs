@@ -1,0 +1,429 @@
+//! Strategy `Cache`: an answer is good for a time to live, then the next read asks again.
+//!
+//! Rules T1–T15 of the kubelet's TTL store (1.36, `pkg/kubelet/util/manager/cache_based_manager.go`), with these
+//! differences on purpose:
+//!
+//! - Readers of one object share one request, also with a time to live of 0, where upstream lets each queue for its own.
+//! - After a failure, requests are spaced by a growing delay; meanwhile reads answer with what is known, or with the
+//!   cause. A pod that registered since the failure asks at once.
+//! - The real cause is returned where upstream repeats a remembered "not found".
+//! - An answer older than what is known is asked for again, live, and believed when it stays: the API server was
+//!   restored. Upstream keeps the newer object until somebody registers.
+//! - A new reference does not take what is known away from the pods that run with it; it only makes reads of the new
+//!   pod, and reads on nobody's behalf, ask live.
+//!
+//! Invariants:
+//! 1. The cell's lock is held for lookups and results, never across a request (I5).
+//! 2. A request ends with the last reader that waits for it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared, WeakShared},
+};
+use larder_objects::{Object, ObjectKey, ResourceVersion};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    Entries, Entry,
+    entries::{Added, Facts},
+};
+use crate::{
+    api::Api,
+    backoff::Backoff,
+    changes::{ChangeKind, Publisher},
+    config::{ManagerConfig, NodeTtl},
+    error::{Error, RequestError},
+    metrics::Metrics,
+    registration::Holder,
+    status::ObjectState,
+};
+
+/// A request that any number of readers wait for.
+type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
+
+/// What the store knows about one object.
+#[derive(Debug)]
+pub(crate) struct Cell<K>(Mutex<Slot<K>>);
+
+#[derive(Debug)]
+struct Slot<K> {
+    answer: Answer<K>,
+    /// When the API server gave the answer.
+    time: Option<Instant>,
+    /// All references up to this moment may read the answer.
+    proven: u64,
+    /// The last request was made at this moment.
+    tried: u64,
+    failure: Option<Arc<RequestError>>,
+    backoff: Backoff,
+    /// No request before this time, after a failure.
+    not_before: Option<Instant>,
+    older: Older,
+    /// The request under way, and the moment that it proves.
+    flight: Option<(u64, WeakFlight<K>)>,
+}
+
+type WeakFlight<K> = WeakShared<BoxFuture<'static, Result<Arc<K>, Error>>>;
+
+#[derive(Debug)]
+enum Answer<K> {
+    /// None yet.
+    Unknown,
+    Found(Arc<K>),
+    /// Remembered for status; every read asks again.
+    NotFound,
+}
+
+/// Whether the last answer was older than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Older {
+    No,
+    /// A cache of the API server said so: ask live.
+    Suspected,
+    /// A live answer said so; the next one is believed.
+    Live,
+}
+
+impl<K: Object> Cell<K> {
+    fn new() -> Self {
+        Self(Mutex::new(Slot {
+            answer: Answer::Unknown,
+            time: None,
+            proven: 0,
+            tried: 0,
+            failure: None,
+            backoff: Backoff::new(),
+            not_before: None,
+            older: Older::No,
+            flight: None,
+        }))
+    }
+
+    pub(crate) fn facts(&self, now: Instant) -> Facts {
+        let slot = self.0.lock();
+        let (state, version) = match &slot.answer {
+            Answer::Unknown => (ObjectState::Pending, ResourceVersion::default()),
+            Answer::NotFound => (ObjectState::Absent, ResourceVersion::default()),
+            Answer::Found(object) => (
+                ObjectState::Synced,
+                object.metadata().resource_version.clone(),
+            ),
+        };
+        Facts {
+            state,
+            version,
+            age: slot.time.map(|time| now - time).unwrap_or_default(),
+            failure: slot.failure.clone(),
+        }
+    }
+}
+
+impl<K: Object> Slot<K> {
+    /// The object, if the answer is still good and new enough (T6).
+    fn fresh(&self, required: u64, ttl: Duration, now: Instant) -> Option<Arc<K>> {
+        match (&self.answer, self.time) {
+            (Answer::Found(object), Some(time))
+                if self.proven >= required && now < time + ttl && self.older == Older::No =>
+            {
+                Some(Arc::clone(object))
+            }
+            _ => None,
+        }
+    }
+
+    /// The object that stands in for one that cannot be had, if it is new enough for the reader and not too old.
+    fn stand_in(&self, required: u64, max_stale: Option<Duration>, now: Instant) -> Option<Arc<K>> {
+        match (&self.answer, self.time) {
+            (Answer::Found(object), Some(time))
+                if self.proven >= required && max_stale.is_none_or(|limit| now - time <= limit) =>
+            {
+                Some(Arc::clone(object))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the answer to a request over that was made at `moment` (T8); returns an event if it is news.
+    fn found(
+        &mut self,
+        object: Arc<K>,
+        live: bool,
+        moment: u64,
+        now: Instant,
+    ) -> Option<ChangeKind> {
+        let version = &object.metadata().resource_version;
+        let recovered = self.succeeded();
+        let mut changed = recovered;
+        if let Answer::Found(known) = &self.answer {
+            let known_version = &known.metadata().resource_version;
+            if version.is_older_than(known_version) && self.older != Older::Live {
+                self.older = if live { Older::Live } else { Older::Suspected };
+                return recovered.then_some(ChangeKind::Updated);
+            }
+            changed |= version != known_version;
+        } else {
+            changed = true;
+        }
+        self.older = Older::No;
+        self.answer = Answer::Found(object);
+        self.time = Some(now);
+        if live {
+            self.proven = self.proven.max(moment);
+        }
+        changed.then_some(ChangeKind::Updated)
+    }
+
+    fn not_found(&mut self, moment: u64, now: Instant) -> Option<ChangeKind> {
+        let mut changed = self.succeeded();
+        changed |= !matches!(self.answer, Answer::NotFound);
+        self.older = Older::No;
+        self.answer = Answer::NotFound;
+        self.time = Some(now);
+        self.proven = self.proven.max(moment);
+        changed.then_some(ChangeKind::Deleted)
+    }
+
+    /// Forgets failures; returns whether there were any.
+    fn succeeded(&mut self) -> bool {
+        self.not_before = None;
+        self.backoff.reset();
+        self.failure.take().is_some()
+    }
+
+    fn failed(&mut self, error: &Arc<RequestError>, now: Instant) -> Option<ChangeKind> {
+        let random = fastrand::f64();
+        let delay = self.backoff.delay(now, error.is_forbidden(), random);
+        let asked = error.retry_after().unwrap_or_default();
+        self.not_before = Some(now + delay.max(asked));
+        let before = self.failure.replace(Arc::clone(error));
+        before
+            .is_none_or(|before| before.label() != error.label())
+            .then(|| ChangeKind::Failed(Arc::clone(error)))
+    }
+}
+
+/// The store of strategy `Cache`. It runs nothing of its own: requests are driven by their readers.
+#[derive(Debug)]
+pub(crate) struct CachingStore<K> {
+    shared: Arc<CachingShared<K>>,
+    node_ttl: NodeTtl,
+    default_ttl: Duration,
+    hits: AtomicU64,
+}
+
+/// What requests under way share with the store.
+#[derive(Debug)]
+struct CachingShared<K> {
+    entries: Entries<Cell<K>>,
+    changes: Publisher,
+    metrics: Metrics,
+    api: Api,
+    max_stale: Option<Duration>,
+}
+
+/// What a read has to do.
+enum Plan<K> {
+    Answer(Result<Arc<K>, Error>),
+    Wait(Flight<K>),
+}
+
+impl<K: Object> CachingStore<K> {
+    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
+        Self {
+            shared: Arc::new(CachingShared {
+                entries: Entries::default(),
+                changes: Publisher::default(),
+                metrics,
+                api,
+                max_stale: config.max_stale,
+            }),
+            node_ttl: config.node_ttl.clone(),
+            default_ttl: config.default_ttl,
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn entries(&self) -> &Entries<Cell<K>> {
+        &self.shared.entries
+    }
+
+    pub(crate) fn changes(&self) -> &Publisher {
+        &self.shared.changes
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        let _: Added<_> = self.shared.entries.add(namespace, name, holder, Cell::new);
+    }
+
+    pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
+            self.shared.changes.forget(&entry.key);
+        }
+    }
+
+    /// How long an answer is good for, as of now (T5).
+    fn ttl(&self) -> Duration {
+        self.node_ttl.get().unwrap_or(self.default_ttl)
+    }
+
+    /// The object, if it can be had without waiting.
+    pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let (ttl, now) = (self.ttl(), Instant::now());
+        let object = self.shared.entries.with(namespace, name, |entry| {
+            let required = entry.newest_reference();
+            entry.cell.0.lock().fresh(required, ttl, now)
+        })??;
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(object)
+    }
+
+    pub(crate) async fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+        holder: Option<Holder>,
+        within: Duration,
+    ) -> Result<Arc<K>, Error> {
+        let not_registered = || Error::NotRegistered {
+            key: ObjectKey::new(namespace, name),
+        };
+        let entry = self
+            .shared
+            .entries
+            .get(namespace, name)
+            .ok_or_else(not_registered)?;
+        let required = match holder {
+            Some(holder) => entry.references.lock().since(holder),
+            None => Some(entry.newest_reference()),
+        };
+        let required = required.ok_or_else(not_registered)?;
+        let flight = match self.plan(&entry, required) {
+            Plan::Answer(result) => return result,
+            Plan::Wait(flight) => flight,
+        };
+        let started = Instant::now();
+        let result = timeout(within, flight).await;
+        self.shared.metrics.waited(started.elapsed());
+        match result {
+            Ok(Ok(object)) => Ok(object),
+            Ok(Err(error)) if error.is_not_found() => Err(error),
+            // What the flight could not get, or not in time.
+            failed => {
+                let slot = entry.cell.0.lock();
+                let stand_in = slot.stand_in(required, self.shared.max_stale, Instant::now());
+                match (stand_in, failed) {
+                    (Some(object), _) => Ok(object),
+                    (None, Ok(result)) => result,
+                    (None, Err(_)) => Err(Error::NotSynced {
+                        kind: K::KIND,
+                        key: entry.key.clone(),
+                        waited: within,
+                        source: slot.failure.clone(),
+                    }),
+                }
+            }
+        }
+    }
+
+    fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: u64) -> Plan<K> {
+        let now = Instant::now();
+        let mut slot = entry.cell.0.lock();
+        if let Some(object) = slot.fresh(required, self.ttl(), now) {
+            return Plan::Answer(Ok(object));
+        }
+        let under_way = slot.flight.as_ref();
+        if let Some((moment, flight)) = under_way
+            && *moment >= required
+            && let Some(flight) = flight.upgrade()
+            // One that has ended left its result in the slot.
+            && flight.peek().is_none()
+        {
+            return Plan::Wait(flight);
+        }
+        let tried = slot.tried >= required;
+        if let Some(error) = &slot.failure
+            && tried
+            && slot.not_before.is_some_and(|time| now < time)
+        {
+            let stand_in = slot.stand_in(required, self.shared.max_stale, now);
+            return Plan::Answer(
+                stand_in.ok_or_else(|| {
+                    Error::of_request(K::KIND, entry.key.clone(), Arc::clone(error))
+                }),
+            );
+        }
+        let moment = self.shared.entries.now();
+        // T7: a cache of the API server will do for a refresh, and for nothing else.
+        let cached = matches!(slot.answer, Answer::Found(_))
+            && slot.proven >= required
+            && slot.older == Older::No;
+        slot.tried = moment;
+        let flight = Arc::clone(&self.shared)
+            .fetch(Arc::clone(entry), moment, !cached)
+            .boxed()
+            .shared();
+        slot.flight = flight.downgrade().map(|weak| (moment, weak));
+        Plan::Wait(flight)
+    }
+}
+
+impl<K: Object> CachingShared<K> {
+    /// Asks for the object and records the outcome.
+    async fn fetch(
+        self: Arc<Self>,
+        entry: Arc<Entry<Cell<K>>>,
+        moment: u64,
+        live: bool,
+    ) -> Result<Arc<K>, Error> {
+        let version = (!live).then_some("0");
+        let result = self.api.get::<K>(&entry.key, version).await;
+        let outcome = result.as_ref().err().map_or("ok", RequestError::label);
+        self.metrics.requested("get", outcome);
+        let now = Instant::now();
+        let mut slot = entry.cell.0.lock();
+        // T15: a request that a newer one overtook answers its readers and changes nothing.
+        let overtaken = slot.proven > moment || slot.tried > moment;
+        let of_request = |error| Err(Error::of_request(K::KIND, entry.key.clone(), error));
+        let (event, answer) = match result {
+            Ok(object) if overtaken => return Ok(object),
+            Err(error) if overtaken => return of_request(Arc::new(error)),
+            Ok(object) => {
+                let event = slot.found(Arc::clone(&object), live, moment, now);
+                // Perhaps a newer one that was known before.
+                let known = match &slot.answer {
+                    Answer::Found(known) => Arc::clone(known),
+                    Answer::Unknown | Answer::NotFound => object,
+                };
+                (event, Ok(known))
+            }
+            Err(error) if error.is_not_found() => {
+                let event = slot.not_found(moment, now);
+                (event, of_request(Arc::new(error)))
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                (slot.failed(&error, now), of_request(error))
+            }
+        };
+        drop(slot);
+        if let Some(event) = event
+            && !entry.references.lock().is_empty()
+        {
+            self.changes.publish(&entry.key, &event);
+        }
+        answer
+    }
+}

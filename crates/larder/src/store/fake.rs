@@ -1,0 +1,110 @@
+//! A store without API server, for the tests of those who use a manager.
+
+use std::{collections::HashMap, sync::Arc};
+
+use larder_objects::{Object, ObjectKey};
+use parking_lot::Mutex;
+
+use super::Entries;
+use crate::{
+    changes::{ChangeKind, Publisher},
+    error::Error,
+    registration::Holder,
+};
+
+/// The store of a fake manager.
+#[derive(Debug)]
+pub(crate) struct FakeStore<K> {
+    pub(crate) entries: Entries<()>,
+    pub(crate) changes: Publisher,
+    objects: Mutex<HashMap<ObjectKey, Result<Arc<K>, Error>>>,
+}
+
+impl<K: Object> FakeStore<K> {
+    pub(crate) fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+        holder: Option<Holder>,
+    ) -> Result<Arc<K>, Error> {
+        let key = ObjectKey::new(namespace, name);
+        let refers = self.entries.with(namespace, name, |entry| {
+            holder.is_none_or(|holder| entry.references.lock().since(holder).is_some())
+        });
+        if refers != Some(true) {
+            return Err(Error::NotRegistered { key });
+        }
+        let objects = self.objects.lock();
+        objects.get(&key).cloned().unwrap_or_else(|| {
+            let kind = K::KIND;
+            Err(Error::NotFound { kind, key })
+        })
+    }
+}
+
+/// The objects behind a fake manager; made by [`ObjectManager::fake`](crate::ObjectManager::fake).
+///
+/// ```
+/// use larder::ConfigMapManager;
+/// use larder_objects::{ConfigMap, ObjectMeta};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let (manager, objects) = ConfigMapManager::fake();
+/// objects.set(ConfigMap {
+///     metadata: ObjectMeta { namespace: "prod".into(), name: "app".into(), ..Default::default() },
+///     data: [("level".to_owned(), "debug".to_owned())].into(),
+///     ..Default::default()
+/// });
+///
+/// // As with the real one, only what a registered pod refers to can be read.
+/// let error = manager.get("prod", "app").await.unwrap_err();
+/// assert_eq!(error.to_string(), r#"object "prod"/"app" not registered"#);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FakeObjects<K> {
+    pub(crate) store: Arc<FakeStore<K>>,
+}
+
+impl<K: Object> FakeObjects<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            store: Arc::new(FakeStore {
+                entries: Entries::default(),
+                changes: Publisher::default(),
+                objects: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Creates the object or replaces it.
+    pub fn set(&self, object: K) {
+        let key = object.metadata().key();
+        self.put(key, Some(Ok(Arc::new(object))), &ChangeKind::Updated);
+    }
+
+    /// Deletes the object.
+    pub fn remove(&self, namespace: &str, name: &str) {
+        let key = ObjectKey::new(namespace, name);
+        self.put(key, None, &ChangeKind::Deleted);
+    }
+
+    /// Lets reads of the object fail with `error` until it is set or removed.
+    pub fn fail(&self, namespace: &str, name: &str, error: Error) {
+        let key = ObjectKey::new(namespace, name);
+        self.store.objects.lock().insert(key, Err(error));
+    }
+
+    fn put(&self, key: ObjectKey, object: Option<Result<Arc<K>, Error>>, event: &ChangeKind) {
+        let mut objects = self.store.objects.lock();
+        match object {
+            Some(object) => objects.insert(key.clone(), object),
+            None => objects.remove(&key),
+        };
+        drop(objects);
+        let entries = &self.store.entries;
+        if entries.get(&key.namespace, &key.name).is_some() {
+            self.store.changes.publish(&key, event);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Strategies `Cache` and `Get`, and the fake, against a scripted API server.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use larder::{ChangeKind, ConfigMapManager, Error, NodeTtl};
+use larder_objects::{ConfigMap, ObjectMeta};
+use tokio::{sync::watch, time::advance};
+
+use crate::scripted::{Script, object, pod, pod_with};
+
+type Ttl = watch::Sender<Option<Duration>>;
+
+fn manager() -> (ConfigMapManager, Script, Ttl) {
+    let (client, script) = Script::new();
+    let (ttl, node_ttl) = NodeTtl::channel();
+    (ConfigMapManager::caching(client, node_ttl), script, ttl)
+}
+
+async fn value(manager: &ConfigMapManager) -> String {
+    match manager.get("n", "a").await {
+        Ok(map) => map.data["k"].clone(),
+        Err(error) => chain(&error),
+    }
+}
+
+/// The texts of an error and its causes.
+fn chain(error: &Error) -> String {
+    use std::error::Error as _;
+
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// One read that takes one request: checks the query, answers, and returns what the reader got.
+async fn fetch(
+    manager: &ConfigMapManager,
+    script: &mut Script,
+    query: &str,
+    code: u16,
+    body: &str,
+) -> String {
+    let (read, ()) = tokio::join!(value(manager), async {
+        let request = script.next().await;
+        assert_eq!(
+            request.path_and_query,
+            format!("/api/v1/namespaces/n/configmaps/a{query}")
+        );
+        request.answer(code, body);
+    });
+    read
+}
+
+/// One read that takes no request.
+async fn cached(manager: &ConfigMapManager, script: &mut Script) -> String {
+    let read = value(manager).await;
+    script.none();
+    read
+}
+
+const LIVE: &str = "";
+const REFRESH: &str = "?resourceVersion=0";
+const FAILURE: &str = r#"{"kind":"Status","message":"broken"}"#;
+
+fn names() -> Vec<String> {
+    (0..10).map(|number| format!("a{number}")).collect()
+}
+
+/// Reads 10 objects 10 times each, at once; returns how many requests that took.
+async fn read_a_hundred_times(manager: &ConfigMapManager, script: &mut Script) -> usize {
+    let names = names();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    manager.register_pod(&pod_with("p1", &names));
+    let reads = names
+        .iter()
+        .flat_map(|name| (0..10).map(|_| manager.get("n", name)));
+    let mut requests = 0;
+    let answer = async {
+        loop {
+            script.next().await.answer(200, &object(5, "one"));
+            requests += 1;
+        }
+    };
+    tokio::select! {
+        () = answer => unreachable!("answers for ever"),
+        reads = join_all(reads) => assert!(reads.iter().all(Result::is_ok)),
+    }
+    requests
+}
+
+// managers 9, 10, B12: upstream makes 100 requests with a time to live of 0; readers of one object share one here
+#[tokio::test(start_paused = true)]
+async fn readers_of_one_object_share_a_request() {
+    for ttl in [Duration::ZERO, Duration::from_mins(1)] {
+        let (manager, mut script, node) = manager();
+        node.send_replace(Some(ttl));
+        assert_eq!(read_a_hundred_times(&manager, &mut script).await, 10);
+    }
+}
+
+// managers 8, 13
+#[tokio::test(start_paused = true)]
+async fn only_a_refresh_of_a_known_object_may_come_from_a_cache() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    manager.register_pod(&pod("p2"));
+    manager.unregister_pod(&pod("p2"));
+    script.silence(Duration::from_mins(5)).await;
+    let one = object(5, "one");
+    assert_eq!(fetch(&manager, &mut script, LIVE, 200, &one).await, "one");
+    advance(Duration::from_mins(1)).await;
+    let missing = fetch(&manager, &mut script, REFRESH, 404, FAILURE).await;
+    assert_eq!(missing, r#"configmap "a" not found"#);
+    assert_eq!(fetch(&manager, &mut script, LIVE, 200, &one).await, "one");
+}
+
+// managers 11
+#[tokio::test(start_paused = true)]
+async fn the_nodes_time_to_live_holds_from_the_next_read_on() {
+    let (manager, mut script, node) = manager();
+    manager.register_pod(&pod("p1"));
+    let one = object(5, "one");
+    fetch(&manager, &mut script, LIVE, 200, &one).await;
+    assert_eq!(cached(&manager, &mut script).await, "one");
+    node.send_replace(Some(Duration::ZERO));
+    fetch(&manager, &mut script, REFRESH, 200, &one).await;
+    node.send_replace(Some(Duration::from_mins(5)));
+    cached(&manager, &mut script).await;
+    advance(Duration::from_mins(4)).await;
+    cached(&manager, &mut script).await;
+    advance(Duration::from_mins(1)).await;
+    fetch(&manager, &mut script, REFRESH, 200, &one).await;
+    node.send_replace(None);
+    advance(Duration::from_secs(55)).await;
+    cached(&manager, &mut script).await;
+    advance(Duration::from_secs(5)).await;
+    fetch(&manager, &mut script, REFRESH, 200, &one).await;
+}
+
+// managers 14
+#[tokio::test(start_paused = true)]
+async fn a_first_read_that_fails_returns_the_cause() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    let expired = r#"{"kind":"Status","reason":"Expired","message":"too old"}"#;
+    let read = fetch(&manager, &mut script, LIVE, 410, expired).await;
+    assert_eq!(read, "failed to read configmap n/a: too old");
+}
+
+// managers 15, B13: upstream asks again on every read
+#[tokio::test(start_paused = true)]
+async fn a_failed_refresh_leaves_the_known_object_and_is_spaced_out() {
+    let (manager, mut script, _node) = manager();
+    let mut changes = manager.subscribe();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
+    assert!(matches!(
+        changes.try_next().unwrap().kind,
+        ChangeKind::Updated
+    ));
+    advance(Duration::from_mins(2)).await;
+    let read = fetch(&manager, &mut script, REFRESH, 500, FAILURE).await;
+    assert_eq!(read, "one");
+    assert_eq!(cached(&manager, &mut script).await, "one");
+    assert!(matches!(
+        changes.try_next().unwrap().kind,
+        ChangeKind::Failed(_)
+    ));
+    assert_eq!(
+        manager.objects()[0].failure.as_ref().unwrap().to_string(),
+        "broken"
+    );
+    advance(Duration::from_secs(2)).await;
+    fetch(&manager, &mut script, REFRESH, 500, FAILURE).await;
+    advance(Duration::from_secs(4)).await;
+    let read = fetch(&manager, &mut script, REFRESH, 200, &object(6, "two")).await;
+    assert_eq!(read, "two");
+    assert!(manager.objects()[0].failure.is_none());
+}
+
+// managers 16, B13: upstream repeats the remembered "not found" and hides the cause
+#[tokio::test(start_paused = true)]
+async fn a_failure_after_not_found_is_a_failure() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
+    advance(Duration::from_mins(2)).await;
+    let read = fetch(&manager, &mut script, REFRESH, 404, FAILURE).await;
+    assert_eq!(read, r#"configmap "a" not found"#);
+    let read = fetch(&manager, &mut script, LIVE, 500, FAILURE).await;
+    assert_eq!(read, "failed to read configmap n/a: broken");
+    advance(Duration::from_secs(2)).await;
+    let read = fetch(&manager, &mut script, LIVE, 200, &object(9, "two")).await;
+    assert_eq!(read, "two");
+}
+
+// managers 17
+#[tokio::test(start_paused = true)]
+async fn an_older_answer_does_not_replace_a_newer_one() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(10, "ten")).await;
+    advance(Duration::from_mins(1)).await;
+    let read = fetch(&manager, &mut script, REFRESH, 200, &object(9, "nine")).await;
+    assert_eq!(read, "ten");
+    // Upstream would ask a cache again; a live answer settles it.
+    let read = fetch(&manager, &mut script, LIVE, 200, &object(11, "eleven")).await;
+    assert_eq!(read, "eleven");
+    assert_eq!(cached(&manager, &mut script).await, "eleven");
+}
+
+// B14
+#[tokio::test(start_paused = true)]
+async fn a_restored_server_is_believed_when_it_insists() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(10, "ten")).await;
+    advance(Duration::from_mins(1)).await;
+    let restored = object(3, "restored");
+    assert_eq!(
+        fetch(&manager, &mut script, REFRESH, 200, &restored).await,
+        "ten"
+    );
+    assert_eq!(
+        fetch(&manager, &mut script, LIVE, 200, &restored).await,
+        "ten"
+    );
+    assert_eq!(
+        fetch(&manager, &mut script, LIVE, 200, &restored).await,
+        "restored"
+    );
+    assert_eq!(cached(&manager, &mut script).await, "restored");
+}
+
+// managers 18
+#[tokio::test(start_paused = true)]
+async fn a_new_reference_makes_reads_live() {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::caching(client, NodeTtl::default());
+    let read = async |script: &mut Script, names: &[&str]| {
+        let mut requests = 0;
+        for name in names {
+            let answer = async {
+                script.next().await.answer(200, &object(5, "one"));
+                requests += 1;
+            };
+            tokio::select! {
+                biased;
+                read = manager.get("n", name) => { read.unwrap(); }
+                () = async { answer.await; std::future::pending().await } => {}
+            }
+        }
+        requests
+    };
+    manager.register_pod(&pod_with("p1", &["s1", "s10", "s2"]));
+    assert_eq!(read(&mut script, &["s1", "s10", "s2"]).await, 3);
+    manager.register_pod(&pod_with("p1", &["s1", "s2", "s20", "s3"]));
+    assert_eq!(read(&mut script, &["s1", "s2", "s20", "s3"]).await, 2);
+    manager.register_pod(&pod_with("p2", &["s1", "s10", "s2"]));
+    assert_eq!(
+        read(&mut script, &["s1", "s10", "s2", "s20", "s3"]).await,
+        3
+    );
+}
+
+// managers 19
+#[tokio::test(start_paused = true)]
+async fn what_is_not_registered_is_not_asked_for() {
+    let (manager, mut script, _node) = manager();
+    let error = r#"object "n"/"a" not registered"#;
+    assert_eq!(cached(&manager, &mut script).await, error);
+    manager.register_pod(&pod("p1"));
+    manager.unregister_pod(&pod("p1"));
+    assert_eq!(cached(&manager, &mut script).await, error);
+    let not_its_own = manager.get_for(&pod_with("p2", &["b"]), "a").await;
+    assert!(matches!(not_its_own, Err(Error::NotRegistered { .. })));
+}
+
+// managers 20
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_serves_nobody_who_came_later() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    let read = manager.get_within("n", "a", Duration::from_mins(1));
+    let (hanging, ()) = tokio::join!(read, async {
+        let request = script.next().await;
+        manager.register_pod(&pod("p2"));
+        let read = fetch(&manager, &mut script, LIVE, 200, &object(6, "new")).await;
+        assert_eq!(read, "new");
+        request.answer(200, &object(5, "old"));
+    });
+    assert_eq!(hanging.unwrap().data["k"], "old");
+    assert_eq!(cached(&manager, &mut script).await, "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_pods_keep_their_data_when_another_registers_during_an_outage() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
+    manager.register_pod(&pod("p2"));
+    let read = fetch(&manager, &mut script, LIVE, 503, FAILURE).await;
+    assert_eq!(read, "failed to read configmap n/a: broken");
+    let running = manager.get_for(&pod("p1"), "a").await.unwrap();
+    assert_eq!(running.data["k"], "one");
+    let new = manager.get_for(&pod("p2"), "a").await;
+    assert!(matches!(new, Err(Error::Request { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_reader_that_leaves_cancels_the_request() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    let (read, request) = tokio::join!(value(&manager), script.next());
+    assert!(read.starts_with("failed to sync configmap cache"), "{read}");
+    assert!(request.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn strategy_get_asks_every_time_and_for_any_name() {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::simple(client);
+    for text in ["one", "two"] {
+        let read = fetch(&manager, &mut script, LIVE, 200, &object(5, text)).await;
+        assert_eq!(read, text);
+    }
+    let read = fetch(&manager, &mut script, LIVE, 403, FAILURE).await;
+    assert_eq!(read, "not allowed to read configmap n/a: broken");
+}
+
+#[tokio::test]
+async fn the_fake_delivers_what_a_test_puts_behind_it() {
+    let (manager, objects) = ConfigMapManager::fake();
+    let mut changes = manager.subscribe();
+    assert_eq!(value(&manager).await, r#"object "n"/"a" not registered"#);
+    manager.register_pod(&pod("p1"));
+    assert_eq!(value(&manager).await, r#"configmap "a" not found"#);
+    objects.set(ConfigMap {
+        metadata: ObjectMeta {
+            namespace: "n".into(),
+            name: "a".into(),
+            ..ObjectMeta::default()
+        },
+        data: [("k".to_owned(), "v".to_owned())].into(),
+        ..ConfigMap::default()
+    });
+    assert_eq!(value(&manager).await, "v");
+    assert!(matches!(
+        changes.try_next().unwrap().kind,
+        ChangeKind::Updated
+    ));
+    objects.remove("n", "a");
+    assert!(matches!(
+        changes.try_next().unwrap().kind,
+        ChangeKind::Deleted
+    ));
+    assert_eq!(value(&manager).await, r#"configmap "a" not found"#);
+}
