@@ -23,9 +23,12 @@ pub enum Applied {
 }
 
 impl ApiServer {
-    /// Creates `object`, or replaces the one of that name, which keeps its identity. `object` is of one of the kinds of [`Kind`], as a
-    /// typed object or as JSON. It passes the same rules as over HTTP, but may state a status. A namespace that does not exist is
-    /// created; an object that names none goes to `default`.
+    /// Creates `object`, or replaces the one of that name. `object` is of one of the kinds of [`Kind`], as a typed object or as JSON.
+    /// It passes the same rules as over HTTP, but may state a status and a uid. A namespace that does not exist is created; an
+    /// object that names none goes to `default`.
+    ///
+    /// An object that differs in what an update may not change (most of a pod's spec, immutable data, a uid) is deleted at once and
+    /// created anew.
     ///
     /// # Errors
     ///
@@ -49,31 +52,44 @@ impl ApiServer {
         if let Some(namespace) = &namespace {
             self.writer().ensure_namespace(namespace)?;
         }
-        // Whatever version and identity the manifest was written with, it means the object of that name.
+        // Whatever version the manifest was written with, it means the object of that name.
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
-            metadata.remove("uid");
         }
-        let params = WriteParams::default();
         let key = ObjectKey::new(
             namespace.clone().unwrap_or_default(),
             text(&value, "/metadata/name"),
         );
-        let Some(before) = self.store().get(kind, &key) else {
-            let namespace = namespace.as_deref();
+        let create = |dry_run: bool| {
+            let params = WriteParams {
+                dry_run,
+                ..WriteParams::default()
+            };
+            let (namespace, value) = (namespace.as_deref(), value.clone());
             self.writer()
-                .create(kind, namespace, value, Part::Whole, params)?;
+                .create(kind, namespace, value, Part::Whole, params)
+        };
+        let Some(before) = self.store().get(kind, &key) else {
+            create(false)?;
             return Ok(Applied::Created);
         };
         let make = |_: &Value| Ok(value.clone());
-        let after = self
-            .writer()
-            .update(kind, &key, Part::Whole, params, make)?;
-        Ok(if after.object.version == before.version {
-            Applied::Unchanged
-        } else {
-            Applied::Changed
-        })
+        let params = WriteParams::default();
+        match self.writer().update(kind, &key, Part::Whole, params, make) {
+            Ok(after) if after.object.version == before.version => Ok(Applied::Unchanged),
+            Ok(_) => Ok(Applied::Changed),
+            // Another identity, or a change of what cannot change: a new object, if it could be one.
+            Err(error) if matches!(error.reason(), "Conflict" | "Invalid") => {
+                if create(true).is_err_and(|refused| refused.reason() != "AlreadyExists") {
+                    return Err(error);
+                }
+                self.writer()
+                    .delete(kind, &key, &DeleteOptions::immediate())?;
+                create(false)?;
+                Ok(Applied::Changed)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Deletes an object at once, without grace. `namespace` is empty for kinds of cluster scope.

@@ -15,7 +15,9 @@
 
 #![expect(dead_code, reason = "discovery and served connections come next")]
 
+mod audit;
 mod clock;
+mod faults;
 mod fill;
 mod resource;
 mod rest;
@@ -25,6 +27,8 @@ mod status;
 mod store;
 mod write;
 
+pub use audit::{AuditLog, AuditRecord};
+pub use faults::{Effect, Fault, Faults, Injected, Paused, StreamFault};
 pub use fill::Applied;
 pub use resource::Kind;
 pub use rest::{Body, Cut, Verb};

@@ -11,13 +11,15 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 pub use body::{Body, Cut};
 pub use request::Verb;
 
 use crate::{
-    ApiError, ApiServer,
+    ApiError, ApiServer, AuditRecord, Effect, faults,
     resource::Kind,
+    selector::FieldSelector,
     store::Object,
     write::{Deleted, Part, Written},
 };
@@ -34,31 +36,107 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl ApiServer {
     /// Answers one request.
-    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    ///
+    /// # Errors
+    ///
+    /// A fault breaks the connection.
+    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Result<Response<Body>, Cut>
     where
         B: http_body::Body + Send,
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        match self.try_answer(&parts, body).await {
-            Ok(response) => response,
-            Err(error) => refusal(&error),
+        let query = Query::parse(parts.uri.query().unwrap_or(""));
+        let route = Route::of(parts.uri.path());
+        let verb = match &route {
+            Ok(Route::Objects(target)) => target.verb(&parts.method, &query),
+            _ => Ok(Verb::of_method(&parts.method)),
+        };
+        let recorded = *verb.as_ref().unwrap_or(&Verb::Get);
+        let effect = self.strike(recorded, route.as_ref().ok(), &query);
+        match &effect {
+            Some(Effect::Silence) => {
+                self.record(recorded, &parts, 0);
+                return std::future::pending().await;
+            }
+            Some(Effect::Drop) => {
+                self.record(recorded, &parts, 0);
+                return Err(Cut);
+            }
+            Some(Effect::Delay(delay)) => tokio::time::sleep(*delay).await,
+            _ => {}
         }
+        let mut response = match &effect {
+            Some(Effect::Refuse(error)) => refusal(error),
+            _ => match self.try_answer(route, verb, &query, &parts, body).await {
+                Ok(response) => response,
+                Err(error) => refusal(&error),
+            },
+        };
+        if let Some(Effect::Stream(fault)) = effect {
+            response = response.map(|body| body.with_fault(fault));
+        }
+        self.record(recorded, &parts, response.status().as_u16());
+        Ok(response)
     }
 
-    async fn try_answer<B>(&self, parts: &Parts, body: B) -> Result<Response<Body>, ApiError>
+    /// The fault that concerns a request.
+    fn strike(&self, verb: Verb, route: Option<&Route>, query: &Query<'_>) -> Option<Effect> {
+        let target = match route {
+            Some(Route::Objects(target)) => Some(target),
+            _ => None,
+        };
+        let selector = target.and_then(|target| {
+            let selector = query.get("fieldSelector")?;
+            FieldSelector::parse(selector, target.kind.resource()).ok()
+        });
+        let selected = selector.as_ref().and_then(FieldSelector::name);
+        let name = target.and_then(|target| target.name.as_ref()).or(selected);
+        self.faults().strike(&faults::Request {
+            verb,
+            resource: target.map_or("", |target| target.kind.resource().plural),
+            namespace: target.and_then(|target| target.namespace.as_deref()),
+            name: name.map(SmolStr::as_str),
+            streaming_list: query.flag("sendInitialEvents"),
+        })
+    }
+
+    fn record(&self, verb: Verb, parts: &Parts, status: u16) {
+        if !self.audit().is_on() {
+            return;
+        }
+        let user_agent = parts.headers.get(header::USER_AGENT);
+        self.audit().record(AuditRecord {
+            time: format!("{:.6}", self.clock().now()),
+            verb: verb.as_str(),
+            path: parts.uri.path().to_owned(),
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+            user_agent: user_agent
+                .map(|agent| String::from_utf8_lossy(agent.as_bytes()).into_owned())
+                .unwrap_or_default(),
+            status,
+        });
+    }
+
+    async fn try_answer<B>(
+        &self,
+        route: Result<Route, ApiError>,
+        verb: Result<Verb, ApiError>,
+        query: &Query<'_>,
+        parts: &Parts,
+        body: B,
+    ) -> Result<Response<Body>, ApiError>
     where
         B: http_body::Body + Send,
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
-        let query = Query::parse(parts.uri.query().unwrap_or(""));
-        match Route::of(parts.uri.path())? {
+        match route? {
             Route::Objects(target) => {
-                let verb = target.verb(&parts.method, &query)?;
+                let verb = verb?;
                 let body = read_body(body).await?;
-                self.serve(verb, &target, &query, &parts.headers, &body)
+                self.serve(verb, &target, query, &parts.headers, &body)
             }
             Route::Other(_) => Err(ApiError::no_such_path()),
         }

@@ -26,7 +26,7 @@ impl Filter {
 
     /// The one name that can match; `None` when several can.
     pub(crate) fn name(&self) -> Option<&SmolStr> {
-        self.fields.equal_to(NAME)
+        self.fields.name()
     }
 
     /// Whether the filter lets everything of its namespace through.
@@ -91,8 +91,13 @@ impl FieldSelector {
             .all(|term| (object.field(term.field) == term.value) == term.equal)
     }
 
+    /// The one name that can match.
+    pub(crate) fn name(&self) -> Option<&SmolStr> {
+        self.equal_to(NAME)
+    }
+
     /// The value that `field` must have.
-    pub(crate) fn equal_to(&self, field: &str) -> Option<&SmolStr> {
+    fn equal_to(&self, field: &str) -> Option<&SmolStr> {
         self.terms
             .iter()
             .find(|term| term.equal && term.field == field)

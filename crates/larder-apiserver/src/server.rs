@@ -1,7 +1,6 @@
 //! The handle of the server, and its service.
 
 use std::{
-    convert::Infallible,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -14,7 +13,7 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::{
-    Body,
+    AuditLog, Body, Cut, Faults,
     clock::Clock,
     rest::BoxError,
     store::{Limits, Store},
@@ -34,6 +33,8 @@ pub struct Options {
     /// The version that the first change follows. Defaults to the time of the start in microseconds, so that a version which a client
     /// kept from an earlier run is older than all of this run and answered with 410, and never taken for one of this run.
     pub first_version: Option<u64>,
+    /// Where requests are recorded. Defaults to nowhere.
+    pub audit: AuditLog,
 }
 
 impl Default for Options {
@@ -43,6 +44,7 @@ impl Default for Options {
             history_bytes: 4 << 20,
             bookmark_interval: Duration::from_mins(1),
             first_version: None,
+            audit: AuditLog::none(),
         }
     }
 }
@@ -57,6 +59,7 @@ pub struct ApiServer {
 struct Shared {
     options: Options,
     writer: Writer,
+    faults: Faults,
 }
 
 impl ApiServer {
@@ -75,7 +78,11 @@ impl ApiServer {
             clock,
         };
         writer.create_first_namespaces();
-        let shared = Arc::new(Shared { options, writer });
+        let shared = Arc::new(Shared {
+            options,
+            faults: Faults::new(writer.store.clone()),
+            writer,
+        });
         Self { shared }
     }
 
@@ -99,6 +106,20 @@ impl ApiServer {
     /// Ends all watches, those that begin later as well. Other requests are still answered.
     pub fn close_watches(&self) {
         self.store().close();
+    }
+
+    /// Faults, for tests.
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// The audit log of the options.
+    pub fn audit(&self) -> &AuditLog {
+        &self.shared.options.audit
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.writer().clock
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -127,15 +148,15 @@ where
     B::Error: Into<BoxError>,
 {
     type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Error = Cut;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Cut>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Cut>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let server = self.server.clone();
-        Box::pin(async move { Ok(server.answer(request).await) })
+        Box::pin(async move { server.answer(request).await })
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 
@@ -233,13 +234,23 @@ impl ApiError {
         error
     }
 
-    /// 500: the server's own fault.
-    pub(crate) fn internal(message: impl fmt::Display) -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "InternalError",
-            format!("Internal error occurred: {message}"),
-        )
+    /// What a fault answers: `code` with the reason that belongs to it.
+    pub(crate) fn injected(code: StatusCode) -> Self {
+        let reason = match code.as_u16() {
+            400 => "BadRequest",
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "NotFound",
+            409 => "Conflict",
+            410 => "Expired",
+            422 => "Invalid",
+            429 => "TooManyRequests",
+            500 => "InternalError",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "",
+        };
+        Self::new(code, reason, format!("fault injected: {code}"))
     }
 
     /// Adds the token with which a client may go on with a list whose snapshot is gone.
@@ -270,6 +281,14 @@ impl ApiError {
             .details
             .as_ref()
             .map_or(0, |details| details.retry_after_seconds)
+    }
+
+    /// The ERROR event of a watch.
+    pub(crate) fn to_event(&self) -> Bytes {
+        let mut frame = br#"{"type":"ERROR","object":"#.to_vec();
+        frame.extend_from_slice(&self.to_json());
+        frame.extend_from_slice(b"}\n");
+        frame.into()
     }
 
     /// The `Status` object.

@@ -12,7 +12,7 @@ mod history;
 mod object;
 mod watch;
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc, task::Waker};
 
 use larder_objects::ObjectKey;
 use parking_lot::Mutex;
@@ -40,6 +40,8 @@ struct Inner {
     version: u64,
     /// The server is going down: watches end.
     closed: bool,
+    /// A fault holds watches back.
+    paused: bool,
     /// By [`Kind`].
     tables: [Table; Kind::ALL.len()],
 }
@@ -87,6 +89,7 @@ impl Store {
             inner: Mutex::new(Inner {
                 version,
                 closed: false,
+                paused: false,
                 tables: std::array::from_fn(|_| table()),
             }),
         }
@@ -215,7 +218,7 @@ impl Store {
             inner.version = version;
             (object, wakers)
         };
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
         Ok(object)
     }
 
@@ -230,16 +233,27 @@ impl Store {
 
     /// Ends all watches, those of the future as well.
     pub(crate) fn close(&self) {
-        let wakers = {
+        self.disturb(|inner| inner.closed = true, Watchers::wake_all);
+    }
+
+    /// Holds all watches back, or lets them go on.
+    pub(crate) fn pause(&self, paused: bool) {
+        self.disturb(|inner| inner.paused = paused, Watchers::wake_all);
+    }
+
+    /// Breaks all watches that are open.
+    pub(crate) fn cut(&self) {
+        self.disturb(|_| {}, Watchers::cut_all);
+    }
+
+    fn disturb(&self, state: impl FnOnce(&mut Inner), wake: fn(&mut Watchers) -> Vec<Waker>) {
+        let wakers: Vec<_> = {
             let mut inner = self.inner.lock();
-            inner.closed = true;
-            inner
-                .tables
-                .iter_mut()
-                .flat_map(|table| table.watchers.wake_all())
-                .collect::<Vec<_>>()
+            state(&mut inner);
+            let tables = inner.tables.iter_mut();
+            tables.flat_map(|table| wake(&mut table.watchers)).collect()
         };
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Number of watches that are open.

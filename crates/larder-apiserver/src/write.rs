@@ -9,6 +9,7 @@ mod delete;
 mod kinds;
 mod metadata;
 mod namespaces;
+mod rules;
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub(crate) enum Part {
     Main,
     /// The status; of the rest only labels, annotations and finalizers.
     Status,
-    /// Both: how objects come in from manifests, which may state what a kubelet would report.
+    /// Both: how objects come in from manifests, which may state what a kubelet would report. A new one keeps the uid it states.
     Whole,
 }
 
@@ -64,11 +65,12 @@ impl Writer {
     ) -> Result<Written, ApiError> {
         let resource = kind.resource();
         let (mut value, warnings) = decode(resource, body, params.field_validation)?;
-        let generated = metadata::for_create(&mut value, resource, namespace, &self.clock)?;
+        let generated = metadata::for_create(&mut value, resource, namespace, part, &self.clock)?;
         if let Some(namespace) = namespace {
             self.check_namespace_takes_objects(resource, namespace, name(&value))?;
         }
         kinds::for_create(resource, &mut value, part);
+        rules::apply(resource, None, &mut value)?;
         if params.dry_run {
             let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
             if self.store.get(kind, &object.key).is_some() {
@@ -109,6 +111,7 @@ impl Writer {
             let (mut value, warnings) = decode(resource, make(&old)?, params.field_validation)?;
             metadata::for_update(&old, &mut value, resource, key)?;
             kinds::for_update(resource, &old, &mut value, part);
+            rules::apply(resource, Some(&old), &mut value)?;
             metadata::count_generation(&old, &mut value, resource);
             if value == old {
                 let object = current;

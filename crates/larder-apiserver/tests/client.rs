@@ -469,3 +469,88 @@ async fn closing_ends_watches() {
         0
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn defaults_are_filled_and_broken_rules_named() {
+    let server = server();
+    let pods: Api<Pod> = Api::default_namespaced(client(&server));
+    let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
+    let post = PostParams::default();
+    let created = pods.create(&post, &pod("a", "n1")).await.unwrap();
+    assert_eq!(created.metadata.generation, Some(1));
+    let spec = created.spec.unwrap();
+    assert_eq!(spec.restart_policy.as_deref(), Some("Always"));
+    assert_eq!(
+        spec.containers[0].image_pull_policy.as_deref(),
+        Some("Always")
+    );
+
+    let mut bad = config_map("Bad", "1");
+    bad.data
+        .as_mut()
+        .unwrap()
+        .insert("..x".to_owned(), String::new());
+    match maps.create(&post, &bad).await.unwrap_err() {
+        kube::Error::Api(status) => {
+            assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
+            let fields = status
+                .details
+                .unwrap()
+                .causes
+                .into_iter()
+                .map(|cause| cause.field);
+            assert_eq!(fields.collect::<Vec<_>>(), ["metadata.name", "data[..x]"]);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_change_is_refused_over_http_and_recreated_from_a_manifest() {
+    let server = server();
+    let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
+    let pods: Api<Pod> = Api::default_namespaced(client(&server));
+    let manifest = |value: &str, uid: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": uid}, "data": {"k": value}, "immutable": true});
+    server.apply(&manifest("1", "u1")).unwrap();
+    let mut held = maps.get("a").await.unwrap();
+    assert_eq!(held.metadata.uid.as_deref(), Some("u1"));
+    held.data = config_map("a", "2").data;
+    assert_eq!(
+        reason(maps.replace("a", &PostParams::default(), &held).await),
+        "Invalid"
+    );
+    assert_eq!(
+        server.apply(&manifest("1", "u1")).unwrap(),
+        Applied::Unchanged
+    );
+    assert_eq!(
+        server.apply(&manifest("2", "u2")).unwrap(),
+        Applied::Changed
+    );
+    assert_eq!(
+        maps.get("a").await.unwrap().metadata.uid.as_deref(),
+        Some("u2")
+    );
+
+    let created = pods
+        .create(&PostParams::default(), &pod("p", "n1"))
+        .await
+        .unwrap();
+    let mut image = created.clone();
+    image.spec.as_mut().unwrap().containers[0].image = Some("other".to_owned());
+    let image = pods
+        .replace("p", &PostParams::default(), &image)
+        .await
+        .unwrap();
+    assert_eq!(image.metadata.generation, Some(2));
+    let mut moved = image.clone();
+    moved.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
+    assert_eq!(
+        reason(pods.replace("p", &PostParams::default(), &moved).await),
+        "Invalid"
+    );
+    // A broken manifest leaves what is there.
+    let broken = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": []}});
+    assert_eq!(server.apply(&broken).unwrap_err().reason(), "Invalid");
+    assert_eq!(pods.get("p").await.unwrap(), image);
+}

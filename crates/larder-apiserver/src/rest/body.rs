@@ -2,38 +2,67 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
 use super::watch::WatchStream;
+use crate::faults::{StreamFault, Struck};
 
 /// The body of a response: whole, or the stream of a watch.
 #[derive(Debug)]
-pub struct Body(Inner);
-
-#[derive(Debug)]
-enum Inner {
-    Whole(Option<Bytes>),
-    Watch(Box<WatchStream>),
+pub struct Body {
+    content: Content,
+    fault: Option<StreamFault>,
 }
 
-/// The connection breaks here: what a fault does to a response.
+#[derive(Debug)]
+enum Content {
+    Whole(Bytes),
+    Watch(Box<WatchStream>),
+    Ended,
+}
+
+/// The connection breaks here: what a fault does to a request or a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("connection cut by a fault")]
 pub struct Cut;
 
 impl Body {
     pub(crate) fn watch(stream: WatchStream) -> Self {
-        Self(Inner::Watch(Box::new(stream)))
+        Self {
+            content: Content::Watch(Box::new(stream)),
+            fault: None,
+        }
+    }
+
+    /// The same body, gone wrong.
+    pub(crate) fn with_fault(mut self, fault: StreamFault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+        match &mut self.content {
+            Content::Ended => Poll::Ready(None),
+            Content::Watch(stream) => stream.poll_next(context),
+            Content::Whole(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.content = Content::Ended;
+                Poll::Ready((!bytes.is_empty()).then_some(Ok(bytes)))
+            }
+        }
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Inner::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())))
+        Self {
+            content: Content::Whole(bytes),
+            fault: None,
+        }
     }
 }
 
@@ -45,22 +74,45 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        match &mut self.0 {
-            Inner::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Inner::Watch(stream) => stream.poll_next(context).map_ok(Frame::data),
-        }
+        let frame = if self.fault.as_ref().is_some_and(StreamFault::is_due) {
+            Bytes::new()
+        } else {
+            match ready!(self.poll_content(context)) {
+                None => return Poll::Ready(None),
+                Some(frame) => frame?,
+            }
+        };
+        let struck = match &mut self.fault {
+            None => Struck::Pass(frame),
+            Some(fault) => fault.strike(frame),
+        };
+        Poll::Ready(match struck {
+            Struck::Pass(frame) => Some(Ok(Frame::data(frame))),
+            Struck::Last(frame) => {
+                self.content = Content::Ended;
+                self.fault = None;
+                (!frame.is_empty()).then_some(Ok(Frame::data(frame)))
+            }
+            Struck::Cut => {
+                self.content = Content::Ended;
+                Some(Err(Cut))
+            }
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.0, Inner::Whole(None))
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_empty(),
+            Content::Watch(_) => false,
+            Content::Ended => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            Inner::Whole(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-            Inner::Watch(_) => SizeHint::default(),
+        match &self.content {
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Content::Watch(_) => SizeHint::default(),
+            Content::Ended => SizeHint::with_exact(0),
         }
     }
 }

@@ -28,6 +28,17 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// The verb of a request that is not about objects.
+    pub(crate) fn of_method(method: &Method) -> Self {
+        match *method {
+            Method::POST => Self::Create,
+            Method::PUT => Self::Update,
+            Method::PATCH => Self::Patch,
+            Method::DELETE => Self::Delete,
+            _ => Self::Get,
+        }
+    }
+
     /// The verb as the audit log has it: `get`, `deletecollection`, ...
     pub const fn as_str(self) -> &'static str {
         match self {

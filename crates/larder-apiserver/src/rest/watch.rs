@@ -120,10 +120,7 @@ impl WatchStream {
 
     /// Ends the stream with an ERROR event.
     fn fail(&mut self, error: &ApiError) {
-        let mut frame = br#"{"type":"ERROR","object":"#.to_vec();
-        frame.extend_from_slice(&error.to_json());
-        frame.extend_from_slice(b"}\n");
-        self.ready.push_back(frame.into());
+        self.ready.push_back(error.to_event());
         self.phase = Phase::Ended;
     }
 
@@ -172,6 +169,7 @@ impl WatchStream {
                     self.fail(&ApiError::expired(message));
                 }
                 Poll::Ready(Taken::Closed) => self.phase = Phase::Ended,
+                Poll::Ready(Taken::Cut) => return Poll::Ready(Some(Err(Cut))),
                 Poll::Pending => {
                     let Some(due) = &mut self.bookmark else {
                         return Poll::Pending;

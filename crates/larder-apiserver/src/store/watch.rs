@@ -33,6 +33,8 @@ pub(crate) enum Taken {
     Expired,
     /// The server is going down.
     Closed,
+    /// A fault breaks the connection.
+    Cut,
 }
 
 /// A change as a watcher sees it through its filter.
@@ -69,6 +71,8 @@ struct Watcher {
     pending: Option<u64>,
     /// Who waits for one.
     waker: Option<Waker>,
+    /// A fault breaks this watch.
+    cut: bool,
 }
 
 impl Store {
@@ -104,6 +108,7 @@ impl Store {
             filter,
             pending,
             waker: None,
+            cut: false,
         };
         let id = table.watchers.insert(watcher);
         let store = self.clone();
@@ -118,9 +123,13 @@ impl Watch {
         if inner.closed {
             return Poll::Ready(Taken::Closed);
         }
+        let paused = inner.paused;
         let table = inner.table(self.kind);
         let watcher = table.watchers.get(self.id);
-        let Some(pending) = watcher.pending.take() else {
+        if watcher.cut {
+            return Poll::Ready(Taken::Cut);
+        }
+        let Some(pending) = watcher.pending.take_if(|_| !paused) else {
             watcher
                 .waker
                 .get_or_insert_with(|| waker.clone())
@@ -141,9 +150,9 @@ impl Watch {
     /// The version that this watcher is in step with; `None` while changes wait for it.
     pub(crate) fn in_step_with(&self) -> Option<u64> {
         let mut inner = self.store.inner.lock();
-        let version = inner.version;
+        let (version, paused) = (inner.version, inner.paused);
         let watcher = inner.table(self.kind).watchers.get(self.id);
-        watcher.pending.is_none().then_some(version)
+        (watcher.pending.is_none() && !paused).then_some(version)
     }
 }
 
@@ -209,6 +218,14 @@ impl Watchers {
             }
         }
         wakers
+    }
+
+    /// Breaks all watches, and returns whom to wake.
+    pub(super) fn cut_all(&mut self) -> Vec<Waker> {
+        for watcher in self.by_id.values_mut() {
+            watcher.cut = true;
+        }
+        self.wake_all()
     }
 
     pub(super) fn wake_all(&mut self) -> Vec<Waker> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Part, text};
+use super::Part;
 use crate::resource::{Kind, Resource};
 
 /// Prepares a new object.
@@ -19,10 +19,8 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
         }
         Kind::Secret => fold_string_data(value),
         Kind::Namespace => {
-            let name = text(value, "/metadata/name").to_owned();
-            value["metadata"]["labels"]["kubernetes.io/metadata.name"] = name.into();
-            value["spec"] = json!({"finalizers": ["kubernetes"]});
-            value["status"] = json!({"phase": "Active"});
+            value["spec"] = json!({});
+            value["status"] = json!({});
         }
         _ => {}
     }

@@ -5,7 +5,7 @@
 use larder_objects::ObjectKey;
 use serde_json::{Map, Value};
 
-use super::{name, text};
+use super::{Part, name, text};
 use crate::{
     clock::Clock,
     resource::{Kind, Resource},
@@ -29,8 +29,11 @@ pub(super) fn for_create(
     value: &mut Value,
     resource: &Resource,
     namespace: Option<&str>,
+    part: Part,
     clock: &Clock,
 ) -> Result<bool, ApiError> {
+    let stated = (part == Part::Whole).then(|| text(value, "/metadata/uid").to_owned());
+    let uid = stated.filter(|uid| !uid.is_empty()).unwrap_or_else(new_uid);
     let metadata = metadata(value);
     if metadata.contains_key("resourceVersion") && metadata["resourceVersion"] != "" {
         return Err(ApiError::bad_request(
@@ -45,7 +48,7 @@ pub(super) fn for_create(
         metadata.remove(*field);
     }
     set_namespace(metadata, namespace)?;
-    metadata.insert("uid".to_owned(), new_uid().into());
+    metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), clock.rfc3339().into());
     if counts_generation(resource) {
         metadata.insert("generation".to_owned(), 1.into());

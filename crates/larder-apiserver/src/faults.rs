@@ -1,0 +1,364 @@
+//! Faults for tests: a server that refuses, is slow, is silent, or breaks off.
+//!
+//! ```
+//! use larder_apiserver::{ApiServer, Fault, Options, Verb};
+//!
+//! let server = ApiServer::new(Options::default());
+//! let fault = Fault::on(Verb::Watch).resource("secrets").name("s1").times(2).status(403);
+//! let injected = server.faults().inject(fault);
+//! // ... two watches are refused, the third is not ...
+//! assert_eq!(injected.hits(), 0);
+//! injected.lift();
+//! ```
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::StatusCode;
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+
+use crate::{ApiError, Verb, store::Store};
+
+/// Which requests go wrong, how often, and how.
+#[derive(Clone, Debug)]
+pub struct Fault<E = Effect> {
+    verb: Option<Verb>,
+    resource: Option<SmolStr>,
+    namespace: Option<SmolStr>,
+    name: Option<SmolStr>,
+    streaming_list: bool,
+    times: u32,
+    effect: E,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Refused with a `Status`.
+    Refuse(ApiError),
+    /// Answered as usual, but later.
+    Delay(Duration),
+    /// Never answered.
+    Silence,
+    /// The connection is closed instead of an answer. In process, the service fails.
+    Drop,
+    /// The answer begins, and then goes wrong.
+    Stream(StreamFault),
+}
+
+/// How the body of an answer goes wrong. What is already sent stays as it was.
+#[derive(Clone, Debug)]
+pub enum StreamFault {
+    /// The connection breaks after this many events.
+    CutAfterEvents(usize),
+    /// The connection breaks after this many bytes, be it amid an event.
+    CutAfterBytes(usize),
+    /// An ERROR event follows this many events, and ends the stream.
+    ErrorAfterEvents(usize, ApiError),
+    /// The stream ends, as if it were complete, after this many events.
+    EndAfterEvents(usize),
+}
+
+/// Selecting requests; the effect comes last.
+impl Fault<()> {
+    /// Requests of one verb.
+    pub fn on(verb: Verb) -> Self {
+        Self {
+            verb: Some(verb),
+            ..Self::on_any()
+        }
+    }
+
+    /// Requests of any verb.
+    pub fn on_any() -> Self {
+        Self {
+            verb: None,
+            resource: None,
+            namespace: None,
+            name: None,
+            streaming_list: false,
+            times: u32::MAX,
+            effect: (),
+        }
+    }
+
+    /// Only those for this resource, as in a path: `secrets`.
+    #[must_use]
+    pub fn resource(mut self, plural: &str) -> Self {
+        self.resource = Some(plural.into());
+        self
+    }
+
+    /// Only those in this namespace.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Only those for this name, in the path or as `fieldSelector=metadata.name=`.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Only watches with `sendInitialEvents=true`.
+    #[must_use]
+    pub fn streaming_list(mut self) -> Self {
+        self.streaming_list = true;
+        self
+    }
+
+    /// Only the first `times` of them. Without this, all until the fault is lifted.
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// Answers with `code` and the reason that belongs to it: 403 `Forbidden`, 410 `Expired`, 422 `Invalid`, ...
+    ///
+    /// # Panics
+    ///
+    /// `code` is not an HTTP status.
+    pub fn status(self, code: u16) -> Fault {
+        self.effect(Effect::Refuse(ApiError::injected(status(code))))
+    }
+
+    /// Answers with `code` (429, 503, ...) and `Retry-After`.
+    ///
+    /// # Panics
+    ///
+    /// `code` is not an HTTP status.
+    pub fn retry_after(self, code: u16, seconds: u32) -> Fault {
+        let error = ApiError::injected(status(code)).with_retry_after(seconds);
+        self.effect(Effect::Refuse(error))
+    }
+
+    /// Answers as usual, after `delay`.
+    pub fn delay(self, delay: Duration) -> Fault {
+        self.effect(Effect::Delay(delay))
+    }
+
+    /// Never answers.
+    pub fn never_answer(self) -> Fault {
+        self.effect(Effect::Silence)
+    }
+
+    /// Closes the connection instead of answering.
+    pub fn drop_connection(self) -> Fault {
+        self.effect(Effect::Drop)
+    }
+
+    /// Breaks the connection after `events` events.
+    pub fn cut_after_events(self, events: usize) -> Fault {
+        self.effect(Effect::Stream(StreamFault::CutAfterEvents(events)))
+    }
+
+    /// Breaks the connection after `bytes` bytes of the body.
+    pub fn cut_after_bytes(self, bytes: usize) -> Fault {
+        self.effect(Effect::Stream(StreamFault::CutAfterBytes(bytes)))
+    }
+
+    /// Ends the stream, as if it were complete, after `events` events.
+    pub fn end_after_events(self, events: usize) -> Fault {
+        self.effect(Effect::Stream(StreamFault::EndAfterEvents(events)))
+    }
+
+    /// Sends an ERROR event with `code` after `events` events, and ends the stream.
+    ///
+    /// # Panics
+    ///
+    /// `code` is not an HTTP status.
+    pub fn error_after_events(self, events: usize, code: u16) -> Fault {
+        let error = ApiError::injected(status(code));
+        self.effect(Effect::Stream(StreamFault::ErrorAfterEvents(events, error)))
+    }
+
+    fn effect(self, effect: Effect) -> Fault {
+        Fault {
+            verb: self.verb,
+            resource: self.resource,
+            namespace: self.namespace,
+            name: self.name,
+            streaming_list: self.streaming_list,
+            times: self.times,
+            effect,
+        }
+    }
+}
+
+fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).expect("the test names an HTTP status")
+}
+
+/// What faults select requests by.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) verb: Verb,
+    /// Empty when the request is not about objects.
+    pub(crate) resource: &'a str,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) streaming_list: bool,
+}
+
+impl Fault {
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        let fits = |wanted: &Option<SmolStr>, given: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
+        };
+        self.verb.is_none_or(|verb| verb == request.verb)
+            && fits(&self.resource, Some(request.resource))
+            && fits(&self.namespace, request.namespace)
+            && fits(&self.name, request.name)
+            && (!self.streaming_list || request.streaming_list)
+    }
+}
+
+/// The faults of a server.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// In the order of injection; the first that concerns a request strikes.
+    armed: Arc<Mutex<Vec<Armed>>>,
+    store: Arc<Store>,
+}
+
+#[derive(Debug)]
+struct Armed {
+    fault: Fault,
+    hits: Arc<AtomicU32>,
+}
+
+/// A fault that was injected. It stays when this is dropped.
+#[derive(Clone, Debug)]
+pub struct Injected {
+    faults: Faults,
+    hits: Arc<AtomicU32>,
+}
+
+impl Faults {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self {
+            armed: Arc::default(),
+            store,
+        }
+    }
+
+    /// Adds a fault. Of several that concern a request the one that was injected first strikes, until its times are up.
+    pub fn inject(&self, fault: Fault) -> Injected {
+        let hits = Arc::<AtomicU32>::default();
+        self.armed.lock().push(Armed {
+            fault,
+            hits: hits.clone(),
+        });
+        Injected {
+            faults: self.clone(),
+            hits,
+        }
+    }
+
+    /// Lifts all faults.
+    pub fn clear(&self) {
+        self.armed.lock().clear();
+    }
+
+    /// Holds back what open and later watches would send, until the guard is dropped. Changes still happen, and wait in the history.
+    #[must_use = "delivery goes on when the guard is dropped"]
+    pub fn pause_delivery(&self) -> Paused {
+        self.store.pause(true);
+        Paused {
+            store: self.store.clone(),
+        }
+    }
+
+    /// Breaks all open watches as a lost connection would.
+    pub fn cut_watches(&self) {
+        self.store.cut();
+    }
+
+    /// The effect on `request`, which counts as a hit.
+    pub(crate) fn strike(&self, request: &Request<'_>) -> Option<Effect> {
+        let armed = self.armed.lock();
+        let struck = armed.iter().find(|armed| {
+            armed.hits.load(Ordering::Relaxed) < armed.fault.times && armed.fault.concerns(request)
+        })?;
+        struck.hits.fetch_add(1, Ordering::Relaxed);
+        Some(struck.fault.effect.clone())
+    }
+}
+
+impl Injected {
+    /// How many requests it has struck.
+    pub fn hits(&self) -> u32 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Ends the fault. Streams that it has already struck go on as it made them.
+    pub fn lift(&self) {
+        let mut armed = self.faults.armed.lock();
+        armed.retain(|armed| !Arc::ptr_eq(&armed.hits, &self.hits));
+    }
+}
+
+/// Watches are held back while this lives.
+#[derive(Debug)]
+pub struct Paused {
+    store: Arc<Store>,
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.store.pause(false);
+    }
+}
+
+impl StreamFault {
+    /// What becomes of the next frame: it passes, it is replaced (and is the last), or the stream breaks.
+    pub(crate) fn strike(&mut self, frame: Bytes) -> Struck {
+        match self {
+            Self::CutAfterEvents(0) => Struck::Cut,
+            Self::EndAfterEvents(0) => Struck::Last(Bytes::new()),
+            Self::ErrorAfterEvents(0, error) => Struck::Last(error.to_event()),
+            Self::CutAfterEvents(left)
+            | Self::EndAfterEvents(left)
+            | Self::ErrorAfterEvents(left, _) => {
+                *left -= 1;
+                Struck::Pass(frame)
+            }
+            Self::CutAfterBytes(0) => Struck::Cut,
+            Self::CutAfterBytes(left) => {
+                let kept = frame.slice(..frame.len().min(*left));
+                *left -= kept.len();
+                Struck::Pass(kept)
+            }
+        }
+    }
+
+    /// What becomes of the wait for a frame: a break that is due does not wait.
+    pub(crate) fn is_due(&self) -> bool {
+        matches!(
+            self,
+            Self::CutAfterEvents(0)
+                | Self::EndAfterEvents(0)
+                | Self::ErrorAfterEvents(0, _)
+                | Self::CutAfterBytes(0)
+        )
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Debug)]
+pub(crate) enum Struck {
+    Pass(Bytes),
+    Last(Bytes),
+    Cut,
+}

@@ -1,0 +1,175 @@
+//! Defaults and validation, as `larder_objects` knows them, and the rules on what an update may change.
+
+use k8s_openapi::{
+    api::core::v1::{Namespace, Node, Pod, Service, ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use larder_objects::{
+    ConfigMap, Secret, defaults,
+    validation::{self, FieldErrors, Scope},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{name, text};
+use crate::{
+    resource::{Kind, Resource},
+    status::{ApiError, Cause},
+};
+
+/// Marks the API server's copy of a static pod; names the static pod's hash.
+const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
+
+/// Fills defaults into `value`, and checks it; `old` is what it replaces.
+///
+/// # Errors
+///
+/// 422 with all wrong fields. No value of a ConfigMap or Secret is in it.
+pub(super) fn apply(
+    resource: &Resource,
+    old: Option<&Value>,
+    value: &mut Value,
+) -> Result<(), ApiError> {
+    let mut causes = Vec::new();
+    let errors = match resource.kind {
+        Kind::Namespace => typed::<Namespace>(value, defaults::namespace, validation::namespace)?,
+        Kind::Node => typed::<Node>(value, defaults::node, validation::node)?,
+        Kind::Pod => {
+            if let Some(old) = old {
+                check_pod_update(old, value, &mut causes);
+            }
+            if !text(value, MIRROR).is_empty() && text(value, "/spec/nodeName").is_empty() {
+                causes.push(invalid(
+                    "metadata.annotations[kubernetes.io/config.mirror]",
+                    "must set spec.nodeName if mirror pod annotation is set",
+                ));
+            }
+            typed::<Pod>(value, defaults::pod, validation::pod)?
+        }
+        Kind::ConfigMap => {
+            let new: ConfigMap = decode(value)?;
+            let mut errors = metadata(value)?.and(validation::config_map(&new));
+            if let Some(old) = old {
+                errors = errors.and(validation::config_map_update(&new, &decode(old)?));
+            }
+            errors
+        }
+        Kind::Secret => {
+            if text(value, "/type").is_empty() {
+                value["type"] = "Opaque".into();
+            }
+            let new: Secret = decode(value)?;
+            let mut errors = metadata(value)?.and(validation::secret(&new));
+            if let Some(old) = old {
+                errors = errors.and(validation::secret_update(&new, &decode(old)?));
+            }
+            errors
+        }
+        Kind::Service => typed::<Service>(value, defaults::service, validation::service)?,
+        Kind::ServiceAccount => {
+            typed::<ServiceAccount>(value, |_| {}, validation::service_account)?
+        }
+        Kind::Event => metadata(value)?,
+    };
+    causes.extend(errors.iter().map(|error| Cause {
+        reason: error.kind.reason().to_owned(),
+        message: error.body(),
+        field: error.field.clone(),
+    }));
+    if causes.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiError::invalid(resource.name, name(value), causes))
+    }
+}
+
+/// Defaults and checks `value` as a `K`.
+fn typed<K: DeserializeOwned + Serialize>(
+    value: &mut Value,
+    default: fn(&mut K),
+    check: fn(&K) -> FieldErrors,
+) -> Result<FieldErrors, ApiError> {
+    let mut object: K = parse(value)?;
+    default(&mut object);
+    let errors = check(&object);
+    *value = serde_json::to_value(object).map_err(|_| unreadable())?;
+    Ok(errors)
+}
+
+fn parse<K: DeserializeOwned>(value: &Value) -> Result<K, ApiError> {
+    K::deserialize(value).map_err(|_| unreadable())
+}
+
+fn decode<K: larder_objects::Object>(value: &Value) -> Result<K, ApiError> {
+    let json = serde_json::to_vec(value).map_err(|_| unreadable())?;
+    K::from_json(&json).map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+/// The decoder has let the object through, so this names no field.
+fn unreadable() -> ApiError {
+    ApiError::bad_request("the object cannot be read as its kind")
+}
+
+fn metadata(value: &Value) -> Result<FieldErrors, ApiError> {
+    let metadata: ObjectMeta = parse(&value["metadata"])?;
+    Ok(validation::metadata(&metadata, Scope::Namespaced))
+}
+
+fn invalid(field: &str, why: &str) -> Cause {
+    Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("Invalid value: {why}"),
+        field: field.to_owned(),
+    }
+}
+
+/// Of a pod's spec, an update changes images, the deadline, and adds tolerations; and nobody turns a pod into a mirror pod or back.
+fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    if old.pointer(MIRROR) != new.pointer(MIRROR) {
+        causes.push(invalid(
+            "metadata.annotations[kubernetes.io/config.mirror]",
+            "may not be added, changed or removed",
+        ));
+    }
+    let fixed = |pod: &Value| {
+        let mut spec = pod["spec"].clone();
+        for containers in ["containers", "initContainers"] {
+            for container in spec[containers].as_array_mut().into_iter().flatten() {
+                container["image"].take();
+            }
+        }
+        for field in [
+            "activeDeadlineSeconds",
+            "tolerations",
+            "terminationGracePeriodSeconds",
+            "ephemeralContainers",
+        ] {
+            spec[field].take();
+        }
+        spec
+    };
+    let mut defaulted = new.clone();
+    let readable = typed::<Pod>(&mut defaulted, defaults::pod, |_| FieldErrors::default()).is_ok();
+    if readable && fixed(old) != fixed(&defaulted) {
+        causes.push(Cause {
+            reason: "FieldValueForbidden".to_owned(),
+            message: "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
+                      `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
+                      tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+                .to_owned(),
+            field: "spec".to_owned(),
+        });
+    }
+    let held = old["spec"]["tolerations"].as_array();
+    let kept = |toleration: &Value| {
+        defaulted["spec"]["tolerations"]
+            .as_array()
+            .is_some_and(|new| new.contains(toleration))
+    };
+    if held.is_some_and(|held| !held.iter().all(kept)) {
+        causes.push(invalid(
+            "spec.tolerations",
+            "existing tolerations may not be changed or removed",
+        ));
+    }
+}
