@@ -1,0 +1,294 @@
+//! A node with one pod for each object, and what is measured on it.
+
+use std::{
+    collections::HashMap, convert::Infallible, io::Write as _, path::PathBuf, time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::client::Body;
+use larder::{
+    ConfigMapManager, ManagerConfig,
+    transport::{self, Config, Lane, Metrics, RateLimit, Source, Transport},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// Namespace of everything that is created.
+const NAMESPACE: &str = "larder-bench";
+
+/// Updates that are timed.
+const UPDATES: usize = 200;
+
+/// Changes per second of other objects, in the busy half.
+const BACKGROUND: u64 = 50;
+
+/// One row of the report. Times in milliseconds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) objects: usize,
+    /// From the first registration until every object could be read; one has been read before.
+    pub(crate) synced_ms: f64,
+    /// Processor time of the node meanwhile.
+    pub(crate) cpu_ms: f64,
+    pub(crate) watch_connections: usize,
+    pub(crate) request_connections: usize,
+    /// Growth of resident memory from before the registrations, for each object.
+    pub(crate) bytes_per_object: f64,
+    pub(crate) idle: Latency,
+    pub(crate) busy: Latency,
+}
+
+/// From just before a write is sent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    /// Until the write is answered.
+    pub(crate) write: Quantiles,
+    /// Until a bare watch of the same object has the event.
+    pub(crate) bare: Quantiles,
+    /// Until a subscriber of the manager has the change, with the new object ready to be read.
+    pub(crate) manager: Quantiles,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Quantiles {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+}
+
+impl Quantiles {
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e3;
+        Self {
+            p50: at(50),
+            p99: at(99),
+            max: at(100),
+        }
+    }
+}
+
+/// Measures `number` objects on the server of `kubeconfig` and prints the result as JSON.
+#[tokio::main(worker_threads = 2)]
+pub(crate) async fn run(kubeconfig: PathBuf, number: usize) -> Result<()> {
+    let measured = measure(kubeconfig, number).await?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)?;
+    Ok(())
+}
+
+async fn measure(kubeconfig: PathBuf, number: usize) -> Result<Measured> {
+    // Whoever writes is not the node: it has its own connections.
+    let (writer, _) = connect(&kubeconfig).await?;
+    prepare(&writer, number).await?;
+    let (client, transport) = connect(&kubeconfig).await?;
+    let manager = ConfigMapManager::new(client.clone(), &ManagerConfig::default())?;
+    let pods: Vec<Pod> = (0..number).map(pod).collect::<Result<_>>()?;
+
+    // The first object brings code and the first connection into memory, which is not the price of an object.
+    let first = pod(number)?;
+    manager.register_pod(&first);
+    read(&manager, number).await?;
+
+    let memory = resident_bytes()?;
+    let processor = processor_time()?;
+    let start = Instant::now();
+    for pod in &pods {
+        manager.register_pod(pod);
+    }
+    for index in 0..number {
+        read(&manager, index).await?;
+    }
+    let synced = start.elapsed();
+    let processor = processor_time()?.saturating_sub(processor);
+    let grown = resident_bytes()?.saturating_sub(memory);
+    let connections = transport.connections();
+    let on = |lane| connections.iter().filter(|c| c.lane == lane).count();
+
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    Ok(Measured {
+        objects: number,
+        synced_ms: synced.as_secs_f64() * 1e3,
+        cpu_ms: processor.as_secs_f64() * 1e3,
+        watch_connections: on(Lane::Watch),
+        request_connections: on(Lane::Request),
+        bytes_per_object: grown as f64 / number as f64,
+        idle: latency(&writer, &client, &manager).await?,
+        busy: tokio::select! {
+            latency = latency(&writer, &client, &manager) => latency?,
+            ended = change_others(&writer, number) => match ended? {},
+        },
+    })
+}
+
+async fn connect(kubeconfig: &std::path::Path) -> Result<(kube::Client, Transport)> {
+    let source = Source::Kubeconfig {
+        path: kubeconfig.to_owned(),
+        context: None,
+    };
+    let config = Config {
+        rate_limit: RateLimit::Unlimited,
+        ..Config::default()
+    };
+    Ok(transport::connect(source, config, Metrics::default()).await?)
+}
+
+async fn read(manager: &ConfigMapManager, index: usize) -> Result<()> {
+    manager
+        .get_within(NAMESPACE, &name(index), Duration::from_mins(1))
+        .await?;
+    Ok(())
+}
+
+fn name(index: usize) -> String {
+    format!("object-{index}")
+}
+
+fn pod(index: usize) -> Result<Pod> {
+    let pod = json!({
+        "metadata": {"namespace": NAMESPACE, "name": name(index), "uid": format!("uid-{index}")},
+        "spec": {"containers": [], "volumes": [{"name": "v", "configMap": {"name": name(index)}}]},
+    });
+    Ok(serde_json::from_value(pod)?)
+}
+
+/// Creates the namespace and `number` ConfigMaps of 100 bytes, and one more to warm up.
+async fn prepare(writer: &kube::Client, number: usize) -> Result<()> {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    send(
+        writer,
+        Method::POST,
+        "/api/v1/namespaces".to_owned(),
+        &namespace,
+    )
+    .await?;
+    for index in 0..=number {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
+        send(writer, Method::POST, path, &object(index)).await?;
+    }
+    Ok(())
+}
+
+/// An object with a value that it never had before.
+fn object(index: usize) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"namespace": NAMESPACE, "name": name(index)},
+        "data": {"value": format!("{:0100}", fastrand::u128(..))},
+    })
+}
+
+/// Gives an object a new value. Returns when that was done.
+async fn replace(writer: &kube::Client, index: usize) -> Result<Instant> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/{}", name(index));
+    send(writer, Method::PUT, path, &object(index)).await?;
+    Ok(Instant::now())
+}
+
+/// Sends `object`. What is there already from an earlier run is fine.
+async fn send(
+    client: &kube::Client,
+    method: Method,
+    path: String,
+    object: &serde_json::Value,
+) -> Result<()> {
+    let request = Request::builder()
+        .method(method)
+        .uri(&path)
+        .header("content-type", "application/json")
+        .body(Body::from(serde_json::to_vec(object)?))?;
+    let response = client.send(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect_bytes().await?;
+    if !status.is_success() && status != http::StatusCode::CONFLICT {
+        bail!("{path}: {status}: {}", String::from_utf8_lossy(&body));
+    }
+    Ok(())
+}
+
+/// Times updates of the first object.
+async fn latency(
+    writer: &kube::Client,
+    client: &kube::Client,
+    manager: &ConfigMapManager,
+) -> Result<Latency> {
+    let first = name(0);
+    let mut bare = bare_watch(client, &first).await?;
+    let mut changes = manager.subscribe();
+    let mut times: HashMap<_, Vec<Duration>> = HashMap::new();
+    for _ in 0..UPDATES {
+        let start = Instant::now();
+        let (written, seen, told) = tokio::try_join!(
+            replace(writer, 0),
+            async {
+                bare.frame().await.context("the bare watch has ended")??;
+                Ok(Instant::now())
+            },
+            async {
+                loop {
+                    let change = changes.next().await.context("the manager has ended")?;
+                    if change.key.name == first {
+                        return Ok(Instant::now());
+                    }
+                }
+            },
+        )?;
+        for (what, end) in [("write", written), ("bare", seen), ("manager", told)] {
+            times.entry(what).or_default().push(end - start);
+        }
+    }
+    let mut quantiles = |what| Quantiles::of(times.remove(what).unwrap_or_default());
+    Ok(Latency {
+        write: quantiles("write"),
+        bare: quantiles("bare"),
+        manager: quantiles("manager"),
+    })
+}
+
+/// A watch of one object that has delivered what there is.
+async fn bare_watch(client: &kube::Client, name: &str) -> Result<Body> {
+    let path = format!(
+        "/api/v1/namespaces/{NAMESPACE}/configmaps?watch=true&fieldSelector=metadata.name%3D{name}"
+    );
+    let response = client.send(Request::get(path).body(Body::empty())?).await?;
+    let mut body = response.into_body();
+    // Without a version, a watch begins with the object as it is.
+    body.frame().await.context("the bare watch has ended")??;
+    Ok(body)
+}
+
+/// Changes the other objects one after the other, for ever.
+async fn change_others(writer: &kube::Client, number: usize) -> Result<Infallible> {
+    let mut ticks = interval(Duration::from_secs(1) / u32::try_from(BACKGROUND)?);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut others = (1..number.max(2)).cycle();
+    loop {
+        ticks.tick().await;
+        let other = others.next().context("a cycle has no end")?;
+        replace(writer, other).await?;
+    }
+}
+
+fn resident_bytes() -> Result<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: usize = line
+        .and_then(|line| line.trim().strip_suffix(" kB"))
+        .context("VmRSS in /proc/self/status")?
+        .parse()?;
+    Ok(kib * 1024)
+}
+
+/// Time that all threads of this process have run.
+fn processor_time() -> Result<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Ok(Duration::new(
+        u64::try_from(time.tv_sec)?,
+        u32::try_from(time.tv_nsec)?,
+    ))
+}
