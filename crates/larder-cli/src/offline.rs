@@ -3,17 +3,18 @@
 //! An object that no manifest has does not exist; there is nowhere else to look. What only a running cluster could give is either a
 //! placeholder that nobody can mistake (service account tokens) or an error that says so (pod certificates).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use k8s_openapi::api::{certificates::v1beta1::ClusterTrustBundle, core::v1::Pod};
-use larder::references;
 use larder_objects::{
-    ConfigMap, ObjectKey, Secret, SecretBytes,
+    ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
     manifest::{Document, Manifest, Manifests},
 };
 use larder_projection::{
-    EnvFileRef, Inputs, NodeFacts, ServiceFacts, SourceKey, TokenRequest, TrustBundle,
-    TrustBundles, Unavailable, containers,
+    Inputs, Needs, NodeFacts, ServiceFacts, TrustBundle, TrustBundles, Unavailable,
 };
 
 /// Content of every service account token.
@@ -78,6 +79,16 @@ impl Offline {
         offline
     }
 
+    /// Namespaces that have an object of this name, sorted.
+    pub(crate) fn namespaces_with(&self, kind: Kind, name: &str) -> BTreeSet<&str> {
+        let maps = self.config_maps.keys().filter(|_| kind == Kind::ConfigMap);
+        let secrets = self.secrets.keys().filter(|_| kind == Kind::Secret);
+        maps.chain(secrets)
+            .filter(|key| key.name == name)
+            .map(|key| key.namespace.as_str())
+            .collect()
+    }
+
     fn bind_to_only_node(&mut self) {
         let mut names = self.nodes.keys();
         let (Some(only), None) = (names.next(), names.next()) else {
@@ -88,69 +99,45 @@ impl Offline {
         }
     }
 
-    /// Everything that the projections of `pod` read.
+    /// Everything that the projections of `pod` read, those of volumes that no container mounts included.
     pub(crate) fn inputs(&self, pod: &Pod) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
         let key = |name: &str| ObjectKey::new(namespace, name);
         let spec = pod.spec.as_ref();
         let node = spec.and_then(|spec| self.nodes.get(spec.node_name.as_deref()?));
+        let mut needs = Needs::of_pod(pod);
+        for volume in spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            needs.add_volume(volume);
+        }
         let mut inputs = Inputs {
             services: Some(Arc::clone(&self.services)),
             node: node.cloned(),
             trust_bundles: TrustBundles::Synced(Arc::clone(&self.trust_bundles)),
             ..Inputs::default()
         };
-        for name in references::config_maps(pod) {
-            let found = self.config_maps.get(&key(&name)).cloned();
-            inputs
-                .config_maps
-                .insert(name.into(), found.ok_or(Unavailable::NotFound));
+        for name in needs.config_maps {
+            let found = self.config_maps.get(&key(name)).cloned();
+            let found = found.ok_or(Unavailable::NotFound);
+            inputs.config_maps.insert(name.to_owned(), found);
         }
-        for name in references::secrets(pod) {
-            let found = self.secrets.get(&key(&name)).cloned();
-            inputs
-                .secrets
-                .insert(name.into(), found.ok_or(Unavailable::NotFound));
+        for name in needs.secrets {
+            let found = self.secrets.get(&key(name)).cloned();
+            let found = found.ok_or(Unavailable::NotFound);
+            inputs.secrets.insert(name.to_owned(), found);
         }
-        let volumes = spec
-            .into_iter()
-            .flat_map(|spec| spec.volumes.iter().flatten());
-        for volume in volumes {
-            let sources = volume
-                .projected
-                .iter()
-                .flat_map(|projected| projected.sources.iter().flatten());
-            for (index, source) in sources.enumerate() {
-                if let Some(token) = &source.service_account_token {
-                    let bytes = SecretBytes::new(PLACEHOLDER_TOKEN.into());
-                    inputs
-                        .tokens
-                        .insert(TokenRequest::new(token), Ok(Arc::new(bytes)));
-                }
-                if source.pod_certificate.is_some() {
-                    let key = SourceKey {
-                        volume: volume.name.clone(),
-                        index,
-                    };
-                    let why = "a pod certificate is issued by a cluster only";
-                    inputs
-                        .pod_certificates
-                        .insert(key, Err(Unavailable::failed(why)));
-                }
-            }
+        for request in needs.tokens {
+            let token = SecretBytes::new(PLACEHOLDER_TOKEN.into());
+            inputs.tokens.insert(request, Ok(Arc::new(token)));
         }
-        let variables = containers(pod).flat_map(|container| container.env);
-        for file in
-            variables.filter_map(|variable| variable.value_from.as_ref()?.file_key_ref.as_ref())
-        {
-            // The volume is an empty directory until some container writes to it.
-            let reference = EnvFileRef {
-                volume: file.volume_name.clone(),
-                path: file.path.clone(),
-            };
+        for (key, _) in needs.pod_certificates {
+            let why = "a pod certificate is issued by a cluster only";
             inputs
-                .env_files
-                .insert(reference, Err(Unavailable::NotFound));
+                .pod_certificates
+                .insert(key, Err(Unavailable::failed(why)));
+        }
+        for file in needs.env_files {
+            // Its volume is an empty directory until some container writes to it.
+            inputs.env_files.insert(file, Err(Unavailable::NotFound));
         }
         inputs
     }

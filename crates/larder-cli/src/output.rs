@@ -27,7 +27,7 @@ pub(crate) fn note(text: impl fmt::Display) {
 }
 
 /// An error and its causes: `a: b: c`.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

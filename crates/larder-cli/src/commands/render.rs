@@ -8,8 +8,8 @@ mod tree;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_projection::{
-    ContainerView, Environment, EnvironmentError, Inputs, PayloadError, Projection, VolumeKind,
-    containers, environment, project,
+    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, PayloadError,
+    Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, project,
 };
 
 use super::{Failure, Outcome};
@@ -23,25 +23,72 @@ use crate::{
 /// What the containers of one pod see.
 struct View<'a> {
     pod: &'a Pod,
+    inputs: &'a Inputs,
+    /// Where else to look for what is missing.
+    offline: &'a Offline,
     /// Where the pod was written.
     source: &'a str,
     /// All containers: init, regular, ephemeral.
-    containers: Vec<(ContainerView<'a>, Result<Environment<'a>, EnvironmentError>)>,
+    containers: Vec<(ContainerView<'a>, Result<Sight<'a>, Blind>)>,
     /// The volumes that are filled from objects, mounted or not.
     volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
 }
 
+/// What one container sees.
+struct Sight<'a> {
+    environment: Environment<'a>,
+    mounts: MountTable<'a>,
+}
+
+/// Why a container sees nothing: it is not started. The texts are the kubelet's.
+#[derive(Debug, thiserror::Error)]
+enum Blind {
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Mounts(#[from] MountError),
+}
+
+impl<'a> Sight<'a> {
+    fn new(pod: &'a Pod, container: ContainerView<'a>, inputs: &'a Inputs) -> Result<Self, Blind> {
+        let environment = environment(pod, container, inputs)?;
+        let mounts = mount_table(pod, container, &environment)?;
+        Ok(Self {
+            environment,
+            mounts,
+        })
+    }
+}
+
+/// The mounts of a container on a runtime that can do everything: nothing is mounted here, so no limits apply.
+fn mount_table<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+    environment: &Environment<'_>,
+) -> Result<MountTable<'a>, MountError> {
+    let runtime = RuntimeFeatures {
+        recursive_read_only: true,
+    };
+    mounts(pod, container, environment, runtime)
+}
+
 impl<'a> View<'a> {
-    fn new(OfflinePod { pod, source }: &'a OfflinePod, inputs: &'a Inputs) -> Self {
+    fn new(
+        OfflinePod { pod, source }: &'a OfflinePod,
+        inputs: &'a Inputs,
+        offline: &'a Offline,
+    ) -> Self {
         let volumes = pod
             .spec
             .iter()
             .flat_map(|spec| spec.volumes.iter().flatten());
         Self {
             pod,
+            inputs,
+            offline,
             source,
             containers: containers(pod)
-                .map(|container| (container, environment(pod, container, inputs)))
+                .map(|container| (container, Sight::new(pod, container, inputs)))
                 .collect(),
             volumes: volumes
                 .filter(|volume| VolumeKind::of(volume).is_some())
@@ -59,9 +106,7 @@ impl<'a> View<'a> {
     }
 
     fn has_errors(&self) -> bool {
-        self.containers
-            .iter()
-            .any(|(_, environment)| environment.is_err())
+        self.containers.iter().any(|(_, sight)| sight.is_err())
             || self
                 .volumes
                 .iter()
@@ -77,7 +122,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<Outcome, Failure> {
     let views: Vec<_> = pods
         .iter()
         .zip(&inputs)
-        .map(|(pod, inputs)| View::new(pod, inputs))
+        .map(|(pod, inputs)| View::new(pod, inputs, &offline))
         .collect();
 
     output::results(|out| match args.output {

@@ -136,10 +136,11 @@ fn missing_objects_and_keys_have_the_kubelets_words() {
         │  ├─ volume v     secret "s" not found
         │  └─ volume w     configmap references non-existent config key: k
         └─ container c
-           ├─ no environment: couldn't find key k in ConfigMap default/m
-           ├─ /v  volume v: Secret s
+           ├─ not started: couldn't find key k in ConfigMap default/m
+           ├─ A   ConfigMap m has no key k
+           ├─ /v  volume v: Secret s, read-only
            │  └─ not filled: secret "s" not found
-           └─ /w  volume w: ConfigMap m
+           └─ /w  volume w: ConfigMap m, read-only
               └─ not filled: configmap references non-existent config key: k
     "#]]
     .assert_eq(&run.stdout);

@@ -86,7 +86,8 @@ fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
             ├─ does not start
             │  └─ init container init  secret "tls" not found
             ├─ init container init
-            │  └─ no environment: secret "tls" not found
+            │  ├─ not started: secret "tls" not found
+            │  └─ X  Secret tls is not there
             ├─ container web
             │  ├─ environment: 11 variables
             │  │  ├─ PORT            "8080"          ConfigMap app
@@ -95,13 +96,13 @@ fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
             │  │  ├─ URL             <hidden, 23 B>  from the pod
             │  │  ├─ 7 variables of Service prod/web
             │  │  └─ optional and not there: ConfigMap extra
-            │  ├─ /etc/app  volume config: ConfigMap app
+            │  ├─ /etc/app  volume config: ConfigMap app, read-only
             │  │  ├─ PORT            0644  4 B  ConfigMap app
             │  │  └─ app.properties  0644  4 B  ConfigMap app
             │  ├─ /tmp      volume scratch: emptyDir
-            │  ├─ /one      volume config: ConfigMap app, only app.properties
+            │  ├─ /one      app.properties of volume config: ConfigMap app, read-only
             │  │  └─ app.properties  0644  4 B  ConfigMap app
-            │  └─ /all      volume all: projected
+            │  └─ /all      volume all: projected, read-only
             │     ├─ p/w    0400  7 B   Secret db, key password
             │     └─ token  0644  61 B  service account token (a placeholder)
             └─ mounted by no container
@@ -132,9 +133,62 @@ fn a_healthy_pod_is_ready_to_start() {
             default/web  app.yaml: document 2, line 7
             ├─ ready to start: every reference is met
             └─ container c
-               └─ /v  volume v: ConfigMap app
+               └─ /v  volume v: ConfigMap app, read-only
                   └─ a  0644  1 B  ConfigMap app
         "#]],
+    );
+}
+
+#[test]
+fn a_tree_names_everything_that_a_container_lacks_and_where_it_is_instead() {
+    let manifest = "
+apiVersion: v1
+kind: Secret
+metadata: {name: db, namespace: other}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app}
+data: {a: '1'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: c
+    image: i
+    envFrom: [{secretRef: {name: db}}, {configMapRef: {name: none, optional: true}}]
+    env:
+    - {name: A, valueFrom: {configMapKeyRef: {name: app, key: a}}}
+    - {name: B, valueFrom: {configMapKeyRef: {name: app, key: b}}}
+    - {name: C, valueFrom: {secretKeyRef: {name: nope, key: c}}}
+    volumeMounts: [{name: v, mountPath: /v}]
+  - name: d
+    image: i
+    volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(NOPE)/x}]
+  volumes: [{name: v, secret: {secretName: db}}]
+";
+    check_tree(
+        manifest,
+        "",
+        1,
+        expect![[r#"
+        default/web  app.yaml: document 3, line 11
+        ├─ does not start
+        │  ├─ container c  secret "db" not found
+        │  ├─ container d  missing value for NOPE
+        │  └─ volume v     secret "db" not found  there is one in namespace other, out of reach
+        ├─ container c
+        │  ├─ not started: secret "db" not found
+        │  ├─ envFrom  Secret db is not there      there is one in namespace other, out of reach
+        │  ├─ B        ConfigMap app has no key b
+        │  ├─ C        Secret nope is not there
+        │  └─ /v       volume v: Secret db, read-only
+        │     └─ not filled: secret "db" not found
+        └─ container d
+           └─ not started: missing value for NOPE
+    "#]],
     );
 }
 

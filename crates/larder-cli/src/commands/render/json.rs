@@ -57,10 +57,11 @@ pub(super) fn write(out: &mut dyn Write, views: &[View<'_>]) -> io::Result<()> {
 }
 
 fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
-    let containers = view.containers.iter().map(|(container, environment)| {
-        let report = match environment {
-            Ok(environment) => ContainerReport::Env(
-                environment
+    let containers = view.containers.iter().map(|(container, sight)| {
+        let report = match sight {
+            Ok(sight) => ContainerReport::Env(
+                sight
+                    .environment
                     .iter()
                     .map(|(name, variable)| (name, String::from_utf8_lossy(&variable.value)))
                     .collect(),

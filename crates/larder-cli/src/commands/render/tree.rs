@@ -3,21 +3,24 @@
 //! Invariant: without `--show-secrets` no byte of a Secret, a token or a key is printed, only lengths.
 
 mod branch;
+mod lacking;
 mod words;
 
 use std::io::{self, Write};
 
-use k8s_openapi::api::core::v1::{Volume, VolumeMount};
+use k8s_openapi::api::core::v1::Volume;
 use larder_projection::{
-    Absent, ContainerKind, ContainerView, Environment, Origin, PayloadError, Projection, is_used,
+    Absent, ContainerKind, ContainerView, Environment, Mount, ObjectError, Origin, PayloadError,
+    Projection, SourceError, is_used,
 };
 
 use self::{
     branch::{Branch, Cell},
+    lacking::{elsewhere, lacking},
     words::{absent, origin, size, value, volume_type},
 };
-use super::View;
-use crate::output::Style;
+use super::{View, mount_table};
+use crate::output::{Style, chain};
 
 /// Writes one tree for each pod, with a blank line between them.
 pub(super) fn write(
@@ -40,14 +43,23 @@ fn pod(view: &View<'_>, show_secrets: bool) -> Branch {
     let name = format!("{}/{}", view.namespace(), view.name());
     let mut root = Branch::new([Cell::bold(name), Cell::dim(view.source)]);
     root.push(verdict(view));
-    for (container, environment) in &view.containers {
+    for (container, sight) in &view.containers {
         let mut branch = Branch::new([Cell::bold(heading(container))]);
-        match environment {
-            Ok(environment) => branch.push_group(variables(environment, show_secrets)),
-            Err(error) => branch.push(Branch::new([Cell::red(format!("no environment: {error}"))])),
-        }
-        for mount in container.volume_mounts {
-            branch.push(mounted(view, mount));
+        match sight {
+            Ok(sight) => {
+                branch.push_group(variables(&sight.environment, show_secrets));
+                branch.extend(sight.mounts.iter().map(|mount| mounted(view, mount)));
+            }
+            Err(error) => {
+                branch.push(Branch::new([Cell::red(format!(
+                    "not started: {}",
+                    chain(error)
+                ))]));
+                branch.extend(lacking(view, container));
+                // Without its variables; a sub path that is made of them cannot be told.
+                let mounts = mount_table(view.pod, *container, &Environment::default());
+                branch.extend(mounts.iter().flatten().map(|mount| mounted(view, mount)));
+            }
         }
         root.push(branch);
     }
@@ -66,25 +78,30 @@ fn heading(container: &ContainerView<'_>) -> String {
 
 /// Whether the pod starts, as far as larder's part of it goes, and otherwise every reason.
 fn verdict(view: &View<'_>) -> Branch {
-    let containers = view
-        .containers
-        .iter()
-        .filter_map(|(container, environment)| {
-            let error = environment.as_ref().err()?;
-            Some(Branch::new([
-                Cell::red(heading(container)),
-                Cell::plain(error),
-            ]))
-        });
+    let containers = view.containers.iter().filter_map(|(container, sight)| {
+        let error = chain(sight.as_ref().err()?);
+        Some(Branch::new([
+            Cell::red(heading(container)),
+            Cell::plain(error),
+        ]))
+    });
     // A volume that no container mounts is never set up, so it stops nobody.
-    let volumes = view.volumes.iter().filter_map(|(volume, projection)| {
-        let error = projection
-            .as_ref()
-            .err()
-            .filter(|_| is_used(view.pod, &volume.name))?;
+    let used = view
+        .volumes
+        .iter()
+        .filter(|(volume, _)| is_used(view.pod, &volume.name));
+    let volumes = used.filter_map(|(volume, projection)| {
+        let error = projection.as_ref().err()?;
+        let hint = error.errors().iter().find_map(|error| match error {
+            SourceError::Object(ObjectError::NotFound { kind, name }) => {
+                Some(elsewhere(view, *kind, name))
+            }
+            _ => None,
+        });
         Some(Branch::new([
             Cell::red(format!("volume {}", volume.name)),
             Cell::plain(error),
+            Cell::dim(hint.unwrap_or_default()),
         ]))
     });
     let reasons: Vec<_> = containers.chain(volumes).collect();
@@ -143,32 +160,21 @@ fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
         .collect()
 }
 
-fn mounted(view: &View<'_>, mount: &VolumeMount) -> Branch {
-    let volumes = view
-        .pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    let volume = volumes.into_iter().find(|volume| volume.name == mount.name);
-    let sub_path = mount
-        .sub_path
-        .as_deref()
-        .or(mount.sub_path_expr.as_deref())
-        .unwrap_or("");
-    let part = if sub_path.is_empty() {
-        String::new()
-    } else {
-        format!(", only {sub_path}")
-    };
-    let what = volume.map_or(String::new(), volume_type);
-    let mut branch = Branch::new([
-        Cell::plain(&mount.mount_path),
-        Cell::dim(format!("volume {}: {what}{part}", mount.name)),
-    ]);
+/// One mount, with the files that the container finds there.
+fn mounted(view: &View<'_>, mount: &Mount<'_>) -> Branch {
+    let volume = mount.volume;
+    let mut what = format!("volume {}: {}", volume.name, volume_type(volume));
+    if let Some(path) = &mount.sub_path {
+        what = format!("{path} of {what}");
+    }
+    if mount.read_only {
+        what += ", read-only";
+    }
+    let mut branch = Branch::new([Cell::plain(&mount.mount_path), Cell::dim(what)]);
     let filled = view
         .volumes
         .iter()
-        .find(|(volume, _)| volume.name == mount.name);
+        .find(|(filled, _)| filled.name == volume.name);
     if let Some((_, projection)) = filled {
         branch.extend(content(projection, mount.sub_path.as_deref().unwrap_or("")));
     }

@@ -1,0 +1,120 @@
+//! Everything that the variables of a container lack. The kubelet tells the first thing only, so that one finds the next one after
+//! the next attempt.
+
+use larder_objects::Kind;
+use larder_projection::{ContainerView, Inputs};
+
+use super::{Branch, Cell, View};
+
+/// One line for each variable, or `envFrom` entry, whose required object or key is not there.
+pub(super) fn lacking(view: &View<'_>, container: &ContainerView<'_>) -> Vec<Branch> {
+    let sources = container.env_from.iter().flat_map(|source| {
+        let map = source.config_map_ref.as_ref();
+        let map = map.map(|source| (Kind::ConfigMap, &source.name, source.optional));
+        let secret = source.secret_ref.as_ref();
+        let secret = secret.map(|source| (Kind::Secret, &source.name, source.optional));
+        let references = map.into_iter().chain(secret);
+        references.map(|(kind, name, optional)| Reference {
+            user: "envFrom",
+            kind,
+            name,
+            key: None,
+            optional,
+        })
+    });
+    let variables = container.env.iter().flat_map(|variable| {
+        let source = variable.value_from.as_ref();
+        let map = source.and_then(|source| source.config_map_key_ref.as_ref());
+        let map = map.map(|key| (Kind::ConfigMap, &key.name, &key.key, key.optional));
+        let secret = source.and_then(|source| source.secret_key_ref.as_ref());
+        let secret = secret.map(|key| (Kind::Secret, &key.name, &key.key, key.optional));
+        let references = map.into_iter().chain(secret);
+        references.map(|(kind, name, key, optional)| Reference {
+            user: &variable.name,
+            kind,
+            name,
+            key: Some(key),
+            optional,
+        })
+    });
+    let required = sources
+        .chain(variables)
+        .filter(|reference| reference.optional != Some(true));
+    required
+        .filter_map(|reference| {
+            let problem = reference.problem(view.inputs)?;
+            let hint = match reference.key {
+                Some(_) if reference.exists(view.inputs) => String::new(),
+                _ => elsewhere(view, reference.kind, reference.name),
+            };
+            Some(Branch::new([
+                Cell::plain(reference.user),
+                Cell::red(problem),
+                Cell::dim(hint),
+            ]))
+        })
+        .collect()
+}
+
+/// A hint at objects of the name in other namespaces, the usual reason for one not to be found; empty if there are none.
+pub(super) fn elsewhere(view: &View<'_>, kind: Kind, name: &str) -> String {
+    let namespaces = view.offline.namespaces_with(kind, name);
+    let others: Vec<_> = namespaces
+        .into_iter()
+        .filter(|other| *other != view.namespace())
+        .collect();
+    if others.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "there is one in namespace {}, out of reach",
+            others.join(", ")
+        )
+    }
+}
+
+/// What a variable comes from.
+struct Reference<'a> {
+    /// The variable, or `envFrom`.
+    user: &'a str,
+    kind: Kind,
+    name: &'a str,
+    key: Option<&'a str>,
+    optional: Option<bool>,
+}
+
+impl Reference<'_> {
+    fn exists(&self, inputs: &Inputs) -> bool {
+        match self.kind {
+            Kind::ConfigMap => matches!(inputs.config_maps.get(self.name), Some(Ok(_))),
+            Kind::Secret => matches!(inputs.secrets.get(self.name), Some(Ok(_))),
+        }
+    }
+
+    /// What is wrong with it, if anything is.
+    fn problem(&self, inputs: &Inputs) -> Option<String> {
+        let has_key = |key: &str| match self.kind {
+            Kind::ConfigMap => {
+                let map = inputs.config_maps.get(self.name);
+                map.is_some_and(|map| map.as_ref().is_ok_and(|map| map.data.contains_key(key)))
+            }
+            Kind::Secret => {
+                let secret = inputs.secrets.get(self.name);
+                secret.is_some_and(|secret| {
+                    secret
+                        .as_ref()
+                        .is_ok_and(|secret| secret.data.contains_key(key))
+                })
+            }
+        };
+        let Self {
+            kind, name, key, ..
+        } = self;
+        if self.exists(inputs) {
+            let key = key.filter(|key| !has_key(key))?;
+            Some(format!("{kind} {name} has no key {key}"))
+        } else {
+            Some(format!("{kind} {name} is not there"))
+        }
+    }
+}
