@@ -12,6 +12,7 @@
 pub mod identity;
 mod manager;
 mod merge;
+pub mod mirror;
 pub mod source;
 pub mod static_pod;
 #[cfg(test)]

@@ -329,7 +329,7 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
 }
 
 /// JSON in the form that the UID is made of. Depends on no feature of serde_json that somebody may switch.
-struct Canonical<'a>(&'a Value);
+pub(super) struct Canonical<'a>(pub(super) &'a Value);
 
 impl fmt::Display for Canonical<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
