@@ -29,7 +29,8 @@ mod writer;
 
 pub use error::{DiskError, Step};
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
-pub use layout::VolumeKind;
 pub use subpath::SubPath;
 pub use tmpfs::Memory;
 pub use writer::{AtomicWriter, Written};
+
+pub use crate::VolumeKind;

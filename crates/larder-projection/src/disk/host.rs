@@ -18,13 +18,13 @@ use super::{
     AtomicWriter, DiskError, Written,
     directory::Directory,
     error::Step,
-    layout::{self, VolumeKind, element},
+    layout::{self, element},
     ownership::{self, Group},
     subpath, sys,
     tmpfs::{self, Memory},
     tree,
 };
-use crate::Payload;
+use crate::{Payload, VolumeKind, VolumePath};
 
 /// Mode of the root of a volume, beside what its kind asks for, when the pod has an `fsGroup`: what is created there inherits it.
 const GROUP_ROOT: u32 = 0o2770;
@@ -51,7 +51,7 @@ pub struct PodVolume<'a> {
     /// which takes half of the memory.
     pub size_limit: Option<u64>,
     /// Mount points of other volumes inside this one, relative to it; directories, created if need be.
-    pub mount_points: &'a [String],
+    pub mount_points: &'a [VolumePath],
 }
 
 /// A volume that is set up.
@@ -328,7 +328,7 @@ fn fill(
     let owned = ownership::settle(&directory, None, group, mode)
         .map_err(|errno| DiskError::new(Step::SetMode, directory.path(), errno))?;
     for path in volume.mount_points {
-        subpath::make_directories(&directory, path, group.directory_mode())?;
+        subpath::make_directories(&directory, path.as_str(), group.directory_mode())?;
     }
     // Step 4
     let (fd, path) = directory.into_parts();

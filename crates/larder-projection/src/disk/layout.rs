@@ -11,6 +11,7 @@
 //! ```
 
 use super::error::DiskError;
+use crate::VolumeKind;
 
 pub(crate) const PODS: &str = "pods";
 pub(crate) const VOLUMES: &str = "volumes";
@@ -32,22 +33,9 @@ pub(crate) const PLUGIN: u32 = 0o755;
 /// Longest name that Linux takes, in bytes.
 const MAX_NAME: usize = 255;
 
-/// The types of volumes that are made from objects of the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VolumeKind {
-    /// `configMap`
-    ConfigMap,
-    /// `secret`
-    Secret,
-    /// `projected`
-    Projected,
-    /// `downwardAPI`
-    DownwardApi,
-}
-
 impl VolumeKind {
     /// All there are.
-    pub const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 4] = [
         Self::ConfigMap,
         Self::Secret,
         Self::Projected,
@@ -55,7 +43,7 @@ impl VolumeKind {
     ];
 
     /// Name of the directory of the plugin.
-    pub fn directory(self) -> &'static str {
+    pub(crate) fn directory(self) -> &'static str {
         match self {
             Self::ConfigMap => "kubernetes.io~configmap",
             Self::Secret => "kubernetes.io~secret",

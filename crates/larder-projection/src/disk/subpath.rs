@@ -23,9 +23,10 @@ use super::{
     DiskError, VolumeHost,
     directory::Directory,
     error::Step,
-    layout::{self, VolumeKind, element},
+    layout::{self, element},
     sys, tmpfs,
 };
+use crate::VolumeKind;
 
 /// Links on the way of one path, as in the kernel.
 const MAX_LINKS: usize = 40;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    File, VolumePath,
+    File,
     disk::{
         sys::faults::{Fault, during},
         testing::{as_ordinary_user, as_root_with_mounts, file, files, noon, show},
@@ -150,7 +150,7 @@ fn a_refresh_that_fails_keeps_the_old_set() {
 fn mount_points_of_other_volumes_are_made_inside() {
     let root = TempDir::new().unwrap();
     let host = VolumeHost::open_without_mounts(root.path()).unwrap();
-    let mount_points = ["nested".to_owned(), "a/b".to_owned()];
+    let mount_points = ["nested", "a/b"].map(|path| VolumePath::parse(path).unwrap());
     let volume = PodVolume {
         mount_points: &mount_points,
         ..config("cfg")
@@ -599,7 +599,7 @@ fn nothing_is_removed_from_what_others_have_mounted_inside() {
         let elsewhere = TempDir::new().unwrap();
         fs::write(elsewhere.path().join("precious"), "1").unwrap();
         let host = VolumeHost::open(root.path()).unwrap();
-        let mount_points = ["sub".to_owned()];
+        let mount_points = [VolumePath::parse("sub").unwrap()];
         let volume = PodVolume {
             mount_points: &mount_points,
             ..config("cfg")
