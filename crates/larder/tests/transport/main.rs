@@ -4,10 +4,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test panics with what it saw")]
 
+mod api_server;
 mod certificates;
 mod credentials;
 mod faults;
 mod frames;
+mod managers;
 mod server;
 mod spread;
 
