@@ -47,3 +47,8 @@ pub use quantity::{Quantity, QuantityError};
 pub use token::{MAX_REFRESH_JITTER, Token, TokenError};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
 pub use volume::{PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project};
+
+/// Compiles and runs the examples of the repository's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;
