@@ -212,6 +212,42 @@ impl VolumeHost {
         }
     }
 
+    /// Takes down the volumes of a pod, and removes the environments of its containers, but for those that `volumes` and
+    /// `containers` name: what a pod had before it was changed.
+    ///
+    /// # Errors
+    ///
+    /// Every failure; the rest is done. Worth trying again.
+    pub fn retain(
+        &self,
+        pod_uid: &str,
+        volumes: &[(VolumeKind, &str)],
+        containers: &[&str],
+    ) -> Result<(), Vec<DiskError>> {
+        let mut errors = Vec::new();
+        match self.pod(pod_uid) {
+            Ok(Some(pod)) => {
+                let found = volumes_of(&pod).unwrap_or_else(|error| {
+                    errors.push(error);
+                    Vec::new()
+                });
+                let dropped = found
+                    .iter()
+                    .filter(|(kind, name)| !volumes.contains(&(*kind, name)));
+                errors
+                    .extend(dropped.filter_map(|(kind, name)| tear_down(&pod, *kind, name).err()));
+                errors.extend(retain_environments(&pod, containers).err());
+            }
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(errors)
+        }
+    }
+
     /// The pods that have volumes of ours on disk, sorted: after a restart, among them those that left in the meantime.
     ///
     /// # Errors
@@ -362,6 +398,22 @@ fn volumes_of(pod: &Directory) -> Result<Vec<(VolumeKind, String)>, DiskError> {
         }
     }
     Ok(volumes)
+}
+
+/// Removes the environments of the containers that are not among `containers`. Other files of theirs stay.
+fn retain_environments(pod: &Directory, containers: &[&str]) -> Result<(), DiskError> {
+    let Some(directory) = pod.child(layout::CONTAINERS)? else {
+        return Ok(());
+    };
+    for name in directory.directories()? {
+        if !containers.contains(&name.as_str())
+            && let Some(container) = directory.child(&name)?
+        {
+            container.remove(layout::ENVIRONMENT)?;
+            directory.remove_if_empty(&name)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what a pod has besides volumes, and every directory that is empty then.

@@ -216,6 +216,32 @@ fn volumes_are_found_again_and_leave_nothing() {
 }
 
 #[test]
+fn only_what_the_pod_still_has_is_retained() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let payload = files([("a", "1")]);
+    for volume in [config("kept"), config("dropped"), secret("kept")] {
+        host.set_up(&volume, &payload, noon()).unwrap();
+    }
+    for container in ["kept", "dropped"] {
+        host.write_environment("u1", container, &[("A", &b"1"[..])].into())
+            .unwrap();
+    }
+    let environment = |container: &str| {
+        let containers = root.path().join("pods/u1/containers");
+        containers.join(container).join("env.json")
+    };
+    for _ in 0..2 {
+        host.retain("u1", &[(VolumeKind::ConfigMap, "kept")], &["kept"])
+            .unwrap();
+        let volumes = host.scan().unwrap().remove(0).volumes;
+        assert_eq!(volumes, [(VolumeKind::ConfigMap, "kept".to_owned())]);
+        assert!(environment("kept").exists() && !environment("dropped").exists());
+    }
+    host.retain("unknown", &[], &[]).unwrap();
+}
+
+#[test]
 fn what_others_have_in_the_directory_of_a_pod_stays() {
     let root = TempDir::new().unwrap();
     let host = VolumeHost::open_without_mounts(root.path()).unwrap();
