@@ -21,35 +21,12 @@ use std::{
     time::Duration,
 };
 
+use larder::{Strategy, transport::RateLimit};
+
 use self::file::Fields;
 pub use self::file::FileError;
 
-/// How the managers learn of changes: `configMapAndSecretChangeDetectionStrategy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ChangeDetection {
-    /// Every read asks the API server.
-    Get,
-    /// Reads are answered from memory until a time to live is over.
-    Cache,
-    /// One watch per object; changes arrive at once.
-    #[default]
-    Watch,
-}
-
-impl FromStr for ChangeDetection {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        match text {
-            "Get" => Ok(Self::Get),
-            "Cache" => Ok(Self::Cache),
-            "Watch" => Ok(Self::Watch),
-            _ => Err(UnknownWord("one of Get, Cache, Watch")),
-        }
-    }
-}
-
-/// What one watch covers under [`ChangeDetection::Watch`]: `watchScope`.
+/// What one watch covers under [`Strategy::Watch`]: `watchScope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WatchScope {
     /// One object. What a node's identity may do.
@@ -127,7 +104,7 @@ pub struct Config {
     /// Where health, metrics and status are served over HTTP, besides the socket in the root directory. `listen`; off by default.
     pub listen: Option<SocketAddr>,
     /// `configMapAndSecretChangeDetectionStrategy`; defaults to `Watch`.
-    pub change_detection: ChangeDetection,
+    pub change_detection: Strategy,
     /// `watchScope`; defaults to `Object`.
     pub watch_scope: WatchScope,
     /// Time between two repairing passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
@@ -144,10 +121,9 @@ pub struct Config {
     pub http_check_frequency: Duration,
     /// `staticPodAPIReferences`; defaults to `Refuse`.
     pub static_pod_api_references: StaticPodApiReferences,
-    /// Requests per second to the API server, in the long run; 0 for no limit. `kubeAPIQPS`; defaults to 50.
-    pub kube_api_qps: u32,
-    /// Requests at once before `kube_api_qps` applies. `kubeAPIBurst`; defaults to 100.
-    pub kube_api_burst: u32,
+    /// Limit of ordinary requests to the API server: `kubeAPIQPS`, by default 50 per second (0 means 5, as for the kubelet), and
+    /// `kubeAPIBurst`, by default 100 at once.
+    pub rate_limit: RateLimit,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
 }
@@ -162,7 +138,7 @@ pub struct Flags {
     /// `--listen`.
     pub listen: Option<SocketAddr>,
     /// `--change-detection`.
-    pub change_detection: Option<ChangeDetection>,
+    pub change_detection: Option<Strategy>,
 }
 
 /// What the defaults depend on.
@@ -348,19 +324,22 @@ impl Config {
             static_pod_api_references: fields
                 .take_text("staticPodAPIReferences", str::parse)?
                 .unwrap_or_default(),
-            kube_api_qps: fields
-                .take("kubeAPIQPS", "a number of requests, 0 or more")?
-                .unwrap_or(50),
-            kube_api_burst: fields
-                .take("kubeAPIBurst", "a number of requests, 0 or more")?
-                .filter(|&burst| burst > 0)
-                .unwrap_or(100),
+            rate_limit: rate_limit(&mut fields)?,
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),
         };
         Ok((config, dialect.rest(fields)?))
     }
+}
+
+fn rate_limit(fields: &mut Fields) -> Result<RateLimit, FileError> {
+    let expected = "a number of requests, 0 or more";
+    let qps: u16 = fields.take("kubeAPIQPS", expected)?.unwrap_or(50);
+    let burst = fields.take("kubeAPIBurst", expected)?;
+    let burst: u16 = burst.filter(|&burst| burst > 0).unwrap_or(100);
+    let limit = RateLimit::from_kubelet(qps.into(), burst.into());
+    Ok(limit.expect("unsigned numbers are not negative"))
 }
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -2,8 +2,20 @@
 //!
 //! This crate joins the others. It knows what happens when; how objects are cached and how volumes are written is theirs.
 
+pub mod agent;
 mod blocking;
 mod chain;
+mod clock;
 pub mod config;
+mod ender;
+mod facts;
+pub mod feed;
+mod follow;
+pub mod local_api;
 pub mod manifest_dir;
+mod metrics;
+pub mod node;
+mod reconcile;
 pub mod root_dir;
+pub mod status;
+mod tokens;

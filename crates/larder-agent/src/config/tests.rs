@@ -27,10 +27,10 @@ fn an_empty_file_gives_the_kubelets_defaults() {
     assert_eq!(warning, None);
     assert_eq!(config.node_name, "box-1");
     assert_eq!(config.root_dir, Path::new("/run/user/1000/larder"));
-    assert_eq!(config.change_detection, ChangeDetection::Watch);
+    assert_eq!(config.change_detection, Strategy::Watch);
     assert_eq!(config.sync_frequency, MINUTE);
     assert_eq!(config.file_check_frequency, TWENTY_SECONDS);
-    assert_eq!((config.kube_api_qps, config.kube_api_burst), (50, 100));
+    assert_eq!(config.rate_limit, RateLimit::default());
     assert_eq!(config.listen, None);
 }
 
@@ -82,8 +82,10 @@ registerNode: true
             },
             http_check_frequency: 5s,
             static_pod_api_references: Allow,
-            kube_api_qps: 0,
-            kube_api_burst: 7,
+            rate_limit: Limited {
+                qps: 5,
+                burst: 7,
+            },
             register_node: true,
         }
     "#]]
@@ -111,7 +113,7 @@ fn mistakes_are_named_with_line_and_field() {
     refused(
         "configMapAndSecretChangeDetectionStrategy: watch",
         expect![
-            "line 1: configMapAndSecretChangeDetectionStrategy: expected one of Get, Cache, Watch"
+            "line 1: configMapAndSecretChangeDetectionStrategy: unknown configmap and secret manager mode: watch"
         ],
     );
     refused(
@@ -181,13 +183,13 @@ fn a_flag_wins_over_the_file() {
     config
         .apply(Flags {
             node_name: Some("from-flag".to_owned()),
-            change_detection: Some(ChangeDetection::Get),
+            change_detection: Some(Strategy::Get),
             ..Flags::default()
         })
         .unwrap();
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.root_dir, Path::new("/from/file"));
-    assert_eq!(config.change_detection, ChangeDetection::Get);
+    assert_eq!(config.change_detection, Strategy::Get);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
-    fn of(object: &Value) -> Self {
+    pub(crate) fn of(object: &Value) -> Self {
         let text = |pointer| {
             object
                 .pointer(pointer)
@@ -62,7 +62,7 @@ pub(super) type Objects = BTreeMap<ObjectId, RawObject>;
 struct Fingerprint(u64);
 
 impl Fingerprint {
-    fn of(object: &Value) -> Self {
+    pub(crate) fn of(object: &Value) -> Self {
         let mut hash = HashWriter(DefaultHasher::new());
         serde_json::to_writer(&mut hash, object).expect("JSON with text keys is written to memory");
         Self(hash.0.finish())

@@ -1,0 +1,135 @@
+//! Keeps an embedded API server filled from a directory of manifests.
+
+use std::{collections::BTreeMap, path::Path, pin::pin, sync::Arc};
+
+use larder_apiserver::{ApiError, ApiServer, Kind};
+use larder_objects::manifest::RawObject;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use crate::manifest_dir::{Changes, ManifestDir, ObjectId, OpenError};
+
+/// Follows a directory, and has the server hold what it holds.
+#[derive(Debug)]
+pub struct Feed {
+    directory: ManifestDir,
+    server: ApiServer,
+    /// The node that pods without one are bound to.
+    node_name: Option<String>,
+    /// What the server did not take, and why.
+    refused: BTreeMap<ObjectId, String>,
+    problems: watch::Sender<Arc<[String]>>,
+}
+
+impl Feed {
+    /// Fills `server` from the directory `path`. With a `node_name`, pods that name no node are bound to it.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be read. What is wrong with single files or objects is in [`Self::problems`] and in the log.
+    pub async fn open(
+        path: &Path,
+        server: ApiServer,
+        node_name: Option<String>,
+    ) -> Result<Self, OpenError> {
+        let (directory, changes) = ManifestDir::open(path).await?;
+        let mut feed = Self {
+            directory,
+            server,
+            node_name,
+            refused: BTreeMap::new(),
+            problems: watch::Sender::new(Arc::from([])),
+        };
+        feed.apply(changes);
+        Ok(feed)
+    }
+
+    /// What is wrong at present: with files, or with objects that the server refused.
+    pub fn problems(&self) -> watch::Receiver<Arc<[String]>> {
+        self.problems.subscribe()
+    }
+
+    /// Follows the directory until dropped.
+    pub async fn run(mut self) {
+        let mut files = self.directory.problems();
+        loop {
+            // Problems alone are no changes; they are passed on all the same.
+            let changes = {
+                let mut next = pin!(self.directory.next());
+                loop {
+                    tokio::select! {
+                        changes = &mut next => break changes,
+                        Ok(()) = files.changed() => {
+                            let problems = all(&files.borrow_and_update(), &self.refused);
+                            self.problems.send_replace(problems);
+                        }
+                    }
+                }
+            };
+            self.apply(changes);
+        }
+    }
+
+    fn apply(&mut self, changes: Changes) {
+        for id in changes.deletes {
+            self.refused.remove(&id);
+            let deleted =
+                kind(&id).map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
+            match deleted {
+                // Somebody else may have deleted it before.
+                Some(Err(error)) => debug!(%error, object = %id, "not deleted"),
+                Some(Ok(())) => info!(object = %id, "deleted"),
+                None => {}
+            }
+        }
+        for object in changes.upserts {
+            let id = ObjectId::of(&object);
+            match self.upsert(&id, object) {
+                Ok(()) => {
+                    self.refused.remove(&id);
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    warn!(error = reason, object = %id, "manifest refused, its last good version stays");
+                    self.refused.insert(id, reason);
+                }
+            }
+        }
+        let problems = all(&self.directory.problems().borrow(), &self.refused);
+        self.problems.send_replace(problems);
+    }
+
+    fn upsert(&self, id: &ObjectId, object: RawObject) -> Result<(), ApiError> {
+        let object = match &self.node_name {
+            Some(node_name) if id.kind == "Pod" => bound(object, node_name),
+            _ => object,
+        };
+        let applied = self.server.apply(&*object)?;
+        debug!(object = %id, ?applied, "applied");
+        Ok(())
+    }
+}
+
+fn all(files: &[String], refused: &BTreeMap<ObjectId, String>) -> Arc<[String]> {
+    let refused = refused.iter().map(|(id, reason)| format!("{id}: {reason}"));
+    files.iter().cloned().chain(refused).collect()
+}
+
+fn kind(id: &ObjectId) -> Option<Kind> {
+    Kind::of_manifest("v1", &id.kind)
+}
+
+fn bound(object: RawObject, node_name: &str) -> RawObject {
+    let mut value = object.into_value();
+    if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
+        let unbound = spec
+            .get("nodeName")
+            .and_then(Value::as_str)
+            .is_none_or(str::is_empty);
+        if unbound {
+            spec.insert("nodeName".to_owned(), json!(node_name));
+        }
+    }
+    RawObject::new(value)
+}

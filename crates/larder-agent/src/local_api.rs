@@ -1,0 +1,118 @@
+//! The agent's local API: health, readiness, metrics and status, over HTTP and over a socket in the root directory.
+//!
+//! | path | answers |
+//! | --- | --- |
+//! | `/healthz` | 200 while the agent runs |
+//! | `/readyz` | 200 when all sources have reported and every pod has been looked at; 503 before |
+//! | `/metrics` | Prometheus' text format |
+//! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON |
+//!
+//! Read only, and no value of any object: whoever can reach it learns names and states.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::AgentHandle;
+
+/// The API of `agent`.
+pub fn router(agent: AgentHandle) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .with_state(agent)
+}
+
+async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {
+    if agent.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not every pod has been looked at yet\n",
+        )
+    }
+}
+
+async fn metrics(State(agent): State<AgentHandle>) -> impl IntoResponse {
+    let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, text)], agent.metrics())
+}
+
+async fn status(State(agent): State<AgentHandle>) -> impl IntoResponse {
+    Json(agent.status())
+}
+
+/// The socket cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step} {}", path.display())]
+pub struct SocketError {
+    step: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Opens the socket of an agent that has its root directory locked: one that is there is a leftover.
+///
+/// # Errors
+///
+/// The leftover cannot be removed or the socket not be made.
+pub fn bind_socket(path: &Path) -> Result<UnixListener, SocketError> {
+    let failed = |step| {
+        let path = path.to_owned();
+        move |source| SocketError { step, path, source }
+    };
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("remove")(error));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed("open socket"))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed("set mode of"))?;
+    Ok(listener)
+}
+
+/// Serves `router` on `listener` until `shutdown`.
+///
+/// # Errors
+///
+/// The listener fails.
+pub async fn serve_tcp(
+    listener: TcpListener,
+    router: Router,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown.cancelled_owned())
+        .await
+}
+
+/// As [`serve_tcp`], on a Unix socket.
+///
+/// # Errors
+///
+/// The listener fails.
+pub async fn serve_unix(
+    listener: UnixListener,
+    router: Router,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown.cancelled_owned())
+        .await
+}

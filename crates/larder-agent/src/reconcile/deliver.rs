@@ -1,0 +1,150 @@
+//! One pass of one pod on disk: projects each part and writes it. Synchronous and whole.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use larder_projection::{
+    Inputs, VolumeKind, containers,
+    disk::{DiskError, PodVolume, VolumeHost},
+    environment, fs_group, nested_mount_points, project,
+};
+use tracing::warn;
+
+use super::plan::Target;
+use crate::chain::chain;
+
+/// What to deliver, with all that it takes.
+pub(super) struct Job {
+    pub(super) pod: Arc<Pod>,
+    pub(super) inputs: Inputs,
+    pub(super) targets: Vec<Target>,
+    /// If given, everything else of the pod that is on disk is removed.
+    pub(super) keep: Option<Vec<Target>>,
+    pub(super) host: Arc<VolumeHost>,
+    pub(super) now: Timestamp,
+}
+
+/// A part is in place.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// Its content is another than before.
+    pub(super) swapped: bool,
+    /// Number of its files or variables.
+    pub(super) files: usize,
+}
+
+/// A part is not as it should be.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// The error with its causes; the kubelet's message where it has one.
+    pub(super) reason: String,
+    /// Whether the content is another than before all the same, and only tidying up failed.
+    pub(super) swapped: bool,
+}
+
+impl Failed {
+    fn before_the_disk(error: &dyn std::error::Error) -> Self {
+        Self {
+            reason: chain(error),
+            swapped: false,
+        }
+    }
+
+    fn on_disk(error: &DiskError) -> Self {
+        Self {
+            reason: chain(error),
+            swapped: error.is_after_commit(),
+        }
+    }
+}
+
+impl Job {
+    /// Delivers the targets; outcomes are in the same order.
+    pub(super) fn run(self) -> Vec<Result<Done, Failed>> {
+        let uid = self.pod.metadata.uid.as_deref().unwrap_or_default();
+        if let Some(keep) = &self.keep {
+            self.tidy(uid, keep);
+        }
+        let outcomes = self.targets.iter().map(|target| match target {
+            Target::Volume(name, kind) => self.volume(uid, name, *kind),
+            Target::Environment(name) => self.environment(uid, name),
+        });
+        outcomes.collect()
+    }
+
+    fn volume(&self, uid: &str, name: &str, kind: VolumeKind) -> Result<Done, Failed> {
+        let volumes = self
+            .pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten());
+        let volume = volumes
+            .into_iter()
+            .find(|volume| volume.name == name)
+            .expect("targets are made of this pod's volumes");
+        let projection = project(&self.pod, volume, &self.inputs)
+            .map_err(|error| Failed::before_the_disk(&error))?;
+        let mount_points = nested_mount_points(&self.pod, name)
+            .map_err(|error| Failed::before_the_disk(&error))?;
+        let volume = PodVolume {
+            pod_uid: uid,
+            name,
+            kind,
+            fs_group: fs_group(&self.pod),
+            size_limit: None,
+            mount_points: &mount_points,
+        };
+        let set_up = self
+            .host
+            .set_up(&volume, &projection.payload, self.now)
+            .map_err(|error| Failed::on_disk(&error))?;
+        Ok(Done {
+            swapped: set_up.written.swapped,
+            files: projection.payload.len(),
+        })
+    }
+
+    fn environment(&self, uid: &str, name: &str) -> Result<Done, Failed> {
+        let container = containers(&self.pod)
+            .find(|container| container.name == name)
+            .expect("targets are made of this pod's containers");
+        let environment = environment(&self.pod, container, &self.inputs)
+            .map_err(|error| Failed::before_the_disk(&error))?;
+        let variables: BTreeMap<&str, &[u8]> = environment
+            .iter()
+            .map(|(name, variable)| (name, &*variable.value))
+            .collect();
+        let swapped = self
+            .host
+            .write_environment(uid, name, &variables)
+            .map_err(|error| Failed::on_disk(&error))?;
+        Ok(Done {
+            swapped,
+            files: variables.len(),
+        })
+    }
+
+    /// Removes what the pod no longer has, and makes its link by name. Neither keeps anything from being delivered.
+    fn tidy(&self, uid: &str, keep: &[Target]) {
+        let (mut volumes, mut kept_containers) = (Vec::new(), Vec::new());
+        for target in keep {
+            match target {
+                Target::Volume(name, kind) => volumes.push((*kind, name.as_str())),
+                Target::Environment(name) => kept_containers.push(name.as_str()),
+            }
+        }
+        let mut errors = self
+            .host
+            .retain(uid, &volumes, &kept_containers)
+            .err()
+            .unwrap_or_default();
+        let metadata = &self.pod.metadata;
+        if let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) {
+            errors.extend(self.host.link_pod(namespace, name, uid).err());
+        }
+        for error in errors {
+            warn!(error = chain(&error), "directory of the pod not tidied up");
+        }
+    }
+}

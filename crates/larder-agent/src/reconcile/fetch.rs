@@ -1,0 +1,89 @@
+//! Getting what a part reads. The only place where a worker's data comes from.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
+use larder_projection::{Inputs, Unavailable};
+use tokio::time::timeout;
+
+use super::{Shared, plan::Need};
+use crate::{chain::chain, facts::Facts};
+
+/// How long the Node or the Services are waited for. The managers wait as long for an object (kubelet 1.36,
+/// `pkg/kubelet/util/manager/watch_based_manager.go`).
+const FACTS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What came of fetching one [`Need`].
+#[derive(Debug)]
+pub(super) enum Have {
+    ConfigMap(Result<Arc<ConfigMap>, Unavailable>),
+    Secret(Result<Arc<Secret>, Unavailable>),
+    Token(Result<Arc<SecretBytes>, Unavailable>),
+    /// The Node and the Services are read from the facts when they are used; this says only that they were waited for.
+    Facts,
+}
+
+/// Fetches `need` for `pod`. Ready at once when it is in memory.
+pub(super) async fn fetch(shared: Arc<Shared>, pod: Arc<Pod>, need: Need) -> (Need, Have) {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let have = match &need {
+        Need::Object(Kind::ConfigMap, name) => Have::ConfigMap(
+            shared
+                .config_maps
+                .get(namespace, name)
+                .await
+                .map_err(unavailable),
+        ),
+        Need::Object(Kind::Secret, name) => Have::Secret(
+            shared
+                .secrets
+                .get(namespace, name)
+                .await
+                .map_err(unavailable),
+        ),
+        Need::Token(request) => Have::Token(shared.tokens.get(&pod, request).await),
+        Need::Services => wait(&shared, |facts| facts.services.is_some()).await,
+        Need::Node => wait(&shared, |facts| facts.node.is_some()).await,
+    };
+    (need, have)
+}
+
+async fn wait(shared: &Shared, known: impl FnMut(&Facts) -> bool) -> Have {
+    let mut facts = shared.facts.clone();
+    // Whatever comes of it: the projection says it in the kubelet's words.
+    let _ = timeout(FACTS_TIMEOUT, facts.wait_for(known)).await;
+    Have::Facts
+}
+
+fn unavailable(error: larder::Error) -> Unavailable {
+    if error.is_not_found() {
+        Unavailable::NotFound
+    } else {
+        Unavailable::failed(chain(&error))
+    }
+}
+
+/// The inputs of a projection that reads no more than what is in `have`.
+pub(super) fn inputs(have: &BTreeMap<Need, Have>, facts: &Facts) -> Inputs {
+    let mut inputs = Inputs {
+        services: facts.services.clone(),
+        node: facts.node.clone(),
+        ..Inputs::default()
+    };
+    for (need, have) in have {
+        match (need, have) {
+            (Need::Object(_, name), Have::ConfigMap(found)) => {
+                inputs.config_maps.insert(name.to_string(), found.clone());
+            }
+            (Need::Object(_, name), Have::Secret(found)) => {
+                inputs.secrets.insert(name.to_string(), found.clone());
+            }
+            (Need::Token(request), Have::Token(token)) => {
+                inputs.tokens.insert(request.clone(), token.clone());
+            }
+            _ => {}
+        }
+    }
+    inputs
+}

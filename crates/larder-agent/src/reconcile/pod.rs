@@ -1,0 +1,485 @@
+//! One pod's worker: gathers what the parts of the pod read, and delivers each part when it has all of it.
+//!
+//! ```text
+//!  inbox ─┐
+//!  fetch ─┼─► which parts are due? ─► is all they read at hand? ── yes ─► one blocking call: project and write
+//!  timer ─┘                                     └─ no ─► fetch; the part waits, the others go on
+//! ```
+//!
+//! Invariants:
+//! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
+//! 2. A part that waits or fails holds up no other part.
+//! 3. Nothing that was fetched outlives the pass that needs it: the managers hold the objects.
+//! 4. A pod is registered before anything of it is read, and unregistered only when its volumes are gone (kubelet 1.36,
+//!    `SyncPod` and `SyncTerminatedPod` in `pkg/kubelet/kubelet.go`; terminating pods stay registered, unlike there).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::Arc,
+};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use larder_projection::VolumeKind;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    Shared,
+    backoff::Backoff,
+    board::{Place, Shown},
+    deliver::{Done, Failed, Job},
+    fetch::{Have, fetch, inputs},
+    inbox::{Inbox, Wanted},
+    pace::Pace,
+    plan::{Need, Part, Target, parts},
+};
+use crate::{
+    blocking::blocking,
+    chain::chain,
+    clock, metrics,
+    status::{ContainerStatus, Delivery, Phase, VolumeStatus},
+};
+
+/// One part and how its delivery goes.
+#[derive(Debug)]
+struct PartState {
+    part: Part,
+    /// To be delivered in the next pass.
+    due: bool,
+    /// Something that it reads is being fetched; it is due when that arrives.
+    waits: bool,
+    retry_at: Option<Instant>,
+    backoff: Backoff,
+    delivery: Delivery,
+    last_swap: Option<Timestamp>,
+    files: usize,
+}
+
+impl PartState {
+    fn new(part: Part, now: Timestamp) -> Self {
+        Self {
+            part,
+            due: true,
+            waits: false,
+            retry_at: None,
+            backoff: Backoff::default(),
+            delivery: Delivery::new(Phase::Waiting, "", now),
+            last_swap: None,
+            files: 0,
+        }
+    }
+}
+
+/// Whether the worker goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Stay,
+    Leave,
+}
+
+/// The worker of one pod.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    place: Arc<Place>,
+    wanted: Wanted,
+    /// The pod as registered with the managers.
+    registered: Option<Arc<Pod>>,
+    parts: Vec<PartState>,
+    have: BTreeMap<Need, Have>,
+    fetching: FuturesUnordered<BoxFuture<'static, (Need, Have)>>,
+    in_flight: BTreeSet<Need>,
+    pace: Pace,
+    /// When the oldest change arrived that is not delivered yet.
+    changed_at: Option<Instant>,
+    /// When everything is looked at again, whatever happened.
+    repair_at: Instant,
+    /// What is on disk and no part of the pod is to be removed: the manifest was edited, perhaps while no agent was there.
+    tidy: bool,
+    /// Delay and time of the next attempt to take the volumes down; `None` when they are down.
+    teardown: Option<(Backoff, Instant)>,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, inbox: Arc<Inbox>, place: Arc<Place>) -> Self {
+        let now = Instant::now();
+        Self {
+            repair_at: now + shared.repair_period(),
+            shared,
+            inbox,
+            place,
+            wanted: Wanted::Remove,
+            registered: None,
+            parts: Vec::new(),
+            have: BTreeMap::new(),
+            fetching: FuturesUnordered::new(),
+            in_flight: BTreeSet::new(),
+            pace: Pace::new(now),
+            changed_at: None,
+            tidy: false,
+            teardown: None,
+        }
+    }
+
+    /// Works until the pod is gone and everything of it, or until `shutdown`, which ends it between two passes.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let wake = self.next_wake();
+            // Every arm is cancel-safe.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = self.inbox.woken() => self.look(),
+                Some((need, have)) = self.fetching.next() => self.arrived(need, have),
+                () = sleep_until(wake) => {}
+            }
+            self.collect();
+            let step = match self.wanted {
+                Wanted::Serve(_) => self.serve().await,
+                Wanted::Ended(_) | Wanted::Remove => self.take_down().await,
+            };
+            if step == Step::Leave {
+                return;
+            }
+        }
+    }
+
+    /// Reads the inbox.
+    fn look(&mut self) {
+        let changes = self.inbox.take();
+        self.changed_at = self.changed_at.or(changes.since);
+        for need in &changes.needs {
+            self.have.remove(need);
+        }
+        for state in &mut self.parts {
+            if !changes.needs.is_disjoint(&state.part.reads) {
+                state.due = true;
+            }
+        }
+        let Some(wanted) = changes.wanted else { return };
+        match &wanted {
+            Wanted::Serve(pod) => {
+                self.shared.register(pod);
+                self.registered = Some(pod.clone());
+                self.teardown = None;
+                self.plan(pod);
+            }
+            Wanted::Ended(_) | Wanted::Remove => {
+                self.parts.clear();
+                self.fetching.clear();
+                self.in_flight.clear();
+                self.have.clear();
+                self.teardown = Some((Backoff::default(), Instant::now()));
+            }
+        }
+        self.wanted = wanted;
+    }
+
+    /// Takes over the parts of a new or changed pod. What it asked for before keeps its history, and is looked at again, since
+    /// the pod itself is something that its parts read.
+    fn plan(&mut self, pod: &Pod) {
+        let now = clock::now();
+        let mut before = mem::take(&mut self.parts);
+        for part in parts(pod) {
+            let old = before
+                .iter()
+                .position(|state| state.part.target == part.target);
+            let state = match old.map(|index| before.swap_remove(index)) {
+                Some(state) => PartState {
+                    part,
+                    due: true,
+                    ..state
+                },
+                None => PartState::new(part, now),
+            };
+            self.parts.push(state);
+        }
+        self.tidy = true;
+    }
+
+    /// When something is to be done without anybody's word.
+    fn next_wake(&self) -> Instant {
+        if let Some((_, at)) = self.teardown {
+            return at;
+        }
+        let retries = self.parts.iter().filter_map(|state| state.retry_at);
+        let paced = self
+            .parts
+            .iter()
+            .any(|state| state.due)
+            .then(|| self.pace.next(Instant::now()));
+        retries.chain(paced).fold(self.repair_at, Instant::min)
+    }
+
+    /// Takes in what has been fetched by now, so that one pass serves all of it.
+    fn collect(&mut self) {
+        while let Some(Some((need, have))) = self.fetching.next().now_or_never() {
+            self.arrived(need, have);
+        }
+    }
+
+    fn arrived(&mut self, need: Need, have: Have) {
+        self.in_flight.remove(&need);
+        for state in &mut self.parts {
+            if state.waits && state.part.reads.contains(&need) {
+                state.due = true;
+            }
+        }
+        self.have.insert(need, have);
+    }
+
+    /// Delivers what is due, as far as what it reads is at hand.
+    async fn serve(&mut self) -> Step {
+        let now = Instant::now();
+        if now >= self.repair_at {
+            self.repair_at = now + self.shared.repair_period();
+            self.have.clear();
+            self.parts.iter_mut().for_each(|state| state.due = true);
+        }
+        for state in &mut self.parts {
+            if state.retry_at.is_some_and(|at| at <= now) {
+                state.due = true;
+            }
+        }
+        let any_due = self.parts.iter().any(|state| state.due);
+        if !any_due || self.pace.next(now) > now {
+            return Step::Stay;
+        }
+        self.fetch();
+        let ready = self.ready();
+        if !ready.is_empty() {
+            self.deliver(ready, now).await;
+        }
+        self.forget_unread();
+        self.publish();
+        Step::Stay
+    }
+
+    /// Starts to fetch what is due to be read and neither at hand nor on its way. What a manager has in memory is at hand
+    /// when this returns.
+    fn fetch(&mut self) {
+        let Wanted::Serve(pod) = &self.wanted else {
+            return;
+        };
+        let due = self.parts.iter().filter(|state| state.due);
+        let reads: BTreeSet<_> = due.flat_map(|state| &state.part.reads).collect();
+        for need in reads {
+            if !self.have.contains_key(need) && self.in_flight.insert(need.clone()) {
+                let fetched = fetch(self.shared.clone(), pod.clone(), need.clone());
+                self.fetching.push(fetched.boxed());
+            }
+        }
+        self.collect();
+    }
+
+    /// Sorts the parts that are due: returns the ones that can be delivered, and lets the others wait.
+    fn ready(&mut self) -> Vec<usize> {
+        let now = clock::now();
+        let mut ready = Vec::new();
+        for (index, state) in self.parts.iter_mut().enumerate() {
+            if !mem::take(&mut state.due) {
+                continue;
+            }
+            state.retry_at = None;
+            let missing = state
+                .part
+                .reads
+                .iter()
+                .find(|need| !self.have.contains_key(need));
+            state.waits = missing.is_some();
+            match missing {
+                None => ready.push(index),
+                // What was delivered stays so, and what failed stays failed, until more is known.
+                Some(need) if state.delivery.phase == Phase::Waiting => {
+                    state
+                        .delivery
+                        .update(Phase::Waiting, &format!("waiting for {need}"), now);
+                }
+                Some(_) => {}
+            }
+        }
+        ready
+    }
+
+    async fn deliver(&mut self, ready: Vec<usize>, began: Instant) {
+        let Wanted::Serve(pod) = &self.wanted else {
+            return;
+        };
+        let targets = ready
+            .iter()
+            .map(|&index| self.parts[index].part.target.clone());
+        let job = Job {
+            pod: pod.clone(),
+            inputs: inputs(&self.have, &self.shared.facts.borrow()),
+            targets: targets.collect(),
+            keep: mem::take(&mut self.tidy).then(|| {
+                self.parts
+                    .iter()
+                    .map(|state| state.part.target.clone())
+                    .collect()
+            }),
+            host: self.shared.host.clone(),
+            now: clock::now(),
+        };
+        let outcomes = blocking(move || job.run()).await;
+        let mut replaced = false;
+        for (index, outcome) in ready.into_iter().zip(outcomes) {
+            replaced |= self.record(index, outcome);
+        }
+        let changed_at = self.changed_at.take();
+        if replaced {
+            self.pace.spend(began);
+            if let Some(changed_at) = changed_at {
+                self.shared.metrics.delayed(changed_at.elapsed());
+            }
+        }
+    }
+
+    /// Notes and tells how the delivery of one part went; returns whether something that was there before was replaced.
+    fn record(&mut self, index: usize, outcome: Result<Done, Failed>) -> bool {
+        let now = clock::now();
+        let state = &mut self.parts[index];
+        self.shared.metrics.delivered(
+            state.part.target.noun(),
+            match &outcome {
+                Ok(done) if done.swapped => metrics::Outcome::Swapped,
+                Ok(_) => metrics::Outcome::Unchanged,
+                Err(_) => metrics::Outcome::Failed,
+            },
+        );
+        let was = state.delivery.phase;
+        let seen = state.last_swap.is_some() || was == Phase::Delivered;
+        let (part, pod) = (&state.part.target, &self.place.name);
+        let swapped = match &outcome {
+            Ok(done) => {
+                state.backoff = Backoff::default();
+                let reads_token = |need: &Need| matches!(need, Need::Token(_));
+                if state.part.reads.iter().any(reads_token) {
+                    state.retry_at = self.shared.tokens.renewal(self.place.uid.as_str(), now);
+                }
+                state.files = done.files;
+                state.delivery.update(Phase::Delivered, "", now);
+                if was == Phase::Failing {
+                    info!(%pod, %part, "delivered after all");
+                } else if done.swapped && seen {
+                    info!(%pod, %part, files = done.files, "changed");
+                } else {
+                    debug!(%pod, %part, files = done.files, swapped = done.swapped, "delivered");
+                }
+                done.swapped
+            }
+            Err(failed) => {
+                let wait = state.backoff.failed();
+                state.retry_at = Some(Instant::now() + wait);
+                if state.delivery.update(Phase::Failing, &failed.reason, now) {
+                    warn!(%pod, %part, error = failed.reason, "not delivered, will be tried again");
+                }
+                failed.swapped
+            }
+        };
+        if swapped {
+            state.last_swap = Some(now);
+        }
+        swapped && seen
+    }
+
+    /// Lets go of what no waiting part will read.
+    fn forget_unread(&mut self) {
+        let waiting = self.parts.iter().filter(|state| state.waits);
+        let reads: BTreeSet<_> = waiting
+            .flat_map(|state| &state.part.reads)
+            .cloned()
+            .collect();
+        self.have.retain(|need, _| reads.contains(need));
+    }
+
+    /// Takes down the volumes of a pod that has ended or is gone.
+    async fn take_down(&mut self) -> Step {
+        let Some((mut backoff, at)) = self.teardown else {
+            return Step::Stay;
+        };
+        if at > Instant::now() {
+            return Step::Stay;
+        }
+        let gone = self.wanted == Wanted::Remove;
+        let (host, uid) = (self.shared.host.clone(), self.place.uid.clone());
+        let pod = &self.place.name;
+        match blocking(move || host.remove_pod(uid.as_str())).await {
+            Ok(()) => {
+                if let Some(registered) = self.registered.take() {
+                    self.shared.unregister(&registered);
+                }
+                self.teardown = None;
+                if gone {
+                    info!(%pod, "volumes removed, pod is gone");
+                    return if self.inbox.leave() {
+                        Step::Leave
+                    } else {
+                        Step::Stay
+                    };
+                }
+                info!(%pod, "volumes removed, pod has ended");
+                self.place.show(Phase::Ended, "", Vec::new());
+            }
+            Err(errors) => {
+                let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
+                let reason = reasons.join(", ");
+                let wait = backoff.failed();
+                self.teardown = Some((backoff, Instant::now() + wait));
+                if self.place.show(Phase::Removing, &reason, Vec::new()) {
+                    warn!(%pod, error = reason, "volumes not removed, will be tried again");
+                }
+            }
+        }
+        Step::Stay
+    }
+
+    /// Shows how far everything is. The pod's own phase is that of the part that needs attention most.
+    fn publish(&self) {
+        let worst = self.parts.iter().max_by_key(|state| state.delivery.phase);
+        let (phase, reason) = worst.map_or((Phase::Delivered, String::new()), |state| {
+            let Delivery { phase, reason, .. } = &state.delivery;
+            let reason = match reason.as_str() {
+                "" => String::new(),
+                reason => format!("{}: {reason}", state.part.target),
+            };
+            (*phase, reason)
+        });
+        let parts = self.parts.iter().map(|state| match &state.part.target {
+            Target::Volume(name, kind) => Shown::Volume(VolumeStatus {
+                name: name.clone(),
+                type_: type_name(*kind).to_owned(),
+                path: self.volume_path(name, *kind),
+                delivery: state.delivery.clone(),
+                last_swap: state.last_swap,
+                files: state.files,
+            }),
+            Target::Environment(name) => Shown::Container(ContainerStatus {
+                name: name.clone(),
+                delivery: state.delivery.clone(),
+            }),
+        });
+        self.place.show(phase, &reason, parts.collect());
+    }
+
+    fn volume_path(&self, name: &str, kind: VolumeKind) -> String {
+        let host = &self.shared.host;
+        host.volume_path(self.place.uid.as_str(), kind, name)
+            .display()
+            .to_string()
+    }
+}
+
+/// The field of the pod that makes a volume one of this kind.
+fn type_name(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::ConfigMap => "configMap",
+        VolumeKind::Secret => "secret",
+        VolumeKind::Projected => "projected",
+        VolumeKind::DownwardApi => "downwardAPI",
+    }
+}

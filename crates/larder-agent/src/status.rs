@@ -1,0 +1,171 @@
+//! What the agent tells about itself: the document behind `/status` and `larder status`.
+//!
+//! Invariant: names, states, times and reasons; never a value of an object. Reasons are the kubelet's messages, which name keys
+//! and paths only (P5).
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The agent and everything it serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentStatus {
+    /// Name of the node.
+    pub node: String,
+    /// The root directory, absolute.
+    pub root_dir: String,
+    /// When this agent started.
+    pub started: Timestamp,
+    /// Change detection strategy.
+    pub change_detection: String,
+    /// Pod sources that have not reported yet; nothing is removed until there are none.
+    pub silent_sources: Vec<String>,
+    /// What is wrong with manifests or sources at present.
+    pub problems: Vec<String>,
+    /// The pods, by namespace and name.
+    pub pods: Vec<PodStatus>,
+    /// The objects that pods refer to, by kind, namespace and name.
+    pub objects: Vec<ObjectStatus>,
+}
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStatus {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID under which its directory is found.
+    pub uid: String,
+    /// Where the pod comes from: `api`, `file` or `http`.
+    pub source: String,
+    /// UID of its mirror pod; static pods only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mirror: Option<String>,
+    /// How far the delivery is.
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    /// Its directory.
+    pub path: String,
+    /// Its volumes, in the order of the pod.
+    pub volumes: Vec<VolumeStatus>,
+    /// Its containers, in the order of the pod: init, regular, ephemeral.
+    pub containers: Vec<ContainerStatus>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeStatus {
+    /// `spec.volumes[].name`.
+    pub name: String,
+    /// `configMap`, `secret`, `projected` or `downwardAPI`.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// Its directory.
+    pub path: String,
+    /// How far the delivery is.
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    /// When its content last changed; `None` if it has not under this agent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_swap: Option<Timestamp>,
+    /// Number of its files, when it was last delivered.
+    pub files: usize,
+}
+
+/// The environment of one container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStatus {
+    /// Name of the container.
+    pub name: String,
+    /// How far the delivery is.
+    #[serde(flatten)]
+    pub delivery: Delivery,
+}
+
+/// How far the delivery of something is, since when, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    /// How far.
+    pub phase: Phase,
+    /// Since when it is so.
+    pub since: Timestamp,
+    /// What it waits for or what went wrong; empty when delivered.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub reason: String,
+}
+
+/// The phases of a delivery. Ordered by how much they need attention: the phase of a pod is the greatest of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// In place and up to date.
+    Delivered,
+    /// The pod has ended; its volumes are gone.
+    Ended,
+    /// Something has not been read yet.
+    Waiting,
+    /// Tried and failed; what was there before is still there. Will be tried again.
+    Failing,
+    /// The pod is gone; its volumes are being taken down.
+    Removing,
+}
+
+impl Phase {
+    /// As it stands in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "Delivered",
+            Self::Ended => "Ended",
+            Self::Waiting => "Waiting",
+            Self::Failing => "Failing",
+            Self::Removing => "Removing",
+        }
+    }
+}
+
+impl Delivery {
+    /// The delivery that begins at `now`.
+    pub fn new(phase: Phase, reason: impl Into<String>, now: Timestamp) -> Self {
+        Self {
+            phase,
+            since: now,
+            reason: reason.into(),
+        }
+    }
+
+    /// Moves on to `phase`; `since` stays while nothing changes. Returns whether something did.
+    pub fn update(&mut self, phase: Phase, reason: &str, now: Timestamp) -> bool {
+        if self.phase == phase && self.reason == reason {
+            return false;
+        }
+        *self = Self::new(phase, reason, now);
+        true
+    }
+}
+
+/// One ConfigMap or Secret that pods refer to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectStatus {
+    /// `ConfigMap` or `Secret`.
+    pub kind: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// What its manager knows of it.
+    pub state: String,
+    /// Version of what is served; empty when nothing is.
+    pub resource_version: String,
+    /// For how long it may have changed unnoticed: zero while it is watched.
+    pub age_secs: u64,
+    /// Why it cannot be read at present; empty when it can.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub error: String,
+    /// The pods that refer to it, as `namespace/name`, sorted.
+    pub pods: Vec<String>,
+}

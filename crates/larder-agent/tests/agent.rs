@@ -1,0 +1,314 @@
+//! The whole agent in one process, against the embedded API server, without sockets and without mounts.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are not recognised as tests"
+)]
+
+mod harness;
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+
+use harness::{NODE, Node, config_map, pod, secret};
+use larder_agent::status::Phase;
+use larder_apiserver::Kind;
+use serde_json::json;
+
+fn inode(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().ino()
+}
+
+#[tokio::test]
+async fn a_pod_gets_its_files_and_every_edit_reaches_them() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1"), ("b", "1")]));
+    node.apply(&secret("tls", &[("key", "hunter2")]));
+    node.apply(
+        &pod("web")
+            .config_map("cfg", "app")
+            .secret("tls", "tls")
+            .build(),
+    );
+    node.until("web", "cfg", &[("a", "1"), ("b", "1")]).await;
+    node.until("web", "tls", &[("key", "hunter2")]).await;
+    // An edit, a key that goes and one that comes.
+    node.apply(&config_map("app", &[("a", "2"), ("c", "1")]));
+    node.until("web", "cfg", &[("a", "2"), ("c", "1")]).await;
+    let link = fs::read_link(node.path().join("by-name/default/web")).unwrap();
+    assert!(
+        link.to_str()
+            .unwrap()
+            .ends_with(&node.pod("web").unwrap().uid)
+    );
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_object_is_named_and_heals_when_it_appears() {
+    let node = Node::start();
+    node.apply(&config_map("there", &[("k", "v")]));
+    node.apply(
+        &pod("web")
+            .config_map("cfg", "missing")
+            .config_map("other", "there")
+            .build(),
+    );
+    node.until_failing("web", "cfg", r#"configmap "missing" not found"#)
+        .await;
+    // The others go on.
+    node.until("web", "other", &[("k", "v")]).await;
+    assert_eq!(node.pod("web").unwrap().delivery.phase, Phase::Failing);
+    node.apply(&config_map("missing", &[("k", "v")]));
+    node.until("web", "cfg", &[("k", "v")]).await;
+    let healed = node.wait("the pod to heal", |node| {
+        node.pod("web")
+            .filter(|pod| pod.delivery.phase == Phase::Delivered)
+    });
+    assert_eq!(healed.await.delivery.reason, "");
+}
+
+#[tokio::test]
+async fn a_required_object_or_key_that_goes_leaves_the_files_in_place() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1"), ("b", "1")]));
+    let items = json!({"configMap": {"name": "app", "items": [{"key": "a", "path": "x"}]}});
+    node.apply(
+        &pod("web")
+            .volume("items", items)
+            .config_map("all", "app")
+            .build(),
+    );
+    node.until("web", "items", &[("x", "1")]).await;
+    node.apply(&config_map("app", &[("b", "2")]));
+    node.until_failing(
+        "web",
+        "items",
+        "configmap references non-existent config key: a",
+    )
+    .await;
+    node.until("web", "all", &[("b", "2")]).await;
+    node.until("web", "items", &[("x", "1")]).await;
+    node.delete(Kind::ConfigMap, "app");
+    node.until_failing("web", "all", r#"configmap "app" not found"#)
+        .await;
+    node.until("web", "all", &[("b", "2")]).await;
+}
+
+#[tokio::test]
+async fn an_optional_object_may_come_and_go() {
+    let node = Node::start();
+    let optional = json!({"secret": {"secretName": "maybe", "optional": true}});
+    node.apply(&pod("web").volume("opt", optional).build());
+    node.until("web", "opt", &[]).await;
+    node.apply(&secret("maybe", &[("k", "v")]));
+    node.until("web", "opt", &[("k", "v")]).await;
+    node.delete(Kind::Secret, "maybe");
+    node.until("web", "opt", &[]).await;
+}
+
+#[tokio::test]
+async fn the_environment_is_delivered_and_follows() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("A", "1")]));
+    node.apply(
+        &pod("web")
+            .env_from(json!({"configMapRef": {"name": "app"}}))
+            .build(),
+    );
+    let value = |node: &Node, name: &str| node.environment("web", "main")?.remove(name);
+    node.wait("A=1", |node| (value(node, "A")? == "1").then_some(()))
+        .await;
+    node.apply(&config_map("app", &[("A", "2")]));
+    node.wait("A=2", |node| (value(node, "A")? == "2").then_some(()))
+        .await;
+    // Services are there when they are.
+    node.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"},
+        "spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 5432}]},
+    }));
+    node.wait("DB_SERVICE_HOST", |node| {
+        (value(node, "DB_SERVICE_HOST")? == "10.0.0.7").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_that_leaves_is_cleaned_up_and_lets_go_of_its_objects() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.until("web", "cfg", &[("a", "1")]).await;
+    let directory = node.pod("web").unwrap().path;
+    node.delete(Kind::Pod, "web");
+    node.wait("the pod to go", |node| {
+        node.pod("web").is_none().then_some(())
+    })
+    .await;
+    assert!(!Path::new(&directory).exists());
+    assert!(!node.path().join("by-name/default").exists());
+    node.wait("its objects to go", |node| {
+        node.status().objects.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_that_has_ended_gives_its_volumes_back_and_stays_known() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let mut ended = pod("job").config_map("cfg", "app").build();
+    node.apply(&ended);
+    node.until("job", "cfg", &[("a", "1")]).await;
+    let directory = node.pod("job").unwrap().path;
+    ended["status"] = json!({"phase": "Succeeded"});
+    node.apply(&ended);
+    let phase = |node: &Node| Some(node.pod("job")?.delivery.phase);
+    node.wait("the pod to end", |node| {
+        (phase(node)? == Phase::Ended).then_some(())
+    })
+    .await;
+    assert!(!Path::new(&directory).exists());
+    assert!(node.status().objects.is_empty());
+}
+
+#[tokio::test]
+async fn a_restart_rewrites_nothing_and_cleans_up_what_left_meanwhile() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    for name in ["stays", "leaves"] {
+        node.apply(&pod(name).config_map("cfg", "app").build());
+        node.until(name, "cfg", &[("a", "1")]).await;
+    }
+    let data = node.volume_path("stays", "cfg").unwrap().join("..data");
+    let left = node.pod("leaves").unwrap().path;
+    let (set, file) = (fs::read_link(&data).unwrap(), inode(&data.join("a")));
+    node.stop().await;
+    assert!(data.join("a").exists(), "volumes stay when the agent ends");
+
+    node.delete(Kind::Pod, "leaves");
+    node.run();
+    node.settled().await;
+    node.until("stays", "cfg", &[("a", "1")]).await;
+    assert_eq!(
+        (fs::read_link(&data).unwrap(), inode(&data.join("a"))),
+        (set, file)
+    );
+    node.wait("the other pod's directory to go", |_| {
+        (!Path::new(&left).exists()).then_some(())
+    })
+    .await;
+    assert!(node.pod("leaves").is_none());
+}
+
+#[tokio::test]
+async fn a_volume_that_the_manifest_no_longer_has_is_taken_down() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let with_uid = |mut pod: serde_json::Value| {
+        pod["metadata"]["uid"] = json!("fixed");
+        pod
+    };
+    node.apply(&with_uid(
+        pod("web")
+            .config_map("old", "app")
+            .config_map("both", "app")
+            .build(),
+    ));
+    node.until("web", "old", &[("a", "1")]).await;
+    let old = node.volume_path("web", "old").unwrap();
+    // As when a manifest is edited while no agent is there.
+    node.stop().await;
+    node.apply(&with_uid(
+        pod("web")
+            .config_map("new", "app")
+            .config_map("both", "app")
+            .build(),
+    ));
+    node.run();
+    node.until("web", "new", &[("a", "1")]).await;
+    node.until("web", "both", &[("a", "1")]).await;
+    assert!(!old.exists());
+}
+
+#[tokio::test]
+async fn a_burst_of_updates_ends_in_the_last_content_with_few_writes() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "0")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.until("web", "cfg", &[("a", "0")]).await;
+    let data = node.volume_path("web", "cfg").unwrap().join("..data");
+    let (mut sets, mut last) = (0, fs::read_link(&data).unwrap());
+    for update in 1..=100 {
+        node.apply(&config_map("app", &[("a", &update.to_string())]));
+        tokio::task::yield_now().await;
+        let set = fs::read_link(&data).unwrap();
+        sets += usize::from(set != last);
+        last = set;
+    }
+    node.until("web", "cfg", &[("a", "100")]).await;
+    assert!(sets <= 30, "{sets} sets");
+}
+
+#[tokio::test]
+async fn one_pods_trouble_does_not_delay_another() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("bad").config_map("cfg", "missing").build());
+    node.apply(&pod("good").config_map("cfg", "app").build());
+    node.until("good", "cfg", &[("a", "1")]).await;
+    node.until_failing("bad", "cfg", r#"configmap "missing" not found"#)
+        .await;
+    node.settled().await;
+}
+
+#[tokio::test]
+async fn a_hostile_key_touches_nothing_outside_of_the_volume() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    // The API server refuses such paths; an older or broken one may not.
+    let items =
+        json!({"configMap": {"name": "app", "items": [{"key": "a", "path": "../../escape"}]}});
+    let pod = pod("web")
+        .volume("bad", items)
+        .config_map("good", "app")
+        .build();
+    if node.server.apply(&pod).is_ok() {
+        node.until_failing(
+            "web",
+            "bad",
+            "invalid path: must not contain '..': ../../escape",
+        )
+        .await;
+        node.until("web", "good", &[("a", "1")]).await;
+    }
+    assert!(!node.path().join("pods/escape").exists());
+}
+
+#[tokio::test]
+async fn a_deleted_pod_is_ended_where_no_kubelet_is() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.until("web", "cfg", &[("a", "1")]).await;
+    let client = kube::Client::new(node.server.service(), "default");
+    let request = http::Request::delete("/api/v1/namespaces/default/pods/web")
+        .body(Vec::new())
+        .unwrap();
+    client.request_text(request).await.unwrap();
+    node.wait("the pod to go", |node| {
+        (node.pod("web").is_none() && node.server.get(Kind::Pod, "default", "web").is_none())
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pods_of_other_nodes_are_none_of_its_business() {
+    let node = Node::start();
+    let mut other = pod("other").build();
+    other["spec"]["nodeName"] = json!(format!("{NODE}-2"));
+    node.apply(&other);
+    node.apply(&pod("own").build());
+    node.wait("its own pod", |node| node.pod("own")).await;
+    assert!(node.pod("other").is_none());
+}

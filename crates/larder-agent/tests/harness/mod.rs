@@ -1,0 +1,285 @@
+//! A node under test: the agent, the embedded API server, and a root directory of their own.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kube::Client;
+use larder_agent::{
+    agent::{Agent, AgentHandle, PodEnd},
+    config::{Config, Flags, Host},
+    root_dir::RootDir,
+    status::{AgentStatus, PodStatus, VolumeStatus},
+};
+use larder_apiserver::{ApiServer, Kind, Options};
+use larder_projection::disk::VolumeHost;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longest that anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at what the agent shows.
+const LOOK: Duration = Duration::from_millis(2);
+
+pub(crate) const NODE: &str = "node-1";
+
+/// A node under test.
+pub(crate) struct Node {
+    pub(crate) server: ApiServer,
+    root: TempDir,
+    running: Option<Running>,
+}
+
+struct Running {
+    handle: AgentHandle,
+    shutdown: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Node {
+    /// A node whose agent runs.
+    pub(crate) fn start() -> Self {
+        let mut node = Self::prepare();
+        node.run();
+        node
+    }
+
+    /// A node whose agent does not run yet.
+    pub(crate) fn prepare() -> Self {
+        let server = ApiServer::new(Options::default());
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
+        server.apply(&node).unwrap();
+        Self {
+            server,
+            root: tempfile::tempdir().unwrap(),
+            running: None,
+        }
+    }
+
+    /// Starts the agent, for the first time or again.
+    pub(crate) fn run(&mut self) {
+        let host = Host {
+            name: NODE.to_owned(),
+            uid: 1000,
+            runtime_dir: None,
+            temp_dir: "/tmp".into(),
+        };
+        let flags = Flags {
+            root_dir: Some(self.root.path().to_owned()),
+            ..Flags::default()
+        };
+        let (config, _) = Config::load(None, flags, &host).unwrap();
+        let root = RootDir::lock(&config.root_dir).unwrap();
+        let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let client = Client::new(self.server.service(), "default");
+        let agent = Agent::build(
+            config,
+            root,
+            volumes,
+            client,
+            PodEnd::Agent,
+            Registry::default(),
+        )
+        .unwrap();
+        let (handle, shutdown) = (agent.handle(), CancellationToken::new());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the task is owned by `Running` and awaited in `stop`"
+        )]
+        let task = tokio::spawn(agent.run(shutdown.clone()));
+        self.running = Some(Running {
+            handle,
+            shutdown,
+            task,
+        });
+    }
+
+    /// Ends the agent in good order.
+    pub(crate) async fn stop(&mut self) {
+        let running = self.running.take().unwrap();
+        running.shutdown.cancel();
+        timeout(PATIENCE, running.task)
+            .await
+            .expect("the agent ends")
+            .unwrap();
+    }
+
+    /// Creates or replaces an object.
+    pub(crate) fn apply(&self, object: &Value) {
+        self.server.apply(object).unwrap();
+    }
+
+    pub(crate) fn delete(&self, kind: Kind, name: &str) {
+        self.server.delete(kind, "default", name).unwrap();
+    }
+
+    pub(crate) fn status(&self) -> AgentStatus {
+        self.running.as_ref().unwrap().handle.status()
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.running.as_ref().unwrap().handle.is_ready()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Waits until `look` finds something.
+    pub(crate) async fn wait<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look(self) {
+                return found;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain for {what}; the agent says {:#?}",
+                self.status()
+            );
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until the agent has looked at everything.
+    pub(crate) async fn settled(&self) {
+        self.wait("the agent to settle", |node| node.is_ready().then_some(()))
+            .await;
+    }
+
+    /// Waits until `volume` of `pod` holds exactly `files`.
+    pub(crate) async fn until(&self, pod: &str, volume: &str, files: &[(&str, &str)]) {
+        let expected: BTreeMap<_, _> = files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect();
+        self.wait(&format!("{pod}/{volume} to hold {expected:?}"), |node| {
+            (node.files(pod, volume)? == expected).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until `volume` of `pod` fails for `reason`.
+    pub(crate) async fn until_failing(&self, pod: &str, volume: &str, reason: &str) {
+        self.wait(&format!("{pod}/{volume} to fail with {reason}"), |node| {
+            let status = node.volume(pod, volume)?;
+            (status.delivery.phase == larder_agent::status::Phase::Failing
+                && status.delivery.reason == reason)
+                .then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> Option<PodStatus> {
+        self.status().pods.into_iter().find(|pod| pod.name == name)
+    }
+
+    pub(crate) fn volume(&self, pod: &str, volume: &str) -> Option<VolumeStatus> {
+        let volumes = self.pod(pod)?.volumes;
+        volumes.into_iter().find(|found| found.name == volume)
+    }
+
+    pub(crate) fn volume_path(&self, pod: &str, volume: &str) -> Option<PathBuf> {
+        Some(self.volume(pod, volume)?.path.into())
+    }
+
+    /// What a reader sees of a volume now; `None` if there is none.
+    pub(crate) fn files(&self, pod: &str, volume: &str) -> Option<BTreeMap<String, String>> {
+        let path = self.volume_path(pod, volume)?;
+        let data = fs::canonicalize(path.join("..data")).ok()?;
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&data).ok()? {
+            let name = entry.ok()?.file_name().into_string().unwrap();
+            files.insert(name.clone(), fs::read_to_string(path.join(name)).ok()?);
+        }
+        let links = fs::read_dir(&path).ok()?.filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            !name.to_string_lossy().starts_with("..")
+        });
+        (links.count() == files.len()).then_some(files)
+    }
+
+    /// The environment of a container, as delivered.
+    pub(crate) fn environment(
+        &self,
+        pod: &str,
+        container: &str,
+    ) -> Option<BTreeMap<String, String>> {
+        let pod = PathBuf::from(self.pod(pod)?.path);
+        let text = fs::read(pod.join("containers").join(container).join("env.json")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+pub(crate) fn config_map(name: &str, data: &[(&str, &str)]) -> Value {
+    let data: BTreeMap<_, _> = data.iter().copied().collect();
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+}
+
+pub(crate) fn secret(name: &str, data: &[(&str, &str)]) -> Value {
+    let data: BTreeMap<_, _> = data.iter().copied().collect();
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data})
+}
+
+/// A pod of the node with one container, `main`.
+pub(crate) fn pod(name: &str) -> PodBuilder {
+    PodBuilder(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": NODE,
+            "volumes": [],
+            "containers": [{"name": "main", "image": "i", "volumeMounts": [], "env": [], "envFrom": []}],
+        },
+    }))
+}
+
+pub(crate) struct PodBuilder(Value);
+
+impl PodBuilder {
+    /// Mounts a volume with this source.
+    pub(crate) fn volume(mut self, name: &str, source: Value) -> Self {
+        let mut volume = source;
+        volume["name"] = json!(name);
+        self.push("/spec/volumes", volume);
+        let mount = json!({"name": name, "mountPath": format!("/{name}")});
+        self.push("/spec/containers/0/volumeMounts", mount);
+        self
+    }
+
+    pub(crate) fn config_map(self, volume: &str, name: &str) -> Self {
+        self.volume(volume, json!({"configMap": {"name": name}}))
+    }
+
+    pub(crate) fn secret(self, volume: &str, name: &str) -> Self {
+        self.volume(volume, json!({"secret": {"secretName": name}}))
+    }
+
+    pub(crate) fn env_from(mut self, source: Value) -> Self {
+        self.push("/spec/containers/0/envFrom", source);
+        self
+    }
+
+    pub(crate) fn build(self) -> Value {
+        self.0
+    }
+
+    fn push(&mut self, pointer: &str, value: Value) {
+        self.0
+            .pointer_mut(pointer)
+            .unwrap()
+            .as_array_mut()
+            .unwrap()
+            .push(value);
+    }
+}
