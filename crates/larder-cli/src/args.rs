@@ -1,8 +1,9 @@
 //! What the user typed.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+use larder::Strategy;
 
 /// ConfigMaps and Secrets as the kubelet would deliver them, without a kubelet.
 #[derive(Debug, Parser)]
@@ -21,12 +22,102 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Run(RunArgs),
+    Status(StatusArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
     #[command(hide = true)]
     Completion(CompletionArgs),
     #[command(hide = true)]
     Man(ManArgs),
+}
+
+/// Deliver ConfigMaps and Secrets to the pods of a node, and keep them fresh
+///
+/// Pods come from an API server (--kubeconfig, or the cluster around this process), or from a directory of manifests (--manifests),
+/// whose edits are followed. Their volumes lie below the root directory as the kubelet has them, and by name:
+/// ROOT/by-name/NAMESPACE/POD/volumes/…/VOLUME. On Ctrl-C or SIGTERM the agent ends; the volumes stay for those who read them, and the next
+/// run goes on from there. Volumes of pods that are gone are removed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder run --manifests examples/                    no cluster needed: edit the files and watch the volumes
+  larder run --kubeconfig ~/.kube/config --node-name edge-7
+  larder run --config /etc/larder/agent.yaml --listen 127.0.0.1:10290")]
+pub(crate) struct RunArgs {
+    /// Serve the pods of the manifests in this directory; those that name no node are bound to this one
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["kubeconfig", "context"])]
+    pub(crate) manifests: Option<PathBuf>,
+
+    /// Serve the pods of the API server that this file names
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig to use instead of its current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub(crate) context: Option<String>,
+
+    /// Name of the node [default: the host name in lower case]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
+    /// Serve /healthz, /readyz, /metrics and /status over HTTP
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// How changes of ConfigMaps and Secrets are noticed: Get, Cache or Watch [default: Watch]
+    #[arg(long, value_name = "STRATEGY")]
+    pub(crate) change_detection: Option<Strategy>,
+
+    /// Form of the log on standard error; LARDER_LOG selects what is in it, as in debug or larder=trace
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// Where an agent keeps its files.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// Directory of the volumes [default: /var/lib/larder for root, else $XDG_RUNTIME_DIR/larder]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) root_dir: Option<PathBuf>,
+
+    /// Configuration: YAML with the kubelet's field names, or a KubeletConfiguration
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Forms of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object for each event
+    Json,
+}
+
+/// Show what a running agent delivers, to whom, and what it waits for
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder status
+  larder status -o json | jq '.pods[] | select(.phase != \"Delivered\")'")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
+    pub(crate) output: StatusOutput,
+}
+
+/// Forms of what `status` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatusOutput {
+    /// Tables for people
+    Table,
+    /// One JSON object
+    Json,
 }
 
 /// Where manifests come from.

@@ -2,7 +2,9 @@
 
 mod refs;
 mod render;
+mod run;
 mod shell;
+mod status;
 
 use std::{fmt, process::ExitCode};
 
@@ -15,6 +17,8 @@ use crate::args::Command;
 /// Nothing, or not everything, was done; the error says why and how the process shall end.
 pub(crate) fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
+        Command::Run(args) => run::run(args),
+        Command::Status(args) => status::run(&args),
         Command::Render(args) => render::run(&args),
         Command::Refs(args) => refs::run(&args),
         Command::Completion(args) => shell::completion(&args),

@@ -56,11 +56,25 @@ pub(crate) struct Style {
 impl Style {
     /// For standard output. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colours off.
     pub(crate) fn of_stdout() -> Self {
+        Self::of(&io::stdout())
+    }
+
+    /// For standard error, by the same rules.
+    pub(crate) fn of_stderr() -> Self {
+        Self::of(&io::stderr())
+    }
+
+    fn of(stream: &impl IsTerminal) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
-            colour: io::stdout().is_terminal() && !no_color && !dumb,
+            colour: stream.is_terminal() && !no_color && !dumb,
         }
+    }
+
+    /// Whether there are colours.
+    pub(crate) fn is_coloured(self) -> bool {
+        self.colour
     }
 
     /// No emphasis.

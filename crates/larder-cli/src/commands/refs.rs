@@ -94,7 +94,7 @@ fn table(report: &Report<'_>) -> String {
 }
 
 /// Lines up `rows`, three spaces between columns.
-fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
+pub(super) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| {
         rows.iter()
             .map(|row| row[column].chars().count())

@@ -1,0 +1,259 @@
+//! `larder run`: the agent, wired.
+
+mod summary;
+
+use std::{io, path::Path, time::Duration};
+
+use anyhow::Context as _;
+use kube::Client;
+use larder::transport;
+use larder_agent::{
+    agent::{Agent, AgentHandle, PodEnd},
+    config::{Config, Flags, Host},
+    feed::Feed,
+    local_api, node,
+    root_dir::RootDir,
+};
+use larder_apiserver::{ApiServer, Options};
+use larder_projection::disk::VolumeHost;
+use prometheus_client::registry::Registry;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+
+use super::{Failure, Outcome};
+use crate::{
+    args::{LogFormat, PlaceArgs, RunArgs},
+    output,
+};
+
+/// When at the latest the user is told what is served, even if something is still missing.
+const SUMMARY: Duration = Duration::from_millis(1500);
+/// Between two looks whether everything is there.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long the end may take: passes under way are finished.
+const END: Duration = Duration::from_secs(10);
+
+pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
+    start_log(args.log_format);
+    let flags = Flags {
+        node_name: args.node_name.clone(),
+        listen: args.listen,
+        change_detection: args.change_detection,
+        ..Flags::default()
+    };
+    let config = config(&args.place, flags)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(&args, config))
+}
+
+/// The configuration of file and flags.
+pub(super) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure> {
+    let flags = Flags {
+        root_dir: place.root_dir.clone(),
+        ..flags
+    };
+    let (config, warning) = Config::load(place.config.as_deref(), flags, &Host::current())
+        .map_err(|error| Failure::unreadable(output::chain(&error)))?;
+    if let Some(warning) = warning {
+        warn!("{warning}");
+    }
+    Ok(config)
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::builder()
+        .with_env_var("LARDER_LOG")
+        .with_default_directive(tracing::Level::INFO.into())
+        .from_env_lossy();
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_env_filter(filter)
+        .with_target(false);
+    match format {
+        LogFormat::Text => log
+            .with_ansi(output::Style::of_stderr().is_coloured())
+            .init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Where the pods come from.
+struct Origin {
+    client: Client,
+    /// The directory behind an embedded API server.
+    feed: Option<Feed>,
+    /// Keeps the connections.
+    _transport: Option<transport::Transport>,
+}
+
+async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
+    let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
+    let volumes = VolumeHost::open(root.path()).context("cannot use the root directory")?;
+    let socket = local_api::bind_socket(&root.socket());
+    let mut registry = Registry::with_prefix("larder");
+    let origin = origin(args, &config, &mut registry).await?;
+    let listener = match config.listen {
+        None => None,
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .await
+                .with_context(|| format!("cannot listen on {address}"))?,
+        ),
+    };
+    let pod_end = if origin.feed.is_some() {
+        PodEnd::Agent
+    } else {
+        PodEnd::Elsewhere
+    };
+    let agent = Agent::build(config, root, volumes, origin.client, pod_end, registry)
+        .context("cannot use the configuration")?;
+    let handle = agent.handle();
+    let router = local_api::router(handle.clone());
+
+    let shutdown = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    match socket {
+        Ok(socket) => {
+            tasks.spawn(told(
+                "the local API",
+                local_api::serve_unix(socket, router.clone(), shutdown.clone()),
+            ));
+        }
+        Err(error) => warn!(
+            error = output::chain(&error),
+            "`larder status` will not reach this agent"
+        ),
+    }
+    if let Some(listener) = listener {
+        info!(address = %listener.local_addr()?, "listening");
+        tasks.spawn(told(
+            "the HTTP API",
+            local_api::serve_tcp(listener, router, shutdown.clone()),
+        ));
+    }
+    if let Some(feed) = origin.feed {
+        handle.show_problems_of(feed.problems());
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            shutdown.run_until_cancelled(feed.run()).await;
+        });
+    }
+    tasks.spawn(agent.run(shutdown.clone()));
+    {
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            shutdown.run_until_cancelled(summarize(handle)).await;
+        });
+    }
+
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    let mut signalled = false;
+    loop {
+        // Every arm is cancel-safe.
+        tokio::select! {
+            _ = interrupt.recv() => signalled = true,
+            _ = terminate.recv() => signalled = true,
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended {
+                    std::panic::resume_unwind(error.into_panic());
+                }
+            }
+        }
+        if signalled {
+            break;
+        }
+    }
+    info!("ending, volumes stay");
+    shutdown.cancel();
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if timeout(END, all).await.is_err() {
+        warn!("something is still under way, ending all the same");
+    }
+    Ok(Outcome::Done)
+}
+
+/// Runs a server; its failure is told, and is no reason to stop serving pods.
+async fn told(what: &'static str, server: impl Future<Output = io::Result<()>>) {
+    if let Err(error) = server.await {
+        warn!(%error, "{what} has failed");
+    }
+}
+
+async fn origin(
+    args: &RunArgs,
+    config: &Config,
+    registry: &mut Registry,
+) -> Result<Origin, Failure> {
+    if let Some(manifests) = &args.manifests {
+        return embedded(manifests, config).await;
+    }
+    let source = match &args.kubeconfig {
+        Some(path) => transport::Source::Kubeconfig {
+            path: path.clone(),
+            context: args.context.clone(),
+        },
+        None => transport::Source::InCluster,
+    };
+    let settings = transport::Config {
+        rate_limit: config.rate_limit,
+        ..transport::Config::default()
+    };
+    let metrics = transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
+    let connected = transport::connect(source, settings, metrics).await;
+    let (client, transport) = connected.map_err(|error| {
+        let advice = match args.kubeconfig {
+            Some(_) => "",
+            None => " (to serve pods without a cluster, give --manifests DIR; to reach one from outside, --kubeconfig FILE)",
+        };
+        Failure::unreadable(format!("{}{advice}", output::chain(&error)))
+    })?;
+    Ok(Origin {
+        client,
+        feed: None,
+        _transport: Some(transport),
+    })
+}
+
+/// An API server in this process, filled from `manifests`.
+async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> {
+    let server = ApiServer::new(Options::default());
+    server
+        .apply(&node::of_this_host(&config.node_name))
+        .context("cannot create the Node")?;
+    let feed = Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
+        .await
+        .map_err(|error| Failure::unreadable(output::chain(&error)))?;
+    Ok(Origin {
+        client: Client::new(server.service(), "default"),
+        feed: Some(feed),
+        _transport: None,
+    })
+}
+
+/// Tells what is served, as soon as everything is there or will not be soon.
+async fn summarize(agent: AgentHandle) {
+    let ready = async {
+        while !agent.is_ready() {
+            sleep(LOOK).await;
+        }
+    };
+    // Either way: what is missing is part of the summary.
+    let _ = timeout(SUMMARY, ready).await;
+    let text = summary::of(&agent.status(), output::Style::of_stdout());
+    // Nobody may be reading, which is no reason to stop.
+    let _ = output::results(|out| out.write_all(text.as_bytes()));
+}
