@@ -5,6 +5,7 @@
 
 mod api;
 mod file;
+mod http;
 
 use std::{error::Error, fmt, sync::Arc};
 
@@ -14,6 +15,7 @@ use super::{identity::PodSource, merge::SourcePods};
 
 pub use api::{ApiSource, ApiSourceError};
 pub use file::{FileSource, FileSourceError};
+pub use http::{HttpService, HttpSource, HttpSourceError};
 
 /// One report of a source.
 #[derive(Debug)]

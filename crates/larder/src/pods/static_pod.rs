@@ -192,7 +192,8 @@ impl StaticPods {
     ///
     /// One of them is not a static pod; then none is taken.
     pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<Pod>, StaticPodError> {
-        let manifests = load(url, text);
+        let name = shown_url(url);
+        let manifests = load(&name, text);
         if let Some(error) = manifests.errors.into_iter().next() {
             return Err(error.into());
         }
@@ -206,16 +207,11 @@ impl StaticPods {
             });
         }
         if let Some(kind) = manifests.skipped.into_keys().next() {
-            return Err(StaticPodError::Useless {
-                place: url.to_owned(),
-                kind,
-            });
+            return Err(StaticPodError::Useless { place: name, kind });
         }
         // An empty list is a document, and means no pods.
         if manifests.documents_read == 0 {
-            return Err(StaticPodError::Empty {
-                place: url.to_owned(),
-            });
+            return Err(StaticPodError::Empty { place: name });
         }
         let pod = |document| self.pod(ManifestPlace::Url(url), document);
         manifests.documents.into_iter().map(pod).collect()
@@ -290,6 +286,15 @@ impl StaticPods {
         };
         hash.to_string()
     }
+}
+
+/// `url` without what may be secret in it: user and query.
+pub(super) fn shown_url(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 fn load(name: &str, text: &str) -> Manifests {
