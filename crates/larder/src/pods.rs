@@ -10,8 +10,10 @@
 //! The [`PodManager`] stands by itself. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`; where we differ, the module says why.
 
 pub mod identity;
+pub mod lifecycle;
 mod manager;
 mod merge;
+mod metrics;
 pub mod mirror;
 pub mod source;
 pub mod static_pod;
@@ -24,3 +26,4 @@ pub use manager::{
     UidTranslations,
 };
 pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};
+pub use metrics::PodMetrics;

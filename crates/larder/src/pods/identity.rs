@@ -195,6 +195,15 @@ pub fn is_critical_pod(pod: &Pod) -> bool {
         || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
 }
 
+/// Whether all containers of `pod` have ended for good.
+pub fn is_terminal(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 /// Whether `mirror` is the mirror pod of `pod` as it is now: same full name, and made from the same manifest.
 pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.name == pod.metadata.name

@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::identity::{
-    FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod,
+    FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod, is_terminal,
 };
 
 /// The writing half, of which there is one. Reads as [`Pods`] does.
@@ -101,13 +101,17 @@ pub struct UidTranslations {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounts {
     /// Regular pods that are not static.
-    pub ordinary: usize,
+    pub ordinary: u64,
     /// Static pods.
-    pub r#static: usize,
+    pub r#static: u64,
+    /// Of the ordinary pods, those that have not ended.
+    pub active_ordinary: u64,
+    /// Of the static pods, those that have not ended.
+    pub active_static: u64,
     /// Mirror pods.
-    pub mirrors: usize,
+    pub mirrors: u64,
     /// Ephemeral containers of all regular pods.
-    pub ephemeral_containers: usize,
+    pub ephemeral_containers: u64,
 }
 
 impl PodManager {
@@ -267,20 +271,20 @@ impl Pods {
     pub fn counts(&self) -> PodCounts {
         let state = self.state.read();
         let mut counts = PodCounts {
-            mirrors: state.mirrors.by_uid.len(),
+            mirrors: state.mirrors.by_uid.len() as u64,
             ..PodCounts::default()
         };
         for pod in state.regular.pods() {
-            if is_static_pod(pod) {
-                counts.r#static += 1;
+            let (all, active) = if is_static_pod(pod) {
+                (&mut counts.r#static, &mut counts.active_static)
             } else {
-                counts.ordinary += 1;
-            }
-            let ephemeral = pod
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.ephemeral_containers.as_ref());
-            counts.ephemeral_containers += ephemeral.map_or(0, Vec::len);
+                (&mut counts.ordinary, &mut counts.active_ordinary)
+            };
+            *all += 1;
+            *active += u64::from(!is_terminal(pod));
+            let spec = pod.spec.as_ref();
+            let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_ref());
+            counts.ephemeral_containers += ephemeral.map_or(0, Vec::len) as u64;
         }
         counts
     }

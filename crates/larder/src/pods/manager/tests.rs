@@ -201,6 +201,8 @@ fn counts_are_those_of_the_pods_that_are_there() {
     let counts = PodCounts {
         ordinary: 2,
         r#static: 1,
+        active_ordinary: 2,
+        active_static: 1,
         mirrors: 1,
         ephemeral_containers: 2,
     };
@@ -217,6 +219,8 @@ fn counts_are_those_of_the_pods_that_are_there() {
         PodCounts {
             ordinary: 1,
             r#static: 1,
+            active_ordinary: 1,
+            active_static: 1,
             ..PodCounts::default()
         }
     );
@@ -316,8 +320,8 @@ impl Model {
             assert_eq!(mirror.is_some(), some);
         }
         let counts = manager.counts();
-        assert_eq!(counts.ordinary + counts.r#static, lists.pods.len());
-        assert_eq!(counts.mirrors, lists.mirror_pods.len());
+        assert_eq!(counts.ordinary + counts.r#static, lists.pods.len() as u64);
+        assert_eq!(counts.mirrors, lists.mirror_pods.len() as u64);
     }
 }
 
