@@ -30,6 +30,9 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
     for error in &manifests.errors {
         output::error(error);
     }
+    for warning in &manifests.warnings {
+        output::note(format_args!("warning: {warning}"));
+    }
     if manifests.nothing_read() {
         return Err(Failure::unreadable("no manifest could be read"));
     }

@@ -42,6 +42,7 @@ mod kind;
 mod normalize;
 mod raw;
 mod read;
+mod unknown;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -70,6 +71,10 @@ pub struct Manifests {
     pub documents: Vec<Document>,
     /// What could not be taken, in the same order.
     pub errors: Vec<ManifestError>,
+    /// Fields that do not exist, mostly misspelt: [`Problem::UnknownField`]. Their objects are taken all the same.
+    ///
+    /// Not looked for outside the pod template of a workload.
+    pub warnings: Vec<ManifestError>,
     /// Number of documents that were YAML or JSON. A list is one, also an empty one.
     pub documents_read: usize,
     /// Number of objects of kinds that larder has no use for, by kind and group (`ClusterRole.rbac.authorization.k8s.io`).

@@ -31,6 +31,21 @@ pub(crate) struct Chunk<'a> {
     pub(crate) line: usize,
 }
 
+impl Chunk<'_> {
+    /// What is below the `---` line, if there is one with nothing but a comment on it.
+    pub(crate) fn without_separator(self) -> Self {
+        let (first, rest) = self.text.split_once('\n').unwrap_or((self.text, ""));
+        let after = first.strip_prefix("---").map(str::trim_start);
+        match after {
+            Some(after) if after.is_empty() || after.starts_with('#') => Self {
+                text: rest,
+                line: self.line + 1,
+            },
+            _ => self,
+        }
+    }
+}
+
 /// Cuts `text` before each line that begins a document.
 pub(crate) fn chunks(text: &str) -> Vec<Chunk<'_>> {
     let mut chunks = Vec::new();

@@ -35,7 +35,15 @@ fn show(manifests: &Manifests) -> String {
         .skipped
         .iter()
         .map(|(kind, count)| format!("skipped: {count} {kind}"));
-    let lines: Vec<_> = objects.chain(errors).chain(skipped).collect();
+    let warnings = manifests
+        .warnings
+        .iter()
+        .map(|warning| format!("warning: {warning}"));
+    let lines: Vec<_> = objects
+        .chain(errors)
+        .chain(warnings)
+        .chain(skipped)
+        .collect();
     lines.join("\n") + "\n"
 }
 
@@ -369,6 +377,47 @@ fn json_is_taken_as_well_and_says_where_it_is_wrong() {
         "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n",
         expect![[r#"
             ConfigMap default/a at app.yaml: document 1, line 1
+        "#]],
+    );
+}
+
+#[test]
+fn json_documents_may_stand_between_separators() {
+    check(
+        "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"a\"}}\n---\n{\n\"apiVersion\":\"v1\",\"kind\":\"Node\",\n\"metadata\":{\"name\":5}}\n--- # YAML again\napiVersion: v1\nkind: Node\nmetadata: {name: c}\n",
+        expect![[r#"
+            Node -/a at app.yaml: document 1, line 1
+            Node -/c at app.yaml: document 3, line 7
+            error: app.yaml: document 2, line 5: Node: metadata.name: expected a string, found a number (quote it)
+        "#]],
+    );
+}
+
+#[test]
+fn fields_that_do_not_exist_are_named_and_do_no_harm() {
+    check(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  template:
+    spec:
+      containers:
+      - name: c
+        image: i
+        evn: [{name: A}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a}
+Data: {}
+",
+        expect![[r#"
+            Pod default/web of Deployment web at app.yaml: document 1, line 2
+            ConfigMap default/a at app.yaml: document 2, line 13
+            warning: app.yaml: document 1, line 11: Deployment "web": spec.template.spec.containers[0].evn: there is no such field, so it has no effect
+            warning: app.yaml: document 2, line 16: ConfigMap "a": Data: there is no such field, so it has no effect
         "#]],
     );
 }

@@ -147,6 +147,16 @@ fn missing_objects_and_keys_have_the_kubelets_words() {
 }
 
 #[test]
+fn a_misspelt_field_is_a_warning() {
+    let pod = GOOD.replace("image: i", "image: i, evn: []");
+    let run = Desk::with([("app.yaml", &*pod)]).run("render -f app.yaml");
+    assert_eq!(run.code, 0);
+    expect![[r#"
+        larder: warning: app.yaml: document 1, line 4: Pod "good": spec.containers[0].evn: there is no such field, so it has no effect
+    "#]].assert_eq(&run.stderr);
+}
+
+#[test]
 fn unreadable_input_ends_with_2_and_nothing_is_done() {
     let desk = Desk::with([]);
     let run = desk.run("render -f nope.yaml");

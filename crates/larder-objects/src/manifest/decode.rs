@@ -3,7 +3,7 @@
 use k8s_openapi::{
     api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta as FullMetadata,
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use serde_path_to_error::Segment;
 
@@ -11,6 +11,7 @@ use super::{
     Manifest, Problem, RawObject,
     kind::ObjectKind,
     normalize::{self, TEXT_MAPS},
+    unknown::{unknown_fields, unknown_keys},
 };
 use crate::{
     ConfigMap, Secret, defaults,
@@ -31,6 +32,8 @@ pub(super) struct Decoded {
     pub(super) workload: Option<String>,
     pub(super) object: RawObject,
     pub(super) manifest: Manifest,
+    /// Paths of fields that the kind does not have.
+    pub(super) unknown: Vec<String>,
 }
 
 /// Decodes `object`; without a namespace of its own it is put into `namespace`, and without a UID a pod gets one if `uids`.
@@ -115,47 +118,58 @@ fn typed(
         value["apiVersion"] = "certificates.k8s.io/v1beta1".into();
     }
     let object = RawObject::new(value);
+    let mut unknown = Vec::new();
     let (kind, manifest) = match kind {
-        ObjectKind::Pod => ("Pod", Manifest::Pod(Box::new(pod(&object)?))),
+        ObjectKind::Pod => {
+            let pod = pod(&object, &mut unknown)?;
+            ("Pod", Manifest::Pod(Box::new(pod)))
+        }
         ObjectKind::ConfigMap => {
+            unknown = unknown_keys(&object, &["data", "binaryData", "immutable"]);
             let map: ConfigMap = decode(&object)?;
             checked(metadata_errors(&object)?.and(validation::config_map(&map)))?;
             ("ConfigMap", Manifest::ConfigMap(map))
         }
         ObjectKind::Secret => {
+            unknown = unknown_keys(&object, &["data", "immutable", "type"]);
             let mut secret: Secret = decode(&object)?;
             defaults::secret(&mut secret);
             checked(metadata_errors(&object)?.and(validation::secret(&secret)))?;
             ("Secret", Manifest::Secret(secret))
         }
         ObjectKind::Service => {
-            let mut service = decode(&object)?;
+            let mut service = decode_noting(&object, &mut unknown)?;
             defaults::service(&mut service);
             checked(validation::service(&service))?;
             ("Service", Manifest::Service(Box::new(service)))
         }
         ObjectKind::Node => {
-            let node = decode(&object)?;
+            let mut node = decode_noting(&object, &mut unknown)?;
+            defaults::node(&mut node);
             checked(validation::node(&node))?;
             ("Node", Manifest::Node(Box::new(node)))
         }
         ObjectKind::Namespace => {
-            let mut namespace = decode(&object)?;
+            let mut namespace = decode_noting(&object, &mut unknown)?;
             defaults::namespace(&mut namespace);
             checked(validation::namespace(&namespace))?;
             ("Namespace", Manifest::Namespace(Box::new(namespace)))
         }
         ObjectKind::ServiceAccount => {
-            checked(metadata_errors(&object)?)?;
+            let account = decode_noting(&object, &mut unknown)?;
+            checked(validation::service_account(&account))?;
             (
                 "ServiceAccount",
-                Manifest::ServiceAccount(Box::new(decode(&object)?)),
+                Manifest::ServiceAccount(Box::new(account)),
             )
         }
-        ObjectKind::ClusterTrustBundle => (
-            "ClusterTrustBundle",
-            Manifest::ClusterTrustBundle(Box::new(decode(&object)?)),
-        ),
+        ObjectKind::ClusterTrustBundle => {
+            let bundle = decode_noting(&object, &mut unknown)?;
+            (
+                "ClusterTrustBundle",
+                Manifest::ClusterTrustBundle(Box::new(bundle)),
+            )
+        }
         ObjectKind::Workload(_) | ObjectKind::List | ObjectKind::Other | ObjectKind::Unknown => {
             unreachable!("told apart above")
         }
@@ -165,6 +179,7 @@ fn typed(
         workload: None,
         object,
         manifest,
+        unknown,
     })
 }
 
@@ -178,17 +193,20 @@ fn workload(value: Value, template: &str) -> Result<Decoded, Problem> {
     }
     let object = RawObject::new(pod_value);
     let prefix = template.trim_start_matches('/').replace('/', ".");
-    let pod = pod(&object).map_err(|problem| problem.within(&prefix))?;
+    let mut unknown = Vec::new();
+    let pod = pod(&object, &mut unknown).map_err(|problem| problem.within(&prefix))?;
+    let unknown = unknown.into_iter().map(|field| format!("{prefix}.{field}"));
     Ok(Decoded {
         kind: "Pod",
         workload: Some(name),
         object,
         manifest: Manifest::Pod(Box::new(pod)),
+        unknown: unknown.collect(),
     })
 }
 
-fn pod(object: &Value) -> Result<Pod, Problem> {
-    let mut pod: Pod = decode(object)?;
+fn pod(object: &Value, unknown: &mut Vec<String>) -> Result<Pod, Problem> {
+    let mut pod: Pod = decode_noting(object, unknown)?;
     defaults::pod(&mut pod);
     checked(validation::pod(&pod))?;
     Ok(pod)
@@ -214,6 +232,16 @@ fn metadata_errors(object: &Value) -> Result<FieldErrors, Problem> {
 
 fn metadata_mut(value: &mut Value) -> Option<&mut Map<String, Value>> {
     value.get_mut("metadata").and_then(Value::as_object_mut)
+}
+
+/// Decodes `value` and notes which of its fields the type does not have.
+fn decode_noting<T: DeserializeOwned + Serialize>(
+    value: &Value,
+    unknown: &mut Vec<String>,
+) -> Result<T, Problem> {
+    let object = decode(value)?;
+    *unknown = unknown_fields(value, &object);
+    Ok(object)
 }
 
 /// Decodes `value`, or says which field has the wrong type.

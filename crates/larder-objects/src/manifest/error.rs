@@ -95,6 +95,11 @@ pub enum Problem {
         /// What was expected and what is there; no value.
         problem: String,
     },
+    /// The kind has no such field. A warning: the object is taken without it.
+    UnknownField {
+        /// Path of the field.
+        field: String,
+    },
     /// The API server would refuse the object.
     Invalid(FieldErrors),
     /// The object is there already.
@@ -108,7 +113,9 @@ impl Problem {
     /// Path of the field that is to blame, the first one if there are several; empty when it is the whole document.
     pub fn field(&self) -> &str {
         match self {
-            Self::Missing { field } | Self::Type { field, .. } => field,
+            Self::Missing { field } | Self::Type { field, .. } | Self::UnknownField { field } => {
+                field
+            }
             Self::UnknownKind { .. } => "kind",
             Self::Invalid(errors) => errors.first().map_or("", |error| &error.field),
             Self::Syntax(_) | Self::NotAnObject | Self::Duplicate { .. } => "",
@@ -140,6 +147,9 @@ impl fmt::Display for Problem {
             Self::Missing { field } => write!(f, "{field}: Required value"),
             Self::UnknownKind { kind, api_version } => {
                 write!(f, "there is no kind {kind:?} in version {api_version:?}")
+            }
+            Self::UnknownField { field } => {
+                write!(f, "{field}: there is no such field, so it has no effect")
             }
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),
             Self::Invalid(errors) => write!(f, "{errors}"),

@@ -53,73 +53,71 @@ impl Loader {
     pub fn text(&mut self, name: &str, text: &str) {
         let file: Arc<str> = name.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        if !(text.trim_start().starts_with('{') && self.json(&file, text)) {
-            self.yaml(&file, text);
-        }
-    }
-
-    fn yaml(&mut self, file: &Arc<str>, text: &str) {
         let mut document = 0;
         for chunk in yaml::chunks(text) {
-            match yaml::parse(chunk) {
-                Ok(nodes) => {
-                    for (index, node) in nodes.into_iter().enumerate() {
-                        if node.is_null() {
-                            continue;
-                        }
-                        document += 1;
-                        let source = Source {
-                            file,
-                            document,
-                            chunk,
-                            index,
-                            line: node.line,
-                        };
-                        self.document(&source, node.into_value());
-                    }
-                }
-                Err(error) => {
-                    document += 1;
-                    self.syntax_error(file, document, error.line, error.problem);
-                }
+            let body = chunk.without_separator();
+            let is_json = body.text.trim_start().starts_with('{');
+            if !(is_json && self.json(&file, body, &mut document)) {
+                self.yaml(&file, chunk, &mut document);
             }
         }
     }
 
-    /// Reads `text` as JSON documents one after the other; `false` when it is no JSON but YAML that begins with a brace.
-    fn json(&mut self, file: &Arc<str>, text: &str) -> bool {
+    /// Reads the YAML documents of `chunk`. `document` counts those of the file.
+    fn yaml(&mut self, file: &Arc<str>, chunk: Chunk<'_>, document: &mut usize) {
+        let nodes = match yaml::parse(chunk) {
+            Ok(nodes) => nodes,
+            Err(error) => {
+                *document += 1;
+                return self.syntax_error(file, *document, error.line, error.problem);
+            }
+        };
+        for (index, node) in nodes
+            .into_iter()
+            .enumerate()
+            .filter(|(_, node)| !node.is_null())
+        {
+            *document += 1;
+            let source = Source {
+                file,
+                document: *document,
+                chunk,
+                index,
+                line: node.line,
+            };
+            self.document(&source, node.into_value());
+        }
+    }
+
+    /// Reads the JSON documents of `chunk`, one after the other; `false` when it is no JSON but YAML that begins with a brace.
+    fn json(&mut self, file: &Arc<str>, chunk: Chunk<'_>, document: &mut usize) -> bool {
+        let Chunk { text, line } = chunk;
         let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Strict>();
-        let (mut document, mut start) = (0, 0);
+        let mut start = 0;
         while let Some(next) = stream.next() {
-            let line = line_at(text, start);
             match next {
                 Ok(Strict(value)) => {
-                    let chunk = Chunk {
-                        text: &text[start..stream.byte_offset()],
-                        line: 1 + text[..start].matches('\n').count(),
-                    };
-                    document += 1;
+                    *document += 1;
                     let source = Source {
                         file,
-                        document,
-                        chunk,
+                        document: *document,
+                        chunk: Chunk {
+                            text: &text[start..stream.byte_offset()],
+                            line: line + text[..start].matches('\n').count(),
+                        },
                         index: 0,
-                        line,
+                        line: line - 1 + line_at(text, start),
                     };
                     self.document(&source, value);
                 }
                 Err(error) => {
-                    let is_yaml = document == 0
-                        && !error.is_data()
-                        && yaml::chunks(text)
-                            .into_iter()
-                            .all(|chunk| yaml::parse(chunk).is_ok());
-                    if is_yaml {
+                    if start == 0 && !error.is_data() && yaml::parse(chunk).is_ok() {
                         return false;
                     }
+                    *document += 1;
                     let problem = error.to_string();
                     let problem = problem.split(" at line ").next().unwrap_or_default();
-                    self.syntax_error(file, document + 1, error.line(), problem.to_owned());
+                    self.syntax_error(file, *document, line - 1 + error.line(), problem.to_owned());
                     return true;
                 }
             }
@@ -206,16 +204,26 @@ impl Loader {
         subject: Subject,
         problem: Problem,
     ) {
+        let error = Self::error(source, item, subject, problem);
+        self.manifests.errors.push(error);
+    }
+
+    fn error(
+        source: &Source<'_>,
+        item: Option<usize>,
+        subject: Subject,
+        problem: Problem,
+    ) -> ManifestError {
         let mut path = Vec::new();
         if let Some(index) = item {
             path.extend([Step::Key("items".to_owned()), Step::Index(index)]);
         }
         path.extend(steps(problem.field()));
-        self.manifests.errors.push(ManifestError::Document {
+        ManifestError::Document {
             origin: source.origin(item, &path),
             subject,
             problem,
-        });
+        }
     }
 
     /// Adds an object, unless another one of that name is there.
@@ -231,6 +239,7 @@ impl Loader {
             workload,
             object,
             manifest,
+            unknown,
         } = decoded;
         let key = ObjectKey::new(
             object.text("/metadata/namespace"),
@@ -248,6 +257,11 @@ impl Loader {
             item: item.map(|index| index + 1),
             line: source.line,
         };
+        for field in unknown {
+            let problem = Problem::UnknownField { field };
+            let warning = Self::error(source, item, subject.clone(), problem);
+            self.manifests.warnings.push(warning);
+        }
         self.seen.insert((kind, key), origin.clone());
         self.manifests.documents.push(Document {
             origin,
