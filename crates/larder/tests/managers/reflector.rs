@@ -86,6 +86,19 @@ async fn without_streaming_lists_a_plain_list_comes_before_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_streaming_list_that_is_accepted_and_then_refused_is_replaced_by_a_plain_list() {
+    let (manager, mut script, request) = started().await;
+    let stream = request.stream();
+    // kube-apiserver 1.36 over an etcd without progress reports.
+    stream.error(500);
+    let request = next_after(&mut script, AT_ONCE).await;
+    request.check(PLAIN);
+    request.list(7, Some(&object(5, "one")));
+    script.next().await.check(WATCH);
+    assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_ignores_the_request_for_initial_events_is_listed() {
     let (manager, mut script, request) = started().await;
     let _never_ending = request.stream();
