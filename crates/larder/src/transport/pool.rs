@@ -30,9 +30,9 @@ use super::{
 /// Most attempts to connect that run at the same time on behalf of one lane.
 const PARALLEL_DIALS: usize = 4;
 
-/// Most connections for ordinary requests. Over HTTP/2 one is enough for a hundred requests at once, the others serve
-/// HTTP/1.1, which takes a connection for each.
-const REQUEST_CONNECTIONS: usize = 8;
+/// Ordinary requests at once for which connections are opened; further ones wait. One HTTP/2 connection takes more than
+/// that, so that there is just one. Over HTTP/1.1 there are as many connections.
+const REQUEST_STREAMS: usize = 8;
 
 /// Shortest time between two looks at the credentials because of answers 401.
 const UNAUTHORIZED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -410,8 +410,11 @@ impl LaneState {
         let allowed = match self.lane {
             Lane::Watch => usize::MAX,
             Lane::Request => {
-                let taking = self.members.iter().filter(|m| !m.connection.is_closing());
-                REQUEST_CONNECTIONS.saturating_sub(taking.count())
+                let taking = self.members.iter().map(|member| &member.connection);
+                let limits = taking.filter(|c| !c.is_closing()).map(|c| c.limit());
+                REQUEST_STREAMS
+                    .saturating_sub(limits.sum())
+                    .div_ceil(self.expected_streams)
             }
         };
         needed.min(allowed).saturating_sub(self.dialing)

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use http::{Method, Request, Response};
 use kube::client::Body;
 use larder::transport::{Config, ConnectionStatus, Error};
-use tokio::join;
+use tokio::{join, time::Instant};
 
 use crate::{
     Client, Watch, chain, config,
@@ -286,6 +286,28 @@ async fn a_server_restarted_on_the_same_port_is_found_again() {
     assert_eq!(client.metric("dials_total{outcome=\"failed\"}"), 3);
     let listener = Listener::at(address).await;
     first_watch(&client, &listener, 100).await;
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_hangs_up_is_asked_less_and_less_often() {
+    let listener = Listener::start().await;
+    let config = Config {
+        backoff_base: Duration::from_millis(20),
+        backoff_cap: Duration::from_secs(5),
+        ..plain()
+    };
+    let client = client(&listener, config).await;
+    let start = Instant::now();
+    for _ in 0..4 {
+        let (response, ()) = join!(post(&client, "body"), async {
+            let mut peer = listener.accept(100).await;
+            peer.request().await;
+            peer.cut();
+        });
+        transport_error(response.unwrap_err());
+    }
+    // Pauses of 20, 40 and 80 ms, less half of them for jitter.
+    assert!(start.elapsed() >= Duration::from_millis(70));
 }
 
 #[tokio::test]

@@ -45,6 +45,23 @@ async fn watches_beyond_the_servers_limit_open_further_connections_and_none_wait
 }
 
 #[tokio::test]
+async fn ordinary_requests_share_one_connection_however_many_they_are() {
+    let authority = Authority::new();
+    for (alpn, connections) in [("h2", 1), ("http/1.1", 8)] {
+        let server = Server::start(Some(authority.server(&[alpn])), 100).await;
+        let client = Client::new(server.config(&authority), config()).await;
+        let requests = (0..300).map(|_| async {
+            let response = client.get("/a").await.unwrap();
+            response.into_body().collect_bytes().await.unwrap()
+        });
+        join_all(requests).await;
+        assert_eq!(server.requests().len(), 300);
+        let most = server.requests().iter().map(|seen| seen.connection).max();
+        assert!(most.unwrap() < connections, "{most:?}");
+    }
+}
+
+#[tokio::test]
 async fn ended_watches_leave_their_streams_to_the_next_ones() {
     let authority = Authority::new();
     let server = Server::start(Some(authority.server(&["h2"])), 2).await;
