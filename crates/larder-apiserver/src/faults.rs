@@ -24,7 +24,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::{ApiError, Verb, store::Store};
+use crate::{ApiError, Verb, serve::Connections, store::Store};
 
 /// Which requests go wrong, how often, and how.
 #[derive(Clone, Debug)]
@@ -230,6 +230,7 @@ pub struct Faults {
     /// In the order of injection; the first that concerns a request strikes.
     armed: Arc<Mutex<Vec<Armed>>>,
     store: Arc<Store>,
+    connections: Connections,
 }
 
 #[derive(Debug)]
@@ -246,10 +247,11 @@ pub struct Injected {
 }
 
 impl Faults {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    pub(crate) fn new(store: Arc<Store>, connections: Connections) -> Self {
         Self {
             armed: Arc::default(),
             store,
+            connections,
         }
     }
 
@@ -283,6 +285,16 @@ impl Faults {
     /// Breaks all open watches as a lost connection would.
     pub fn cut_watches(&self) {
         self.store.cut();
+    }
+
+    /// Tells the connections of served clients to go away: GOAWAY on HTTP/2, no more requests on HTTP/1.1. Requests that run go on.
+    pub fn go_away(&self) {
+        self.connections.go_away();
+    }
+
+    /// Closes the connections of served clients, whatever runs on them.
+    pub fn close_connections(&self) {
+        self.connections.close();
     }
 
     /// The effect on `request`, which counts as a hit.

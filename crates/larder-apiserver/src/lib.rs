@@ -13,15 +13,16 @@
 //! The store holds Secrets as the JSON that clients sent, as an API server without encryption at rest does. It is memory only.
 //! Bodies reach no log and no audit record.
 
-#![expect(dead_code, reason = "discovery and served connections come next")]
-
 mod audit;
 mod clock;
 mod faults;
 mod fill;
+mod patch;
+mod pki;
 mod resource;
 mod rest;
 mod selector;
+mod serve;
 mod server;
 mod status;
 mod store;
@@ -30,7 +31,9 @@ mod write;
 pub use audit::{AuditLog, AuditRecord};
 pub use faults::{Effect, Fault, Faults, Injected, Paused, StreamFault};
 pub use fill::Applied;
+pub use pki::{TlsError, User};
 pub use resource::Kind;
 pub use rest::{Body, Cut, Verb};
+pub use serve::{ServeError, Transport};
 pub use server::{ApiServer, ApiService, Options};
 pub use status::{ApiError, Cause};

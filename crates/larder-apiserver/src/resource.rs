@@ -266,6 +266,22 @@ impl Resource {
         }
     }
 
+    /// Its subresources, each with the kind of its body and its verbs.
+    pub(crate) fn subresources(
+        &self,
+    ) -> Vec<(&'static str, &'static str, &'static [&'static str])> {
+        let mut subresources: Vec<(_, _, &'static [&'static str])> = Vec::new();
+        if self.has_status {
+            subresources.push(("status", self.name, &["get", "patch", "update"]));
+        }
+        match self.kind {
+            Kind::Pod => subresources.push(("binding", "Binding", &["create"])),
+            Kind::ServiceAccount => subresources.push(("token", "TokenRequest", &["create"])),
+            _ => {}
+        }
+        subresources
+    }
+
     /// What a selector on `field` compares with when the object does not have the field.
     pub(crate) fn absent(&self, field: &str) -> &'static str {
         let found = self.fields.iter().find(|known| known.label == field);

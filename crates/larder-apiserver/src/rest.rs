@@ -1,14 +1,17 @@
 //! The HTTP face: from a request to what the store and the writer do, and back.
 
 mod body;
+mod discovery;
 mod format;
 pub(crate) mod params;
+mod protobuf;
 mod read;
 mod request;
+mod table;
 mod watch;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
@@ -17,7 +20,8 @@ pub use body::{Body, Cut};
 pub use request::Verb;
 
 use crate::{
-    ApiError, ApiServer, AuditRecord, Effect, faults,
+    ApiError, ApiServer, AuditRecord, Effect, User, faults,
+    patch::{self, PatchType},
     resource::Kind,
     selector::FieldSelector,
     store::Object,
@@ -40,7 +44,11 @@ impl ApiServer {
     /// # Errors
     ///
     /// A fault breaks the connection.
-    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Result<Response<Body>, Cut>
+    pub(crate) async fn answer<B>(
+        &self,
+        user: Option<User>,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Cut>
     where
         B: http_body::Body + Send,
         B::Data: Send,
@@ -69,7 +77,10 @@ impl ApiServer {
         }
         let mut response = match &effect {
             Some(Effect::Refuse(error)) => refusal(error),
-            _ => match self.try_answer(route, verb, &query, &parts, body).await {
+            _ => match self
+                .try_answer(user, route, verb, &query, &parts, body)
+                .await
+            {
                 Ok(response) => response,
                 Err(error) => refusal(&error),
             },
@@ -121,6 +132,7 @@ impl ApiServer {
 
     async fn try_answer<B>(
         &self,
+        user: Option<User>,
         route: Result<Route, ApiError>,
         verb: Result<Verb, ApiError>,
         query: &Query<'_>,
@@ -132,17 +144,22 @@ impl ApiServer {
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
+        user.ok_or_else(ApiError::unauthorized)?;
         match route? {
             Route::Objects(target) => {
                 let verb = verb?;
                 let body = read_body(body).await?;
-                self.serve(verb, &target, query, &parts.headers, &body)
+                self.serve_objects(verb, &target, query, &parts.headers, &body)
             }
-            Route::Other(_) => Err(ApiError::no_such_path()),
+            Route::Other(segments) => {
+                let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
+                let body = read_body(body).await?;
+                Self::serve_other(&parts.method, &segments, &parts.headers, &body)
+            }
         }
     }
 
-    fn serve(
+    fn serve_objects(
         &self,
         verb: Verb,
         target: &Target,
@@ -150,7 +167,7 @@ impl ApiServer {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Body>, ApiError> {
-        let format = Format::accepted(headers)?;
+        let format = Format::accepted(headers, query, self.clock())?;
         let part = part(verb, target)?;
         match (verb, &target.name) {
             (Verb::Watch, _) => {
@@ -167,7 +184,7 @@ impl ApiServer {
             (Verb::List, _) => {
                 let params = ListParams::parse(query, target)?;
                 let page = read::page(self.store(), target.kind, &params)?;
-                Ok(ok(read::list_json(target.kind, &page, &params)))
+                Ok(ok(format.list(target.kind, &page, &params)))
             }
             (Verb::Get, Some(name)) => {
                 let current = self.store().version();
@@ -178,12 +195,12 @@ impl ApiServer {
                 let object = self.store().get(target.kind, &key);
                 let object =
                     object.ok_or_else(|| ApiError::not_found(target.kind.resource(), name))?;
-                Ok(ok(object.json()))
+                Ok(ok(format.object(&object)))
             }
             (Verb::Create, None) => self.serve_create(target, query, headers, body),
             (Verb::Update, Some(name)) => {
                 let params = WriteParams::parse(query)?;
-                let body = json_body(headers, body)?;
+                let body = object_body(headers, body)?;
                 let key = read::key(target.namespace.as_ref(), name);
                 let make = |_: &Value| Ok(body.clone());
                 let written = self
@@ -191,14 +208,65 @@ impl ApiServer {
                     .update(target.kind, &key, part, params, make)?;
                 Ok(written_response(StatusCode::OK, &written))
             }
+            (Verb::Patch, Some(name)) => {
+                let params = WriteParams::parse(query)?;
+                let patch_type = media_type(headers)
+                    .and_then(PatchType::of_media_type)
+                    .ok_or_else(|| ApiError::unsupported_media_type(patch::MEDIA_TYPES))?;
+                let body = parse_json(body)?;
+                let key = read::key(target.namespace.as_ref(), name);
+                let make = |old: &Value| patch_type.apply(target.kind, old, &body);
+                let written = self
+                    .writer()
+                    .update(target.kind, &key, part, params, make)?;
+                Ok(written_response(StatusCode::OK, &written))
+            }
             (Verb::Delete, Some(name)) => {
-                let options = DeleteOptions::parse(query, body)?;
+                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
                 let key = read::key(target.namespace.as_ref(), name);
                 let deleted = self.writer().delete(target.kind, &key, &options)?;
                 Ok(ok(deleted_json(target.kind, &deleted)))
             }
-            (Verb::DeleteCollection, None) => self.serve_delete_collection(target, query, body),
+            (Verb::DeleteCollection, None) => {
+                self.serve_delete_collection(target, query, headers, body)
+            }
             _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    fn serve_other(
+        method: &Method,
+        segments: &[&str],
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Response<Body>, ApiError> {
+        match (method, segments) {
+            (&Method::GET, ["healthz" | "livez" | "readyz", ..]) => {
+                let mut response = ok(Bytes::from_static(b"ok"));
+                let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+                response.headers_mut().insert(header::CONTENT_TYPE, plain);
+                Ok(response)
+            }
+            (&Method::GET, segments) => discovery::document(segments)
+                .map(|document| ok(document.to_string().into()))
+                .ok_or_else(ApiError::no_such_path),
+            (
+                &Method::POST,
+                [
+                    "apis",
+                    "authorization.k8s.io",
+                    "v1",
+                    "selfsubjectaccessreviews",
+                ],
+            ) => {
+                let mut review = object_body(headers, body)?;
+                review["status"] = json!({"allowed": true});
+                Ok(json_response(
+                    StatusCode::CREATED,
+                    Bytes::from(review.to_string()).into(),
+                ))
+            }
+            _ => Err(ApiError::no_such_path()),
         }
     }
 
@@ -214,7 +282,7 @@ impl ApiServer {
             return Err(ApiError::method_not_allowed());
         }
         let params = WriteParams::parse(query)?;
-        let body = json_body(headers, body)?;
+        let body = object_body(headers, body)?;
         let namespace = target.namespace.as_deref();
         let written = self
             .writer()
@@ -226,12 +294,13 @@ impl ApiServer {
         &self,
         target: &Target,
         query: &Query<'_>,
+        headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Body>, ApiError> {
         if target.kind.resource().namespaced && target.namespace.is_none() {
             return Err(ApiError::method_not_allowed());
         }
-        let options = DeleteOptions::parse(query, body)?;
+        let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
         let params = ListParams::parse(query, target)?;
         let page = read::page(self.store(), target.kind, &params)?;
         for object in &page.objects {
@@ -273,13 +342,28 @@ where
     }
 }
 
-/// The body, which must be JSON.
-fn json_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
+/// The body: JSON, or what little is read of protobuf.
+fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
     const JSON: &str = "application/json";
     match media_type(headers) {
-        None | Some(JSON) => {}
-        Some(_) => return Err(ApiError::unsupported_media_type(JSON)),
+        None | Some(JSON) => parse_json(body),
+        Some(protobuf::MEDIA_TYPE) => {
+            protobuf::decode(body).ok_or_else(|| ApiError::unsupported_media_type(JSON))
+        }
+        Some(_) => Err(ApiError::unsupported_media_type(JSON)),
     }
+}
+
+/// The body of a deletion, if there is one.
+fn delete_options(headers: &HeaderMap, body: &[u8]) -> Result<Option<Value>, ApiError> {
+    if body.is_empty() {
+        Ok(None)
+    } else {
+        object_body(headers, body).map(Some)
+    }
+}
+
+fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
     // The error tells the place only: its text may quote a Secret.
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());

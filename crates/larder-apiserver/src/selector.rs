@@ -2,6 +2,7 @@
 //!
 //! Grammar and texts: kube-apiserver 1.36, `apimachinery/pkg/fields` and `apimachinery/pkg/labels`.
 
+use larder_objects::validation::{is_label_value, is_qualified_name};
 use smol_str::SmolStr;
 
 use crate::{resource::Resource, status::ApiError, store::Object};
@@ -346,7 +347,7 @@ impl Requirement {
             }
             [] => return Err("found '', expected: identifier".to_owned()),
         };
-        if !is_label_key(key) {
+        if !is_qualified_name(key) {
             return Err(format!("'{key}' is not a label key"));
         }
         let key = SmolStr::new(key);
@@ -395,44 +396,6 @@ fn label_value(value: &str) -> Result<SmolStr, String> {
     } else {
         Err(format!("'{value}' is not a label value"))
     }
-}
-
-/// Whether `key` may be a label's or an annotation's key: an optional DNS subdomain and `/`, then a name of at most 63 characters.
-pub(crate) fn is_label_key(key: &str) -> bool {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
-    prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
-}
-
-/// Whether `value` may be a label's value: empty, or at most 63 of `[-._a-zA-Z0-9]` that begin and end with a letter or digit.
-pub(crate) fn is_label_value(value: &str) -> bool {
-    value.len() <= 63
-        && !value.starts_with(['-', '.', '_'])
-        && !value.ends_with(['-', '.', '_'])
-        && value
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
-}
-
-/// Whether `name` is an RFC 1123 subdomain: dot-separated labels of lower case letters, digits and `-`, 253 characters at most.
-pub(crate) fn is_dns_subdomain(name: &str) -> bool {
-    name.len() <= 253 && name.split('.').all(is_dns_label_of_any_length)
-}
-
-/// Whether `name` is an RFC 1123 label of at most 63 characters.
-pub(crate) fn is_dns_label(name: &str) -> bool {
-    name.len() <= 63 && is_dns_label_of_any_length(name)
-}
-
-fn is_dns_label_of_any_length(label: &str) -> bool {
-    !label.is_empty()
-        && !label.starts_with('-')
-        && !label.ends_with('-')
-        && label
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 #[cfg(test)]

@@ -13,9 +13,11 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::{
-    AuditLog, Body, Cut, Faults,
+    AuditLog, Body, Cut, Faults, TlsError, User,
     clock::Clock,
+    pki::Authority,
     rest::BoxError,
+    serve::Connections,
     store::{Limits, Store},
     write::Writer,
 };
@@ -35,6 +37,8 @@ pub struct Options {
     pub first_version: Option<u64>,
     /// Where requests are recorded. Defaults to nowhere.
     pub audit: AuditLog,
+    /// How many requests at once an HTTP/2 connection takes. Defaults to 100, as kube-apiserver 1.36.
+    pub max_concurrent_streams: u32,
 }
 
 impl Default for Options {
@@ -45,6 +49,7 @@ impl Default for Options {
             bookmark_interval: Duration::from_mins(1),
             first_version: None,
             audit: AuditLog::none(),
+            max_concurrent_streams: 100,
         }
     }
 }
@@ -60,11 +65,26 @@ struct Shared {
     options: Options,
     writer: Writer,
     faults: Faults,
+    authority: Authority,
+    connections: Connections,
 }
 
 impl ApiServer {
     /// A server with nothing but the namespaces that every cluster has.
+    ///
+    /// # Panics
+    ///
+    /// The machine gives no random numbers for keys; [`ApiServer::try_new`] tells it as an error.
     pub fn new(options: Options) -> Self {
+        Self::try_new(options).expect("the machine gives random numbers")
+    }
+
+    /// A server with nothing but the namespaces that every cluster has.
+    ///
+    /// # Errors
+    ///
+    /// The machine gives no random numbers for keys.
+    pub fn try_new(options: Options) -> Result<Self, TlsError> {
         let clock = Clock::start();
         let version = options
             .first_version
@@ -78,19 +98,26 @@ impl ApiServer {
             clock,
         };
         writer.create_first_namespaces();
+        let authority = Authority::generate()?;
+        let connections = Connections::new();
         let shared = Arc::new(Shared {
             options,
-            faults: Faults::new(writer.store.clone()),
+            faults: Faults::new(writer.store.clone(), connections.clone()),
+            authority,
+            connections,
             writer,
         });
-        Self { shared }
+        Ok(Self { shared })
     }
 
     /// The server as a service: for `kube::Client::new`, without sockets.
     pub fn service(&self) -> ApiService {
-        ApiService {
-            server: self.clone(),
-        }
+        self.service_as(User::admin())
+    }
+
+    /// The server as a service that takes every request for `user`'s.
+    pub fn service_as(&self, user: User) -> ApiService {
+        ApiService::new(self.clone(), Some(user))
     }
 
     /// Forgets the past, as a compaction of etcd does: watches and lists that ask for an older version get 410.
@@ -103,9 +130,17 @@ impl ApiServer {
         self.store().watchers()
     }
 
-    /// Ends all watches, those that begin later as well. Other requests are still answered.
-    pub fn close_watches(&self) {
-        self.store().close();
+    /// Ends all open watches, as if their time were up.
+    pub fn end_watches(&self) {
+        self.store().end_watches();
+    }
+
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.shared.authority
+    }
+
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.shared.connections
     }
 
     /// Faults, for tests.
@@ -139,6 +174,14 @@ impl ApiServer {
 #[derive(Clone, Debug)]
 pub struct ApiService {
     server: ApiServer,
+    /// `None` for those who do not say who they are: they get 401.
+    user: Option<User>,
+}
+
+impl ApiService {
+    pub(crate) fn new(server: ApiServer, user: Option<User>) -> Self {
+        Self { server, user }
+    }
 }
 
 impl<B> Service<Request<B>> for ApiService
@@ -156,7 +199,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let server = self.server.clone();
-        Box::pin(async move { server.answer(request).await })
+        let Self { server, user } = self.clone();
+        Box::pin(async move { server.answer(user, request).await })
     }
 }

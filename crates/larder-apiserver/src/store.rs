@@ -21,7 +21,7 @@ use smol_str::SmolStr;
 
 pub(crate) use history::Limits;
 pub(crate) use object::{EventType, Object};
-pub(crate) use watch::{Start, Taken, Watch};
+pub(crate) use watch::{End, Start, Taken, Watch};
 
 use crate::{resource::Kind, selector::Filter};
 use history::{Change, History};
@@ -38,8 +38,6 @@ pub(crate) struct Store {
 struct Inner {
     /// Version of the last change.
     version: u64,
-    /// The server is going down: watches end.
-    closed: bool,
     /// A fault holds watches back.
     paused: bool,
     /// By [`Kind`].
@@ -88,7 +86,6 @@ impl Store {
         Self {
             inner: Mutex::new(Inner {
                 version,
-                closed: false,
                 paused: false,
                 tables: std::array::from_fn(|_| table()),
             }),
@@ -231,9 +228,9 @@ impl Store {
         }
     }
 
-    /// Ends all watches, those of the future as well.
-    pub(crate) fn close(&self) {
-        self.disturb(|inner| inner.closed = true, Watchers::wake_all);
+    /// Ends all watches that are open, as if their time were up.
+    pub(crate) fn end_watches(&self) {
+        self.disturb(|_| {}, |watchers| watchers.end_all(End::Ended));
     }
 
     /// Holds all watches back, or lets them go on.
@@ -243,7 +240,7 @@ impl Store {
 
     /// Breaks all watches that are open.
     pub(crate) fn cut(&self) {
-        self.disturb(|_| {}, Watchers::cut_all);
+        self.disturb(|_| {}, |watchers| watchers.end_all(End::Cut));
     }
 
     fn disturb(&self, state: impl FnOnce(&mut Inner), wake: fn(&mut Watchers) -> Vec<Waker>) {

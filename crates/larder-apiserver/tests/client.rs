@@ -454,11 +454,11 @@ async fn a_reader_that_stops_reading_is_told_that_it_missed_something() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_watches() {
+async fn watches_end_when_the_server_wants_it() {
     let server = server();
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let events = watch(&maps, &WatchParams::default(), "0").await;
-    server.close_watches();
+    server.end_watches();
     assert_eq!(
         events
             .map(Ok::<_, kube::Error>)

@@ -2,49 +2,122 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::status::ApiError;
-use crate::store::{EventType, Object};
+use super::{
+    params::{ListParams, Query},
+    read,
+    table::{Include, table},
+};
+use crate::{
+    clock::Clock,
+    resource::Kind,
+    status::ApiError,
+    store::{EventType, Object, Page},
+};
 
 /// What the client wants to see of objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Format {
     /// The objects.
     Objects,
+    /// Rows; ages are as of the clock.
+    Table { include: Include, clock: Clock },
 }
 
 impl Format {
-    /// The format that the client accepts.
+    /// The first format of the client's `Accept` that this server makes.
     ///
     /// # Errors
     ///
-    /// 406: the client takes nothing that this server makes.
-    pub(super) fn accepted(headers: &HeaderMap) -> Result<Self, ApiError> {
-        let Some(accept) = headers.get(header::ACCEPT) else {
-            return Ok(Self::Objects);
-        };
-        let accept = accept.to_str().unwrap_or_default();
-        let ranges = accept.split(',').map(str::trim);
-        ranges
-            .filter(|range| !range.contains(";as="))
-            .map(|range| range.split(';').next().unwrap_or(range))
-            .find(|range| matches!(*range, "application/json" | "application/*" | "*/*" | ""))
-            .map(|_| Self::Objects)
-            .ok_or_else(ApiError::not_acceptable)
+    /// 406: it makes none of them. `Accept` without JSON, such as protobuf only, ends here.
+    pub(super) fn accepted(
+        headers: &HeaderMap,
+        query: &Query<'_>,
+        clock: Clock,
+    ) -> Result<Self, ApiError> {
+        let accept = headers.get(header::ACCEPT);
+        let accept = accept.map_or("*/*", |accept| accept.to_str().unwrap_or_default());
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            if !matches!(
+                parts.next(),
+                Some("application/json" | "application/*" | "*/*" | "")
+            ) {
+                continue;
+            }
+            let parameter = |name: &str| {
+                let mut parameters = range.split(';').skip(1).map(str::trim);
+                parameters.find_map(|text| text.strip_prefix(name)?.strip_prefix('='))
+            };
+            match (parameter("as"), parameter("g"), parameter("v")) {
+                (None, ..) => return Ok(Self::Objects),
+                (Some("Table"), Some("meta.k8s.io"), Some("v1")) => {
+                    let include = match query.get("includeObject") {
+                        Some("Object") => Include::Object,
+                        Some("None") => Include::Nothing,
+                        _ => Include::Metadata,
+                    };
+                    return Ok(Self::Table { include, clock });
+                }
+                _ => {}
+            }
+        }
+        Err(ApiError::not_acceptable())
+    }
+
+    /// One object.
+    pub(super) fn object(self, object: &Object) -> Bytes {
+        match self {
+            Self::Objects => object.json(),
+            Self::Table { include, clock } => {
+                let metadata = json!({"resourceVersion": object.version.to_string()});
+                let objects = std::iter::once(object.value());
+                table(object.kind, objects, metadata, include, clock.now())
+                    .to_string()
+                    .into()
+            }
+        }
+    }
+
+    /// A page of a list.
+    pub(super) fn list(self, kind: Kind, page: &Page, params: &ListParams) -> Bytes {
+        match self {
+            Self::Objects => read::list_json(kind, page, params),
+            Self::Table { include, clock } => {
+                let metadata = read::list_metadata(page, params);
+                let objects = page.objects.iter().map(|object| object.value());
+                table(kind, objects, metadata, include, clock.now())
+                    .to_string()
+                    .into()
+            }
+        }
     }
 
     /// The watch frame for `object`.
-    pub(crate) fn event(self, event: EventType, object: &Object) -> Bytes {
+    pub(super) fn event(self, event: EventType, object: &Object) -> Bytes {
         match self {
             Self::Objects => object.frame(event),
+            Self::Table { .. } => {
+                let table = self.object(object);
+                let mut frame = format!(r#"{{"type":"{}","object":"#, event.as_str()).into_bytes();
+                frame.extend_from_slice(&table);
+                frame.extend_from_slice(b"}\n");
+                frame.into()
+            }
         }
     }
 
     /// The object of a bookmark.
-    pub(crate) fn bookmark(self, object: Value) -> Value {
+    pub(super) fn bookmark(self, kind: Kind, metadata: Value) -> Value {
         match self {
-            Self::Objects => object,
+            Self::Objects => {
+                let resource = kind.resource();
+                json!({"apiVersion": resource.api_version(), "kind": resource.name, "metadata": metadata})
+            }
+            Self::Table { include, clock } => {
+                table(kind, std::iter::empty(), metadata, include, clock.now())
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::{borrow::Cow, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use larder_objects::ObjectKey;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::request::Target;
@@ -399,17 +400,16 @@ impl DeleteOptions {
     }
 
     /// The options in `body`; in the query when there is no body.
-    pub(crate) fn parse(query: &Query<'_>, body: &[u8]) -> Result<Self, ApiError> {
-        let mut options = if body.is_empty() {
-            Self {
+    pub(crate) fn parse(query: &Query<'_>, body: Option<Value>) -> Result<Self, ApiError> {
+        let mut options = match body {
+            None => Self {
                 grace_period_seconds: query.number("gracePeriodSeconds")?,
                 dry_run: query.all("dryRun").map(str::to_owned).collect(),
                 ..Self::default()
-            }
-        } else {
-            serde_json::from_slice(body).map_err(|error| {
+            },
+            Some(body) => serde_json::from_value(body).map_err(|error| {
                 ApiError::bad_request(format!("the body is not DeleteOptions: {error}"))
-            })?
+            })?,
         };
         options.dry = dry_run(options.dry_run.iter().map(String::as_str))?;
         if options.grace_period_seconds.is_some_and(|grace| grace < 0) {

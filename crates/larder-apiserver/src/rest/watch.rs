@@ -24,7 +24,7 @@ use super::{body::Cut, format::Format, params::WatchParams};
 use crate::{
     ApiError,
     resource::Kind,
-    store::{Compacted, EventType, Start, Store, Taken, Watch},
+    store::{Compacted, End, EventType, Start, Store, Taken, Watch},
 };
 
 /// How far a stream has come.
@@ -125,16 +125,11 @@ impl WatchStream {
     }
 
     fn push_bookmark(&mut self, version: u64, ends_initial_events: bool) {
-        let resource = self.kind.resource();
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if ends_initial_events {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = self.format.bookmark(json!({
-            "apiVersion": resource.api_version(),
-            "kind": resource.name,
-            "metadata": metadata,
-        }));
+        let object = self.format.bookmark(self.kind, metadata);
         let frame = json!({"type": "BOOKMARK", "object": object});
         self.ready.push_back(format!("{frame}\n").into());
     }
@@ -168,8 +163,8 @@ impl WatchStream {
                         "too old resource version: the client reads slower than objects change";
                     self.fail(&ApiError::expired(message));
                 }
-                Poll::Ready(Taken::Closed) => self.phase = Phase::Ended,
-                Poll::Ready(Taken::Cut) => return Poll::Ready(Some(Err(Cut))),
+                Poll::Ready(Taken::Over(End::Ended)) => self.phase = Phase::Ended,
+                Poll::Ready(Taken::Over(End::Cut)) => return Poll::Ready(Some(Err(Cut))),
                 Poll::Pending => {
                     let Some(due) = &mut self.bookmark else {
                         return Poll::Pending;

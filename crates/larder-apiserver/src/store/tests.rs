@@ -1,6 +1,9 @@
 //! The store against a naive model, and the rules for watchers.
 
-use std::{sync::Arc, task::Waker};
+use std::{
+    sync::Arc,
+    task::{Poll, Waker},
+};
 
 use larder_objects::ObjectKey;
 use proptest::prelude::*;
@@ -33,15 +36,15 @@ fn filter(fields: &str, labels: &str) -> Arc<Filter> {
 
 fn events(watch: &Watch) -> Vec<(EventType, String, u64)> {
     match watch.poll_take(Waker::noop()) {
-        std::task::Poll::Pending => Vec::new(),
-        std::task::Poll::Ready(Taken::Events(events)) => events
+        Poll::Pending => Vec::new(),
+        Poll::Ready(Taken::Events(events)) => events
             .into_iter()
             .map(|event| {
                 let object = event.object;
                 (event.event, object.key.name.to_string(), object.version)
             })
             .collect(),
-        std::task::Poll::Ready(other) => panic!("{other:?}"),
+        Poll::Ready(other) => panic!("{other:?}"),
     }
 }
 
@@ -99,7 +102,7 @@ fn a_watcher_left_behind_by_the_history_expires_and_others_do_not_notice() {
     }
     assert!(matches!(
         slow.poll_take(Waker::noop()),
-        std::task::Poll::Ready(Taken::Expired)
+        Poll::Ready(Taken::Expired)
     ));
     assert_eq!(idle.in_step_with(), Some(104));
     store.create(KIND, object("b", "0")).unwrap();
@@ -146,17 +149,14 @@ fn a_dropped_watch_leaves_nothing_behind() {
 }
 
 #[test]
-fn closing_ends_watches_of_now_and_later() {
+fn watches_end_from_outside_and_later_ones_do_not() {
     let store = store(LIMITS);
     let (watch, ..) = store.watch(KIND, filter("", ""), Start::State).unwrap();
-    store.close();
-    let (late, ..) = store.watch(KIND, filter("", ""), Start::State).unwrap();
-    for watch in [watch, late] {
-        assert!(matches!(
-            watch.poll_take(Waker::noop()),
-            std::task::Poll::Ready(Taken::Closed)
-        ));
-    }
+    store.end_watches();
+    let taken = watch.poll_take(Waker::noop());
+    assert!(matches!(taken, Poll::Ready(Taken::Over(End::Ended))));
+    let (later, ..) = store.watch(KIND, filter("", ""), Start::State).unwrap();
+    assert!(later.poll_take(Waker::noop()).is_pending());
 }
 
 #[derive(Debug, Clone)]

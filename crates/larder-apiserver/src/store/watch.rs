@@ -31,8 +31,15 @@ pub(crate) enum Taken {
     Events(Vec<WatchEvent>),
     /// Changes that this watcher has not seen are forgotten.
     Expired,
-    /// The server is going down.
-    Closed,
+    /// The watch is over.
+    Over(End),
+}
+
+/// How a watch comes to its end from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// In order: the server goes down.
+    Ended,
     /// A fault breaks the connection.
     Cut,
 }
@@ -71,8 +78,8 @@ struct Watcher {
     pending: Option<u64>,
     /// Who waits for one.
     waker: Option<Waker>,
-    /// A fault breaks this watch.
-    cut: bool,
+    /// The watch is over.
+    end: Option<End>,
 }
 
 impl Store {
@@ -108,7 +115,7 @@ impl Store {
             filter,
             pending,
             waker: None,
-            cut: false,
+            end: None,
         };
         let id = table.watchers.insert(watcher);
         let store = self.clone();
@@ -120,14 +127,11 @@ impl Watch {
     /// The changes since the last call; waits while there are none.
     pub(crate) fn poll_take(&self, waker: &Waker) -> Poll<Taken> {
         let mut inner = self.store.inner.lock();
-        if inner.closed {
-            return Poll::Ready(Taken::Closed);
-        }
         let paused = inner.paused;
         let table = inner.table(self.kind);
         let watcher = table.watchers.get(self.id);
-        if watcher.cut {
-            return Poll::Ready(Taken::Cut);
+        if let Some(end) = watcher.end {
+            return Poll::Ready(Taken::Over(end));
         }
         let Some(pending) = watcher.pending.take_if(|_| !paused) else {
             watcher
@@ -220,10 +224,10 @@ impl Watchers {
         wakers
     }
 
-    /// Breaks all watches, and returns whom to wake.
-    pub(super) fn cut_all(&mut self) -> Vec<Waker> {
+    /// Ends all watches, and returns whom to wake.
+    pub(super) fn end_all(&mut self, end: End) -> Vec<Waker> {
         for watcher in self.by_id.values_mut() {
-            watcher.cut = true;
+            watcher.end = Some(end);
         }
         self.wake_all()
     }

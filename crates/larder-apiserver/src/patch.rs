@@ -1,0 +1,74 @@
+//! Patches: how a client says what to change without sending the whole object.
+
+mod json;
+mod merge;
+mod strategic;
+
+use serde_json::Value;
+
+use crate::{resource::Kind, status::ApiError};
+
+/// The forms of patches that the server takes, by the media type of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatchType {
+    /// RFC 6902.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// Merge patch that knows keys of lists.
+    StrategicMerge,
+}
+
+/// The media types of [`PatchType`], as a refusal lists them.
+pub(crate) const MEDIA_TYPES: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+
+/// Why a patch cannot be applied.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PatchError {
+    /// It is not a patch of its type.
+    #[error("{0}")]
+    Malformed(String),
+    /// It does not fit the object.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl PatchType {
+    pub(crate) fn of_media_type(media_type: &str) -> Option<Self> {
+        match media_type {
+            "application/json-patch+json" => Some(Self::Json),
+            "application/merge-patch+json" => Some(Self::Merge),
+            "application/strategic-merge-patch+json" => Some(Self::StrategicMerge),
+            _ => None,
+        }
+    }
+
+    /// The object that `patch` makes of `old`.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is no patch, 422 for one that does not fit the object.
+    pub(crate) fn apply(self, kind: Kind, old: &Value, patch: &Value) -> Result<Value, ApiError> {
+        let patched = match self {
+            Self::Json => json::apply(old.clone(), patch),
+            Self::Merge => Ok(merge::apply(old.clone(), patch)),
+            Self::StrategicMerge => strategic::apply(kind, old.clone(), patch),
+        };
+        patched.map_err(|error| match error {
+            PatchError::Malformed(why) => {
+                ApiError::bad_request(format!("error decoding patch: {why}"))
+            }
+            PatchError::Unfit(why) => {
+                let name = old["metadata"]["name"].as_str().unwrap_or_default();
+                let cause = crate::Cause {
+                    reason: "FieldValueInvalid".to_owned(),
+                    message: format!(
+                        "the server rejected our request due to an error in our request: {why}"
+                    ),
+                    field: String::new(),
+                };
+                ApiError::invalid(kind.resource().name, name, vec![cause])
+            }
+        })
+    }
+}

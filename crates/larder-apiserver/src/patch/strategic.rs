@@ -1,0 +1,398 @@
+//! Strategic merge patch: a merge patch that knows which lists are sets and which are keyed, and takes directives.
+//!
+//! Source: `apimachinery/pkg/util/strategicpatch`, and the `patchStrategy` and `patchMergeKey` tags of `api/core/v1/types.go`, 1.36.
+//!
+//! | directive | in | meaning |
+//! | --- | --- | --- |
+//! | `$patch: replace` | object, or an item of a list | what the patch holds replaces what is there |
+//! | `$patch: delete` | object, or item with merge key | is removed |
+//! | `$patch: merge` | object | as without it |
+//! | `$retainKeys: [..]` | object | other fields are dropped |
+//! | `$deleteFromPrimitiveList/<field>: [..]` | object | these items leave the list of that name |
+//! | `$setElementOrder/<field>: [..]` | object | the order of that list; what it does not name keeps its place |
+
+use serde_json::{Map, Value};
+
+use super::PatchError;
+use crate::resource::Kind;
+
+/// How a list is patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum List {
+    /// The patch replaces it.
+    Atomic,
+    /// Values that the patch holds are added.
+    Set,
+    /// Items with the same value of this field are merged, others added.
+    Keyed(&'static str),
+}
+
+/// The lists that are not atomic, by where they stand: the fields above, the field itself, the way it is patched.
+///
+/// A path of `Pod` ends in these fields; the name of a field above is given where the field alone is ambiguous.
+const POD: &[(&str, &str, List)] = &[
+    ("", "containers", List::Keyed("name")),
+    ("", "initContainers", List::Keyed("name")),
+    ("", "ephemeralContainers", List::Keyed("name")),
+    ("", "volumes", List::Keyed("name")),
+    ("", "imagePullSecrets", List::Keyed("name")),
+    ("", "hostAliases", List::Keyed("ip")),
+    ("", "topologySpreadConstraints", List::Keyed("topologyKey")),
+    ("", "resourceClaims", List::Keyed("name")),
+    ("", "schedulingGates", List::Keyed("name")),
+    ("", "env", List::Keyed("name")),
+    ("", "volumeMounts", List::Keyed("mountPath")),
+    ("", "volumeDevices", List::Keyed("devicePath")),
+    ("containers", "ports", List::Keyed("containerPort")),
+    ("initContainers", "ports", List::Keyed("containerPort")),
+    ("ephemeralContainers", "ports", List::Keyed("containerPort")),
+    ("status", "conditions", List::Keyed("type")),
+    ("status", "podIPs", List::Keyed("ip")),
+    ("status", "hostIPs", List::Keyed("ip")),
+    ("status", "resourceClaimStatuses", List::Keyed("name")),
+];
+
+const NODE: &[(&str, &str, List)] = &[
+    ("spec", "podCIDRs", List::Set),
+    ("status", "conditions", List::Keyed("type")),
+    ("status", "addresses", List::Keyed("type")),
+];
+
+const SERVICE: &[(&str, &str, List)] = &[
+    ("spec", "ports", List::Keyed("port")),
+    ("status", "conditions", List::Keyed("type")),
+];
+
+const NAMESPACE: &[(&str, &str, List)] = &[("status", "conditions", List::Keyed("type"))];
+
+const SERVICE_ACCOUNT: &[(&str, &str, List)] = &[("", "secrets", List::Keyed("name"))];
+
+const METADATA: &[(&str, &str, List)] = &[
+    ("metadata", "finalizers", List::Set),
+    ("metadata", "ownerReferences", List::Keyed("uid")),
+];
+
+/// How the list `field` below `parent` is patched.
+fn list(kind: Kind, parent: &str, field: &str) -> List {
+    let own = match kind {
+        Kind::Pod => POD,
+        Kind::Node => NODE,
+        Kind::Service => SERVICE,
+        Kind::Namespace => NAMESPACE,
+        Kind::ServiceAccount => SERVICE_ACCOUNT,
+        Kind::ConfigMap | Kind::Secret | Kind::Event => &[],
+    };
+    let fits = |(above, name, _): &&(&str, &str, List)| {
+        *name == field && (above.is_empty() || *above == parent)
+    };
+    let found = METADATA.iter().chain(own).find(fits);
+    found.map_or(List::Atomic, |(.., list)| *list)
+}
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
+const SET_ORDER: &str = "$setElementOrder/";
+
+type Fields = Map<String, Value>;
+
+/// What `patch` makes of `target`, an object of `kind`.
+pub(super) fn apply(kind: Kind, target: Value, patch: &Value) -> Result<Value, PatchError> {
+    let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
+        return Err(malformed("it is not an object"));
+    };
+    merge_object(kind, "", target, patch).map(Value::Object)
+}
+
+/// Merges `patch` into `target`, the value of the field `parent`.
+fn merge_object(
+    kind: Kind,
+    parent: &str,
+    mut target: Fields,
+    patch: &Fields,
+) -> Result<Fields, PatchError> {
+    match directive(patch)? {
+        Some("replace") => return Ok(plain(patch)),
+        Some("delete") => return Ok(Fields::new()),
+        _ => {}
+    }
+    if let Some(retained) = patch.get(RETAIN_KEYS) {
+        let retained = items(retained, RETAIN_KEYS)?;
+        target.retain(|field, _| retained.iter().any(|kept| kept == field));
+    }
+    for (field, change) in patch {
+        if let Some(field) = field.strip_prefix(DELETE_FROM) {
+            let gone = items(change, DELETE_FROM)?;
+            if let Some(Value::Array(held)) = target.get_mut(field) {
+                held.retain(|item| !gone.contains(item));
+            }
+        } else if change.is_null() {
+            target.remove(field);
+        } else if !field.starts_with('$') {
+            let held = target.remove(field);
+            let merged = merge_field(kind, parent, field, held, change)?;
+            target.insert(field.clone(), merged);
+        }
+    }
+    for (field, order) in patch {
+        if let Some(field) = field.strip_prefix(SET_ORDER)
+            && let Some(Value::Array(held)) = target.get_mut(field)
+        {
+            reorder(held, items(order, SET_ORDER)?, list(kind, parent, field));
+        }
+    }
+    Ok(target)
+}
+
+/// What `change` makes of a field that holds `held`.
+fn merge_field(
+    kind: Kind,
+    parent: &str,
+    field: &str,
+    held: Option<Value>,
+    change: &Value,
+) -> Result<Value, PatchError> {
+    match (held, change) {
+        (held, Value::Object(change)) => {
+            let held = match held {
+                Some(Value::Object(held)) => held,
+                _ => Fields::new(),
+            };
+            merge_object(kind, field, held, change).map(Value::Object)
+        }
+        (held, Value::Array(change)) => {
+            let held = match held {
+                Some(Value::Array(held)) => held,
+                _ => Vec::new(),
+            };
+            merge_list(kind, field, list(kind, parent, field), held, change).map(Value::Array)
+        }
+        (_, change) => Ok(change.clone()),
+    }
+}
+
+fn merge_list(
+    kind: Kind,
+    field: &str,
+    list: List,
+    mut held: Vec<Value>,
+    patch: &[Value],
+) -> Result<Vec<Value>, PatchError> {
+    match list {
+        List::Atomic => Ok(patch.to_vec()),
+        List::Set => {
+            for item in patch {
+                if !held.contains(item) {
+                    held.push(item.clone());
+                }
+            }
+            Ok(held)
+        }
+        List::Keyed(key) => {
+            let replaces = |item: &Value| item[PATCH] == "replace" && item.get(key).is_none();
+            if patch.iter().any(replaces) {
+                let kept = patch.iter().filter(|item| !replaces(item));
+                return Ok(kept.cloned().collect());
+            }
+            for item in patch {
+                let Value::Object(change) = item else {
+                    return Err(malformed(&format!("an item of {field} is not an object")));
+                };
+                let Some(id) = change.get(key) else {
+                    return Err(malformed(&format!(
+                        "map: does not contain declared merge key: {key} (in {field})"
+                    )));
+                };
+                let position = held.iter().position(|item| item.get(key) == Some(id));
+                match (directive(change)?, position) {
+                    (Some("delete"), _) => held.retain(|item| item.get(key) != Some(id)),
+                    (_, Some(position)) => {
+                        let target = match held[position].take() {
+                            Value::Object(target) => target,
+                            _ => Fields::new(),
+                        };
+                        let merged = merge_object(kind, field, target, change)?;
+                        held[position] = Value::Object(merged);
+                    }
+                    (_, None) => {
+                        let merged = merge_object(kind, field, Fields::new(), change)?;
+                        held.push(Value::Object(merged));
+                    }
+                }
+            }
+            Ok(held)
+        }
+    }
+}
+
+/// Puts the items that `order` names in that order. An item that it does not name stays behind the one that it followed.
+fn reorder(held: &mut Vec<Value>, order: &[Value], list: List) {
+    let id = |item: &Value| match list {
+        List::Keyed(key) => item[key].clone(),
+        _ => item.clone(),
+    };
+    let ids: Vec<_> = order.iter().map(id).collect();
+    let mut rank = None;
+    let mut ranked: Vec<_> = std::mem::take(held)
+        .into_iter()
+        .map(|item| {
+            let named = ids.iter().position(|known| *known == id(&item));
+            rank = named.or(rank);
+            ((rank, named.is_none()), item)
+        })
+        .collect();
+    // Stable: items that no id tells apart keep their order.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    held.extend(ranked.into_iter().map(|(_, item)| item));
+}
+
+/// The patch without its directives.
+fn plain(patch: &Fields) -> Fields {
+    let fields = patch
+        .iter()
+        .filter(|(field, value)| !field.starts_with('$') && !value.is_null());
+    fields
+        .map(|(field, value)| (field.clone(), value.clone()))
+        .collect()
+}
+
+/// `$patch`, checked.
+fn directive(patch: &Fields) -> Result<Option<&str>, PatchError> {
+    match patch.get(PATCH) {
+        None => Ok(None),
+        Some(Value::String(word)) if matches!(&**word, "replace" | "delete" | "merge") => {
+            Ok(Some(word))
+        }
+        Some(other) => Err(malformed(&format!("unknown patch type: {other}"))),
+    }
+}
+
+fn items<'a>(value: &'a Value, directive: &str) -> Result<&'a [Value], PatchError> {
+    let items = value.as_array().map(Vec::as_slice);
+    items.ok_or_else(|| malformed(&format!("{directive} is not a list")))
+}
+
+fn malformed(why: &str) -> PatchError {
+    PatchError::Malformed(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(target: Value, patch: Value, expected: Value) {
+        assert_eq!(apply(Kind::Pod, target, &patch).unwrap(), expected);
+    }
+
+    fn spec(containers: Value) -> Value {
+        json!({"spec": {"containers": containers}})
+    }
+
+    #[test]
+    fn items_with_the_same_key_are_merged_and_others_added() {
+        check(
+            spec(json!([{"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}]}])),
+            spec(
+                json!([{"name": "a", "env": [{"name": "Y", "value": "2"}]}, {"name": "b", "image": "2"}]),
+            ),
+            spec(json!([
+                {"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]},
+                {"name": "b", "image": "2"},
+            ])),
+        );
+        // `ports` of a container is keyed, `args` is not.
+        check(
+            spec(json!([{"name": "a", "args": ["1"], "ports": [{"containerPort": 1}]}])),
+            spec(json!([{"name": "a", "args": ["2"], "ports": [{"containerPort": 2}]}])),
+            spec(
+                json!([{"name": "a", "args": ["2"], "ports": [{"containerPort": 1}, {"containerPort": 2}]}]),
+            ),
+        );
+    }
+
+    #[test]
+    fn directives_delete_and_replace() {
+        let target = spec(json!([{"name": "a"}, {"name": "b"}]));
+        let delete = spec(json!([{"name": "a", "$patch": "delete"}]));
+        check(target.clone(), delete, spec(json!([{"name": "b"}])));
+        let replace = spec(json!([{"name": "c"}, {"$patch": "replace"}]));
+        check(target.clone(), replace, spec(json!([{"name": "c"}])));
+        check(
+            target.clone(),
+            json!({"spec": {"$patch": "replace", "x": 1}}),
+            json!({"spec": {"x": 1}}),
+        );
+        check(
+            target.clone(),
+            json!({"spec": {"$patch": "delete"}}),
+            json!({"spec": {}}),
+        );
+        check(
+            target,
+            json!({"spec": {"containers": null}}),
+            json!({"spec": {}}),
+        );
+    }
+
+    #[test]
+    fn retained_keys_drop_the_other_fields() {
+        // How a volume changes its source.
+        check(
+            json!({"spec": {"volumes": [{"name": "v", "configMap": {"name": "m"}}]}}),
+            json!({"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "secret"], "secret": {"secretName": "s"}}]}}),
+            json!({"spec": {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}}),
+        );
+    }
+
+    #[test]
+    fn sets_gain_and_lose_values() {
+        check(
+            json!({"metadata": {"finalizers": ["a", "b"]}}),
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["b", "c"]}}),
+            json!({"metadata": {"finalizers": ["b", "c"]}}),
+        );
+    }
+
+    #[test]
+    fn the_order_is_set_and_strangers_keep_their_place() {
+        check(
+            spec(json!([{"name": "a"}, {"name": "x"}, {"name": "b"}])),
+            json!({"spec": {
+                "$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}],
+                "containers": [{"name": "c"}],
+            }}),
+            spec(json!([{"name": "c"}, {"name": "b"}, {"name": "a"}, {"name": "x"}])),
+        );
+    }
+
+    #[test]
+    fn bad_patches_are_refused() {
+        for patch in [
+            json!([]),
+            spec(json!([{"image": "1"}])),
+            spec(json!(["a"])),
+            json!({"spec": {"$patch": "nonsense"}}),
+            json!({"spec": {"$retainKeys": 1}}),
+        ] {
+            assert!(
+                apply(Kind::Pod, spec(json!([])), &patch).is_err(),
+                "{patch}"
+            );
+        }
+    }
+
+    #[test]
+    fn config_map_data_is_merged() {
+        let patch = json!({"data": {"a": null, "b": "2"}});
+        let patched = apply(
+            Kind::ConfigMap,
+            json!({"data": {"a": "1", "c": "3"}}),
+            &patch,
+        )
+        .unwrap();
+        assert_eq!(patched, json!({"data": {"b": "2", "c": "3"}}));
+    }
+}

@@ -1,0 +1,200 @@
+//! The server's own certificate authority, and who may come in over TLS.
+//!
+//! Invariant: a client is known by a certificate that this server issued, looked up as a whole. Nobody else gets past 401.
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use parking_lot::Mutex;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+};
+use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+/// Who sends a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// `system:admin`, `system:node:n1`, ...
+    pub name: String,
+    /// `system:masters`, `system:nodes`, ...
+    pub groups: Vec<String>,
+}
+
+impl User {
+    /// Who may do everything.
+    pub fn admin() -> Self {
+        Self {
+            name: "system:admin".to_owned(),
+            groups: vec!["system:masters".to_owned()],
+        }
+    }
+}
+
+/// A certificate could not be made, or TLS not be set up with it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// Making a key or a certificate.
+    #[error("cannot make a certificate")]
+    Certificate {
+        /// Why.
+        #[from]
+        source: rcgen::Error,
+    },
+    /// Using the certificates for TLS.
+    #[error("cannot set up TLS")]
+    Tls {
+        /// Why.
+        #[from]
+        source: rustls::Error,
+    },
+    /// Checking the certificates of clients.
+    #[error("cannot check client certificates")]
+    Verifier {
+        /// Why.
+        #[from]
+        source: rustls::server::VerifierBuilderError,
+    },
+}
+
+/// A certificate authority.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    /// The certificates that clients have, with whom they stand for. The lock is held for a look-up.
+    clients: Mutex<HashMap<CertificateDer<'static>, User>>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+/// A client's certificate and key, as PEM.
+pub(crate) struct ClientCertificate {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    pub(crate) fn generate() -> Result<Self, TlsError> {
+        let mut params = CertificateParams::new([])?;
+        params.distinguished_name = subject("larder-ca", &[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+        ];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        Ok(Self {
+            issuer,
+            clients: Mutex::default(),
+        })
+    }
+
+    /// The authority's certificate, as PEM.
+    pub(crate) fn certificate(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate by which `user` is known.
+    pub(crate) fn issue(&self, user: User) -> Result<ClientCertificate, TlsError> {
+        let mut params = CertificateParams::new([])?;
+        params.distinguished_name = subject(&user.name, &user.groups);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        self.clients.lock().insert(certificate.der().clone(), user);
+        Ok(ClientCertificate {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// Whom a certificate stands for.
+    pub(crate) fn user(&self, certificate: &CertificateDer<'_>) -> Option<User> {
+        self.clients.lock().get(certificate).cloned()
+    }
+
+    /// TLS for a server that is reached as `address`, and by the names that a cluster's API server has.
+    pub(crate) fn server_config(&self, address: IpAddr) -> Result<ServerConfig, TlsError> {
+        let mut names = vec![
+            "localhost".to_owned(),
+            "127.0.0.1".to_owned(),
+            "::1".to_owned(),
+            "kubernetes".to_owned(),
+            "kubernetes.default".to_owned(),
+            "kubernetes.default.svc".to_owned(),
+        ];
+        if !address.is_unspecified() && !address.is_loopback() {
+            names.push(address.to_string());
+        }
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name = subject("larder-apiserver", &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone())?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                // Who has no certificate is answered with 401, which a client can read.
+                .allow_unauthenticated()
+                .build()?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// A kubeconfig for `server` (an URL) with a certificate for `user`.
+    pub(crate) fn kubeconfig(&self, server: &str, user: User) -> Result<String, TlsError> {
+        let authority = STANDARD.encode(self.certificate());
+        let name = user.name.clone();
+        let client = self.issue(user)?;
+        let (certificate, key) = (
+            STANDARD.encode(client.certificate),
+            STANDARD.encode(client.key),
+        );
+        Ok(format!(
+            "apiVersion: v1
+kind: Config
+clusters:
+- name: larder
+  cluster:
+    server: {server}
+    certificate-authority-data: {authority}
+users:
+- name: \"{name}\"
+  user:
+    client-certificate-data: {certificate}
+    client-key-data: {key}
+contexts:
+- name: larder
+  context:
+    cluster: larder
+    user: \"{name}\"
+    namespace: default
+current-context: larder
+"
+        ))
+    }
+}
+
+fn subject(name: &str, groups: &[String]) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    // One group: rcgen holds a type of name once.
+    if let Some(group) = groups.first() {
+        subject.push(DnType::OrganizationName, group.as_str());
+    }
+    subject
+}

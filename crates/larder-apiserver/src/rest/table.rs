@@ -1,0 +1,328 @@
+//! Objects as rows, for `kubectl get`: columns and cells as kube-apiserver 1.36 prints them (`pkg/printers/internalversion`).
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::resource::Kind;
+
+/// Which part of the object a row carries besides its cells; `includeObject` of the query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Include {
+    Metadata,
+    Object,
+    Nothing,
+}
+
+/// A column: its name, and whether only `-o wide` shows it.
+type Column = (&'static str, bool);
+
+fn columns(kind: Kind) -> &'static [Column] {
+    match kind {
+        Kind::Pod => &[
+            ("Name", false),
+            ("Ready", false),
+            ("Status", false),
+            ("Restarts", false),
+            ("Age", false),
+            ("IP", true),
+            ("Node", true),
+        ],
+        Kind::ConfigMap => &[("Name", false), ("Data", false), ("Age", false)],
+        Kind::Secret => &[
+            ("Name", false),
+            ("Type", false),
+            ("Data", false),
+            ("Age", false),
+        ],
+        Kind::Service => &[
+            ("Name", false),
+            ("Type", false),
+            ("Cluster-IP", false),
+            ("External-IP", false),
+            ("Port(s)", false),
+            ("Age", false),
+            ("Selector", true),
+        ],
+        Kind::ServiceAccount => &[("Name", false), ("Secrets", false), ("Age", false)],
+        Kind::Namespace => &[("Name", false), ("Status", false), ("Age", false)],
+        Kind::Node => &[
+            ("Name", false),
+            ("Status", false),
+            ("Roles", false),
+            ("Age", false),
+            ("Version", false),
+        ],
+        Kind::Event => &[
+            ("Last Seen", false),
+            ("Type", false),
+            ("Reason", false),
+            ("Object", false),
+            ("Message", false),
+            ("Count", true),
+            ("Name", true),
+        ],
+    }
+}
+
+/// A `Table` of `objects`, with the list's `metadata`.
+pub(super) fn table(
+    kind: Kind,
+    objects: impl Iterator<Item = Value>,
+    metadata: Value,
+    include: Include,
+    now: Timestamp,
+) -> Value {
+    let definitions = columns(kind).iter().map(|(name, wide)| {
+        let kind = if *name == "Data" { "integer" } else { "string" };
+        // `kubectl` takes the format, not the name, for the name of an object.
+        let format = if *name == "Name" { "name" } else { "" };
+        json!({"name": name, "type": kind, "format": format, "description": "", "priority": i32::from(*wide)})
+    });
+    let definitions: Vec<_> = definitions.collect();
+    let rows = objects.map(|object| {
+        let cells = cells(kind, &object, now);
+        match include {
+            Include::Nothing => json!({"cells": cells}),
+            Include::Object => json!({"cells": cells, "object": object}),
+            Include::Metadata => json!({"cells": cells, "object": {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": object["metadata"],
+            }}),
+        }
+    });
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": definitions,
+        "rows": rows.collect::<Vec<_>>(),
+    })
+}
+
+/// The cells of a row, in the order of [`columns`].
+fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
+    let text = |pointer: &str| {
+        object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or("")
+    };
+    let name = json!(text("/metadata/name"));
+    let age = json!(age(text("/metadata/creationTimestamp"), now));
+    let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
+    let or_none = |text: &str| json!(if text.is_empty() { "<none>" } else { text });
+    match kind {
+        Kind::Pod => {
+            let (ready, total, restarts) = containers(object);
+            vec![
+                name,
+                json!(format!("{ready}/{total}")),
+                json!(pod_status(object)),
+                json!(restarts.to_string()),
+                age,
+                or_none(text("/status/podIP")),
+                or_none(text("/spec/nodeName")),
+            ]
+        }
+        Kind::ConfigMap => vec![name, json!(size("data") + size("binaryData")), age],
+        Kind::Secret => vec![name, json!(text("/type")), json!(size("data")), age],
+        Kind::Service => vec![
+            name,
+            json!(text("/spec/type")),
+            or_none(text("/spec/clusterIP")),
+            or_none(text("/spec/externalName")),
+            json!(ports(object)),
+            age,
+            or_none(&pairs(&object["spec"]["selector"])),
+        ],
+        Kind::ServiceAccount => {
+            let secrets = object["secrets"].as_array().map_or(0, Vec::len);
+            vec![name, json!(secrets.to_string()), age]
+        }
+        Kind::Namespace => vec![name, json!(text("/status/phase")), age],
+        Kind::Node => vec![
+            name,
+            json!(node_status(object)),
+            or_none(&roles(object)),
+            age,
+            json!(text("/status/nodeInfo/kubeletVersion")),
+        ],
+        Kind::Event => {
+            let seen = [
+                text("/lastTimestamp"),
+                text("/eventTime"),
+                text("/firstTimestamp"),
+            ];
+            let seen = seen.into_iter().find(|time| !time.is_empty()).unwrap_or("");
+            let involved = text("/involvedObject/kind").to_lowercase();
+            vec![
+                json!(self::age(seen, now)),
+                json!(text("/type")),
+                json!(text("/reason")),
+                json!(format!("{involved}/{}", text("/involvedObject/name"))),
+                json!(text("/message").trim()),
+                json!(object["count"].as_i64().unwrap_or(1).to_string()),
+                name,
+            ]
+        }
+    }
+}
+
+/// Ready containers, all containers, restarts.
+fn containers(pod: &Value) -> (usize, usize, i64) {
+    let total = pod["spec"]["containers"].as_array().map_or(0, Vec::len);
+    let statuses = pod["status"]["containerStatuses"].as_array();
+    let statuses = || statuses.into_iter().flatten();
+    let ready = statuses().filter(|status| status["ready"] == true).count();
+    let restarts = statuses()
+        .filter_map(|status| status["restartCount"].as_i64())
+        .sum();
+    (ready, total, restarts)
+}
+
+/// The reason of whatever keeps the pod, else its phase.
+fn pod_status(pod: &Value) -> &str {
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return "Terminating";
+    }
+    let status = &pod["status"];
+    let containers = status["containerStatuses"].as_array().into_iter().flatten();
+    let stuck = containers
+        .filter_map(|container| {
+            let state = &container["state"];
+            state["waiting"]["reason"]
+                .as_str()
+                .or(state["terminated"]["reason"].as_str())
+        })
+        .next_back();
+    stuck
+        .or(status["reason"].as_str())
+        .or(status["phase"].as_str())
+        .unwrap_or("Unknown")
+}
+
+fn node_status(node: &Value) -> String {
+    let conditions = node["status"]["conditions"].as_array();
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Ready");
+    let mut status = match ready {
+        Some(condition) if condition["status"] == "True" => "Ready",
+        Some(_) => "NotReady",
+        None => "Unknown",
+    }
+    .to_owned();
+    if node["spec"]["unschedulable"] == true {
+        status += ",SchedulingDisabled";
+    }
+    status
+}
+
+fn roles(node: &Value) -> String {
+    let labels = node["metadata"]["labels"].as_object();
+    let labels = labels.into_iter().flatten();
+    let roles = labels.filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"));
+    roles.collect::<Vec<_>>().join(",")
+}
+
+/// `80/TCP,443:30443/TCP`.
+fn ports(service: &Value) -> String {
+    let ports = service["spec"]["ports"].as_array().into_iter().flatten();
+    let shown = ports.map(|port| {
+        let number = port["port"].as_i64().unwrap_or(0);
+        let protocol = port["protocol"].as_str().unwrap_or("TCP");
+        match port["nodePort"].as_i64() {
+            Some(node) if node > 0 => format!("{number}:{node}/{protocol}"),
+            _ => format!("{number}/{protocol}"),
+        }
+    });
+    match shown.collect::<Vec<_>>().join(",") {
+        none if none.is_empty() => "<none>".to_owned(),
+        shown => shown,
+    }
+}
+
+/// `a=1,b=2`.
+fn pairs(map: &Value) -> String {
+    let pairs = map.as_object().into_iter().flatten();
+    let pairs = pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")));
+    pairs.collect::<Vec<_>>().join(",")
+}
+
+/// How long ago `time` was, in at most two units.
+fn age(time: &str, now: Timestamp) -> String {
+    let Ok(time) = time.parse::<Timestamp>() else {
+        return "<unknown>".to_owned();
+    };
+    let seconds = (now.as_second() - time.as_second()).max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |big: i64, unit: &str, small: i64, sub: &str| match small {
+        0 => format!("{big}{unit}"),
+        small => format!("{big}{unit}{small}{sub}"),
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        () if minutes < 180 => format!("{minutes}m"),
+        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if days < 8 => two(days, "d", hours % 24, "h"),
+        () if days < 730 => format!("{days}d"),
+        () if days < 8 * 365 => two(days / 365, "y", days % 365, "d"),
+        () => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_read_as_kubectl_shows_them() {
+        let now: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
+        let ago = |seconds: i64| {
+            let time = Timestamp::from_second(now.as_second() - seconds).unwrap();
+            age(&time.to_string(), now)
+        };
+        assert_eq!(ago(5), "5s");
+        assert_eq!(ago(119), "119s");
+        assert_eq!(ago(125), "2m5s");
+        assert_eq!(ago(3600), "60m");
+        assert_eq!(ago(3 * 3600 + 300), "3h5m");
+        assert_eq!(ago(30 * 3600), "30h");
+        assert_eq!(ago(3 * 86_400), "3d");
+        assert_eq!(ago(-5), "0s");
+        assert_eq!(age("", now), "<unknown>");
+    }
+
+    #[test]
+    fn a_secret_row_counts_its_keys_and_shows_no_value() {
+        let now = Timestamp::UNIX_EPOCH;
+        let secret =
+            json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"p": "aHVudGVyMg=="}});
+        let shown = table(
+            Kind::Secret,
+            [secret].into_iter(),
+            json!({}),
+            Include::Metadata,
+            now,
+        );
+        assert_eq!(
+            shown["rows"][0]["cells"],
+            json!(["s", "Opaque", 1, "<unknown>"])
+        );
+        assert!(!shown.to_string().contains("aHVudGVyMg"));
+    }
+
+    #[test]
+    fn every_kind_has_as_many_cells_as_columns() {
+        for kind in Kind::ALL {
+            assert_eq!(
+                cells(kind, &json!({}), Timestamp::UNIX_EPOCH).len(),
+                columns(kind).len()
+            );
+        }
+    }
+}
