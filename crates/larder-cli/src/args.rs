@@ -1,9 +1,12 @@
 //! What the user typed.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use larder::Strategy;
+use rustix::process::Signal;
+
+use crate::exec::OnChange;
 
 /// ConfigMaps and Secrets as the kubelet would deliver them, without a kubelet.
 #[derive(Debug, Parser)]
@@ -26,6 +29,9 @@ pub(crate) enum Command {
     Status(StatusArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
+    Exec(ExecArgs),
+    #[command(hide = true)]
+    ExecStage(ExecStageArgs),
     #[command(hide = true)]
     Completion(CompletionArgs),
     #[command(hide = true)]
@@ -196,6 +202,76 @@ pub(crate) enum RefsOutput {
     Table,
     /// One JSON object
     Json,
+}
+
+/// Run a command that sees what a container of a pod would see
+///
+/// It gets the container's variables, and the volumes at their mount paths, in namespaces of its own: the files of this machine are not
+/// touched, and nothing is left behind, also after a kill. As root it becomes the user and the groups of the pod; an ordinary user
+/// appears as them in a user namespace. What an image would set (PATH, HOME, TERM, LANG) comes from the caller if the container does not
+/// set it. The manifests are followed: volumes stay fresh while the command runs.
+///
+/// The exit code is the command's, or 128 and the signal that ended it; 127 if there is no such command, 126 if it cannot be executed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder exec -f app.yaml --pod prod/web -c web -- ./server --port 8080
+  larder exec -f app.yaml -- sh -c 'env; cat /etc/app/*'
+  larder exec -f app.yaml --on-change signal:SIGHUP -- nginx -g 'daemon off;'")]
+pub(crate) struct ExecArgs {
+    #[command(flatten)]
+    pub(crate) manifests: ManifestArgs,
+
+    /// The pod; not needed if there is only one
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub(crate) pod: Option<PodName>,
+
+    /// The container. Default: the first that is not an init container
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub(crate) container: Option<String>,
+
+    /// When its volumes change: none, signal:NAME, or restart (also when its variables would change)
+    #[arg(long, value_name = "ACTION", default_value = "none", value_parser = on_change)]
+    pub(crate) on_change: OnChange,
+
+    /// The command. Default: the container's
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What `--on-change` says.
+fn on_change(text: &str) -> Result<OnChange, String> {
+    let signals = [
+        ("HUP", Signal::HUP),
+        ("INT", Signal::INT),
+        ("QUIT", Signal::QUIT),
+        ("TERM", Signal::TERM),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+        ("WINCH", Signal::WINCH),
+        ("CONT", Signal::CONT),
+    ];
+    match (text, text.strip_prefix("signal:")) {
+        ("none", _) => Ok(OnChange::Nothing),
+        ("restart", _) => Ok(OnChange::Restart),
+        (_, Some(name)) => {
+            let name = name.strip_prefix("SIG").unwrap_or(name);
+            let found = signals.iter().find(|(known, _)| *known == name);
+            found
+                .map(|&(_, signal)| OnChange::Signal(signal))
+                .ok_or_else(|| {
+                    let known = signals.map(|(known, _)| format!("SIG{known}"));
+                    format!("expected one of {}", known.join(", "))
+                })
+        }
+        _ => Err("expected none, signal:NAME or restart".to_owned()),
+    }
+}
+
+/// Become the command of `larder exec`
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExecStageArgs {
+    /// The plan
+    pub(crate) plan: PathBuf,
 }
 
 /// Print a completion script

@@ -1,5 +1,6 @@
 //! One module for each command.
 
+mod exec;
 mod refs;
 mod render;
 mod run;
@@ -15,15 +16,18 @@ use crate::args::Command;
 /// # Errors
 ///
 /// Nothing, or not everything, was done; the error says why and how the process shall end.
-pub(crate) fn run(command: Command) -> Result<Outcome, Failure> {
-    match command {
+pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
+    let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Exec(args) => return exec::run(&args),
+        Command::ExecStage(args) => return crate::exec::run_stage(&args.plan),
         Command::Render(args) => render::run(&args),
         Command::Refs(args) => refs::run(&args),
         Command::Completion(args) => shell::completion(&args),
         Command::Man(args) => shell::man(&args),
-    }
+    };
+    outcome.map(ExitCode::from)
 }
 
 /// How a command that went through ended.

@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod exec;
 mod input;
 mod offline;
 mod output;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         Err(error) => return output::usage(&error),
     };
     match commands::run(args.command) {
-        Ok(outcome) => outcome.into(),
+        Ok(code) => code,
         Err(failure) => {
             output::error(&failure);
             failure.exit_code()

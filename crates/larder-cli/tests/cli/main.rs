@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod examples;
+mod exec;
 mod refs;
 mod render;
 mod shell;

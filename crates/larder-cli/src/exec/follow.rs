@@ -1,0 +1,107 @@
+//! Tells when manifests may have changed.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use notify::{
+    EventKind, RecommendedWatcher, RecursiveMode, Watcher as _,
+    event::{AccessKind, AccessMode},
+};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    time::{Instant, timeout_at},
+};
+
+/// An editor writes a file in several steps. So long after the last one it counts as written.
+const QUIET: Duration = Duration::from_millis(20);
+/// A file that is written all the time is looked at nevertheless.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Follows files and directories of manifests.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    /// Ends the watches when dropped.
+    _watcher: RecommendedWatcher,
+    events: UnboundedReceiver<()>,
+}
+
+impl Follower {
+    /// Follows `paths`: directories, and files by the directories that they lie in, because editors replace files.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be watched.
+    pub(crate) fn new(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        let (sender, events) = unbounded_channel();
+        let mut directories = Vec::new();
+        let mut files = Vec::new();
+        for path in paths {
+            if path.is_dir() {
+                directories.push(path.clone());
+            } else {
+                let parent = path.parent().filter(|parent| *parent != Path::new(""));
+                directories.push(parent.unwrap_or(Path::new(".")).to_owned());
+                files.extend(path.file_name().map(ToOwned::to_owned));
+            }
+        }
+        let any = files.len() < paths.len();
+        let concerns = move |path: &PathBuf| {
+            // Names that begin with `..` carry the content of a mounted ConfigMap.
+            path.file_name().is_none_or(|name| {
+                any || files.iter().any(|file| file == name)
+                    || name.as_encoded_bytes().starts_with(b"..")
+            })
+        };
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                let is_news = event.map_or(true, |event| {
+                    is_change(event.kind)
+                        && (event.paths.is_empty() || event.paths.iter().any(&concerns))
+                });
+                if is_news {
+                    // Nobody listens any more when the command is over.
+                    let _ = sender.send(());
+                }
+            })
+            .context("cannot follow the manifests")?;
+        directories.sort();
+        directories.dedup();
+        for directory in &directories {
+            watcher
+                .watch(directory, RecursiveMode::NonRecursive)
+                .with_context(|| format!("cannot follow {}", directory.display()))?;
+        }
+        Ok(Self {
+            _watcher: watcher,
+            events,
+        })
+    }
+
+    /// Waits for a change and the quiet after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// A change is noticed again if this is dropped before the quiet; one that came before is not lost but for that.
+    pub(crate) async fn changed(&mut self) {
+        if self.events.recv().await.is_none() {
+            // The watcher is gone: nothing will ever change.
+            return std::future::pending().await;
+        }
+        let end = Instant::now() + PATIENCE;
+        while let Ok(Some(())) =
+            timeout_at(end.min(Instant::now() + QUIET), self.events.recv()).await
+        {}
+    }
+}
+
+/// Reading is no change.
+fn is_change(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,137 @@
+//! The supervisor's namespaces: a mount namespace, and, for an ordinary user, a user namespace that permits it.
+//!
+//! 1. Leave the mount namespace of the host; mounts made there later still show up here, never the reverse.
+//! 2. Mount a tmpfs on a directory that nothing else of this run needs. What the directory holds is kept at hand for the command.
+//!
+//! Requires that the process has one thread.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, anyhow};
+use rustix::{
+    io::Errno,
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
+        move_mount, open_tree,
+    },
+    process::{getgid, getuid},
+    thread::UnshareFlags,
+};
+
+/// Directories that every system has and few commands need; the last resort is last.
+const STAGING: [&str; 8] = [
+    "/mnt", "/media", "/srv", "/opt", "/home", "/var", "/run", "/tmp",
+];
+/// In the private tmpfs: what the directory below it holds.
+pub(super) const COVERED: &str = "covered";
+/// In the private tmpfs: root directory of the volumes.
+const VOLUMES: &str = "volumes";
+
+/// The private tmpfs, in namespaces of our own.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    staging: PathBuf,
+    mapped: Option<(u32, u32)>,
+}
+
+impl Sandbox {
+    /// Moves this process into namespaces of its own. `needed` are the paths that must stay visible.
+    ///
+    /// # Errors
+    ///
+    /// Neither this process nor a user namespace may mount.
+    pub(crate) fn enter(needed: &[PathBuf]) -> anyhow::Result<Self> {
+        let staging = choose_staging(needed)?;
+        // Step 1
+        let mapped = leave_host().context("cannot enter a mount namespace of its own")?;
+        let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        mount_change("/", slave).context("cannot detach from the mounts of the host")?;
+        // Step 2
+        let clone = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE;
+        let covered = open_tree(rustix::fs::CWD, &staging, clone)
+            .with_context(|| format!("cannot keep {}", staging.display()))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("tmpfs", &staging, "tmpfs", flags, c"mode=0755")
+            .with_context(|| format!("cannot mount a private tmpfs on {}", staging.display()))?;
+        let sandbox = Self { staging, mapped };
+        let covered_at = sandbox.staging.join(COVERED);
+        fs::create_dir(&covered_at).context("cannot write to the private tmpfs")?;
+        let attach = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&covered, c"", rustix::fs::CWD, &covered_at, attach)
+            .with_context(|| format!("cannot keep {}", sandbox.staging.display()))?;
+        Ok(sandbox)
+    }
+
+    /// Where the private tmpfs is mounted.
+    pub(crate) fn staging(&self) -> &Path {
+        &self.staging
+    }
+
+    /// Root directory for the volumes.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.staging.join(VOLUMES)
+    }
+
+    /// User and group outside, if they are mapped into a user namespace.
+    pub(crate) fn mapped(&self) -> Option<(u32, u32)> {
+        self.mapped
+    }
+}
+
+/// Step 1. Returns user and group outside, if that took a user namespace.
+fn leave_host() -> anyhow::Result<Option<(u32, u32)>> {
+    match unshare(UnshareFlags::NEWNS) {
+        Ok(()) => return Ok(None),
+        Err(Errno::PERM) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let outside = (getuid().as_raw(), getgid().as_raw());
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+        .context("neither is mounting permitted here, nor are user namespaces")?;
+    map_identity((0, 0), outside)?;
+    Ok(Some(outside))
+}
+
+/// Makes `outside` appear as `inside` in the user namespace that this process has just entered.
+pub(super) fn map_identity(inside: (u32, u32), outside: (u32, u32)) -> anyhow::Result<()> {
+    let write = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text)
+            .with_context(|| format!("cannot write {file}"))
+    };
+    // The kernel demands this of whoever may not set groups outside.
+    write("setgroups", "deny".to_owned())?;
+    write("gid_map", format!("{} {} 1", inside.1, outside.1))?;
+    write("uid_map", format!("{} {} 1", inside.0, outside.0))
+}
+
+pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
+    rustix::thread::unshare(flags)
+}
+
+/// A directory that holds nothing of `needed`, nor lies in it.
+fn choose_staging(needed: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let is_free = |candidate: &Path| {
+        let related = |path: &PathBuf| {
+            (path.starts_with(candidate) || candidate.starts_with(path)) && path != Path::new("/")
+        };
+        let is_dir = fs::symlink_metadata(candidate).is_ok_and(|metadata| metadata.is_dir());
+        is_dir && !needed.iter().any(related)
+    };
+    let candidates = STAGING.iter().map(Path::new);
+    candidates
+        .filter(|candidate| is_free(candidate))
+        .map(Path::to_owned)
+        .next()
+        .ok_or_else(|| {
+            anyhow!(
+                "the volumes are mounted below all of {}",
+                STAGING.join(", ")
+            )
+        })
+}

@@ -1,0 +1,287 @@
+//! `larder exec`: a real command in namespaces of its own. Needs root, or user namespaces; CI has to have them.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use crate::Desk;
+
+/// A pod with a volume on `/larder-test/config`, one key of it on `/etc/larder-test/key`, and a Secret below a link of most systems.
+fn manifest(key: &str, variable: &str, more: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: {key}, other: x}}}}
+---
+{{apiVersion: v1, kind: Secret, metadata: {{name: tls}}, stringData: {{password: hunter2}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  {more}
+  containers:
+  - name: web
+    image: example
+    command: [echo, own, $(A)]
+    env:
+    - {{name: A, value: '{variable}'}}
+    - name: PASSWORD
+      valueFrom: {{secretKeyRef: {{name: tls, key: password}}}}
+    volumeMounts:
+    - {{name: config, mountPath: /larder-test/config}}
+    - {{name: config, mountPath: /etc/larder-test/key, subPath: key}}
+    - {{name: tls, mountPath: /var/run/larder-test/tls}}
+    - {{name: scratch, mountPath: /larder-test/scratch}}
+  volumes:
+  - {{name: config, configMap: {{name: app}}}}
+  - {{name: tls, secret: {{secretName: tls, defaultMode: 0400}}}}
+  - {{name: scratch, emptyDir: {{}}}}
+"
+    )
+}
+
+fn desk(more: &str) -> Desk {
+    Desk::with([("app.yaml", manifest("one", "1", more).as_str())])
+}
+
+/// Whether mounting is possible; without it an ordinary developer's run goes on, and CI fails.
+fn may_mount() -> bool {
+    let probe = Command::new("unshare").args(["-rm", "true"]).output();
+    let may = probe.is_ok_and(|output| output.status.success());
+    assert!(
+        may || std::env::var_os("CI").is_none(),
+        "CI has to be able to mount"
+    );
+    may
+}
+
+/// A command that runs.
+struct Running {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(desk: &Desk, args: &[&str], script: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(["exec", "-f", "app.yaml"])
+            .args(args)
+            .args(["--", "sh", "-c", script])
+            .current_dir(desk.path())
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            stdin: child.stdin.take().unwrap(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// What it still prints, and its exit code.
+    fn end(mut self) -> (String, Option<i32>) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (rest, self.child.wait().unwrap().code())
+    }
+}
+
+/// Replaces the manifest as editors do.
+fn edit(desk: &Desk, key: &str, variable: &str) {
+    let next = desk.path().join("app.yaml.next");
+    fs::write(&next, manifest(key, variable, "")).unwrap();
+    fs::rename(next, desk.path().join("app.yaml")).unwrap();
+}
+
+#[test]
+fn a_command_sees_what_the_container_would() {
+    // projection 64
+    if !may_mount() {
+        return;
+    }
+    let script = "echo $A $PASSWORD; cat /larder-test/config/key /etc/larder-test/key; echo
+        cat /var/run/larder-test/tls/password; echo
+        echo kept > /larder-test/scratch/file && cat /larder-test/scratch/file
+        echo no > /larder-test/config/new || echo read-only
+        ls /larder-test; [ -e /etc/passwd ] && echo host; exit 7";
+    let (output, code) = Running::start(&desk(""), &[], script).end();
+    assert_eq!(
+        output,
+        "1 hunter2\noneone\nhunter2\nkept\nread-only\nconfig\nscratch\nhost\n"
+    );
+    assert_eq!(code, Some(7));
+    for path in ["/larder-test", "/etc/larder-test", "/var/run/larder-test"] {
+        assert!(!Path::new(path).exists(), "{path} was created on the host");
+    }
+}
+
+#[test]
+fn volumes_stay_fresh_while_the_command_runs() {
+    // projection 65: a key by subPath stays as it was
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = "echo ready; i=0
+        while [ $i -lt 400 ] && [ $(cat /larder-test/config/key) = one ]; do i=$((i+1)); sleep 0.05; done
+        cat /larder-test/config/key /etc/larder-test/key";
+    let mut running = Running::start(&desk, &[], script);
+    assert_eq!(running.line(), "ready");
+    fs::write(desk.path().join("app.yaml"), "kind: [broken").unwrap();
+    edit(&desk, "two", "1");
+    assert_eq!(running.end(), ("twoone".to_owned(), Some(0)));
+}
+
+#[test]
+fn a_change_can_be_a_signal() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = "trap 'cat /larder-test/config/key; exit 5' HUP; echo ready; i=0
+        while [ $i -lt 400 ]; do i=$((i+1)); sleep 0.05; done";
+    let mut running = Running::start(&desk, &["--on-change", "signal:SIGHUP"], script);
+    assert_eq!(running.line(), "ready");
+    edit(&desk, "two", "1");
+    assert_eq!(running.end(), ("two".to_owned(), Some(5)));
+}
+
+#[test]
+fn a_change_can_be_a_restart_with_new_variables_and_sub_paths() {
+    // projection 65
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = "echo $A $(cat /etc/larder-test/key); exec sleep 60";
+    let mut running = Running::start(&desk, &["--on-change", "restart"], script);
+    assert_eq!(running.line(), "1 one");
+    edit(&desk, "two", "1");
+    assert_eq!(running.line(), "1 two");
+    edit(&desk, "two", "2");
+    assert_eq!(running.line(), "2 two");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (String::new(), Some(128 + 15)));
+}
+
+#[test]
+fn a_killed_supervisor_takes_the_command_with_it() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let mut running = Running::start(&desk, &[], "echo ready; read line; echo survived");
+    assert_eq!(running.line(), "ready");
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    // A command that still ran would read this.
+    let _ = running.stdin.write_all(b"line\n");
+    assert_eq!(running.end().0, "");
+}
+
+#[test]
+fn a_user_who_is_not_root_needs_the_group_for_a_tight_secret() {
+    // projection 41
+    if !geteuid().is_root() || !may_mount() {
+        return;
+    }
+    let script = "id -u; id -g; cat /var/run/larder-test/tls/password 2>/dev/null || echo denied";
+    for (context, expected) in [
+        ("{runAsUser: 1000}", "1000\n0\ndenied\n"),
+        (
+            "{runAsUser: 1000, runAsGroup: 3, fsGroup: 1001}",
+            "1000\n3\nhunter2",
+        ),
+    ] {
+        let desk = desk(&format!("securityContext: {context}"));
+        fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(
+            Running::start(&desk, &[], script).end().0,
+            expected,
+            "{context}"
+        );
+    }
+}
+
+#[test]
+fn an_ordinary_user_has_the_same_view() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("securityContext: {runAsUser: 4711, runAsGroup: 42}");
+    let larder = desk.path().join("larder");
+    fs::copy(env!("CARGO_BIN_EXE_larder"), &larder).unwrap();
+    fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(larder);
+    if geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let script = "id -u; id -g; cat /etc/larder-test/key /var/run/larder-test/tls/password";
+    let output = command
+        .args(["exec", "-f", "app.yaml", "--", "sh", "-c", script])
+        .current_dir(desk.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "4711\n42\nonehunter2",
+        "{errors}"
+    );
+}
+
+#[test]
+fn exit_codes_tell_what_did_not_run() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    assert_eq!(desk.run("exec -f app.yaml -- /no/such/command").code, 127);
+    assert_eq!(desk.run("exec -f app.yaml -- /etc/passwd").code, 126);
+    assert_eq!(
+        desk.run("exec -f app.yaml --on-change often -- true").code,
+        2
+    );
+    assert_eq!(desk.run("exec -f app.yaml --pod other -- true").code, 1);
+    assert_eq!(desk.run("exec -f missing.yaml -- true").code, 2);
+    let killed = Running::start(&desk, &[], "kill -9 $$").end();
+    assert_eq!(killed.1, Some(128 + 9));
+}
+
+#[test]
+fn a_container_that_would_not_start_does_not() {
+    if !may_mount() {
+        return;
+    }
+    let missing =
+        manifest("one", "1", "").replace("name: tls, key: password", "name: tls, key: gone");
+    let run = Desk::with([("app.yaml", missing.as_str())]).run("exec -f app.yaml -- true");
+    assert_eq!(run.code, 1);
+    assert_eq!(
+        run.stderr,
+        "larder: couldn't find key gone in Secret default/tls\n"
+    );
+    let non_root = desk("securityContext: {runAsNonRoot: true, runAsUser: 0}");
+    let run = non_root.run("exec -f app.yaml -- true");
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("runAsNonRoot"), "{}", run.stderr);
+}
