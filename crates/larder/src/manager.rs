@@ -253,25 +253,23 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// # Errors
     ///
-    /// See [`Error`]; also [`Error::NotRegistered`] if `pod` itself does not refer to the object.
+    /// See [`Error`]; also [`Error::NotRegistered`] if `pod` itself does not refer to the object (not under strategy
+    /// `Get`, which needs no registration).
     pub async fn get_for(&self, pod: &Pod, name: &str) -> Result<Arc<K>, Error> {
         self.get_as(PodRef::of(pod), name, self.inner.read_timeout)
             .await
     }
 
     async fn get_as(&self, pod: PodRef<'_>, name: &str, within: Duration) -> Result<Arc<K>, Error> {
-        if let Some(object) = self.inner.store.get_now(pod.namespace, name) {
-            return Ok(object);
-        }
         let holder = self.inner.registrations.lock().holder(pod);
-        let Some(holder) = holder else {
+        if holder.is_none() && self.inner.store.needs_registration() {
             return Err(Error::NotRegistered {
                 key: ObjectKey::new(pod.namespace, name),
             });
-        };
+        }
         self.inner
             .store
-            .get(pod.namespace, name, Some(holder), within)
+            .get(pod.namespace, name, holder, within)
             .await
     }
 
@@ -386,6 +384,10 @@ impl<K: Object> Store<K> {
             Self::Watching(store) => store.get(namespace, name, holder, within).await,
             Self::Fake(store) => store.get(namespace, name, holder),
         }
+    }
+
+    fn needs_registration(&self) -> bool {
+        !matches!(self, Self::Simple(_))
     }
 
     fn changes(&self) -> &Publisher {

@@ -406,15 +406,20 @@ impl<K: Object> WatchStore<K> {
         cell.touch();
         let started = Instant::now();
         let mut changed = pin!(cell.changed.notified());
+        let mut waited = false;
         loop {
             changed.as_mut().enable();
-            match cell.look(required) {
-                Look::Object(object) => {
+            let look = cell.look(required);
+            if !matches!(look, Look::Unknown) {
+                if waited {
                     self.shared.metrics.waited(started.elapsed());
-                    return Ok(object);
+                } else {
+                    cell.reads.fetch_add(1, Ordering::Relaxed);
                 }
+            }
+            match look {
+                Look::Object(object) => return Ok(object),
                 Look::Absent => {
-                    self.shared.metrics.waited(started.elapsed());
                     let key = entry.key.clone();
                     return Err(Error::NotFound { kind, key });
                 }
@@ -422,6 +427,7 @@ impl<K: Object> WatchStore<K> {
                 Look::Unknown if self.shared.is_closed() => return Err(Error::ShutDown { kind }),
                 Look::Unknown => self.shared.want(cell),
             }
+            waited = true;
             let deadline = started + within;
             if timeout_at(deadline, changed.as_mut()).await.is_err() {
                 cell.missed.store(true, Ordering::Release);

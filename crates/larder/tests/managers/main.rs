@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod caching;
+mod cluster;
+mod model;
 mod reflector;
 mod scripted;
 mod watching;

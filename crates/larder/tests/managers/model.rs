@@ -1,0 +1,362 @@
+//! Random sequences of everything that can happen, against a naive model, for every strategy.
+//!
+//! The model keeps the whole history of each object and which pods are registered. It knows for every read which
+//! states may be returned: none older than a state that was read before (I3), none older than the reader's
+//! registration, and the current one when nothing stands in the way. `LARDER_MODEL_SEQUENCES` sets the number of
+//! sequences per strategy.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use larder::{ConfigMapManager, Error, ManagerConfig, Strategy};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy as _, TestCaseError, any, prop, prop_oneof,
+};
+use proptest::test_runner::TestRunner;
+use tokio::time::Instant;
+
+use crate::{cluster::Cluster, scripted::pod_with};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const PODS: [&str; 3] = ["p", "q", "r"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Registers a pod with those names, by bit.
+    Register(usize, u8),
+    Unregister(usize),
+    /// Creates or changes an object; immutable ones are left alone.
+    Write(usize),
+    WriteImmutable(usize),
+    Delete(usize),
+    Recreate(usize),
+    Read(usize),
+    ReadFor(usize, usize),
+    Outage(bool),
+    /// Cuts open watches.
+    Cut,
+    /// The API server forgets the past.
+    Compact,
+    Advance(u64),
+}
+
+fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
+    let (object, pod) = (0..NAMES.len(), 0..PODS.len());
+    let step = prop_oneof![
+        4 => (pod.clone(), any::<u8>()).prop_map(|(pod, names)| Step::Register(pod, names)),
+        2 => pod.clone().prop_map(Step::Unregister),
+        4 => object.clone().prop_map(Step::Write),
+        1 => object.clone().prop_map(Step::WriteImmutable),
+        1 => object.clone().prop_map(Step::Delete),
+        1 => object.clone().prop_map(Step::Recreate),
+        6 => object.clone().prop_map(Step::Read),
+        4 => (pod, object).prop_map(|(pod, object)| Step::ReadFor(pod, object)),
+        1 => any::<bool>().prop_map(Step::Outage),
+        1 => Just(Step::Cut),
+        1 => Just(Step::Compact),
+        2 => prop_oneof![Just(1), Just(30), Just(61), Just(130), Just(400), Just(2000)]
+            .prop_map(Step::Advance),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// One state of an object: its value, or that it does not exist.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    value: Option<String>,
+    immutable: bool,
+    since: Instant,
+}
+
+/// One object of the model.
+struct Object {
+    history: Vec<State>,
+    /// The newest state that a reader has seen since the object was last unreferenced.
+    seen: usize,
+}
+
+impl Object {
+    fn current(&self) -> usize {
+        self.history.len() - 1
+    }
+
+    fn push(&mut self, value: Option<String>, immutable: bool) {
+        let since = Instant::now();
+        self.history.push(State {
+            value,
+            immutable,
+            since,
+        });
+    }
+}
+
+struct Model {
+    strategy: Strategy,
+    cluster: Cluster,
+    manager: ConfigMapManager,
+    objects: Vec<Object>,
+    /// By pod and object: the state of the object when the pod began to refer to it.
+    references: BTreeMap<(usize, usize), usize>,
+    down: bool,
+    /// The end of the last outage or cut.
+    calm_since: Instant,
+    writes: u64,
+}
+
+/// After this time without outage every delay is over.
+const HEALED: Duration = Duration::from_secs(61);
+const TTL: Duration = Duration::from_secs(60);
+
+impl Model {
+    fn new(strategy: Strategy) -> Self {
+        let cluster = Cluster::new();
+        let config = ManagerConfig {
+            strategy,
+            ..ManagerConfig::default()
+        };
+        let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
+        let start = Instant::now();
+        let objects = NAMES.iter().map(|_| Object {
+            history: vec![State {
+                value: None,
+                immutable: false,
+                since: start,
+            }],
+            seen: 0,
+        });
+        Self {
+            strategy,
+            objects: objects.collect(),
+            cluster,
+            manager,
+            references: BTreeMap::new(),
+            down: false,
+            calm_since: start - HEALED,
+            writes: 0,
+        }
+    }
+
+    async fn run(&mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
+        for step in steps {
+            self.step(step).await?;
+            settle().await;
+            self.check_traffic()?;
+        }
+        // In the end everything heals, and then goes away.
+        self.step(Step::Outage(false)).await?;
+        self.step(Step::Advance(130)).await?;
+        for object in 0..NAMES.len() {
+            self.step(Step::Read(object)).await?;
+        }
+        for pod in 0..PODS.len() {
+            self.step(Step::Unregister(pod)).await?;
+        }
+        settle().await;
+        self.cluster.requests();
+        self.step(Step::Advance(4000)).await?;
+        let late = self.cluster.requests();
+        require(late.is_empty(), || {
+            format!("requests after the end: {late:?}")
+        })?;
+        let open = self.cluster.server.open_watches();
+        require(open == 0, || format!("{open} watches left"))
+    }
+
+    async fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Register(pod, names) => self.register(pod, names),
+            Step::Unregister(pod) => {
+                self.manager.unregister_pod(&pod_with(PODS[pod], &[]));
+                self.references.retain(|(holder, _), _| *holder != pod);
+                self.forget_unreferenced();
+            }
+            Step::Write(object) => self.write(object, false),
+            Step::WriteImmutable(object) => self.write(object, true),
+            Step::Delete(object) => self.delete(object),
+            Step::Recreate(object) => {
+                self.delete(object);
+                self.write(object, self.writes.is_multiple_of(2));
+            }
+            Step::Read(object) => {
+                let read = self.manager.get("n", NAMES[object]).await;
+                let newest = self.references.iter().filter(|((_, of), _)| *of == object);
+                let required = newest.map(|(_, since)| *since).max();
+                self.check(object, required, read)?;
+            }
+            Step::ReadFor(pod, object) => {
+                let reader = pod_with(PODS[pod], &[]);
+                let read = self.manager.get_for(&reader, NAMES[object]).await;
+                let required = self.references.get(&(pod, object)).copied();
+                self.check(object, required, read)?;
+            }
+            Step::Outage(down) => {
+                if self.down != down {
+                    self.calm_since = Instant::now();
+                }
+                self.down = down;
+                self.cluster.set_down(down);
+            }
+            Step::Cut => {
+                self.cluster.cut();
+                self.calm_since = Instant::now();
+            }
+            Step::Compact => self.cluster.server.compact(),
+            Step::Advance(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, pod: usize, names: u8) {
+        let referred = |object: &usize| names & (1 << object) != 0;
+        let referred: Vec<_> = (0..NAMES.len()).filter(referred).collect();
+        let names: Vec<_> = referred.iter().map(|object| NAMES[*object]).collect();
+        self.manager.register_pod(&pod_with(PODS[pod], &names));
+        self.references
+            .retain(|(holder, object), _| *holder != pod || referred.contains(object));
+        for object in referred {
+            let now = self.objects[object].current();
+            self.references.entry((pod, object)).or_insert(now);
+        }
+        self.forget_unreferenced();
+    }
+
+    fn forget_unreferenced(&mut self) {
+        for (index, object) in self.objects.iter_mut().enumerate() {
+            if !self.references.keys().any(|(_, of)| *of == index) {
+                object.seen = 0;
+            }
+        }
+    }
+
+    fn write(&mut self, object: usize, immutable: bool) {
+        let current = self.objects[object].history.last().unwrap();
+        if current.immutable {
+            return;
+        }
+        self.writes += 1;
+        let value = format!("v{}", self.writes);
+        self.cluster.set(NAMES[object], &value, immutable);
+        self.objects[object].push(Some(value), immutable);
+    }
+
+    fn delete(&mut self, object: usize) {
+        self.cluster.delete(NAMES[object]);
+        if self.objects[object].history.last().unwrap().value.is_some() {
+            self.objects[object].push(None, false);
+        }
+    }
+
+    /// Checks what a reader got who must see nothing older than the state `required`.
+    fn check(
+        &mut self,
+        index: usize,
+        required: Option<usize>,
+        read: Result<std::sync::Arc<larder_objects::ConfigMap>, Error>,
+    ) -> Result<(), TestCaseError> {
+        let now = Instant::now();
+        let calm = !self.down && now - self.calm_since > HEALED;
+        let object = &mut self.objects[index];
+        let context = format!(
+            "{} {:?}: {read:?}, history {:?}",
+            self.strategy, NAMES[index], object.history
+        );
+        let Some(required) = required.or((self.strategy == Strategy::Get).then_some(0)) else {
+            let refused = matches!(read, Err(Error::NotRegistered { .. }));
+            return require(refused, || format!("not registered, but {context}"));
+        };
+        let value = match read {
+            Ok(map) => Some(map.data["k"].clone()),
+            Err(Error::NotFound { .. }) => None,
+            // Strategies other than Watch do not wait for the end of an outage, and Watch not for long.
+            Err(_) => return require(!calm, || format!("failed in calm weather: {context}")),
+        };
+        let oldest = object.seen.max(required);
+        let found = object.history[oldest..]
+            .iter()
+            .position(|state| state.value == value);
+        let Some(found) = found.map(|offset| oldest + offset) else {
+            return require(false, || format!("older than state {oldest}: {context}"));
+        };
+        object.seen = found;
+        let pinned = object.history[found].immutable && self.strategy == Strategy::Watch;
+        // An absence looks like any other; it may be the current one.
+        if object.history[object.current()].value == value || pinned {
+            return Ok(());
+        }
+        let replaced = object.history[found + 1].since;
+        let allowed = match self.strategy {
+            Strategy::Get => false,
+            Strategy::Cache => !calm || now < replaced + TTL,
+            Strategy::Watch => !calm,
+        };
+        require(allowed, || format!("state {found} is stale: {context}"))
+    }
+
+    /// I1 and I4: requests by name only, for referenced names only, and one watch for each at most.
+    fn check_traffic(&self) -> Result<(), TestCaseError> {
+        for request in self.cluster.requests() {
+            let (path, query) = request.split_once('?').unwrap_or((&request, ""));
+            let by_name = NAMES.iter().any(|name| {
+                path.ends_with(&format!("/configmaps/{name}"))
+                    || query.contains(&format!("fieldSelector=metadata.name%3D{name}"))
+            });
+            require(by_name, || format!("not by name: {request}"))?;
+        }
+        let mut referenced: Vec<_> = self.references.keys().map(|(_, of)| *of).collect();
+        referenced.sort_unstable();
+        referenced.dedup();
+        let open = self.cluster.server.open_watches();
+        require(open <= referenced.len(), || {
+            format!("{open} watches of {} objects", referenced.len())
+        })
+    }
+}
+
+fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), TestCaseError> {
+    match holds {
+        true => Ok(()),
+        false => Err(TestCaseError::fail(message())),
+    }
+}
+
+/// Lets everything that is ready happen.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+fn check(strategy: Strategy) {
+    let cases = std::env::var("LARDER_MODEL_SEQUENCES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(300);
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let result = runner.run(&steps(), |steps| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async { Model::new(strategy).run(steps).await })
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn strategy_get_does_what_the_model_does() {
+    check(Strategy::Get);
+}
+
+#[test]
+fn strategy_cache_does_what_the_model_does() {
+    check(Strategy::Cache);
+}
+
+#[test]
+fn strategy_watch_does_what_the_model_does() {
+    check(Strategy::Watch);
+}
