@@ -102,7 +102,7 @@ impl<K: Object> Cell<K> {
             value: ArcSwapOption::empty(),
             proven: AtomicU64::new(0),
             reads: AtomicU64::new(0),
-            accessed: AtomicBool::new(true),
+            accessed: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             changed: Notify::new(),

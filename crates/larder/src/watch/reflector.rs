@@ -38,8 +38,8 @@ enum State<K> {
     },
     /// A plain list was asked for.
     Listing { consistent: bool },
-    /// The state is known as of `version`; a watch from there on was asked for.
-    Opening,
+    /// The state is known as of `version`; a watch from there on, for that long, was asked for.
+    Opening { timeout: Duration },
     /// The watch is open: the state is known as of now, give or take the latency of an event.
     Watching { since: Instant, quiet: bool },
     /// The last request failed or ended; the next one has to wait.
@@ -58,13 +58,13 @@ enum Resume {
 /// What the worker does next for the object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Open a watch; end it for [`Reflector::expired`] after the time.
-    Open(Watch, Duration),
+    /// Open a watch.
+    Open(Watch),
     /// List, at this version or the most recent one.
     List(Option<ResourceVersion>),
     /// Read the next event of the open watch.
     Read,
-    /// Read the next event; from now on the watch may last for the time.
+    /// Read the next event, and come to [`Reflector::expired`] when the watch is still open after the time.
     ReadFor(Duration),
     /// Drop the watch, if one is open, and come back after the time.
     Sleep(Duration),
@@ -156,7 +156,7 @@ pub(super) struct Server {
 /// API servers are upgraded; their refusal of streaming lists is not for ever.
 pub(super) const STREAMING_RETRY: Duration = Duration::from_mins(10);
 
-/// Initial events without their end after this time: the API server does not know streaming lists (before 1.27 it
+/// An open streaming list without the end of its initial events after this time: the API server does not know streaming lists (before 1.27 it
 /// ignores the parameter and watches).
 const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -260,15 +260,16 @@ impl<K: Object> Reflector<K> {
         server: &mut Server,
     ) -> Turn<K> {
         match (result, &self.state) {
-            (Ok(()), State::Opening) => {
+            (Ok(()), State::Opening { timeout }) => {
+                let lasting = *timeout + WATCH_SLACK;
                 self.state = State::Watching {
                     since: now,
                     quiet: true,
                 };
-                Turn::next(Next::Read).with(Effect::Resumed)
+                Turn::next(Next::ReadFor(lasting)).with(Effect::Resumed)
             }
-            (Ok(()), _) => Turn::next(Next::Read),
-            (Err(error), State::Opening) => self.failed_watch(error, now, server),
+            (Ok(()), _) => Turn::next(Next::ReadFor(STREAMING_TIMEOUT)),
+            (Err(error), State::Opening { .. }) => self.failed_watch(error, now, server),
             (Err(error), _) => self.failed_state(error, now, server),
         }
     }
@@ -386,7 +387,7 @@ impl<K: Object> Reflector<K> {
         }
     }
 
-    /// The time of [`Next::Open`], [`Next::ReadFor`] or [`Next::Sleep`] is over.
+    /// The time of [`Next::ReadFor`] or [`Next::Sleep`] is over.
     pub(super) fn expired(&mut self, now: Instant, server: &mut Server) -> Turn<K> {
         match self.state {
             State::Waiting {
@@ -403,7 +404,9 @@ impl<K: Object> Reflector<K> {
                 server.streaming_retry = Some(now + STREAMING_RETRY);
                 Turn::next(self.list(consistent)).because(Restart::Stalled)
             }
-            State::Listing { .. } | State::Opening | State::Resting => Turn::next(Next::Rest),
+            State::Listing { .. } | State::Opening { .. } | State::Resting => {
+                Turn::next(Next::Rest)
+            }
         }
     }
 
@@ -422,7 +425,7 @@ impl<K: Object> Reflector<K> {
             version: self.lower_bound(consistent),
             timeout: self.watch_timeout(),
         };
-        Next::Open(watch, STREAMING_TIMEOUT)
+        Next::Open(watch)
     }
 
     fn list(&mut self, consistent: bool) -> Next {
@@ -431,14 +434,14 @@ impl<K: Object> Reflector<K> {
     }
 
     fn open_watch(&mut self) -> Next {
-        self.state = State::Opening;
         let timeout = self.watch_timeout();
+        self.state = State::Opening { timeout };
         let watch = Watch {
             initial_events: false,
             version: self.version.clone(),
             timeout,
         };
-        Next::Open(watch, timeout + WATCH_SLACK)
+        Next::Open(watch)
     }
 
     fn lower_bound(&self, consistent: bool) -> Option<ResourceVersion> {

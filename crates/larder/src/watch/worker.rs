@@ -311,8 +311,8 @@ impl<K: Object> Worker<K> {
                     self.read(id, stream);
                 }
             }
-            Next::Open(watch, time) => {
-                set_timer(&mut self.timers, object, Some(time));
+            Next::Open(watch) => {
+                set_timer(&mut self.timers, object, None);
                 self.open(id, watch);
             }
             Next::List(version) => {

@@ -10,14 +10,16 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::Request;
-use http_body_util::{BodyExt, BodyStream, StreamBody, combinators::UnsyncBoxBody};
+use http::{Request, Response};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
 use larder_apiserver::{ApiServer, Kind, Options};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tower::ServiceExt;
+
+type Answer = Response<UnsyncBoxBody<Bytes, larder_apiserver::Cut>>;
 
 /// An API server and its wire.
 pub(crate) struct Cluster {
@@ -30,6 +32,24 @@ struct Wire {
     /// Changes whenever open answers are cut off.
     cuts: watch::Sender<u64>,
     log: Mutex<Vec<String>>,
+    /// The only names that may be asked for, if restricted.
+    allowed: Mutex<Option<Vec<String>>>,
+}
+
+impl Wire {
+    /// Decides as the node authorizer does: one name, which a pod of the node refers to.
+    fn is_allowed(&self, target: &str) -> bool {
+        let allowed = self.allowed.lock();
+        let Some(allowed) = &*allowed else {
+            return true;
+        };
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let selected = query
+            .split('&')
+            .find_map(|part| part.strip_prefix("fieldSelector=metadata.name%3D"));
+        let name = selected.or_else(|| path.split_once("/configmaps/").map(|(_, name)| name));
+        name.is_some_and(|name| allowed.iter().any(|allowed| allowed == name))
+    }
 }
 
 impl Cluster {
@@ -42,6 +62,7 @@ impl Cluster {
             down: AtomicBool::new(false),
             cuts: watch::Sender::new(0),
             log: Mutex::default(),
+            allowed: Mutex::default(),
         });
         let cluster = Self { server, wire };
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}));
@@ -58,6 +79,9 @@ impl Cluster {
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
                 }
                 let mut cuts = wire.cuts.subscribe();
+                if !wire.is_allowed(&request.uri().to_string()) {
+                    return Ok(refusal());
+                }
                 let answer = service.oneshot(request).await.unwrap_or_else(never);
                 let cut = async move {
                     // The sender lives as long as the wire does.
@@ -72,6 +96,11 @@ impl Cluster {
             }
         });
         kube::Client::new(service, "default")
+    }
+
+    /// Lets requests for these names through and refuses all others with 403.
+    pub(crate) fn authorize(&self, names: &[&str]) {
+        *self.wire.allowed.lock() = Some(names.iter().map(ToString::to_string).collect());
     }
 
     /// Refuses connections from now on and cuts those that are open, or lets them through again.
@@ -112,6 +141,16 @@ impl Cluster {
             self.server.delete(Kind::ConfigMap, "n", name).unwrap();
         }
     }
+}
+
+fn refusal() -> Answer {
+    let status = json!({
+        "kind": "Status", "code": 403, "reason": "Forbidden",
+        "message": "no relationship found between node 'n0' and this object",
+    });
+    let body = Full::new(Bytes::from(status.to_string()));
+    let body = body.map_err(never).boxed_unsync();
+    Response::builder().status(403).body(body).unwrap()
 }
 
 fn never<T>(error: Infallible) -> T {

@@ -104,7 +104,7 @@ struct Model {
 
 /// After this time without outage every delay is over.
 const HEALED: Duration = Duration::from_secs(61);
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_mins(1);
 
 impl Model {
     fn new(strategy: Strategy) -> Self {
@@ -312,9 +312,10 @@ impl Model {
 }
 
 fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), TestCaseError> {
-    match holds {
-        true => Ok(()),
-        false => Err(TestCaseError::fail(message())),
+    if holds {
+        Ok(())
+    } else {
+        Err(TestCaseError::fail(message()))
     }
 }
 

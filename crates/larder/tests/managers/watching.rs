@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
-use larder::{ConfigMapManager, ObjectState};
+use larder::{
+    ChangeKind, ConfigMapManager, Error, ManagerConfig, ManagerMetrics, ObjectState, Strategy,
+};
 
-use crate::scripted::{Script, immutable, object, pod};
+use crate::{
+    cluster::Cluster,
+    scripted::{Script, Stream, immutable, object, pod, pod_with},
+};
 
 fn manager() -> (ConfigMapManager, Script) {
     let (client, script) = Script::new();
@@ -143,4 +148,429 @@ async fn a_late_answer_does_not_reach_the_next_incarnation() {
     assert!(error.to_string().contains("failed to sync"), "{error}");
     let _stream = request.synced(6, Some(&object(6, "new")));
     assert_eq!(value(&manager).await, "new");
+}
+
+/// Sends `event` and waits until the manager has seen it.
+async fn deliver(manager: &ConfigMapManager, stream: &Stream, kind: &str, object: &str) {
+    let mut changes = manager.subscribe();
+    stream.event(kind, object);
+    changes.next().await.unwrap();
+}
+
+fn state(manager: &ConfigMapManager) -> ObjectState {
+    manager.objects()[0].state
+}
+
+// managers 24
+#[tokio::test(start_paused = true)]
+async fn an_immutable_object_ends_its_watch() {
+    let (mutable, frozen) = (object(6, "one"), immutable(7, "u1", "two"));
+    // Absent, mutable, mutable, immutable: the watch goes on until the last. Upstream notices it only when somebody
+    // reads.
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let stream = script.next().await.synced(5, None);
+    value(&manager).await;
+    deliver(&manager, &stream, "ADDED", &mutable).await;
+    deliver(&manager, &stream, "MODIFIED", &object(7, "two")).await;
+    assert_eq!(state(&manager), ObjectState::Synced);
+    assert!(!stream.is_dropped());
+    deliver(&manager, &stream, "MODIFIED", &immutable(8, "u1", "three")).await;
+    assert_eq!(state(&manager), ObjectState::Immutable);
+    script.silence(Duration::from_hours(1)).await;
+    assert!(stream.is_dropped());
+    assert_eq!(value(&manager).await, "three");
+
+    // Immutable when it appears, and immutable from the beginning.
+    for there in [false, true] {
+        let (manager, mut script) = self::manager();
+        manager.register_pod(&pod("p1"));
+        let first = there.then_some(frozen.as_str());
+        let stream = script.next().await.synced(7, first);
+        value(&manager).await;
+        if !there {
+            deliver(&manager, &stream, "ADDED", &immutable(8, "u1", "two")).await;
+        }
+        assert_eq!(value(&manager).await, "two");
+        script.silence(Duration::from_hours(1)).await;
+        assert!(stream.is_dropped());
+    }
+}
+
+// managers 25, 26
+#[tokio::test(start_paused = true)]
+async fn an_immutable_object_needs_no_api_server_until_it_is_registered_anew() {
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let _stream = script
+        .next()
+        .await
+        .synced(7, Some(&immutable(7, "u1", "old")));
+    assert_eq!(value(&manager).await, "old");
+    for _ in 0..20 {
+        script.silence(Duration::from_mins(10)).await;
+        assert_eq!(value(&manager).await, "old");
+    }
+    manager.unregister_pod(&pod("p1"));
+    manager.register_pod(&pod("p1"));
+    let _stream = script
+        .next()
+        .await
+        .synced(9, Some(&immutable(9, "u2", "new")));
+    assert_eq!(value(&manager).await, "new");
+}
+
+// an immutable object deleted and recreated as a mutable one
+#[tokio::test(start_paused = true)]
+async fn what_was_immutable_is_watched_again_when_it_no_longer_is() {
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let _ended = script
+        .next()
+        .await
+        .synced(7, Some(&immutable(7, "u1", "old")));
+    assert_eq!(value(&manager).await, "old");
+    manager.register_pod(&pod("p2"));
+    let (read, stream) = tokio::join!(value(&manager), async {
+        script.next().await.answer(200, &object(9, "new"));
+        let request = script.next().await;
+        request.check("sendInitialEvents=true resourceVersion=9");
+        request.synced(9, Some(&object(9, "new")))
+    });
+    assert_eq!(read, "new");
+    deliver(&manager, &stream, "MODIFIED", &object(10, "newer")).await;
+    assert_eq!(value(&manager).await, "newer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proof_that_finds_nothing_leads_to_a_list() {
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let _late = script.next().await.synced(7, Some(&object(7, "old")));
+    assert_eq!(value(&manager).await, "old");
+    manager.register_pod(&pod("p2"));
+    let (read, _stream) = tokio::join!(value(&manager), async {
+        script.next().await.refuse(404);
+        let request = script.next().await;
+        request.check("sendInitialEvents=true !resourceVersion");
+        request.synced(9, None)
+    });
+    assert_eq!(read, r#"configmap "a" not found"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn during_an_outage_running_pods_read_on_and_new_ones_are_told_the_cause() {
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let _stream = script.next().await.synced(7, Some(&object(7, "old")));
+    assert_eq!(value(&manager).await, "old");
+    let new = manager.registered(&pod("p2"));
+    let outage = async {
+        loop {
+            script.next().await.refuse(503);
+        }
+    };
+    let error = tokio::select! {
+        () = outage => unreachable!("an outage without end"),
+        read = new.get("a") => read.unwrap_err(),
+    };
+    assert_eq!(error.request().unwrap().to_string(), "refused with 503");
+    assert_eq!(
+        manager.get_for(&pod("p1"), "a").await.unwrap().data["k"],
+        "old"
+    );
+
+    // The reader that gave up hears when its answer is there, although the object is the same.
+    let mut changes = manager.subscribe();
+    script.next().await.answer(200, &object(7, "old"));
+    assert!(matches!(
+        changes.next().await.unwrap().kind,
+        ChangeKind::Updated
+    ));
+    assert_eq!(new.get("a").await.unwrap().data["k"], "old");
+}
+
+/// A manager whose watches idle after a minute, and its first watch.
+async fn idling() -> (ConfigMapManager, Script, Stream) {
+    let (client, mut script) = Script::new();
+    let config = ManagerConfig {
+        sync_frequency: Duration::from_secs(1),
+        ..ManagerConfig::default()
+    };
+    let manager = ConfigMapManager::new(client, &config).unwrap();
+    manager.register_pod(&pod("p1"));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager).await, "one");
+    (manager, script, stream)
+}
+
+// managers 27, 32
+#[tokio::test(start_paused = true)]
+async fn an_idle_watch_stops_and_starts_again_with_the_next_read() {
+    let (manager, mut script, stream) = idling().await;
+    for _ in 0..10 {
+        script.silence(Duration::from_secs(20)).await;
+        assert_eq!(value(&manager).await, "one");
+    }
+    assert!(!stream.is_dropped());
+    script.silence(Duration::from_secs(105)).await;
+    assert!(stream.is_dropped());
+    assert_eq!(state(&manager), ObjectState::Idle);
+
+    let (read, _stream) = tokio::join!(value(&manager), async {
+        let request = script.next().await;
+        request.check("sendInitialEvents=true resourceVersion=5");
+        request.synced(8, Some(&object(8, "two")))
+    });
+    assert_eq!(read, "two");
+    assert_eq!(state(&manager), ObjectState::Synced);
+}
+
+// managers 28
+#[tokio::test(start_paused = true)]
+async fn a_slow_first_list_is_not_idle() {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::watching(client);
+    manager.register_pod(&pod("p1"));
+    // Each request ends at its own deadline and is made again.
+    let slow = async {
+        let start = tokio::time::Instant::now();
+        loop {
+            let request = script.next().await;
+            if start.elapsed() >= Duration::from_mins(2) {
+                break request.synced(5, Some(&object(5, "one")));
+            }
+            tokio::time::sleep(Duration::from_secs(40)).await;
+        }
+    };
+    let reads = async {
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        let read = value(&manager).await;
+        assert_eq!(
+            read,
+            "failed to sync configmap cache: timed out waiting for the condition"
+        );
+        tokio::time::sleep(Duration::from_mins(4)).await;
+        assert_eq!(value(&manager).await, "one");
+    };
+    let (_stream, ()) = tokio::join!(slow, reads);
+}
+
+// managers 30: upstream stops it at the next pass; B7: registration counts as access
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_never_read_is_watched_for_a_while() {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::watching(client);
+    manager.register_pod(&pod("p1"));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    script.silence(Duration::from_mins(4)).await;
+    assert!(!stream.is_dropped());
+    script.silence(Duration::from_mins(3)).await;
+    assert!(stream.is_dropped());
+    assert_eq!(manager.objects().len(), 1);
+    let (read, _stream) = tokio::join!(value(&manager), async {
+        script.next().await.synced(6, Some(&object(6, "two")))
+    });
+    assert_eq!(read, "two");
+}
+
+// managers 31
+#[tokio::test(start_paused = true)]
+async fn what_idled_is_not_served_without_the_api_server() {
+    let (manager, mut script, stream) = idling().await;
+    script.silence(Duration::from_mins(2)).await;
+    assert!(stream.is_dropped());
+    let (read, ()) = tokio::join!(value(&manager), async {
+        drop(script.next().await);
+    });
+    assert_eq!(
+        read,
+        "failed to sync configmap cache: timed out waiting for the condition"
+    );
+}
+
+// managers 36, B3: a read that races with the last unregistration
+#[tokio::test(start_paused = true)]
+async fn a_read_never_revives_what_was_unregistered() {
+    let cluster = Cluster::new();
+    let manager = ConfigMapManager::watching(cluster.client());
+    for round in 0..2000 {
+        manager.register_pod(&pod("p1"));
+        let read = manager.get("n", "a");
+        let last = async {
+            for _ in 0..round % 7 {
+                tokio::task::yield_now().await;
+            }
+            manager.unregister_pod(&pod("p1"));
+        };
+        let (read, ()) = tokio::join!(read, last);
+        let error = read.unwrap_err();
+        assert!(
+            error.is_not_found() || matches!(error, Error::NotRegistered { .. }),
+            "{error}"
+        );
+    }
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(cluster.server.open_watches(), 0);
+    cluster.requests();
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    assert_eq!(cluster.requests(), Vec::<String>::new());
+}
+
+// managers 36, on two threads and with a guard: its holder is never told "not registered"
+#[test]
+fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
+    let rounds = match std::env::var("LARDER_RACE_ROUNDS") {
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => 5000,
+    };
+    let cluster = Cluster::new();
+    cluster.set("a", "one", false);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let manager = ConfigMapManager::watching(cluster.client());
+        let mut tasks = tokio::task::JoinSet::new();
+        let (racer, p1) = (manager.clone(), pod("p1"));
+        tasks.spawn(async move {
+            for _ in 0..rounds {
+                racer.register_pod(&p1);
+                tokio::task::yield_now().await;
+                racer.unregister_pod(&p1);
+            }
+        });
+        let reader = manager.clone();
+        tasks.spawn(async move {
+            let minute = Duration::from_mins(1);
+            for round in 0..rounds {
+                // Half of them take part in the race for the registration of the same pod.
+                let guard = reader.registered(&pod(if round % 2 == 0 { "p1" } else { "p2" }));
+                let read = guard.get_within("a", minute).await;
+                assert_eq!(read.unwrap().data["k"], "one");
+            }
+        });
+        tasks.join_all().await;
+        assert!(manager.pods().is_empty() && manager.objects().is_empty());
+        manager.shut_down().await;
+    });
+    assert_eq!(cluster.server.open_watches(), 0);
+}
+
+// managers 37
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_for_after_shutdown() {
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager).await, "one");
+    let mut changes = manager.subscribe();
+    manager.shut_down().await;
+    assert!(stream.is_dropped());
+    assert!(changes.next().await.is_none());
+    manager.register_pod(&pod_with("p2", &["b"]));
+    for name in ["a", "b"] {
+        let error = manager.get("n", name).await.unwrap_err();
+        assert_eq!(error.to_string(), "the configmap manager is shut down");
+    }
+    script.silence(Duration::from_mins(5)).await;
+}
+
+// managers 38
+#[tokio::test(start_paused = true)]
+async fn a_thousand_objects_in_ten_streams_all_arrive() {
+    let cluster = Cluster::new();
+    let manager = ConfigMapManager::watching(cluster.client());
+    let streams = (0..10).map(|stream| {
+        let (manager, cluster) = (manager.clone(), &cluster);
+        async move {
+            for number in 0..100 {
+                let name = format!("m-{stream}-{number}");
+                cluster.set(&name, &name, false);
+                manager.register_pod(&pod_with(&name, &[&name]));
+                tokio::task::yield_now().await;
+            }
+            for number in 0..100 {
+                let name = format!("m-{stream}-{number}");
+                let read = manager
+                    .get_within("n", &name, Duration::from_secs(10))
+                    .await;
+                assert_eq!(read.unwrap().data["k"], name);
+            }
+        }
+    });
+    futures::future::join_all(streams).await;
+    assert_eq!(cluster.server.open_watches(), 1000);
+    // One streaming list each, which is the watch as well.
+    assert_eq!(
+        cluster
+            .requests()
+            .iter()
+            .filter(|request| request.contains("watch=true"))
+            .count(),
+        1000
+    );
+}
+
+// managers 80: the rules of the node authorizer, N1 and N2
+#[tokio::test(start_paused = true)]
+async fn every_request_is_one_that_a_node_may_make() {
+    for strategy in [Strategy::Get, Strategy::Cache, Strategy::Watch] {
+        let cluster = Cluster::new();
+        cluster.set("a", "one", false);
+        cluster.authorize(&["a"]);
+        let config = ManagerConfig {
+            strategy,
+            ..ManagerConfig::default()
+        };
+        let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
+        manager.register_pod(&pod("p1"));
+        assert_eq!(value(&manager).await, "one");
+        cluster.cut();
+        cluster.set("a", "two", false);
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert_eq!(value(&manager).await, "two");
+        // The object of another node's pod.
+        manager.register_pod(&pod_with("p2", &["other"]));
+        let error = manager.get("n", "other").await.unwrap_err();
+        assert!(error.is_forbidden() && !error.is_not_found(), "{error:?}");
+        let refused = error.request().unwrap().to_string();
+        assert_eq!(
+            refused,
+            "no relationship found between node 'n0' and this object"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_tell_states_and_outcomes_and_no_names() {
+    let (client, mut script) = Script::new();
+    let metrics = ManagerMetrics::default();
+    let config = ManagerConfig::default();
+    let manager = ConfigMapManager::with_metrics(client, &config, &metrics).unwrap();
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(registry.sub_registry_with_prefix("larder"));
+    manager.register_pod(&pod_with("p1", &["a", "the-name"]));
+    let _stream = script.next().await.synced(5, Some(&object(5, "one")));
+    script.next().await.refuse(403);
+    value(&manager).await;
+    value(&manager).await;
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"larder_objects{kind="ConfigMap",state="synced"} 1"#,
+        r#"larder_objects{kind="ConfigMap",state="pending"} 1"#,
+        r#"larder_references{kind="ConfigMap"} 2"#,
+        r#"larder_requests_total{kind="ConfigMap",verb="watch",outcome="forbidden"} 1"#,
+        r#"larder_requests_total{kind="ConfigMap",verb="watch",outcome="ok"} 1"#,
+        r#"larder_watch_restarts_total{kind="ConfigMap",reason="refused"} 1"#,
+        r#"larder_cache_hits_total{kind="ConfigMap"}"#,
+        r#"larder_oldest_data_seconds{kind="ConfigMap"}"#,
+        r#"larder_read_wait_seconds_count{kind="ConfigMap"}"#,
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("the-name"), "{text}");
 }
