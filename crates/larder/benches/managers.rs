@@ -6,7 +6,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    missing_docs,
     reason = "a benchmark measures real time and may panic"
 )]
 

@@ -31,7 +31,7 @@ use crate::error::RequestError;
 const ANSWER_LIMIT: usize = 3 << 20;
 
 /// Longest wait for the answer to a get or list, and for the head of a watch's answer (API server's own limit: 60 s).
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Objects per page; one name never fills it (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
@@ -81,7 +81,7 @@ impl Api {
     ) -> Result<Arc<K>, RequestError> {
         let mut query = Query::default();
         query.add_some("resourceVersion", version);
-        let path = format!("{}/{}", collection(K::KIND, key), escaped(&key.name)?);
+        let path = format!("{}/{}", collection(K::KIND, key)?, segment(&key.name)?);
         within(REQUEST_TIMEOUT, async {
             let body = self.send(&path, &query, false).await?;
             let body = read_answer(body, K::KIND).await?;
@@ -130,7 +130,7 @@ impl Api {
         query: &Query,
     ) -> Result<(Listed<K>, String), RequestError> {
         within(REQUEST_TIMEOUT, async {
-            let body = self.send(&collection(K::KIND, key), query, false).await?;
+            let body = self.send(&collection(K::KIND, key)?, query, false).await?;
             let body = read_answer(body, K::KIND).await?;
             let list: List<'_> = serde_json::from_slice(&body)
                 .map_err(|_| RequestError::Unexpected("no list of objects"))?;
@@ -167,7 +167,7 @@ impl Api {
         query.add_some("resourceVersion", version);
         query.add("timeoutSeconds", &watch.timeout.as_secs().to_string());
         within(REQUEST_TIMEOUT, async {
-            let body = self.send(&collection(K::KIND, key), &query, true).await?;
+            let body = self.send(&collection(K::KIND, key)?, &query, true).await?;
             Ok(EventStream::new(body, key.name.clone(), ANSWER_LIMIT))
         })
         .await
@@ -288,16 +288,15 @@ fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) ->
     }
 }
 
-fn collection(kind: Kind, key: &ObjectKey) -> String {
-    // A namespace of dots is no namespace; encoded it finds nothing, instead of another path.
-    let namespace = percent_encoded(&key.namespace);
-    format!("/api/v1/namespaces/{namespace}/{}", kind.resource())
+fn collection(kind: Kind, key: &ObjectKey) -> Result<String, RequestError> {
+    let (namespace, resource) = (segment(&key.namespace)?, kind.resource());
+    Ok(format!("/api/v1/namespaces/{namespace}/{resource}"))
 }
 
 /// `name` as one segment of a path.
-fn escaped(name: &str) -> Result<String, RequestError> {
+fn segment(name: &str) -> Result<String, RequestError> {
     match name {
-        "" | "." | ".." => Err(RequestError::Unexpected("no name of an object")),
+        "" | "." | ".." => Err(RequestError::NotAName),
         _ => Ok(percent_encoded(name)),
     }
 }
@@ -355,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_hostile_name_stays_one_segment_and_one_term() {
-        assert_eq!(escaped("a/../b?x").unwrap(), "a%2F..%2Fb%3Fx");
-        assert!(escaped("..").is_err());
+        assert_eq!(segment("a/../b?x").unwrap(), "a%2F..%2Fb%3Fx");
+        assert!(segment("..").is_err());
         let query = Query::by_name("a,b=c&d");
         assert_eq!(
             query.0,

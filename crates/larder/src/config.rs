@@ -56,7 +56,8 @@ pub struct ManagerConfig {
     /// Under `Watch`, a watch that nobody read from for five times as long (at least 60 s) is stopped until the next
     /// read (kubelet 1.36, `pkg/kubelet/util/manager/watch_based_manager.go`).
     pub sync_frequency: Duration,
-    /// How long `get` waits for the first answer about an object. Defaults to 1 s, as in the kubelet; must be positive.
+    /// Under `Watch`, how long `get` waits for the first answer about an object. Defaults to 1 s, as in the kubelet; must
+    /// be positive. Under `Get` and `Cache` a read waits for its own request, at most 30 s.
     pub read_timeout: Duration,
     /// Under `Cache`, how long an answer is good for while the node does not say. Defaults to 60 s; must be positive.
     pub default_ttl: Duration,

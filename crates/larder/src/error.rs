@@ -3,7 +3,7 @@
 //! Two layers: [`Error`] is what a read of a manager returns, [`RequestError`] its cause at the API server. Texts are the
 //! kubelet's where it has one. No text carries a byte of an object.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use larder_objects::{DecodeError, Kind, ObjectKey};
 use smol_str::SmolStr;
@@ -133,6 +133,9 @@ pub enum RequestError {
     /// No answer came in time.
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
+    /// A namespace or name that cannot stand in a path, so that nothing was asked.
+    #[error("not a valid name")]
+    NotAName,
     /// The answer was longer than any object may be.
     #[error("the answer is longer than {limit_bytes} bytes")]
     TooLong {
@@ -220,14 +223,9 @@ impl RequestError {
             Self::Status { .. } => "refused",
             Self::Transport(_) => "transport",
             Self::Timeout(_) => "timeout",
+            Self::NotAName => "not_a_name",
             Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_) => "bad_answer",
         }
-    }
-}
-
-impl From<io::Error> for RequestError {
-    fn from(error: io::Error) -> Self {
-        Self::Transport(kube::Error::Service(Box::new(error)))
     }
 }
 

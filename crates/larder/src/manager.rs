@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    api::Api,
+    api::{Api, REQUEST_TIMEOUT},
     changes::{Changes, Publisher},
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::Error,
@@ -129,7 +129,12 @@ impl<K: Object> ObjectManager<K> {
             Strategy::Cache => Store::Caching(CachingStore::new(api, config, metrics)),
             Strategy::Watch => Store::Watching(WatchStore::new(api, config, metrics)),
         };
-        let manager = Self::over(store, config.read_timeout);
+        let read_timeout = match config.strategy {
+            Strategy::Watch => config.read_timeout,
+            // The reader drives the request itself and gets its answer, however slow the API server is.
+            Strategy::Get | Strategy::Cache => REQUEST_TIMEOUT,
+        };
+        let manager = Self::over(store, read_timeout);
         let census: Weak<Inner<K>> = Arc::downgrade(&manager.inner);
         all.add(census);
         Ok(manager)
@@ -214,8 +219,8 @@ impl<K: Object> ObjectManager<K> {
 
     /// The object, not older than the newest registration of a pod that refers to it.
     ///
-    /// Waits for the first answer, or for the proof that what is known is new enough, at most for the configured
-    /// time (1 s by default). An object that is known is returned without waiting.
+    /// An object that is known is returned without waiting. Otherwise waits for the first answer, or for the proof that
+    /// what is known is new enough, at most for [`ManagerConfig::read_timeout`].
     ///
     /// # Errors
     ///

@@ -6,7 +6,12 @@ use larder_objects::{Object, ObjectKey};
 use tokio::time::timeout;
 
 use super::Entries;
-use crate::{api::Api, changes::Publisher, error::Error, metrics::Metrics};
+use crate::{
+    api::Api,
+    changes::Publisher,
+    error::{Error, RequestError},
+    metrics::Metrics,
+};
 
 /// The store of strategy `Get`. References are kept for status only.
 #[derive(Debug)]
@@ -36,24 +41,11 @@ impl SimpleStore {
     ) -> Result<Arc<K>, Error> {
         let key = ObjectKey::new(namespace, name);
         let kind = K::KIND;
-        match timeout(within, self.api.get(&key, None)).await {
-            Ok(Ok(object)) => {
-                self.metrics.requested("get", "ok");
-                Ok(object)
-            }
-            Ok(Err(error)) => {
-                self.metrics.requested("get", error.label());
-                Err(Error::of_request(kind, key, Arc::new(error)))
-            }
-            Err(_) => {
-                self.metrics.requested("get", "timeout");
-                Err(Error::NotSynced {
-                    kind,
-                    key,
-                    waited: within,
-                    source: None,
-                })
-            }
-        }
+        let answer = timeout(within, self.api.get(&key, None))
+            .await
+            .unwrap_or(Err(RequestError::Timeout(within)));
+        let outcome = answer.as_ref().err().map_or("ok", RequestError::label);
+        self.metrics.requested("get", outcome);
+        answer.map_err(|error| Error::of_request(kind, key, Arc::new(error)))
     }
 }

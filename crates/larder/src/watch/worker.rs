@@ -19,12 +19,13 @@ use futures::{
 use larder_objects::Object;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::{DelayQueue, delay_queue};
-use tracing::{debug, trace};
+use tracing::{debug, trace, warn};
 
 use super::reflector::{Effect, Next, Reflector, Server, Turn};
 use crate::{
     api::{Api, EventStream, Listed, Watch, WatchEvent},
     backoff::Backoff,
+    changes::ChangeKind,
     error::RequestError,
     status::ObjectState,
     store::{
@@ -482,7 +483,6 @@ impl<K: Object> Worker<K> {
                 let key = self.timers.insert((id, Timer::Proof), delay);
                 object.proof = Proof::Waiting(key, backoff);
                 let error = Arc::new(error);
-                debug!(kind = K::KIND.as_str(), key = %object.entry.key, %error, "failed to prove freshness");
                 tell(&self.shared, object, |cell| cell.failed(error, now));
             }
         }
@@ -565,20 +565,25 @@ fn publish<K: Object>(shared: &Shared<K>, object: &mut Watched<K>, effect: Effec
         }
         Effect::Resumed => tell(shared, object, Cell::resumed),
         Effect::Failed(error) => {
-            debug!(kind = K::KIND.as_str(), key = %object.entry.key, %error, "failed to watch");
             tell(shared, object, |cell| cell.failed(error, now));
         }
     }
 }
 
 /// Changes the object's cell and tells the subscribers if it is news.
-fn tell<K>(
+fn tell<K: Object>(
     shared: &Shared<K>,
     object: &Watched<K>,
-    change: impl FnOnce(&Cell<K>) -> Option<crate::changes::ChangeKind>,
+    change: impl FnOnce(&Cell<K>) -> Option<ChangeKind>,
 ) {
+    let key = &object.entry.key;
     if let Some(event) = change(&object.entry.cell) {
-        shared.changes.publish(&object.entry.key, &event);
+        // Once for each cause, not for each attempt.
+        if let ChangeKind::Failed(error) = &event {
+            let error: &dyn std::error::Error = error;
+            warn!(kind = K::KIND.as_str(), %key, error, "failed to follow an object, will retry");
+        }
+        shared.changes.publish(key, &event);
     }
 }
 

@@ -313,8 +313,13 @@ async fn running_pods_keep_their_data_when_another_registers_during_an_outage() 
 async fn the_last_reader_that_leaves_cancels_the_request() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
-    let (read, request) = tokio::join!(value(&manager), script.next());
-    assert!(read.starts_with("failed to sync configmap cache"), "{read}");
+    let read = manager.get_within("n", "a", Duration::from_secs(1));
+    let (read, request) = tokio::join!(read, script.next());
+    let error = read.unwrap_err().to_string();
+    assert!(
+        error.starts_with("failed to sync configmap cache"),
+        "{error}"
+    );
     assert!(request.is_cancelled());
 }
 

@@ -82,7 +82,10 @@ impl Cluster {
                 if !wire.is_allowed(&request.uri().to_string()) {
                     return Ok(refusal());
                 }
-                let answer = service.oneshot(request).await.unwrap_or_else(never);
+                let answer = service
+                    .oneshot(request)
+                    .await
+                    .map_err(std::io::Error::other)?;
                 let cut = async move {
                     // The sender lives as long as the wire does.
                     cuts.changed().await.unwrap_or_default();
