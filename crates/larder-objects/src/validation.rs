@@ -19,7 +19,7 @@ pub use self::{
     error::{FieldError, FieldErrorKind, FieldErrors},
     names::{
         is_config_map_key, is_environment_name, is_label, is_label_value, is_qualified_name,
-        is_subdomain,
+        is_subdomain, qualified_name_problems,
     },
     object::{
         MAX_OBJECT_BYTES, Scope, config_map, config_map_update, metadata, namespace, node, secret,

@@ -10,13 +10,14 @@ mod subscript;
 use std::{collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::api::core::v1::Pod;
+use larder_objects::validation::qualified_name_problems;
 
 use crate::NodeFacts;
 
 pub(crate) use quote::quote;
 pub use resources::ResourceError;
 pub(crate) use resources::{variable_resource, volume_resource};
-use subscript::{split_subscript, subscript_problems};
+use subscript::split_subscript;
 
 /// Why a field of the pod has no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,9 +109,9 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> 
     let (labels, annotations) = (&metadata.labels, &metadata.annotations);
     if let Some((base, key)) = split_subscript(path) {
         let (map, problems) = match base {
-            "metadata.labels" => (labels, subscript_problems(key)),
+            "metadata.labels" => (labels, qualified_name_problems(key)),
             // Checked in lower case, looked up as it is written.
-            "metadata.annotations" => (annotations, subscript_problems(&key.to_lowercase())),
+            "metadata.annotations" => (annotations, qualified_name_problems(&key.to_lowercase())),
             _ => return Err(FieldError::PathSubscript(path.to_owned())),
         };
         if !problems.is_empty() {

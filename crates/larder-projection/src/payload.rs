@@ -193,6 +193,8 @@ pub enum PathError {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -242,5 +244,28 @@ mod tests {
             VolumePath::parse(".//..x/y"),
             Err(PathError::Reserved(_))
         ));
+    }
+
+    proptest! {
+        #[test]
+        fn paths_agree_with_a_walk(path in "(/|\\.|a|\\.\\.|b\0?){0,10}") {
+            // The naive model: walk from the volume's root, and look where it ends.
+            let mut walked = Vec::new();
+            let mut is_bad = path.starts_with('/') || path.starts_with("..") || path.contains('\0');
+            for element in path.split('/') {
+                match element {
+                    "" | "." => {}
+                    ".." => is_bad = true,
+                    element => walked.push(element),
+                }
+            }
+            is_bad |= walked.first().is_none_or(|first| first.starts_with(".."));
+            let parsed = VolumePath::parse(&path);
+            prop_assert_eq!(parsed.is_err(), is_bad, "{:?}", path);
+            if let Ok(parsed) = parsed {
+                prop_assert_eq!(parsed.as_str(), walked.join("/"));
+                prop_assert_eq!(VolumePath::parse(parsed.as_str()), Ok(parsed));
+            }
+        }
     }
 }

@@ -8,10 +8,10 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use larder_objects::{ConfigMap, Object, Secret, SecretBytes};
+use larder_objects::{ConfigMap, Object, Secret, SecretBytes, defaults};
 use larder_projection::{
-    ContainerView, Inputs, NodeFacts, ServiceFacts, TokenRequest, Unavailable, VolumeKind,
-    containers, env_file_value, environment, expand, project,
+    ContainerView, Inputs, Needs, NodeFacts, ServiceFacts, Unavailable, VolumeKind, containers,
+    env_file_value, environment, expand, project,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ fn check_rendered(file: &str) -> Option<usize> {
 /// Renders one pod and returns each difference.
 fn check_case(case: RenderCase) -> Vec<String> {
     let mut pod: Pod = serde_json::from_value(case.pod).unwrap();
-    set_defaults(&mut pod);
+    defaults::pod(&mut pod);
     let inputs = inputs(&pod, &case.objects);
     let containers = containers(&pod)
         .map(|container| {
@@ -215,52 +215,30 @@ fn render_volume(pod: &Pod, volume: &k8s_openapi::api::core::v1::Volume, inputs:
     }
 }
 
-fn set_defaults(pod: &mut Pod) {
-    let spec = pod.spec.as_mut().unwrap();
-    spec.enable_service_links.get_or_insert(true);
-    let init = spec.init_containers.iter_mut().flatten();
-    for container in spec.containers.iter_mut().chain(init) {
-        if let Some(resources) = &mut container.resources {
-            let mut requests = resources.limits.clone().unwrap_or_default();
-            requests.extend(resources.requests.take().unwrap_or_default());
-            resources.requests = Some(requests);
-        }
+/// What all containers and volumes of `pod` need, also volumes that no container mounts.
+fn needs(pod: &Pod) -> Needs<'_> {
+    let mut needs = Needs::of_pod(pod);
+    for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
+        needs.add_volume(volume);
     }
-    for volume in spec.volumes.iter_mut().flatten() {
-        let modes = [
-            volume
-                .config_map
-                .as_mut()
-                .map(|source| &mut source.default_mode),
-            volume
-                .secret
-                .as_mut()
-                .map(|source| &mut source.default_mode),
-            volume
-                .downward_api
-                .as_mut()
-                .map(|source| &mut source.default_mode),
-            volume
-                .projected
-                .as_mut()
-                .map(|source| &mut source.default_mode),
-        ];
-        for mode in modes.into_iter().flatten() {
-            mode.get_or_insert(0o644);
-        }
-    }
+    needs
 }
 
-/// The inputs of `pod` out of `objects`: whatever it could name and is not there does not exist.
+/// The inputs of `pod` out of `objects`: what is not among them does not exist.
 fn inputs(pod: &Pod, objects: &[Value]) -> Inputs {
     let mut inputs = Inputs::default();
-    let text = serde_json::to_string(pod).unwrap();
-    for word in text.split('"') {
-        let missing = Unavailable::NotFound;
-        inputs
-            .config_maps
-            .insert(word.to_owned(), Err(missing.clone()));
-        inputs.secrets.insert(word.to_owned(), Err(missing));
+    let needs = needs(pod);
+    for name in needs.config_maps {
+        let missing = Err(Unavailable::NotFound);
+        inputs.config_maps.insert(name.to_owned(), missing);
+    }
+    for name in needs.secrets {
+        let missing = Err(Unavailable::NotFound);
+        inputs.secrets.insert(name.to_owned(), missing);
+    }
+    for request in needs.tokens {
+        let token = Arc::new(SecretBytes::new(b"token".to_vec()));
+        inputs.tokens.insert(request, Ok(token));
     }
     let namespace = pod.metadata.namespace.as_deref();
     let mut services = Vec::new();
@@ -289,15 +267,5 @@ fn inputs(pod: &Pod, objects: &[Value]) -> Inputs {
         }
     }
     inputs.services = Some(services.into());
-    let volumes = pod.spec.as_ref().unwrap().volumes.iter().flatten();
-    let projected = volumes.filter_map(|volume| volume.projected.as_ref());
-    for source in projected.flat_map(|projected| projected.sources.iter().flatten()) {
-        if let Some(token) = &source.service_account_token {
-            let token_bytes = Arc::new(SecretBytes::new(b"token".to_vec()));
-            inputs
-                .tokens
-                .insert(TokenRequest::new(token), Ok(token_bytes));
-        }
-    }
     inputs
 }

@@ -346,6 +346,7 @@ mod tests {
             expect![[r#"
                 env[4].valueFrom.fieldRef.fieldPath: Unsupported value: "metadata.labels": supported values: "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"
                 env[5].valueFrom.fieldRef.fieldPath: Invalid value: "": name part must be non-empty
+                env[5].valueFrom.fieldRef.fieldPath: Invalid value: "": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')
                 env[6].valueFrom.fieldRef.fieldPath: Invalid value: "metadata.name['a']": does not support subscript
                 env[7].valueFrom.fieldRef.fieldPath: Required value
             "#]],

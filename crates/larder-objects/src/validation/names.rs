@@ -6,7 +6,7 @@ use super::FieldErrors;
 
 pub(super) const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 pub(super) const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 pub(super) const ENVIRONMENT: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
@@ -35,22 +35,51 @@ fn is_unbounded_label(text: &str) -> bool {
 
 /// Whether `text` can be the key of a label or of an annotation: `name` or `subdomain/name`.
 pub fn is_qualified_name(text: &str) -> bool {
-    match text.split_once('/') {
-        Some((prefix, name)) => is_subdomain(prefix) && is_label_name(name),
-        None => is_label_name(text),
-    }
+    qualified_name_problems(text).is_empty()
 }
 
-fn is_label_name(text: &str) -> bool {
-    !text.is_empty() && is_label_value(text)
+/// All that keeps `text` from being the key of a label, in the API server's words.
+pub fn qualified_name_problems(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let name = match text.split_once('/') {
+        None => text,
+        Some((_, name)) if name.contains('/') => {
+            return vec![format!(
+                "a qualified name {QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
+        }
+        Some((prefix, name)) => {
+            if prefix.is_empty() {
+                problems.push("prefix part must be non-empty".to_owned());
+            } else if prefix.len() > MAX_SUBDOMAIN {
+                problems.push(format!("prefix part {}", too_long(MAX_SUBDOMAIN)));
+            }
+            if !prefix.is_empty() && !prefix.split('.').all(is_unbounded_label) {
+                problems.push(format!("prefix part {SUBDOMAIN}"));
+            }
+            name
+        }
+    };
+    if name.is_empty() {
+        problems.push("name part must be non-empty".to_owned());
+    } else if name.len() > MAX_LABEL {
+        problems.push(format!("name part {}", too_long(MAX_LABEL)));
+    }
+    if name.is_empty() || !has_label_form(name) {
+        problems.push(format!("name part {QUALIFIED}"));
+    }
+    problems
 }
 
 /// Whether `text` can be the value of a label; it may be empty.
 pub fn is_label_value(text: &str) -> bool {
+    text.len() <= MAX_LABEL && has_label_form(text)
+}
+
+fn has_label_form(text: &str) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];
-    text.len() <= MAX_LABEL
-        && ends.into_iter().flatten().all(u8::is_ascii_alphanumeric)
+    ends.into_iter().flatten().all(u8::is_ascii_alphanumeric)
         && bytes
             .iter()
             .all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))
@@ -103,18 +132,8 @@ impl FieldErrors {
 
     /// `checked` is what the rule applies to, `text` what the error shows.
     pub(super) fn check_qualified_name(&mut self, field: &str, checked: &str, text: &str) {
-        if let Some((prefix, _)) = checked.split_once('/')
-            && !is_subdomain(prefix)
-        {
-            return self.invalid(field, text, &format!("prefix part {SUBDOMAIN}"));
-        }
-        let name = checked.split_once('/').map_or(checked, |(_, name)| name);
-        if name.is_empty() {
-            self.invalid(field, text, "name part must be non-empty");
-        } else if name.len() > MAX_LABEL {
-            self.invalid(field, text, &format!("name part {}", too_long(MAX_LABEL)));
-        } else if !is_label_name(name) {
-            self.invalid(field, text, QUALIFIED);
+        for problem in qualified_name_problems(checked) {
+            self.invalid(field, text, &problem);
         }
     }
 
@@ -204,5 +223,28 @@ mod tests {
         for bad in ["", "A=B", "a\tb", "ä", "a\0"] {
             assert!(!is_environment_name(bad), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn all_problems_of_a_label_key_are_told() {
+        // projection 46
+        let starts = |text: &str| -> Vec<String> {
+            let problems = qualified_name_problems(text).into_iter();
+            problems
+                .map(|problem| problem.chars().take(27).collect())
+                .collect()
+        };
+        assert_eq!(starts("www.k8s.io/test"), [""; 0]);
+        assert_eq!(starts("Www.k8s.io/test"), ["prefix part a lowercase RFC"]);
+        assert_eq!(
+            starts(""),
+            ["name part must be non-empty", "name part must consist of a"]
+        );
+        assert_eq!(
+            starts("/-"),
+            ["prefix part must be non-emp", "name part must consist of a"]
+        );
+        assert_eq!(starts(&"a".repeat(64)), ["name part must be no more t"]);
+        assert_eq!(starts("a/b/c"), ["a qualified name must consi"]);
     }
 }

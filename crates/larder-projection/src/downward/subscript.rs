@@ -9,57 +9,6 @@ pub(super) fn split_subscript(path: &str) -> Option<(&str, &str)> {
     (!base.is_empty()).then_some((base, key))
 }
 
-/// What keeps `key` from being the key of a label, in the words of k8s.io/apimachinery 0.36 (`IsQualifiedName`).
-pub(super) fn subscript_problems(key: &str) -> Vec<String> {
-    const NAME: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-    let mut problems = Vec::new();
-    let name = match key.split_once('/') {
-        None => key,
-        Some((_, name)) if name.contains('/') => {
-            return vec![format!(
-                "a qualified name {NAME} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-            )];
-        }
-        Some(("", name)) => {
-            problems.push("prefix part must be non-empty".to_owned());
-            name
-        }
-        Some((prefix, name)) => {
-            problems.extend(prefix_problems(prefix));
-            name
-        }
-    };
-    if name.is_empty() {
-        problems.push("name part must be non-empty".to_owned());
-    } else if name.len() > 63 {
-        problems.push("name part must be no more than 63 characters".to_owned());
-    }
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if !(starts_and_ends_alphanumeric(name) && name.bytes().all(inner)) {
-        problems.push(format!("name part {NAME}"));
-    }
-    problems
-}
-
-fn prefix_problems(prefix: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    if prefix.len() > 253 {
-        problems.push("prefix part must be no more than 253 characters".to_owned());
-    }
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let is_label = |label: &str| starts_and_ends_alphanumeric(label) && label.bytes().all(inner);
-    if prefix.bytes().any(|byte| byte.is_ascii_uppercase()) || !prefix.split('.').all(is_label) {
-        problems.push("prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')".to_owned());
-    }
-    problems
-}
-
-fn starts_and_ends_alphanumeric(text: &str) -> bool {
-    let ends = [text.bytes().next(), text.bytes().last()];
-    ends.iter()
-        .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -95,33 +44,6 @@ mod tests {
         ] {
             assert_eq!(split_subscript(path), expected, "{path}");
         }
-    }
-
-    #[test]
-    fn keys_are_qualified_names() {
-        // projection 46, 47
-        for key in ["a", "A.b_c-9", "www.k8s.io/test", "a/B"] {
-            assert_eq!(subscript_problems(key), Vec::<String>::new(), "{key}");
-        }
-        for key in [
-            "Www.k8s.io/test",
-            "",
-            "a/",
-            "/a",
-            "-a",
-            "a.",
-            "a b",
-            "a/b/c",
-            "a..b/c",
-        ] {
-            assert_ne!(subscript_problems(key), Vec::<String>::new(), "{key}");
-        }
-        assert_eq!(subscript_problems(&"a".repeat(63)).len(), 0);
-        assert_eq!(
-            subscript_problems(&"a".repeat(64)),
-            ["name part must be no more than 63 characters"]
-        );
-        assert_eq!(subscript_problems("")[0], "name part must be non-empty");
     }
 
     proptest! {
