@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use larder::Strategy;
 use rustix::process::Signal;
 
-use crate::exec::OnChange;
+use crate::exec::{OnChange, STAGE};
 
 /// ConfigMaps and Secrets as the kubelet would deliver them, without a kubelet.
 #[derive(Debug, Parser)]
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Render(RenderArgs),
     Refs(RefsArgs),
     Exec(ExecArgs),
-    #[command(hide = true)]
+    #[command(hide = true, name = STAGE)]
     ExecStage(ExecStageArgs),
     #[command(hide = true)]
     Completion(CompletionArgs),
@@ -209,7 +209,8 @@ pub(crate) enum RefsOutput {
 /// It gets the container's variables, and the volumes at their mount paths, in namespaces of its own: the files of this machine are not
 /// touched, and nothing is left behind, also after a kill. As root it becomes the user and the groups of the pod; an ordinary user
 /// appears as them in a user namespace. What an image would set (PATH, HOME, TERM, LANG) comes from the caller if the container does not
-/// set it. The manifests are followed: volumes stay fresh while the command runs.
+/// set it. The manifests are followed: volumes stay fresh while the command runs. Service account tokens are placeholders; emptyDir
+/// volumes are empty and private, hostPath volumes are this machine's, other types are not provided.
 ///
 /// The exit code is the command's, or 128 and the signal that ended it; 127 if there is no such command, 126 if it cannot be executed.
 #[derive(Debug, clap::Args)]

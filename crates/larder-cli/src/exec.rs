@@ -26,3 +26,6 @@ pub(crate) use namespace::Sandbox;
 pub(crate) use plan::{Identity, Plan, PlannedMount};
 pub(crate) use stage::run as run_stage;
 pub(crate) use supervisor::{OnChange, Update, exit_code, supervise};
+
+/// The hidden subcommand that becomes the command.
+pub(crate) const STAGE: &str = "exec-stage";

@@ -26,7 +26,8 @@ use super::Failure;
 use crate::{
     args::ExecArgs,
     exec::{
-        Follower, Identity, OnChange, Plan, PlannedMount, Sandbox, Update, exit_code, supervise,
+        Follower, Identity, OnChange, Plan, PlannedMount, STAGE, Sandbox, Update, exit_code,
+        supervise,
     },
     input,
     offline::Offline,
@@ -328,7 +329,7 @@ impl Session<'_> {
             .context("cannot write the plan")?;
         serde_json::to_writer(file, &plan).context("cannot write the plan")?;
         tokio::process::Command::new("/proc/self/exe")
-            .arg("exec-stage")
+            .arg(STAGE)
             .arg(&path)
             .env_clear()
             .kill_on_drop(true)

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::Follower;
+use super::{Follower, STAGE};
 use crate::output;
 
 /// What happens to the command when its volumes change.
@@ -91,7 +91,11 @@ pub(crate) async fn supervise(
                         send(&child, Signal::TERM);
                         kill_at = Some(Instant::now() + grace);
                     }
-                    OnChange::Signal(signal) if update.volumes => send(&child, signal),
+                    // The stage would die of it; and what it becomes reads the new content anyway.
+                    OnChange::Signal(signal) if update.volumes && !is_stage(&child) => {
+                        send(&child, signal);
+                    }
+                    OnChange::Signal(_) if update.volumes => {}
                     OnChange::Restart => {}
                     _ if update.start => {
                         output::note(
@@ -152,6 +156,13 @@ fn signals(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedReceiver<Signal>>
         });
     }
     Ok(receiver)
+}
+
+/// Whether the command is still to come.
+fn is_stage(child: &Child) -> bool {
+    let file = child.id().map(|id| format!("/proc/{id}/cmdline"));
+    let words = file.and_then(|file| std::fs::read(file).ok());
+    words.is_some_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(STAGE.as_bytes()))
 }
 
 /// Sends a signal to a command that may be over.

@@ -28,6 +28,8 @@ use super::{
 };
 use crate::VolumeKind;
 
+/// A directory that does not have its mode yet. No path of a payload begins so, and no mount path is likely to.
+const DIRECTORY_TMP: &str = "..directory_tmp";
 /// Links on the way of one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
@@ -209,10 +211,22 @@ fn make_directory(parent: &OwnedFd, name: &str, mode: u32) -> Result<OwnedFd> {
     if name == ".." {
         return Err(Errno::XDEV);
     }
-    sys::make_dir(parent.as_fd(), name, 0o700)?;
-    let created = sys::open_dir(parent.as_fd(), name)?;
-    sys::set_mode(&created, mode)?;
-    Ok(created)
+    // Under another name until it has its mode: once it is there, it stays as it is.
+    match sys::make_dir(parent.as_fd(), DIRECTORY_TMP, 0o700) {
+        // Or a crash left it.
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let created = sys::open_dir(parent.as_fd(), DIRECTORY_TMP).and_then(|created| {
+        sys::set_mode(&created, mode)?;
+        sys::rename(parent.as_fd(), DIRECTORY_TMP, name)?;
+        Ok(created)
+    });
+    if created.is_err() {
+        // What failed is the error; the next attempt uses it.
+        let _ = sys::remove_dir(parent.as_fd(), DIRECTORY_TMP);
+    }
+    created
 }
 
 fn is_directory(file: &OwnedFd) -> Result<bool> {

@@ -133,6 +133,49 @@ fn a_first_set_up_that_fails_leaves_no_volume() {
 }
 
 #[test]
+fn a_set_up_after_one_that_broke_off_anywhere_ends_in_the_same_tree() {
+    let mount_points = [VolumePath::parse("nested/point").unwrap()];
+    let volume = PodVolume {
+        mount_points: &mount_points,
+        ..config("cfg")
+    };
+    let payload = files([("a", "1"), ("d/b", "2")]);
+    // Names of sets differ: the volume is shown by itself.
+    let shown = |host: &VolumeHost, root: &Path| {
+        let path = host.volume_path("u1", VolumeKind::ConfigMap, "cfg");
+        let around: Vec<_> = show(root)
+            .lines()
+            .filter(|line| !line.contains("/.."))
+            .map(str::to_owned)
+            .collect();
+        (around, show(&path))
+    };
+    let clean = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(clean.path()).unwrap();
+    host.set_up(&volume, &payload, noon()).unwrap();
+    let expected = shown(&host, clean.path());
+
+    for at in 0.. {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let set_up = || host.set_up(&volume, &payload, noon());
+        // Nothing works from there on, so nothing is tidied up.
+        let (_, reached) = during(at, Fault::FromNowOn(Errno::IO), set_up);
+        set_up().unwrap();
+        assert_eq!(shown(&host, root.path()), expected, "call {at}");
+
+        let (_, removal_reached) =
+            during(at, Fault::FromNowOn(Errno::IO), || host.remove_pod("u1"));
+        host.remove_pod("u1").unwrap();
+        assert_eq!(show(root.path()), "pods/ 0750\n", "call {at}");
+        if !reached && !removal_reached {
+            assert!(at > 40);
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_refresh_that_fails_keeps_the_old_set() {
     let root = TempDir::new().unwrap();
     let host = VolumeHost::open_without_mounts(root.path()).unwrap();
@@ -372,7 +415,7 @@ fn ownership_of(path: &Path, follow: bool) -> (u32, u32, u32) {
 
 #[test]
 fn a_group_gets_to_read_everything() {
-    // projection 41, 44
+    // projection 15, 41, 44: ownership is part of a new set before it is published
     as_root_with_mounts(|| {
         let root = TempDir::new().unwrap();
         let host = VolumeHost::open(root.path()).unwrap();

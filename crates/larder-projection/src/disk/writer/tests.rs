@@ -307,7 +307,7 @@ fn a_file_may_become_a_directory_and_the_reverse() {
 
 #[test]
 fn a_path_cannot_be_file_and_directory() {
-    // `foo-x` sorts between the two.
+    // projection 4: one bad path among good ones; `foo-x` sorts between the two
     let mut volume = TestVolume::holding(&files([("a", "1")]));
     let error = volume
         .write(&files([("foo", "1"), ("foo-x", "2"), ("foo/b/c", "3")]))
