@@ -301,7 +301,7 @@ fn segment(name: &str) -> Result<String, RequestError> {
     }
 }
 
-fn percent_encoded(text: &str) -> String {
+pub(crate) fn percent_encoded(text: &str) -> String {
     use fmt::Write as _;
 
     let mut encoded = String::with_capacity(text.len());

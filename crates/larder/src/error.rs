@@ -229,6 +229,31 @@ impl RequestError {
     }
 }
 
+/// The outcome of a request that one of kube's own methods made.
+impl From<kube::Error> for RequestError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => {
+                let details = status.details.as_ref();
+                let retry_after = details.map_or(0, |details| details.retry_after_seconds);
+                let mut causes = details.iter().flat_map(|details| &details.causes);
+                let version_too_large = causes
+                    .any(|cause| cause.reason == "ResourceVersionTooLarge")
+                    || status.message.contains("Too large resource version");
+                Self::Status {
+                    code: status.code,
+                    reason: status.reason.into(),
+                    message: status.message,
+                    retry_after: (retry_after > 0).then(|| Duration::from_secs(retry_after.into())),
+                    version_too_large,
+                }
+            }
+            kube::Error::SerdeError(_) => Self::Unexpected("no usable object"),
+            other => Self::Transport(other),
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::error::Error as _;

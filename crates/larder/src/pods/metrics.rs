@@ -134,6 +134,7 @@ mod tests {
 
     #[test]
     fn metrics_have_the_kubelets_names_and_follow_the_pods() {
+        // managers 61, without its container runtime: a static pod that ends is terminating, an orphan, and not desired.
         let mut manager = PodManager::default();
         let metrics = PodMetrics::new(manager.reader());
         let mut registry = Registry::with_prefix("kubelet");

@@ -13,12 +13,15 @@ use kube::{
 use larder_objects::StableHash;
 use serde_json::json;
 
-use crate::pods::{
-    identity::{
-        CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, MirrorPodUid, annotation,
-        is_mirror_pod, is_mirror_pod_of, set_annotation,
+use crate::{
+    RequestError,
+    pods::{
+        identity::{
+            CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, MirrorPodUid,
+            annotation, is_mirror_pod, is_mirror_pod_of, set_annotation,
+        },
+        static_pod::Canonical,
     },
-    static_pod::Canonical,
 };
 
 /// Annotation of a mirror pod with the hash of what its static pod holds; our own, so absent in a kubelet's mirror pods.
@@ -45,7 +48,7 @@ pub enum MirrorError {
         /// Name of the Node.
         name: String,
         /// What the API server said.
-        source: Arc<kube::Error>,
+        source: Arc<RequestError>,
     },
     /// There is no Node, and larder was not told to register one.
     #[error("node {name} does not exist")]
@@ -73,7 +76,7 @@ pub enum MirrorError {
         /// The pod.
         full_name: FullName,
         /// What the API server said.
-        source: Arc<kube::Error>,
+        source: Arc<RequestError>,
     },
     /// The name belongs to a pod that is no mirror pod, which is nobody's to delete.
     #[error("there is a pod {full_name} that is not a mirror pod")]
@@ -130,7 +133,7 @@ impl MirrorClient {
             move |source| MirrorError::Node {
                 verb,
                 name,
-                source: Arc::new(source),
+                source: Arc::new(RequestError::from(source)),
             }
         };
         let found = nodes.get_opt(&name).await.map_err(failed("get"))?;
@@ -177,7 +180,7 @@ impl MirrorClient {
             move |source| MirrorError::Pod {
                 verb,
                 full_name,
-                source: Arc::new(source),
+                source: Arc::new(RequestError::from(source)),
             }
         };
         for _ in 0..2 {
@@ -231,7 +234,7 @@ impl MirrorClient {
             Err(source) => Err(MirrorError::Pod {
                 verb: "delete",
                 full_name: full_name.clone(),
-                source: Arc::new(source),
+                source: Arc::new(RequestError::from(source)),
             }),
         }
     }
@@ -308,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_mirror_pod_carries_the_hash_and_is_owned_by_the_node_alone() {
-        // managers 52
+        // managers 52, 81: exactly what the admission of a real cluster lets a node create.
         let mirror = mirror_of(&static_pod().build(), &node());
         assert_eq!(annotation(&mirror, CONFIG_MIRROR), Some("hash"));
         assert_eq!(annotation(&mirror, CONFIG_SOURCE), Some("file"));

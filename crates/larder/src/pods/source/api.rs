@@ -4,25 +4,40 @@
 //! node authorizer allows a node nothing else. After the first list each change is reported by itself, so that its cost does not
 //! grow with the pods of the node.
 
-use std::{pin::pin, time::Duration};
+use std::{fmt, pin::pin, time::Duration};
 
 use futures::TryStreamExt as _;
 use http::Request;
 use k8s_openapi::{List, api::core::v1::Pod};
 use kube::{Client, core::WatchEvent};
-use tokio::{sync::mpsc, time};
-
-use super::{Closed, Reporter, SourceReport};
-use crate::pods::{
-    identity::{FullName, PodSource, PodUid},
-    merge::SourcePods,
+use tokio::{
+    sync::mpsc,
+    time::{self, Instant},
 };
 
-/// Bounds of the delay between two attempts, client-go 1.36 `tools/cache/reflector.go`; up to as much again is added by chance.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
+use super::{Closed, Reporter, SourceReport};
+use crate::{
+    RequestError,
+    api::percent_encoded,
+    backoff::Backoff,
+    pods::{
+        identity::{FullName, PodSource, PodUid},
+        merge::SourcePods,
+    },
+};
 
-/// Seconds that the API server keeps a watch open: at least this, at most twice as long (as above).
-const WATCH_SECS: u64 = 300;
+/// Longest wait for a list, and for a watch to open; the API server's own limit is 60 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The API server is asked to keep a watch open for at least this, and at most twice as long (client-go 1.36,
+/// `tools/cache/reflector.go`).
+const WATCH_TIME: Duration = Duration::from_mins(5);
+
+/// After this much more without an end the connection is taken for dead.
+const OVERTIME: Duration = Duration::from_secs(30);
+
+/// A watch that ended at once, without an event, is not opened again before this.
+const HASTY: Duration = Duration::from_millis(800);
 
 /// The pods of one node at the API server.
 #[derive(Clone)]
@@ -31,8 +46,8 @@ pub struct ApiSource {
     node_name: String,
 }
 
-impl std::fmt::Debug for ApiSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for ApiSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiSource")
             .field("node_name", &self.node_name)
             .finish_non_exhaustive()
@@ -49,7 +64,7 @@ pub enum ApiSourceError {
         /// The node.
         node_name: String,
         /// What went wrong.
-        source: kube::Error,
+        source: RequestError,
     },
     /// The watch was refused, or broke.
     #[error("failed to watch the pods of node {node_name}")]
@@ -57,7 +72,7 @@ pub enum ApiSourceError {
         /// The node.
         node_name: String,
         /// What went wrong.
-        source: kube::Error,
+        source: RequestError,
     },
 }
 
@@ -81,43 +96,46 @@ impl ApiSource {
     }
 
     async fn list_and_watch(&self, reporter: &mut Reporter) -> Result<(), Closed> {
-        let mut delay = BACKOFF.0;
+        let mut backoff = Backoff::new();
         // The version that the pods reported so far are at; `None` asks for the most recent state, `0` for any.
         let mut version = Some("0".to_owned());
         loop {
-            let problem = match self.list(version.as_deref()).await {
-                Err(source) => {
-                    version = version.filter(|_| !is_version_trouble(&source));
-                    let node_name = self.node_name.clone();
-                    Some(ApiSourceError::List { node_name, source })
-                }
+            let node_name = self.node_name.clone();
+            let (error, told) = match self.list(version.as_deref()).await {
+                Err(source) => (ApiSourceError::List { node_name, source }, true),
                 Ok(list) => {
                     let mut at = list.metadata.resource_version.unwrap_or_default();
                     reporter.pods(SourcePods::All(list.items)).await?;
                     reporter.problems(Vec::new()).await?;
-                    delay = BACKOFF.0;
+                    let listed_at = at.clone();
                     let source = self.watch(&mut at, reporter).await?;
-                    version = Some(at).filter(|_| !is_version_trouble(&source));
-                    let node_name = self.node_name.clone();
-                    // An expired version is how a long watch ends, nothing to tell.
-                    version
-                        .is_some()
-                        .then_some(ApiSourceError::Watch { node_name, source })
+                    if at != listed_at {
+                        backoff.reset();
+                    }
+                    version = Some(at);
+                    // That its version expires is how a long watch ends, nothing to tell.
+                    let told = !source.is_expired();
+                    (ApiSourceError::Watch { node_name, source }, told)
                 }
             };
-            if let Some(problem) = problem {
-                tracing::debug!(error = %problem, "pods of the API server are not followed");
-                reporter.problem("API server", problem).await?;
+            let (ApiSourceError::List { source, .. } | ApiSourceError::Watch { source, .. }) =
+                &error;
+            // The API server has no use for the version: too old or, after a restore, never reached.
+            version = version.filter(|_| !source.is_expired() && !source.is_version_too_large());
+            let delay = backoff.delay(Instant::now(), source.is_forbidden(), fastrand::f64());
+            let delay = delay.max(source.retry_after().unwrap_or_default());
+            if told {
+                reporter.problem("API server", error).await?;
             }
-            time::sleep(delay.mul_f64(1.0 + fastrand::f64())).await;
-            delay = (delay * 2).min(BACKOFF.1);
+            time::sleep(delay).await;
         }
     }
 
-    async fn list(&self, version: Option<&str>) -> Result<List<Pod>, kube::Error> {
-        let version = version.map(|version| format!("&resourceVersion={version}"));
-        let request = self.request(&version.unwrap_or_default());
-        self.client.request(request).await
+    async fn list(&self, version: Option<&str>) -> Result<List<Pod>, RequestError> {
+        let version = version.map(|version| ("resourceVersion", version));
+        let request = self.request(version);
+        let list = time::timeout(REQUEST_TIMEOUT, self.client.request(request)).await;
+        Ok(list.map_err(|_| RequestError::Timeout(REQUEST_TIMEOUT))??)
     }
 
     /// Watches on from `version`, which is moved along, as often as the API server ends a watch in good order.
@@ -125,19 +143,28 @@ impl ApiSource {
         &self,
         version: &mut String,
         reporter: &Reporter,
-    ) -> Result<kube::Error, Closed> {
+    ) -> Result<RequestError, Closed> {
         loop {
-            let timeout = fastrand::u64(WATCH_SECS..WATCH_SECS * 2);
-            let request = self.request(&format!(
-                "&watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={timeout}"
-            ));
-            let mut events = match self.client.request_events::<Pod>(request).await {
-                Ok(events) => pin!(events),
-                Err(error) => return Ok(error),
+            let watch_time = WATCH_TIME.mul_f64(1.0 + fastrand::f64());
+            let deadline = Instant::now() + watch_time + OVERTIME;
+            let request = self.request([
+                ("watch", "true"),
+                ("allowWatchBookmarks", "true"),
+                ("resourceVersion", version),
+                ("timeoutSeconds", &watch_time.as_secs().to_string()),
+            ]);
+            let opening = self.client.request_events::<Pod>(request);
+            let mut events = match time::timeout(REQUEST_TIMEOUT, opening).await {
+                Ok(Ok(events)) => pin!(events),
+                Ok(Err(error)) => return Ok(error.into()),
+                Err(_) => return Ok(RequestError::Timeout(REQUEST_TIMEOUT)),
             };
             let mut quiet = true;
             loop {
-                let (pods, at) = match events.try_next().await {
+                let Ok(event) = time::timeout_at(deadline, events.try_next()).await else {
+                    break;
+                };
+                let (pods, at) = match event {
                     Ok(Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
                         let at = pod.metadata.resource_version.clone();
                         (Some(SourcePods::One(Box::new(pod))), at)
@@ -149,11 +176,13 @@ impl ApiSource {
                     Ok(Some(WatchEvent::Bookmark(bookmark))) => {
                         (None, Some(bookmark.metadata.resource_version))
                     }
-                    Ok(Some(WatchEvent::Error(status))) => return Ok(kube::Error::Api(status)),
-                    // A watch that ends at once and empty is a server in trouble, not a watch that has run its time.
-                    Ok(None) if quiet => break time::sleep(BACKOFF.0).await,
+                    Ok(Some(WatchEvent::Error(status))) => {
+                        return Ok(kube::Error::Api(status).into());
+                    }
+                    // A server in trouble, not a watch that has run its time.
+                    Ok(None) if quiet => break time::sleep(HASTY).await,
                     Ok(None) => break,
-                    Err(error) => return Ok(error),
+                    Err(error) => return Ok(error.into()),
                 };
                 quiet = false;
                 if let Some(at) = at {
@@ -166,20 +195,16 @@ impl ApiSource {
         }
     }
 
-    fn request(&self, query: &str) -> Request<Vec<u8>> {
-        let node_name = &self.node_name;
-        Request::get(format!(
-            "/api/v1/pods?fieldSelector=spec.nodeName%3D{node_name}{query}"
-        ))
-        .body(Vec::new())
-        .expect("a node's name needs no escaping in a URL")
+    fn request<'a>(&self, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> Request<Vec<u8>> {
+        let node_name = percent_encoded(&self.node_name);
+        let mut uri = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node_name}");
+        for (name, value) in query {
+            uri.extend(["&", name, "=", &percent_encoded(value)]);
+        }
+        Request::get(uri)
+            .body(Vec::new())
+            .expect("the values are percent-encoded")
     }
-}
-
-/// Whether the API server has no use for the version that it was asked for: too old, or, after a restore, never reached.
-fn is_version_trouble(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status)
-        if status.code == 410 || status.message.contains("Too large resource version"))
 }
 
 #[cfg(test)]

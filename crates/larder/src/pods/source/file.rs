@@ -56,8 +56,9 @@ impl FileSource {
     /// `check_frequency` is `fileCheckFrequency`, 20 s by default in the kubelet: how often to look without a notice, for file
     /// systems that give none and for the targets of symlinks. Must be positive.
     pub fn new(path: &Path, check_frequency: Duration, static_pods: StaticPods) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self {
-            // Of no meaning, but part of the text that UIDs are made of.
+            // Slashes at the end have no meaning, but the path is part of what UIDs are made of.
             path: path.components().collect(),
             check_frequency,
             static_pods,
@@ -78,10 +79,15 @@ impl FileSource {
         let mut watch = Watch::default();
         let mut scanner = Scanner::new(self.path.clone(), self.static_pods);
         loop {
-            // Watched before it is read: what changes in between gives a notice.
-            let unwatched = watch.renew(&self.path, &notices);
-            let looked;
-            (scanner, looked) = joined(spawn_blocking(|| scanner.look()).await);
+            let (path, notify) = (self.path.clone(), Arc::clone(&notices));
+            let look = spawn_blocking(move || {
+                // Watched before it is read: what changes in between gives a notice.
+                let unwatched = watch.renew(&path, &notify);
+                let (scanner, looked) = scanner.look();
+                (watch, scanner, looked, unwatched)
+            });
+            let (looked, unwatched);
+            (watch, scanner, looked, unwatched) = joined(look.await);
             let missing = looked.missing;
             let mut problems = looked.problems;
             problems.extend(unwatched.map(|error| SourceProblem {
