@@ -3,8 +3,9 @@
 //! ```text
 //!  ApiSource ──┐
 //!  FileSource ─┼─► PodMerge ── PodUpdate ─► the agent ─► PodManager ─► readers
-//!  HttpSource ─┘   per source  ADD, UPDATE,   │
-//!                              REMOVE …       └─► MirrorClient: the API server's copies of static pods
+//!  HttpSource ─┘   per source  ADD, UPDATE,   │ │
+//!                              REMOVE …       │ └─► PodLifecycle: when a pod is registered with the object managers
+//!                                             └───► MirrorReconciler: the API server's copies of static pods
 //! ```
 //!
 //! The [`PodManager`] stands by itself. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`; where we differ, the module says why.

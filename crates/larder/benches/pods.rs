@@ -1,0 +1,120 @@
+//! Cost per pod of a change that goes through the merge into the pod manager, beside how many pods there are: it is flat.
+#![expect(clippy::unwrap_used, reason = "a benchmark may panic as a test may")]
+
+use std::{hint::black_box, sync::Arc};
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use larder::pods::{FullName, Operation, PodManager, PodMerge, PodSource, PodUid, SourcePods};
+use serde_json::json;
+
+fn pod(index: usize, image: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("pod-{index}"), "namespace": "default", "uid": format!("00000000-0000-4000-8000-{index:012}")},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "c", "image": image, "envFrom": [{"configMapRef": {"name": "app"}}]}],
+            "volumes": [{"name": "v", "secret": {"secretName": "tls"}}],
+        },
+    }))
+    .unwrap()
+}
+
+struct Node {
+    merge: PodMerge,
+    manager: PodManager,
+}
+
+impl Node {
+    fn with(pods: usize) -> Self {
+        let mut node = Self {
+            merge: PodMerge::new([PodSource::Api]),
+            manager: PodManager::default(),
+        };
+        node.take(SourcePods::All(
+            (0..pods).map(|index| pod(index, "i:1")).collect(),
+        ));
+        node
+    }
+
+    fn take(&mut self, pods: SourcePods) {
+        let merged = self
+            .merge
+            .merge(PodSource::Api, pods, Timestamp::UNIX_EPOCH);
+        for update in merged.updates {
+            for pod in update.pods {
+                match update.operation {
+                    Operation::Remove => self.manager.remove_pod(&pod),
+                    _ => self.manager.add_pod(Arc::clone(&pod)),
+                }
+            }
+        }
+    }
+}
+
+/// A pod is added, updated and removed on a node that has `pods` already.
+fn one_change(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("add, update and remove one pod");
+    for pods in [100, 1_000, 10_000] {
+        let mut node = Node::with(pods);
+        let changes = || {
+            let (added, updated) = (pod(pods, "i:1"), pod(pods, "i:2"));
+            let gone = SourcePods::Gone(FullName::of(&added), PodUid::of(&added));
+            [
+                SourcePods::One(Box::new(added)),
+                SourcePods::One(Box::new(updated)),
+                gone,
+            ]
+        };
+        group.bench_function(format!("beside {pods}"), |bencher| {
+            bencher.iter_batched(
+                changes,
+                |changes| changes.into_iter().for_each(|pods| node.take(pods)),
+                BatchSize::SmallInput,
+            );
+        });
+    }
+}
+
+/// All pods of a node come in one set.
+fn first_set(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("first set");
+    group.sample_size(10);
+    for pods in [100, 1_000, 10_000] {
+        let set: Vec<_> = (0..pods).map(|index| pod(index, "i:1")).collect();
+        group.throughput(Throughput::Elements(pods as u64));
+        group.bench_function(format!("of {pods}"), |bencher| {
+            bencher.iter_batched(
+                || (Node::with(0), SourcePods::All(set.clone())),
+                |(mut node, pods)| {
+                    node.take(pods);
+                    node
+                },
+                BatchSize::LargeInput,
+            );
+        });
+    }
+}
+
+/// Reads beside a writer that is idle.
+fn lookups(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("look up one pod");
+    for pods in [100, 1_000, 10_000] {
+        let node = Node::with(pods);
+        let full_name = FullName::of(&pod(pods / 2, "i:1"));
+        let uid = PodUid::of(&pod(pods / 2, "i:1"));
+        group.bench_function(format!("by full name of {pods}"), |bencher| {
+            bencher.iter(|| node.manager.pod_by_full_name(black_box(&full_name)));
+        });
+        group.bench_function(format!("by UID of {pods}"), |bencher| {
+            bencher.iter(|| {
+                node.manager
+                    .pod_by_uid(&node.manager.translate_pod_uid(black_box(&uid)))
+            });
+        });
+    }
+}
+
+criterion_group!(benches, one_change, first_set, lookups);
+criterion_main!(benches);
