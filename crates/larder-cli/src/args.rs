@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
+    Apiserver(ApiserverArgs),
     Exec(ExecArgs),
     #[command(hide = true, name = STAGE)]
     ExecStage(ExecStageArgs),
@@ -273,6 +274,36 @@ fn on_change(text: &str) -> Result<OnChange, String> {
 pub(crate) struct ExecStageArgs {
     /// The plan
     pub(crate) plan: PathBuf,
+}
+
+/// Serve Namespaces, Nodes, Pods, ConfigMaps, Secrets, Services, ServiceAccounts and Events as an API server, over TLS
+///
+/// Everything is in memory and gone when the server ends, on Ctrl-C or SIGTERM. kubectl works with it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder apiserver --kubeconfig-out kubeconfig
+  larder apiserver --manifests k8s/ --kubeconfig-out kubeconfig --audit-log audit.jsonl
+  kubectl --kubeconfig kubeconfig get pods -A")]
+pub(crate) struct ApiserverArgs {
+    /// Address and port; port 0 takes a free one, which is printed and stands in the kubeconfig
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+
+    /// Write a kubeconfig of an administrator; it appears, whole, when the server answers, and goes with it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) kubeconfig_out: Option<PathBuf>,
+
+    /// Fill the server from the manifests of a directory, and follow their edits
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) manifests: Option<PathBuf>,
+
+    /// Append one JSON object for each request: time, verb, path, query, user_agent, status
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) audit_log: Option<PathBuf>,
+
+    /// Form of the log on standard error; LARDER_LOG selects what is in it, as in debug or larder=trace
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
 }
 
 /// Print a completion script

@@ -1,5 +1,6 @@
 //! One module for each command.
 
+mod apiserver;
 mod exec;
 mod refs;
 mod render;
@@ -24,6 +25,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::ExecStage(args) => return crate::exec::run_stage(&args.plan),
         Command::Render(args) => render::run(&args),
         Command::Refs(args) => refs::run(&args),
+        Command::Apiserver(args) => apiserver::run(&args),
         Command::Completion(args) => shell::completion(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -6,6 +6,7 @@ mod args;
 mod commands;
 mod exec;
 mod input;
+mod logging;
 mod offline;
 mod output;
 

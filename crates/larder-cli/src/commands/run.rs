@@ -25,12 +25,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use tracing_subscriber::EnvFilter;
 
 use super::{Failure, Outcome};
 use crate::{
-    args::{LogFormat, PlaceArgs, RunArgs},
-    output,
+    args::{PlaceArgs, RunArgs},
+    logging, output,
 };
 
 /// When at the latest the user is told what is served, even if something is still missing.
@@ -41,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const END: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
-    start_log(args.log_format);
+    logging::start(args.log_format);
     let flags = Flags {
         node_name: args.node_name.clone(),
         listen: args.listen,
@@ -69,23 +68,6 @@ pub(super) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure>
         warn!("{warning}");
     }
     Ok(config)
-}
-
-fn start_log(format: LogFormat) {
-    let filter = EnvFilter::builder()
-        .with_env_var("LARDER_LOG")
-        .with_default_directive(tracing::Level::INFO.into())
-        .from_env_lossy();
-    let log = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_env_filter(filter)
-        .with_target(false);
-    match format {
-        LogFormat::Text => log
-            .with_ansi(output::Style::of_stderr().is_coloured())
-            .init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
 }
 
 /// Where the pods come from.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod apiserver;
 mod bad_input;
 mod examples;
 mod exec;

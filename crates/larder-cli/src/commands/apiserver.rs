@@ -1,0 +1,147 @@
+//! `larder apiserver`: the embedded API server over TLS.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use larder_agent::feed::Feed;
+use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
+use tempfile::NamedTempFile;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Failure, Outcome};
+use crate::{args::ApiserverArgs, logging, output};
+
+pub(super) fn run(args: &ApiserverArgs) -> Result<Outcome, Failure> {
+    logging::start(args.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(args))
+}
+
+/// Serves until a signal comes.
+async fn serve(args: &ApiserverArgs) -> Result<Outcome, Failure> {
+    // Before anything else, so that no signal is missed.
+    let shutdown = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+
+    let server = ApiServer::try_new(Options {
+        audit: audit_log(args.audit_log.as_deref())?,
+        ..Options::default()
+    })
+    .context("cannot make the certificates")?;
+    let feed = match &args.manifests {
+        None => None,
+        Some(dir) => {
+            let feed = Feed::open(dir, server.clone(), None).await;
+            Some(feed.map_err(|error| Failure::unreadable(output::chain(&error)))?)
+        }
+    };
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    let address = listener.local_addr().context("cannot tell the address")?;
+
+    let mut tasks = JoinSet::new();
+    let serving = server.clone();
+    let stop = shutdown.clone();
+    tasks.spawn(async move { serving.serve(listener, Transport::Tls, stop).await });
+    if let Some(feed) = feed {
+        let stop = shutdown.clone();
+        tasks.spawn(async move {
+            stop.run_until_cancelled(feed.run()).await;
+            Ok(())
+        });
+    }
+    // Last: connections are taken from here on.
+    let kubeconfig = match &args.kubeconfig_out {
+        None => None,
+        Some(path) => {
+            let text = server
+                .kubeconfig(address, User::admin())
+                .context("cannot make a client certificate")?;
+            Some(Kubeconfig::publish(path, text)?)
+        }
+    };
+    output::results(|out| writeln!(out, "listening on https://{address}"))?;
+    if kubeconfig.is_none() {
+        output::note("nobody is let in: ask for a kubeconfig with --kubeconfig-out FILE");
+    }
+
+    let mut ended = None;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        first = tasks.join_next() => ended = first,
+    }
+    shutdown.cancel();
+    while let Some(task) = match ended.take() {
+        Some(task) => Some(task),
+        None => tasks.join_next().await,
+    } {
+        task.context("a task of the server panicked")?
+            .context("the server ended")?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {
+    let Some(path) = path else {
+        return Ok(AuditLog::none());
+    };
+    let file = File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(|| format!("cannot open the audit log {}", path.display()))?;
+    Ok(AuditLog::to_writer(file))
+}
+
+/// A kubeconfig that others may read as soon as it is there, and that is gone when the server is.
+struct Kubeconfig {
+    path: PathBuf,
+    text: String,
+}
+
+impl Kubeconfig {
+    /// Writes the file whole, by rename. It holds a key, so that only its owner may read it.
+    fn publish(path: &Path, text: String) -> anyhow::Result<Self> {
+        let what = || format!("cannot write the kubeconfig {}", path.display());
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        // Temporary files have mode 0600.
+        let mut file =
+            NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).with_context(what)?;
+        file.write_all(text.as_bytes()).with_context(what)?;
+        file.persist(path)
+            .map_err(|error| error.error)
+            .with_context(what)?;
+        Ok(Self {
+            path: path.to_owned(),
+            text,
+        })
+    }
+}
+
+impl Drop for Kubeconfig {
+    /// Removes the file, unless somebody has put another one in its place.
+    fn drop(&mut self) {
+        if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "failed to remove the kubeconfig");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Logs, on standard error. `LARDER_LOG` selects what is in them: `debug`, `larder=trace`.
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::{args::LogFormat, output::Style};
+
+/// Starts logging. Once, by commands that stay.
+pub(crate) fn start(format: LogFormat) {
+    let filter = EnvFilter::builder()
+        .with_env_var("LARDER_LOG")
+        .with_default_directive(tracing::Level::INFO.into())
+        .from_env_lossy();
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_env_filter(filter)
+        .with_target(false);
+    match format {
+        LogFormat::Text => log.with_ansi(Style::of_stderr().is_coloured()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
