@@ -2,17 +2,26 @@
 //!
 //! Building and running are two steps. [`Agent::build`] opens what can fail; [`Agent::run`] owns every task and ends them all.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt as _, future::OptionFuture};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use larder::{
     ConfigMapManager, ManagerConfig, ManagerMetrics, ObjectChange, ObjectManager, SecretManager,
     pods::{
-        Operation, PodManager, PodMerge, PodSource, PodUid, PodUpdate, ResolvedPodUid,
-        identity::is_mirror_pod,
-        source::{ApiSource, SourceEvent, SourceReport},
+        Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, Pods, ResolvedPodUid,
+        identity::{is_mirror_pod, is_static_pod},
+        lifecycle::{HeldBecause, PodLife, PodLifecycle, Step},
+        mirror::{MirrorClient, MirrorProblems, MirrorReconciler, MirrorScope},
+        source::{ApiSource, FileSource, HttpSource, HttpSourceError, SourceEvent, SourceReport},
+        static_pod::StaticPods,
     },
 };
 use larder_objects::{Kind, Object};
@@ -22,9 +31,10 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     blocking::blocking,
@@ -34,12 +44,15 @@ use crate::{
     ender::Ender,
     facts::{Facts, follow_facts},
     metrics::Metrics,
+    node,
     reconcile::{Board, Reconciler, Shared},
     root_dir::RootDir,
-    status::{AgentStatus, ObjectStatus},
+    status::{AgentStatus, ObjectStatus, PodStatus},
     tokens::Tokens,
 };
 
+/// Bounds of the delay between two attempts to register the Node; up to as much again is added by chance.
+const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Reports of sources that may wait to be read. A source that is faster waits.
 const REPORTS: usize = 16;
 
@@ -52,12 +65,27 @@ pub enum PodEnd {
     Agent,
 }
 
+/// The agent cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A setting of the managers.
+    #[error("the configuration cannot be used")]
+    Config(#[source] larder::ConfigError),
+    /// `staticPodURL` or `staticPodURLHeader`.
+    #[error("the URL of static pods cannot be used")]
+    StaticPodUrl(#[source] HttpSourceError),
+}
+
 /// An agent that is ready to run.
 pub struct Agent {
     config: Config,
     client: Client,
     pod_end: PodEnd,
+    http: Option<HttpSource>,
     facts: watch::Sender<Facts>,
+    manager: PodManager,
+    pod_metrics: PodMetrics,
     handle: AgentHandle,
     /// Locked as long as the agent lives.
     _root: RootDir,
@@ -75,6 +103,7 @@ impl fmt::Debug for Agent {
 #[derive(Clone, Debug)]
 pub struct AgentHandle {
     shared: Arc<Shared>,
+    pods: Pods,
     sources: Arc<Mutex<Sources>>,
     registry: Arc<Registry>,
     about: Arc<About>,
@@ -95,6 +124,7 @@ struct Sources {
     problems: BTreeMap<PodSource, Vec<String>>,
     /// Of those who feed the API server.
     others: Vec<watch::Receiver<Arc<[String]>>>,
+    mirrors: Option<watch::Receiver<MirrorProblems>>,
 }
 
 /// All that wakes the agent.
@@ -104,7 +134,7 @@ enum Event {
     Facts,
     /// The directories of the last run were listed.
     Scanned(Result<Vec<PodOnDisk>, DiskError>),
-    WorkerLeft,
+    VolumesGone(ResolvedPodUid),
     Shutdown,
 }
 
@@ -114,7 +144,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// A setting cannot be used.
+    /// A setting of the managers or of the source of static pods cannot be used.
     ///
     /// # Panics
     ///
@@ -126,7 +156,7 @@ impl Agent {
         client: Client,
         pod_end: PodEnd,
         mut registry: Registry,
-    ) -> Result<Self, larder::ConfigError> {
+    ) -> Result<Self, BuildError> {
         let managers = ManagerConfig {
             strategy: config.change_detection,
             sync_frequency: config.sync_frequency,
@@ -134,10 +164,23 @@ impl Agent {
         };
         let counters = ManagerMetrics::default();
         counters.register(&mut registry);
+        let http = config.static_pod_url.as_deref().map(|url| {
+            let (headers, period) = (
+                config.static_pod_url_headers.values(),
+                config.http_check_frequency,
+            );
+            HttpSource::new(url, headers, period, static_pods(&config))
+        });
+        let http = http.transpose().map_err(BuildError::StaticPodUrl)?;
+        let manager = PodManager::default();
+        let pod_metrics = PodMetrics::new(manager.reader());
+        pod_metrics.register(&mut registry);
         let facts = watch::Sender::new(Facts::default());
         let shared = Shared {
-            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)?,
-            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)?,
+            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
+            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
             tokens: Tokens::new(client.clone()),
             facts: facts.subscribe(),
             host: Arc::new(host),
@@ -152,6 +195,7 @@ impl Agent {
         };
         let handle = AgentHandle {
             shared: Arc::new(shared),
+            pods: manager.reader(),
             sources: Arc::default(),
             registry: Arc::new(registry),
             about: Arc::new(about),
@@ -160,7 +204,10 @@ impl Agent {
             config,
             client,
             pod_end,
+            http,
             facts,
+            manager,
+            pod_metrics,
             handle,
             _root: root,
         })
@@ -172,7 +219,7 @@ impl Agent {
     }
 
     /// Serves until `shutdown`. Then every pass under way is finished, and the volumes stay as they are.
-    pub async fn run(self, shutdown: CancellationToken) {
+    pub async fn run(mut self, shutdown: CancellationToken) {
         if let Memory::Directory { in_memory: false } = self.handle.shared.host.memory() {
             warn!(
                 path = %self.handle.shared.host.path().display(),
@@ -180,31 +227,27 @@ impl Agent {
             );
         }
         let (reports, mut inbox) = mpsc::channel(REPORTS);
-        let mut sources = JoinSet::new();
-        let expected = [PodSource::Api];
-        let api = ApiSource::new(self.client.clone(), self.config.node_name.clone());
-        sources.spawn(api.run(reports.clone()));
-        let node_name = self.config.node_name.clone();
-        sources.spawn(follow_facts(
-            self.client.clone(),
-            node_name,
-            self.facts.clone(),
-        ));
-        drop(reports);
+        let mut tasks = JoinSet::new();
+        let expected = self.start_sources(reports, &mut tasks);
+        let mirrors = self.start_mirrors(&mut tasks);
 
         let shared = self.handle.shared.clone();
         let mut config_maps = shared.config_maps.subscribe();
         let mut secrets = shared.secrets.subscribe();
         let mut facts = shared.facts.clone();
-        let mut pods = Pods {
-            manager: PodManager::default(),
+        let mut node = NodePods {
+            manager: self.manager,
             merge: PodMerge::new(expected),
+            lifecycle: PodLifecycle::new(true),
+            registered: HashMap::new(),
             reconciler: Reconciler::new(shared.clone(), shutdown.clone()),
-            handle: self.handle.clone(),
-            ender: Ender::new((self.pod_end == PodEnd::Agent).then(|| self.client.clone())),
+            ender: Ender::new((self.pod_end == PodEnd::Agent).then_some(self.client)),
+            mirrors,
+            metrics: self.pod_metrics,
+            handle: self.handle,
             ready: false,
         };
-        pods.tell_silent();
+        node.tell();
         // What an earlier agent left is looked for once, as soon as all sources have reported.
         let mut scan = OptionFuture::default();
         loop {
@@ -217,41 +260,104 @@ impl Agent {
                 Some(change) = secrets.next() => Event::Object(Kind::Secret, change),
                 Ok(()) = facts.changed() => Event::Facts,
                 Some(found) = &mut scan => Event::Scanned(found),
-                () = pods.reconciler.worker_left() => Event::WorkerLeft,
+                uid = node.reconciler.volumes_gone() => Event::VolumesGone(uid),
             };
             match event {
                 Event::Shutdown => break,
-                Event::Report(report) => pods.report(report),
-                Event::Object(kind, change) => pods.reconciler.object_changed(kind, &change.key),
-                Event::Facts => pods.reconciler.facts_changed(),
+                Event::Report(report) => node.report(report),
+                Event::Object(kind, change) => node.reconciler.object_changed(kind, &change.key),
+                Event::Facts => node.reconciler.facts_changed(),
                 Event::Scanned(found) => {
                     scan = OptionFuture::default();
-                    pods.sweep(found);
+                    node.sweep(found);
                 }
-                Event::WorkerLeft => {}
+                Event::VolumesGone(uid) => node.volumes_gone(&uid),
             }
-            if pods.becomes_ready() {
+            if node.becomes_ready() {
                 let host = shared.host.clone();
                 scan = Some(blocking(move || host.scan()).boxed()).into();
             }
         }
-        sources.shutdown().await;
-        pods.reconciler.drain().await;
+        tasks.shutdown().await;
+        node.reconciler.drain().await;
+    }
+
+    /// Starts whatever reports pods or facts; returns the sources of pods.
+    fn start_sources(
+        &mut self,
+        reports: mpsc::Sender<SourceReport>,
+        tasks: &mut JoinSet<()>,
+    ) -> Vec<PodSource> {
+        let (client, node_name) = (&self.client, &self.config.node_name);
+        tasks.spawn(follow_facts(
+            client.clone(),
+            node_name.clone(),
+            self.facts.clone(),
+        ));
+        let mut expected = vec![PodSource::Api];
+        tasks.spawn(ApiSource::new(client.clone(), node_name).run(reports.clone()));
+        if let Some(path) = &self.config.static_pod_path {
+            let period = self.config.file_check_frequency;
+            let file = FileSource::new(path, period, static_pods(&self.config));
+            tasks.spawn(file.run(reports.clone()));
+            expected.push(PodSource::File);
+        }
+        if let Some(http) = self.http.take() {
+            tasks.spawn(http.run(reports));
+            expected.push(PodSource::Http);
+        }
+        expected
+    }
+
+    /// Starts what keeps the mirror pods, and the Node if that is wanted.
+    fn start_mirrors(&self, tasks: &mut JoinSet<()>) -> watch::Sender<MirrorScope> {
+        let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
+        if self.config.register_node {
+            mirrors = mirrors.registering(node::of_this_host(&self.config.node_name));
+            tasks.spawn(register_node(mirrors.clone()));
+        }
+        let scope = watch::Sender::new(MirrorScope::default());
+        let reconciler = MirrorReconciler::new(mirrors, self.manager.reader(), scope.subscribe());
+        self.handle.sources.lock().mirrors = Some(reconciler.problems());
+        tasks.spawn(reconciler.run());
+        scope
+    }
+}
+
+fn static_pods(config: &Config) -> StaticPods {
+    StaticPods::new(&config.node_name, config.static_pod_api_references)
+}
+
+/// Creates the Node if there is none, as soon as the API server lets it.
+async fn register_node(client: MirrorClient) {
+    let mut delay = REGISTRATION.0;
+    while let Err(error) = client.node().await {
+        warn!(
+            error = chain(&error),
+            "node not registered, will be tried again"
+        );
+        sleep(delay.mul_f64(1.0 + fastrand::f64())).await;
+        delay = (delay * 2).min(REGISTRATION.1);
     }
 }
 
 /// The pods of the node: what the sources report, and what becomes of it.
-struct Pods {
+struct NodePods {
     manager: PodManager,
     merge: PodMerge,
+    lifecycle: PodLifecycle,
+    /// The pods as they were registered with the object managers.
+    registered: HashMap<ResolvedPodUid, Arc<Pod>>,
     reconciler: Reconciler,
     ender: Ender,
+    mirrors: watch::Sender<MirrorScope>,
+    metrics: PodMetrics,
     handle: AgentHandle,
-    /// All sources have reported, and what an earlier agent left is being looked for.
+    /// All sources have reported.
     ready: bool,
 }
 
-impl Pods {
+impl NodePods {
     fn report(&mut self, report: SourceReport) {
         match report.event {
             SourceEvent::Pods(pods) => {
@@ -260,75 +366,127 @@ impl Pods {
                     warn!(error = %duplicate, "pod not served");
                 }
                 for update in merged.updates {
-                    self.update(update);
+                    for pod in update.pods {
+                        self.handle_pod(update.operation, &pod);
+                    }
                 }
-                self.tell_silent();
+                self.tell();
             }
             SourceEvent::Problems(problems) => {
                 let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
                 for problem in &problems {
                     warn!(source = %report.source, %problem, "pods are not followed, the last known ones stay");
                 }
-                self.handle
-                    .sources
-                    .lock()
-                    .problems
-                    .insert(report.source, problems);
+                let mut sources = self.handle.sources.lock();
+                sources.problems.insert(report.source, problems);
             }
         }
     }
 
-    fn update(&mut self, update: PodUpdate) {
-        for pod in update.pods {
-            let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
-            match update.operation {
-                Operation::Remove => {
-                    self.manager.remove_pod(&pod);
-                    // Until all sources have reported, the pod may just not have been named yet by the one that has it now.
-                    if self.ready && !is_mirror_pod(&pod) {
-                        self.reconciler.remove(&uid);
-                    }
-                }
-                Operation::Add | Operation::Update | Operation::Delete | Operation::Reconcile => {
-                    self.manager.update_pod(pod.clone());
-                    if is_mirror_pod(&pod) {
-                        continue;
-                    }
-                    if pod.metadata.deletion_timestamp.is_some() {
-                        self.ender.end(&pod);
-                    }
+    fn handle_pod(&mut self, operation: Operation, pod: &Arc<Pod>) {
+        if operation == Operation::Remove {
+            self.manager.remove_pod(pod);
+        } else {
+            self.manager.update_pod(pod.clone());
+        }
+        if operation != Operation::Remove
+            && !is_mirror_pod(pod)
+            && pod.metadata.deletion_timestamp.is_some()
+        {
+            self.ender.end(pod);
+        }
+        let steps = self.lifecycle.handle(operation, pod);
+        self.take(steps);
+        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        match self.lifecycle.life(&uid) {
+            None => self.reconciler.forget(&uid),
+            Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
+            Some(PodLife::Served | PodLife::Retiring { .. } | PodLife::Finished) => {}
+        }
+    }
+
+    fn take(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Serve(pod) => {
+                    let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
                     self.reconciler.serve(&pod);
+                    self.registered.insert(uid, pod);
+                }
+                Step::Retire(pod) => {
+                    self.reconciler
+                        .retire(&ResolvedPodUid::new(PodUid::of(&pod).as_str()));
+                }
+                Step::Unregister(uid) => {
+                    if let Some(pod) = self.registered.remove(&uid) {
+                        self.reconciler.unregister(&pod);
+                    }
                 }
             }
         }
     }
 
-    fn tell_silent(&self) {
+    fn volumes_gone(&mut self, uid: &ResolvedPodUid) {
+        let steps = self.lifecycle.volumes_gone(uid);
+        self.take(steps);
+        if self.lifecycle.life(uid).is_none() {
+            self.reconciler.forget(uid);
+        }
+        self.tell();
+    }
+
+    /// Tells everybody who wants to know how things stand.
+    fn tell(&self) {
         self.handle.sources.lock().silent = self.merge.silent_sources().collect();
+        self.metrics
+            .observe(self.lifecycle.working(), self.lifecycle.restarted());
+        self.mirrors.send_replace(MirrorScope {
+            all_sources_seen: self.ready,
+            ending: self.lifecycle.ending_static_pods(),
+        });
     }
 
-    /// Whether what an earlier agent left can be looked for now, for the first time.
+    /// Whether all sources have reported now, for the first time.
     fn becomes_ready(&mut self) -> bool {
-        let first = !self.ready && self.merge.all_sources_seen();
-        self.ready |= first;
-        first
+        if self.ready || !self.merge.all_sources_seen() {
+            return false;
+        }
+        self.ready = true;
+        let steps = self.lifecycle.all_sources_seen();
+        self.take(steps);
+        self.tell();
+        true
     }
 
-    /// Removes what belongs to no pod that a source knows.
+    /// Removes what an earlier agent left of pods that are gone or have ended.
     fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
-        let known = |uid: &ResolvedPodUid| self.manager.pod_by_uid(uid).is_some();
-        let mut gone = self.reconciler.served();
         match on_disk {
-            Ok(found) => gone.extend(found.iter().map(|pod| ResolvedPodUid::new(&pod.uid))),
+            Ok(found) => {
+                for pod in found {
+                    let uid = ResolvedPodUid::new(pod.uid);
+                    if !matches!(
+                        self.lifecycle.life(&uid),
+                        Some(PodLife::Served | PodLife::Retiring { .. })
+                    ) {
+                        info!(pod.uid = %uid, "pod went while no agent was there");
+                        self.reconciler.retire(&uid);
+                    }
+                }
+            }
             Err(error) => error!(
                 error = chain(&error),
                 "cannot look for what an earlier agent left"
             ),
         }
-        gone.retain(|uid| !known(uid));
-        for uid in gone {
-            self.reconciler.remove(&uid);
-        }
+    }
+}
+
+/// Why a pod is not served, for people.
+fn held(because: &HeldBecause) -> &'static str {
+    match because {
+        HeldBecause::NetworkNotReady => "the network of the node is not ready",
+        HeldBecause::NameInUse => "another static pod has its name",
+        HeldBecause::EndedUnstarted => "it was to end before it could start",
     }
 }
 
@@ -347,6 +505,14 @@ impl AgentHandle {
     pub fn status(&self) -> AgentStatus {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
+        let mirrors = sources.mirrors.iter().flat_map(|problems| {
+            let problems = problems.borrow();
+            let texts = problems
+                .iter()
+                .map(|(pod, error)| format!("mirror pod {pod}: {}", chain(error)));
+            texts.collect::<Vec<_>>()
+        });
+        let mirrors: Vec<_> = mirrors.collect();
         let others: Vec<_> = sources
             .others
             .iter()
@@ -358,6 +524,7 @@ impl AgentHandle {
             .values()
             .flatten()
             .chain(others)
+            .chain(&mirrors)
             .cloned()
             .collect();
         drop(sources);
@@ -371,9 +538,20 @@ impl AgentHandle {
             change_detection: self.about.change_detection.clone(),
             silent_sources,
             problems,
-            pods: self.shared.board.pods(),
+            pods: self.pod_statuses(),
             objects,
         }
+    }
+
+    fn pod_statuses(&self) -> Vec<PodStatus> {
+        let mut statuses = self.shared.board.pods();
+        for status in &mut statuses {
+            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
+            let pod = pod.filter(|pod| is_static_pod(pod));
+            let mirror = pod.and_then(|pod| self.pods.mirror_pod_by_pod(&pod));
+            status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+        }
+        statuses
     }
 
     /// All metrics, as Prometheus reads them.

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use larder::{Strategy, transport::RateLimit};
+use larder::{Strategy, pods::static_pod::ApiReferences, transport::RateLimit};
 
 use self::file::Fields;
 pub use self::file::FileError;
@@ -48,28 +48,6 @@ impl FromStr for WatchScope {
     }
 }
 
-/// Whether static pods may name objects of the API: `staticPodAPIReferences`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StaticPodApiReferences {
-    /// They are refused, as by the kubelet: the API server would not show their mirror pods.
-    #[default]
-    Refuse,
-    /// They are served. For hosts that are not cluster nodes and read with an identity of their own.
-    Allow,
-}
-
-impl FromStr for StaticPodApiReferences {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        match text {
-            "Refuse" => Ok(Self::Refuse),
-            "Allow" => Ok(Self::Allow),
-            _ => Err(UnknownWord("one of Refuse, Allow")),
-        }
-    }
-}
-
 /// A word that is none of the few that a field takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
@@ -80,11 +58,9 @@ pub struct UnknownWord(&'static str);
 pub struct Headers(BTreeMap<String, Vec<String>>);
 
 impl Headers {
-    /// Names with their values, sorted by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &[String])> {
-        self.0
-            .iter()
-            .map(|(name, values)| (name.as_str(), values.as_slice()))
+    /// Values by name.
+    pub fn values(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.0
     }
 }
 
@@ -120,7 +96,7 @@ pub struct Config {
     /// Time between two reads of `staticPodURL`. `httpCheckFrequency`; defaults to 20 s.
     pub http_check_frequency: Duration,
     /// `staticPodAPIReferences`; defaults to `Refuse`.
-    pub static_pod_api_references: StaticPodApiReferences,
+    pub static_pod_api_references: ApiReferences,
     /// Limit of ordinary requests to the API server: `kubeAPIQPS`, by default 50 per second (0 means 5, as for the kubelet), and
     /// `kubeAPIBurst`, by default 100 at once.
     pub rate_limit: RateLimit,
@@ -322,7 +298,7 @@ impl Config {
                 TWENTY_SECONDS,
             )?,
             static_pod_api_references: fields
-                .take_text("staticPodAPIReferences", str::parse)?
+                .take_text("staticPodAPIReferences", api_references)?
                 .unwrap_or_default(),
             rate_limit: rate_limit(&mut fields)?,
             register_node: fields
@@ -330,6 +306,14 @@ impl Config {
                 .unwrap_or(false),
         };
         Ok((config, dialect.rest(fields)?))
+    }
+}
+
+fn api_references(text: &str) -> Result<ApiReferences, UnknownWord> {
+    match text {
+        "Refuse" => Ok(ApiReferences::Refuse),
+        "Allow" => Ok(ApiReferences::Allow),
+        _ => Err(UnknownWord("one of Refuse, Allow")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The core: from pod events and object events to delivered volumes and environments.
 //!
 //! ```text
-//!  pods ───► serve, remove ─┐                       ┌─► worker of pod A ─► disk
+//!  pods ───► serve, retire ─┐                       ┌─► worker of pod A ─► disk
 //!  objects ─► changed ──────┼─► who reads it? ─inbox┼─► worker of pod B ─► disk
 //!  facts ───► changed ──────┘                       └─► …
 //! ```
@@ -42,7 +42,7 @@ use self::{
     plan::{Need, parts},
     pod::Worker,
 };
-use crate::{facts::Facts, metrics::Metrics, tokens::Tokens};
+use crate::{facts::Facts, metrics::Metrics, status::Phase, tokens::Tokens};
 
 /// What all workers use.
 #[derive(Debug)]
@@ -107,29 +107,37 @@ impl Reconciler {
         }
     }
 
-    /// `pod` is there, or has changed.
+    /// Serves `pod`, which is new or has changed.
     pub(crate) fn serve(&mut self, pod: &Arc<Pod>) {
         let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
-        let (wanted, reads) = if has_ended(pod) {
-            (Wanted::Ended(pod.clone()), BTreeSet::new())
-        } else {
-            let reads = parts(pod).into_iter().flat_map(|part| part.reads).collect();
-            (Wanted::Serve(pod.clone()), reads)
-        };
+        let reads = parts(pod).into_iter().flat_map(|part| part.reads).collect();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default().into();
-        self.want(&uid, Some(pod), wanted);
+        self.want(&uid, Some(pod), Wanted::Serve(pod.clone()));
         self.index(&uid, namespace, reads);
     }
 
-    /// The pod with this UID is gone.
-    pub(crate) fn remove(&mut self, uid: &ResolvedPodUid) {
-        self.want(uid, None, Wanted::Remove);
+    /// Takes down whatever there is of the pod with this UID. [`Self::volumes_gone`] tells when it is done.
+    pub(crate) fn retire(&mut self, uid: &ResolvedPodUid) {
+        self.want(uid, None, Wanted::Retire);
         self.index(uid, SmolStr::default(), BTreeSet::new());
     }
 
-    /// The pods that have a worker.
-    pub(crate) fn served(&self) -> Vec<ResolvedPodUid> {
-        self.pods.keys().cloned().collect()
+    /// Ends the registration of `pod` with the managers.
+    pub(crate) fn unregister(&self, pod: &Pod) {
+        self.shared.unregister(pod);
+    }
+
+    /// Shows a pod that is not served, and why.
+    pub(crate) fn hold(&self, pod: &Pod, reason: &str) {
+        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        let place = Place::new(uid, Some(pod), self.shared.host.path());
+        place.show(Phase::Ended, reason, Vec::new());
+        self.shared.board.put(Arc::new(place));
+    }
+
+    /// Shows a pod no longer.
+    pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
+        self.shared.board.take_away(uid);
     }
 
     /// An object has changed, for better or worse.
@@ -153,22 +161,24 @@ impl Reconciler {
         }
     }
 
-    /// Waits until a worker has left, and forgets its pod. Never resolves while there is none. Cancel-safe.
-    pub(crate) async fn worker_left(&mut self) {
-        match self.workers.join_next().await {
-            None => std::future::pending().await,
-            Some(Ok(uid)) => {
-                // Unless the pod has come back, and with it another worker.
-                if self
-                    .pods
-                    .get(&uid)
-                    .is_some_and(|served| served.inbox.has_left())
-                {
-                    self.pods.remove(&uid);
-                    self.shared.board.take_away(&uid);
+    /// Waits until the volumes of a pod are gone, which [`Self::retire`] asked for. Cancel-safe.
+    pub(crate) async fn volumes_gone(&mut self) -> ResolvedPodUid {
+        loop {
+            match self.workers.join_next().await {
+                None => std::future::pending().await,
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+                Some(Ok(uid)) => {
+                    // Unless the pod has come back, and with it another worker.
+                    if self
+                        .pods
+                        .get(&uid)
+                        .is_some_and(|served| served.inbox.has_left())
+                    {
+                        self.pods.remove(&uid);
+                        return uid;
+                    }
                 }
             }
-            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
@@ -236,13 +246,4 @@ fn object_keys<'a>(
         Need::Object(kind, name) => Some((*kind, ObjectKey::new(namespace.clone(), name.clone()))),
         Need::Token(_) | Need::Services | Need::Node => None,
     })
-}
-
-/// Whether the containers of `pod` have ended for good.
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

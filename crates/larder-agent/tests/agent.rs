@@ -312,3 +312,50 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
     node.wait("its own pod", |node| node.pod("own")).await;
     assert!(node.pod("other").is_none());
 }
+
+#[tokio::test]
+async fn a_static_pod_is_served_and_shows_its_mirror() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let mut manifest = pod("static").config_map("cfg", "app").build();
+    manifest["spec"]["nodeName"] = json!(null);
+    let file = node.static_pods.path().join("static.json");
+    fs::write(&file, manifest.to_string()).unwrap();
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let status = node.wait("the mirror pod", |node| {
+        let pod = node.pod(&name)?;
+        pod.mirror.is_some().then_some(pod)
+    });
+    let status = status.await;
+    assert_eq!(status.source, "file");
+    assert_ne!(status.mirror, Some(status.uid));
+    let directory = status.path;
+
+    fs::remove_file(&file).unwrap();
+    node.wait("the pod and its mirror to go", |node| {
+        let mirror = node.server.get(Kind::Pod, "default", &name);
+        (node.pod(&name).is_none() && mirror.is_none()).then_some(())
+    })
+    .await;
+    assert!(!Path::new(&directory).exists());
+}
+
+#[tokio::test]
+async fn a_restart_cleans_up_a_pod_that_has_ended_meanwhile() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let mut job = pod("job").config_map("cfg", "app").build();
+    node.apply(&job);
+    node.until("job", "cfg", &[("a", "1")]).await;
+    let directory = node.pod("job").unwrap().path;
+    node.stop().await;
+    job["status"] = json!({"phase": "Failed"});
+    node.apply(&job);
+    node.run();
+    node.wait("the directory to go", |_| {
+        (!Path::new(&directory).exists()).then_some(())
+    })
+    .await;
+    assert!(node.status().objects.is_empty());
+}

@@ -16,10 +16,8 @@ use super::plan::Need;
 pub(super) enum Wanted {
     /// Its parts are delivered and kept fresh.
     Serve(Arc<Pod>),
-    /// It has ended (phase `Succeeded` or `Failed`): its volumes are taken down, the pod stays known.
-    Ended(Arc<Pod>),
-    /// It is gone: so is everything of it, and then its worker.
-    Remove,
+    /// It has ended or is gone: its volumes are taken down, and then the worker leaves.
+    Retire,
 }
 
 /// What has changed since the worker looked last.
@@ -123,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_burst_is_one_change() {
-        let inbox = Inbox::new(Wanted::Remove);
+        let inbox = Inbox::new(Wanted::Retire);
         inbox.take();
         for _ in 0..100 {
             inbox.changed(need("a"));
@@ -135,13 +133,13 @@ mod tests {
 
     #[test]
     fn a_worker_does_not_leave_when_the_pod_is_wanted_again() {
-        let inbox = Inbox::new(Wanted::Remove);
+        let inbox = Inbox::new(Wanted::Retire);
         inbox.take();
         let pod = Arc::new(Pod::default());
         inbox.want(Wanted::Serve(pod.clone())).unwrap();
         assert!(!inbox.leave());
         assert_eq!(inbox.take().wanted, Some(Wanted::Serve(pod)));
         assert!(inbox.leave());
-        assert_eq!(inbox.want(Wanted::Remove), Err(Left));
+        assert_eq!(inbox.want(Wanted::Retire), Err(Left));
     }
 }

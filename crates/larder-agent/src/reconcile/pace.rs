@@ -66,7 +66,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hundred_updates_in_a_second_are_not_a_hundred_passes() {
-        assert_eq!(passes_in_a_second(Duration::from_millis(10)), BURST + 9);
+        let passes = passes_in_a_second(Duration::from_millis(10));
+        // The allowance, and what is refilled meanwhile.
+        assert!((BURST..=BURST + 10).contains(&passes), "{passes} passes");
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,8 +10,8 @@
 //! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
 //! 2. A part that waits or fails holds up no other part.
 //! 3. Nothing that was fetched outlives the pass that needs it: the managers hold the objects.
-//! 4. A pod is registered before anything of it is read, and unregistered only when its volumes are gone (kubelet 1.36,
-//!    `SyncPod` and `SyncTerminatedPod` in `pkg/kubelet/kubelet.go`; terminating pods stay registered, unlike there).
+//! 4. A pod is registered before anything of it is read; when its volumes are gone the worker leaves, and only then it is
+//!    unregistered, by whoever runs the [lifecycle](larder::pods::lifecycle).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -87,8 +87,6 @@ pub(super) struct Worker {
     inbox: Arc<Inbox>,
     place: Arc<Place>,
     wanted: Wanted,
-    /// The pod as registered with the managers.
-    registered: Option<Arc<Pod>>,
     parts: Vec<PartState>,
     have: BTreeMap<Need, Have>,
     fetching: FuturesUnordered<BoxFuture<'static, (Need, Have)>>,
@@ -112,8 +110,7 @@ impl Worker {
             shared,
             inbox,
             place,
-            wanted: Wanted::Remove,
-            registered: None,
+            wanted: Wanted::Retire,
             parts: Vec::new(),
             have: BTreeMap::new(),
             fetching: FuturesUnordered::new(),
@@ -140,7 +137,7 @@ impl Worker {
             self.collect();
             let step = match self.wanted {
                 Wanted::Serve(_) => self.serve().await,
-                Wanted::Ended(_) | Wanted::Remove => self.take_down().await,
+                Wanted::Retire => self.take_down().await,
             };
             if step == Step::Leave {
                 return;
@@ -164,11 +161,10 @@ impl Worker {
         match &wanted {
             Wanted::Serve(pod) => {
                 self.shared.register(pod);
-                self.registered = Some(pod.clone());
                 self.teardown = None;
                 self.plan(pod);
             }
-            Wanted::Ended(_) | Wanted::Remove => {
+            Wanted::Retire => {
                 self.parts.clear();
                 self.fetching.clear();
                 self.in_flight.clear();
@@ -405,31 +401,22 @@ impl Worker {
         if at > Instant::now() {
             return Step::Stay;
         }
-        let gone = self.wanted == Wanted::Remove;
         let (host, uid) = (self.shared.host.clone(), self.place.uid.clone());
         let pod = &self.place.name;
         match blocking(move || host.remove_pod(uid.as_str())).await {
             Ok(()) => {
-                if let Some(registered) = self.registered.take() {
-                    self.shared.unregister(&registered);
-                }
+                info!(%pod, "volumes removed");
                 self.teardown = None;
-                if gone {
-                    info!(%pod, "volumes removed, pod is gone");
-                    return if self.inbox.leave() {
-                        Step::Leave
-                    } else {
-                        Step::Stay
-                    };
-                }
-                info!(%pod, "volumes removed, pod has ended");
                 self.place.show(Phase::Ended, "", Vec::new());
+                if self.inbox.leave() {
+                    return Step::Leave;
+                }
             }
             Err(errors) => {
                 let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
                 let reason = reasons.join(", ");
-                let wait = backoff.failed();
-                self.teardown = Some((backoff, Instant::now() + wait));
+                let at = Instant::now() + backoff.failed();
+                self.teardown = Some((backoff, at));
                 if self.place.show(Phase::Removing, &reason, Vec::new()) {
                     warn!(%pod, error = reason, "volumes not removed, will be tried again");
                 }

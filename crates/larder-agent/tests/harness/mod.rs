@@ -8,6 +8,7 @@ use std::{
 };
 
 use kube::Client;
+use larder::pods::static_pod::ApiReferences;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     config::{Config, Flags, Host},
@@ -36,6 +37,8 @@ pub(crate) const NODE: &str = "node-1";
 pub(crate) struct Node {
     pub(crate) server: ApiServer,
     root: TempDir,
+    /// Static pods are read from here.
+    pub(crate) static_pods: TempDir,
     running: Option<Running>,
 }
 
@@ -61,6 +64,7 @@ impl Node {
         Self {
             server,
             root: tempfile::tempdir().unwrap(),
+            static_pods: tempfile::tempdir().unwrap(),
             running: None,
         }
     }
@@ -77,7 +81,9 @@ impl Node {
             root_dir: Some(self.root.path().to_owned()),
             ..Flags::default()
         };
-        let (config, _) = Config::load(None, flags, &host).unwrap();
+        let (mut config, _) = Config::load(None, flags, &host).unwrap();
+        config.static_pod_path = Some(self.static_pods.path().to_owned());
+        config.static_pod_api_references = ApiReferences::Allow;
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
         let client = Client::new(self.server.service(), "default");
