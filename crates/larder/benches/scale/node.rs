@@ -92,6 +92,7 @@ async fn measure(kubeconfig: PathBuf, number: usize) -> Result<Measured> {
     let first = pod(number)?;
     manager.register_pod(&first);
     read(&manager, number).await?;
+    manager.unregister_pod(&first);
 
     let memory = resident_bytes()?;
     let processor = processor_time()?;
@@ -250,16 +251,26 @@ async fn latency(
     })
 }
 
-/// A watch of one object that has delivered what there is.
+/// A watch of one object from its present version on.
 async fn bare_watch(client: &kube::Client, name: &str) -> Result<Body> {
-    let path = format!(
-        "/api/v1/namespaces/{NAMESPACE}/configmaps?watch=true&fieldSelector=metadata.name%3D{name}"
+    let objects = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
+    let request = Request::get(format!("{objects}/{name}")).body(Vec::new())?;
+    let object: serde_json::Value = client.request(request).await?;
+    let version = object["metadata"]["resourceVersion"]
+        .as_str()
+        .context("the object has a version")?;
+    let watch = format!(
+        "{objects}?watch=true&resourceVersion={version}&fieldSelector=metadata.name%3D{name}"
     );
-    let response = client.send(Request::get(path).body(Body::empty())?).await?;
-    let mut body = response.into_body();
-    // Without a version, a watch begins with the object as it is.
-    body.frame().await.context("the bare watch has ended")??;
-    Ok(body)
+    let response = client
+        .send(Request::get(watch).body(Body::empty())?)
+        .await?;
+    anyhow::ensure!(
+        response.status().is_success(),
+        "the bare watch is refused: {}",
+        response.status()
+    );
+    Ok(response.into_body())
 }
 
 /// Changes the other objects one after the other, for ever.
