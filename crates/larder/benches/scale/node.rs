@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use larder::{
-    ConfigMapManager, ManagerConfig,
+    Changes, ConfigMapManager, ManagerConfig,
     transport::{self, Config, Lane, Metrics, RateLimit, Source, Transport},
 };
 use serde::{Deserialize, Serialize};
@@ -219,8 +219,11 @@ async fn latency(
     manager: &ConfigMapManager,
 ) -> Result<Latency> {
     let first = name(0);
-    let mut bare = bare_watch(client, &first).await?;
     let mut changes = manager.subscribe();
+    // The version at which the bare watch begins must be one that the server remembers.
+    replace(writer, 0).await?;
+    change_of(&mut changes, &first).await?;
+    let mut bare = bare_watch(client, &first).await?;
     let mut times: HashMap<_, Vec<Duration>> = HashMap::new();
     for _ in 0..UPDATES {
         let start = Instant::now();
@@ -230,14 +233,7 @@ async fn latency(
                 bare.frame().await.context("the bare watch has ended")??;
                 Ok(Instant::now())
             },
-            async {
-                loop {
-                    let change = changes.next().await.context("the manager has ended")?;
-                    if change.key.name == first {
-                        return Ok(Instant::now());
-                    }
-                }
-            },
+            change_of(&mut changes, &first),
         )?;
         for (what, end) in [("write", written), ("bare", seen), ("manager", told)] {
             times.entry(what).or_default().push(end - start);
@@ -249,6 +245,16 @@ async fn latency(
         bare: quantiles("bare"),
         manager: quantiles("manager"),
     })
+}
+
+/// Waits until the manager tells of a change of `name`.
+async fn change_of(changes: &mut Changes, name: &str) -> Result<Instant> {
+    loop {
+        let change = changes.next().await.context("the manager has ended")?;
+        if change.key.name == name {
+            return Ok(Instant::now());
+        }
+    }
 }
 
 /// A watch of one object from its present version on.

@@ -10,9 +10,6 @@ const KUBELET_BYTES_PER_OBJECT: f64 = 72.0 * 1024.0;
 /// The kubelet's managers: objects, and milliseconds until all were synced.
 const KUBELET_SYNCED_MS: [(usize, f64); 3] = [(500, 440.0), (1000, 2000.0), (2000, 2100.0)];
 
-/// The kubelet: milliseconds from a write to the file, in the mean.
-const KUBELET_UPDATE_MS: f64 = 47_700.0;
-
 pub(crate) fn of(rows: &[Measured]) -> String {
     let mut text = String::from(
         "| objects | synced | kubelet's / ours | CPU | connections (watches + others) | memory per object | kubelet's / ours |\n\
@@ -39,8 +36,8 @@ pub(crate) fn of(rows: &[Measured]) -> String {
         );
     }
     text.push_str(
-        "\n| objects | others | write p50 | bare watch p50 / p99 / max | manager p50 / p99 / max | manager / bare (p50) | kubelet's mean / ours |\n\
-         | --: | --- | --: | --: | --: | --: | --: |\n",
+        "\n| objects | others | write p50 | bare watch p50 / p99 / max | manager p50 / p99 / max | manager / bare (p50) |\n\
+         | --: | --- | --: | --: | --: | --: |\n",
     );
     for row in rows {
         for (others, latency) in [("idle", &row.idle), ("changing", &row.busy)] {
@@ -53,7 +50,6 @@ pub(crate) fn of(rows: &[Measured]) -> String {
                     quantiles(&latency.bare),
                     quantiles(&latency.manager),
                     format!("{:.2}", latency.manager.p50 / latency.bare.p50),
-                    format!("{:.0}", KUBELET_UPDATE_MS / latency.manager.p50),
                 ],
             );
         }
