@@ -4,7 +4,7 @@
 //! TCP and TLS, so that `kubectl` works.
 //!
 //! Invariants:
-//! 1. One store, one version counter; see [`store`](Options) for how much of the past it keeps.
+//! 1. One store, one version counter; [`Options`] say how much of the past it keeps.
 //! 2. A watch gets every change in order or is told, with 410, that it cannot. Nothing is lost silently.
 //! 3. What is stored is canonical: of its kind, with known fields only.
 //! 4. What is not supported is refused as such (404, 405, 406, 415), never half done.
@@ -14,6 +14,7 @@
 //! Bodies reach no log and no audit record.
 
 mod audit;
+mod authorize;
 mod clock;
 mod faults;
 mod fill;
@@ -26,9 +27,11 @@ mod serve;
 mod server;
 mod status;
 mod store;
+mod tokens;
 mod write;
 
 pub use audit::{AuditLog, AuditRecord};
+pub use authorize::Authorization;
 pub use faults::{Effect, Fault, Faults, Injected, Paused, StreamFault};
 pub use fill::Applied;
 pub use pki::{TlsError, User};

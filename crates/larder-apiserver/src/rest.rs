@@ -20,7 +20,9 @@ pub use body::{Body, Cut};
 pub use request::Verb;
 
 use crate::{
-    ApiError, ApiServer, AuditRecord, Effect, User, faults,
+    ApiError, ApiServer, AuditRecord, Authorization, Effect, User,
+    authorize::{self, Attempt},
+    faults,
     patch::{self, PatchType},
     resource::Kind,
     selector::FieldSelector,
@@ -144,17 +146,19 @@ impl ApiServer {
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
-        user.ok_or_else(ApiError::unauthorized)?;
+        let user = user.ok_or_else(ApiError::unauthorized)?;
         match route? {
             Route::Objects(target) => {
                 let verb = verb?;
+                self.authorize(&user, verb, &target, query)?;
                 let body = read_body(body).await?;
+                self.admit(&user, verb, &target, &parts.headers, &body)?;
                 self.serve_objects(verb, &target, query, &parts.headers, &body)
             }
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
                 let body = read_body(body).await?;
-                Self::serve_other(&parts.method, &segments, &parts.headers, &body)
+                self.serve_other(&user, &parts.method, &segments, &parts.headers, &body)
             }
         }
     }
@@ -168,6 +172,25 @@ impl ApiServer {
         body: &Bytes,
     ) -> Result<Response<Body>, ApiError> {
         let format = Format::accepted(headers, query, self.clock())?;
+        match (target.kind, target.subresource.as_deref(), &target.name) {
+            (Kind::ServiceAccount, Some("token"), Some(name)) if verb == Verb::Create => {
+                let key = read::key(target.namespace.as_ref(), name);
+                let token = self
+                    .writer()
+                    .create_token(&key, object_body(headers, body)?)?;
+                return Ok(created(&token));
+            }
+            (Kind::Pod, Some("binding"), Some(name)) if verb == Verb::Create => {
+                let binding = object_body(headers, body)?;
+                let node = binding["target"]["name"].as_str().unwrap_or_default();
+                let key = read::key(target.namespace.as_ref(), name);
+                self.writer().bind(&key, node)?;
+                return Ok(created(
+                    &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+                ));
+            }
+            _ => {}
+        }
         let part = part(verb, target)?;
         match (verb, &target.name) {
             (Verb::Watch, _) => {
@@ -234,7 +257,102 @@ impl ApiServer {
         }
     }
 
+    fn authorize(
+        &self,
+        user: &User,
+        verb: Verb,
+        target: &Target,
+        query: &Query<'_>,
+    ) -> Result<(), ApiError> {
+        let selector = query.get("fieldSelector").unwrap_or("");
+        let selector = FieldSelector::parse(selector, target.kind.resource())?;
+        let attempt = Attempt {
+            verb,
+            resource: target.kind.resource().plural,
+            subresource: target.subresource.as_deref(),
+            namespace: target.namespace.as_deref(),
+            name: target
+                .name
+                .as_ref()
+                .or(selector.name())
+                .map(SmolStr::as_str),
+            node_name: selector.node_name().map(SmolStr::as_str),
+        };
+        self.options()
+            .authorization
+            .decide(self.store(), user, &attempt)
+            .map_err(|why| authorize::refusal(user, &attempt, &why))
+    }
+
+    /// What nodes may do to pods depends on the pod.
+    fn admit(
+        &self,
+        user: &User,
+        verb: Verb,
+        target: &Target,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<(), ApiError> {
+        let authorization = self.options().authorization;
+        let concerns = target.kind == Kind::Pod
+            && matches!(
+                verb,
+                Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
+            );
+        if authorization == Authorization::AllowAll || !concerns {
+            return Ok(());
+        }
+        let pod = match verb {
+            Verb::Create => Some(object_body(headers, body)?),
+            _ => None,
+        };
+        let named = target.name.clone().unwrap_or_default();
+        let key = read::key(target.namespace.as_ref(), &named);
+        authorization.admit(self.store(), user, verb, &key, pod.as_ref())
+    }
+
+    /// Answers a SelfSubjectAccessReview: whether `user` may do what it asks about.
+    fn review(&self, user: &User, mut review: Value) -> Value {
+        let asked = &review["spec"]["resourceAttributes"];
+        let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());
+        let requirements = asked["fieldSelector"]["requirements"].as_array();
+        let selected = |key: &str| {
+            let requirements = requirements.into_iter().flatten();
+            let mut fitting =
+                requirements.filter(|term| term["key"] == key && term["operator"] == "In");
+            fitting.find_map(|term| match term["values"].as_array()?.as_slice() {
+                [one] => one.as_str(),
+                _ => None,
+            })
+        };
+        let decision = match text("verb").and_then(Verb::parse) {
+            _ if asked.is_null() => Ok(()),
+            None => Err("no such verb".to_owned()),
+            Some(verb) => self.options().authorization.decide(
+                self.store(),
+                user,
+                &Attempt {
+                    verb,
+                    resource: text("resource").unwrap_or_default(),
+                    subresource: text("subresource"),
+                    namespace: text("namespace"),
+                    name: text("name").or(selected("metadata.name")),
+                    node_name: selected("spec.nodeName"),
+                },
+            ),
+        };
+        review["kind"] = "SelfSubjectAccessReview".into();
+        review["apiVersion"] = "authorization.k8s.io/v1".into();
+        review["status"] = match decision {
+            Ok(()) => json!({"allowed": true}),
+            Err(reason) => json!({"allowed": false, "reason": reason}),
+        };
+        review
+    }
+
     fn serve_other(
+        &self,
+        user: &User,
         method: &Method,
         segments: &[&str],
         headers: &HeaderMap,
@@ -259,12 +377,8 @@ impl ApiServer {
                     "selfsubjectaccessreviews",
                 ],
             ) => {
-                let mut review = object_body(headers, body)?;
-                review["status"] = json!({"allowed": true});
-                Ok(json_response(
-                    StatusCode::CREATED,
-                    Bytes::from(review.to_string()).into(),
-                ))
+                let review = self.review(user, object_body(headers, body)?);
+                Ok(created(&review))
             }
             _ => Err(ApiError::no_such_path()),
         }
@@ -407,6 +521,10 @@ fn success(object: &Object) -> Value {
 
 fn ok(json: Bytes) -> Response<Body> {
     json_response(StatusCode::OK, json.into())
+}
+
+fn created(value: &Value) -> Response<Body> {
+    json_response(StatusCode::CREATED, Bytes::from(value.to_string()).into())
 }
 
 fn json_response(status: StatusCode, body: Body) -> Response<Body> {

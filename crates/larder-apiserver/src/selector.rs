@@ -97,6 +97,11 @@ impl FieldSelector {
         self.equal_to(NAME)
     }
 
+    /// The one node whose pods can match.
+    pub(crate) fn node_name(&self) -> Option<&SmolStr> {
+        self.equal_to("spec.nodeName")
+    }
+
     /// The value that `field` must have.
     fn equal_to(&self, field: &str) -> Option<&SmolStr> {
         self.terms

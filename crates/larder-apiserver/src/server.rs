@@ -10,15 +10,17 @@ use std::{
 
 use bytes::Buf;
 use http::{Request, Response};
+use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
-    AuditLog, Body, Cut, Faults, TlsError, User,
+    AuditLog, Authorization, Body, Cut, Faults, TlsError, User,
     clock::Clock,
     pki::Authority,
     rest::BoxError,
     serve::Connections,
     store::{Limits, Store},
+    tokens::TokenIssuer,
     write::Writer,
 };
 
@@ -35,6 +37,11 @@ pub struct Options {
     /// The version that the first change follows. Defaults to the time of the start in microseconds, so that a version which a client
     /// kept from an earlier run is older than all of this run and answered with 410, and never taken for one of this run.
     pub first_version: Option<u64>,
+    /// Whether each namespace gets a ConfigMap `kube-root-ca.crt` and a ServiceAccount `default`, as controllers of a cluster create
+    /// them. Defaults to false.
+    pub fill_namespaces: bool,
+    /// Who may do what. Defaults to everybody everything.
+    pub authorization: Authorization,
     /// Where requests are recorded. Defaults to nowhere.
     pub audit: AuditLog,
     /// How many requests at once an HTTP/2 connection takes. Defaults to 100, as kube-apiserver 1.36.
@@ -48,6 +55,8 @@ impl Default for Options {
             history_bytes: 4 << 20,
             bookmark_interval: Duration::from_mins(1),
             first_version: None,
+            fill_namespaces: false,
+            authorization: Authorization::default(),
             audit: AuditLog::none(),
             max_concurrent_streams: 100,
         }
@@ -93,12 +102,15 @@ impl ApiServer {
             changes: options.history_changes,
             bytes: options.history_bytes,
         };
+        let authority = Authority::generate()?;
         let writer = Writer {
             store: Arc::new(Store::new(version, limits)),
             clock,
+            tokens: TokenIssuer::generate()?,
+            namespace_authority: options.fill_namespaces.then(|| authority.certificate()),
+            next_address: Mutex::new(0),
         };
         writer.create_first_namespaces();
-        let authority = Authority::generate()?;
         let connections = Connections::new();
         let shared = Arc::new(Shared {
             options,

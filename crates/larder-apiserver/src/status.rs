@@ -234,6 +234,15 @@ impl ApiError {
         error
     }
 
+    /// 500: the server's own fault.
+    pub(crate) fn internal(what: &str) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            format!("Internal error occurred: {what}"),
+        )
+    }
+
     /// What a fault answers: `code` with the reason that belongs to it.
     pub(crate) fn injected(code: StatusCode) -> Self {
         let reason = match code.as_u16() {

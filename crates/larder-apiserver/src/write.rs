@@ -5,15 +5,18 @@
 //!
 //! Invariant: a write that changes nothing stores nothing: no new version, no event.
 
+mod accounts;
 mod delete;
 mod kinds;
 mod metadata;
 mod namespaces;
 mod rules;
+mod services;
 
 use std::sync::Arc;
 
 use larder_objects::ObjectKey;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
@@ -22,6 +25,7 @@ use crate::{
     rest::params::{FieldValidation, WriteParams},
     status::ApiError,
     store::{EventType, Object, Store},
+    tokens::TokenIssuer,
 };
 
 pub(crate) use delete::Deleted;
@@ -31,6 +35,11 @@ pub(crate) use delete::Deleted;
 pub(crate) struct Writer {
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
+    pub(crate) tokens: TokenIssuer,
+    /// The certificate authority, as PEM, that new namespaces get in a ConfigMap; `None`: they stay empty.
+    pub(crate) namespace_authority: Option<String>,
+    /// Where the search for a free cluster address begins.
+    pub(crate) next_address: Mutex<u32>,
 }
 
 /// What a write led to.
@@ -71,6 +80,9 @@ impl Writer {
         }
         kinds::for_create(resource, &mut value, part);
         rules::apply(resource, None, &mut value)?;
+        if kind == Kind::Service {
+            self.allocate(None, &mut value)?;
+        }
         if params.dry_run {
             let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
             if self.store.get(kind, &object.key).is_some() {
@@ -85,7 +97,29 @@ impl Writer {
                 Err(_) => return Err(ApiError::already_exists(resource, name(&value))),
             }
         };
+        if kind == Kind::Namespace {
+            self.fill_namespace(&object.key.name);
+        }
         Ok(Written { object, warnings })
+    }
+
+    /// Gives the pod `key` to a node: the `binding` subresource.
+    pub(crate) fn bind(&self, key: &ObjectKey, node: &str) -> Result<(), ApiError> {
+        let resource = Kind::Pod.resource();
+        loop {
+            let current = self.store.get(Kind::Pod, key);
+            let current = current.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let held = current.field("spec.nodeName");
+            if !held.is_empty() {
+                let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
+                return Err(ApiError::conflict(resource, &key.name, &why));
+            }
+            let mut value = current.value();
+            value["spec"]["nodeName"] = node.into();
+            if self.store.replace(&current, value).is_ok() {
+                return Ok(());
+            }
+        }
     }
 
     /// Replaces `part` of the object `key` by what `make` makes of it.
@@ -112,6 +146,9 @@ impl Writer {
             metadata::for_update(&old, &mut value, resource, key)?;
             kinds::for_update(resource, &old, &mut value, part);
             rules::apply(resource, Some(&old), &mut value)?;
+            if kind == Kind::Service {
+                self.allocate(Some(&old), &mut value)?;
+            }
             metadata::count_generation(&old, &mut value, resource);
             if value == old {
                 let object = current;

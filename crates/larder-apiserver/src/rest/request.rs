@@ -28,6 +28,21 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// The verb that a review calls `word`.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        let all = [
+            Self::Get,
+            Self::List,
+            Self::Watch,
+            Self::Create,
+            Self::Update,
+            Self::Patch,
+            Self::Delete,
+            Self::DeleteCollection,
+        ];
+        all.into_iter().find(|verb| verb.as_str() == word)
+    }
+
     /// The verb of a request that is not about objects.
     pub(crate) fn of_method(method: &Method) -> Self {
         match *method {

@@ -196,7 +196,7 @@ fn base(prefix: &str) -> &str {
     &prefix[..prefix.floor_char_boundary(end)]
 }
 
-fn new_uid() -> String {
+pub(super) fn new_uid() -> String {
     let bits = fastrand::u128(..);
     // RFC 9562, version 4: random.
     let bits = bits & !(0xf << 76) & !(0b11 << 62) | (4 << 76) | (0b10 << 62);

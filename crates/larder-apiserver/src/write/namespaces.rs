@@ -50,6 +50,20 @@ impl Writer {
         Ok(())
     }
 
+    /// What the root CA and service account controllers create in a new namespace.
+    pub(super) fn fill_namespace(&self, namespace: &str) {
+        let Some(authority) = &self.namespace_authority else {
+            return;
+        };
+        let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": authority}});
+        let account = json!({"metadata": {"name": "default"}});
+        for (kind, body) in [(Kind::ConfigMap, map), (Kind::ServiceAccount, account)] {
+            let params = WriteParams::default();
+            // It fails only if the namespace is gone again, or somebody else was faster.
+            let _ = self.create(kind, Some(namespace), body, Part::Main, params);
+        }
+    }
+
     /// Deletes what is in the namespace, and the namespace when nothing holds on.
     pub(super) fn empty_namespace(&self, name: &str) {
         let filter = Filter {

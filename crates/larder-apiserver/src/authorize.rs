@@ -1,0 +1,372 @@
+//! Who may do what: everybody everything, or nodes only what concerns their pods.
+//!
+//! The rules for nodes: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node` and `plugin/pkg/admission/noderestriction`. They are
+//! worked out from the pods that the store holds at that moment, so that there is no delay after a binding. Persistent volumes and
+//! resource claims are not known to this server and open no way.
+
+use larder_objects::ObjectKey;
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use crate::{
+    ApiError, User,
+    resource::Kind,
+    rest::Verb,
+    selector::Filter,
+    store::{Object, Store},
+    write::text,
+};
+
+/// How requests are authorized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authorization {
+    /// Everybody who is known may do everything.
+    #[default]
+    AllowAll,
+    /// `system:masters` may do everything, nodes (group `system:nodes`) what the node authorizer and the NodeRestriction admission
+    /// let them, and nobody else anything.
+    Node,
+}
+
+/// What somebody wants to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) verb: Verb,
+    /// As in a path: `secrets`.
+    pub(crate) resource: &'a str,
+    pub(crate) subresource: Option<&'a str>,
+    pub(crate) namespace: Option<&'a str>,
+    /// From the path, or the one that a field selector leaves.
+    pub(crate) name: Option<&'a str>,
+    /// `spec.nodeName=` of a field selector.
+    pub(crate) node_name: Option<&'a str>,
+}
+
+const READING: [Verb; 3] = [Verb::Get, Verb::List, Verb::Watch];
+
+impl Authorization {
+    /// Whether `user` may make the attempt.
+    ///
+    /// # Errors
+    ///
+    /// Why not; empty when no rule says anything.
+    pub(crate) fn decide(
+        self,
+        store: &Store,
+        user: &User,
+        attempt: &Attempt<'_>,
+    ) -> Result<(), String> {
+        let is_in = |group: &str| user.groups.iter().any(|held| held == group);
+        if self == Self::AllowAll || is_in("system:masters") {
+            return Ok(());
+        }
+        match user
+            .name
+            .strip_prefix("system:node:")
+            .filter(|_| is_in("system:nodes"))
+        {
+            Some(node) => Node { store, node }.decide(attempt),
+            None => Err(String::new()),
+        }
+    }
+}
+
+impl Authorization {
+    /// The NodeRestriction admission: what a node may do to pods, once it may do it at all. `pod` is the new one for a creation.
+    ///
+    /// # Errors
+    ///
+    /// 403 with the rule, or 404 when the node or the pod does not exist.
+    pub(crate) fn admit(
+        self,
+        store: &Store,
+        user: &User,
+        verb: Verb,
+        key: &ObjectKey,
+        pod: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let Some(node) = user
+            .name
+            .strip_prefix("system:node:")
+            .filter(|_| self == Self::Node)
+        else {
+            return Ok(());
+        };
+        let resource = Kind::Pod.resource();
+        let refuse = |why: String| Err(ApiError::forbidden(resource, &key.name, &why));
+        if verb != Verb::Create {
+            let pod = store.get(Kind::Pod, key);
+            let pod = pod.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            if pod.field("spec.nodeName") == node {
+                return Ok(());
+            }
+            return refuse(format!(
+                "node \"{node}\" can only {} pods with spec.nodeName set to itself",
+                verb.as_str()
+            ));
+        }
+        let Some(pod) = pod else {
+            return Ok(());
+        };
+        if text(pod, MIRROR).is_empty() {
+            return refuse(format!("node \"{node}\" can only create mirror pods"));
+        }
+        if text(pod, "/spec/nodeName") != node {
+            return refuse(format!(
+                "node \"{node}\" can only create pods with spec.nodeName set to itself"
+            ));
+        }
+        let owners = pod["metadata"]["ownerReferences"].as_array();
+        let owner = match owners.map(Vec::as_slice) {
+            None | Some([]) => {
+                return refuse(format!(
+                    "node \"{node}\" can only create pods with an owner reference set to itself"
+                ));
+            }
+            Some([owner]) => owner,
+            Some(_) => {
+                return refuse(format!(
+                    "node \"{node}\" can only create pods with a single owner reference set to itself"
+                ));
+            }
+        };
+        if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
+            return refuse(format!(
+                "node \"{node}\" can only create pods with an owner reference set to itself"
+            ));
+        }
+        if owner["controller"] != true {
+            return refuse(format!(
+                "node \"{node}\" can only create pods with a controller owner reference set to itself"
+            ));
+        }
+        if owner["blockOwnerDeletion"] == true {
+            return refuse(format!(
+                "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
+            ));
+        }
+        let held = store.get(Kind::Node, &ObjectKey::new("", node));
+        let held = held.ok_or_else(|| ApiError::not_found(Kind::Node.resource(), node))?;
+        if owner["uid"] != held.uid.as_str() {
+            let uid = owner["uid"].as_str().unwrap_or_default();
+            return refuse(format!(
+                "node {node} UID mismatch: expected {}, got {uid}",
+                held.uid
+            ));
+        }
+        match references(&pod["spec"]).first() {
+            Some(Reference::Secret(_)) => refuse(format!(
+                "node \"{node}\" can not create pods that reference secrets"
+            )),
+            Some(Reference::ConfigMap(_)) => refuse(format!(
+                "node \"{node}\" can not create pods that reference configmaps"
+            )),
+            None if !text(pod, "/spec/serviceAccountName").is_empty() => refuse(format!(
+                "node \"{node}\" can not create pods that reference a service account"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The 403 for an attempt.
+pub(crate) fn refusal(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError {
+    let resource = match attempt.subresource {
+        Some(subresource) => format!("{}/{subresource}", attempt.resource),
+        None => attempt.resource.to_owned(),
+    };
+    let scope = match attempt.namespace {
+        Some(namespace) => format!("in the namespace \"{namespace}\""),
+        None => "at the cluster scope".to_owned(),
+    };
+    let mut message = format!(
+        "User \"{}\" cannot {} resource \"{resource}\" in API group \"\" {scope}",
+        user.name,
+        attempt.verb.as_str()
+    );
+    if !why.is_empty() {
+        message += ": ";
+        message += why;
+    }
+    let kind = Kind::of_path("", "v1", attempt.resource).unwrap_or(Kind::Namespace);
+    ApiError::forbidden(kind.resource(), attempt.name.unwrap_or_default(), &message)
+}
+
+/// One node, and what it may do.
+struct Node<'a> {
+    store: &'a Store,
+    node: &'a str,
+}
+
+impl Node<'_> {
+    fn decide(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        let reads = READING.contains(&attempt.verb);
+        match (attempt.resource, attempt.subresource) {
+            ("secrets", None) => self.object(attempt, Reference::Secret),
+            ("configmaps", None) => self.object(attempt, Reference::ConfigMap),
+            ("pods", None) => match attempt.verb {
+                Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
+                Verb::Get | Verb::List | Verb::Watch => self.own_pod(attempt),
+                Verb::Create | Verb::Delete => Ok(()),
+                _ => Err(String::new()),
+            },
+            ("pods", Some("status")) if matches!(attempt.verb, Verb::Update | Verb::Patch) => {
+                Ok(())
+            }
+            ("nodes", None) if attempt.verb == Verb::Create => Ok(()),
+            ("nodes", None | Some("status")) if attempt.verb != Verb::DeleteCollection => {
+                match attempt.name {
+                    Some(name) if name == self.node => Ok(()),
+                    _ => Err(format!("node '{}' can only access its own Node", self.node)),
+                }
+            }
+            ("serviceaccounts", Some("token")) if attempt.verb == Verb::Create => {
+                self.account(attempt)
+            }
+            ("services", None) if reads => Ok(()),
+            ("events", None)
+                if matches!(attempt.verb, Verb::Create | Verb::Update | Verb::Patch) =>
+            {
+                Ok(())
+            }
+            _ => Err(String::new()),
+        }
+    }
+
+    /// A Secret or a ConfigMap: by name, and only if a pod of the node names it.
+    fn object(
+        &self,
+        attempt: &Attempt<'_>,
+        reference: fn(SmolStr) -> Reference,
+    ) -> Result<(), String> {
+        if !READING.contains(&attempt.verb) {
+            return Err("can only read resources of this type".to_owned());
+        }
+        let Some(namespace) = attempt.namespace else {
+            return Err("can only read namespaced object of this type".to_owned());
+        };
+        let Some(name) = attempt.name else {
+            return Err("No Object name found".to_owned());
+        };
+        let wanted = reference(name.into());
+        if self
+            .pods(namespace)
+            .any(|pod| references(&pod["spec"]).contains(&wanted))
+        {
+            Ok(())
+        } else {
+            Err(self.unrelated())
+        }
+    }
+
+    fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        let (Some(namespace), Some(name)) = (attempt.namespace, attempt.name) else {
+            return Err(format!(
+                "can only list/watch pods with spec.nodeName field selector set to '{}'",
+                self.node
+            ));
+        };
+        let pod = self.store.get(Kind::Pod, &ObjectKey::new(namespace, name));
+        if pod.is_some_and(|pod| pod.field("spec.nodeName") == self.node) {
+            Ok(())
+        } else {
+            Err(self.unrelated())
+        }
+    }
+
+    /// The service account of a pod of the node.
+    fn account(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        let runs_as = |pod: &Value| match text(pod, "/spec/serviceAccountName") {
+            "" => "default".to_owned(),
+            named => named.to_owned(),
+        };
+        let related = self
+            .pods(attempt.namespace.unwrap_or_default())
+            .any(|pod| Some(runs_as(&pod).as_str()) == attempt.name);
+        if related {
+            Ok(())
+        } else {
+            Err(self.unrelated())
+        }
+    }
+
+    /// The pods of the node in a namespace. Mirror pods open no way: the node made them itself.
+    fn pods(&self, namespace: &str) -> impl Iterator<Item = Value> {
+        let filter = Filter {
+            namespace: Some(namespace.into()),
+            ..Filter::default()
+        };
+        let page = self.store.list(Kind::Pod, &filter, None, None, None);
+        let pods = page.map(|page| page.objects).unwrap_or_default();
+        let node = self.node.to_owned();
+        pods.into_iter()
+            .filter(move |pod| pod.field("spec.nodeName") == node)
+            .map(|pod| Object::value(&pod))
+            .filter(|pod| text(pod, MIRROR).is_empty())
+    }
+
+    fn unrelated(&self) -> String {
+        format!(
+            "no relationship found between node '{}' and this object",
+            self.node
+        )
+    }
+}
+
+const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
+
+/// An object that a pod names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reference {
+    Secret(SmolStr),
+    ConfigMap(SmolStr),
+}
+
+/// The Secrets and ConfigMaps that a pod's spec names anywhere: the API gives such fields the same few names in all places.
+fn references(spec: &Value) -> Vec<Reference> {
+    let mut found = Vec::new();
+    collect(spec, &mut found);
+    found
+}
+
+fn collect(value: &Value, found: &mut Vec<Reference>) {
+    let name = |value: &Value| {
+        value
+            .as_str()
+            .filter(|name| !name.is_empty())
+            .map(SmolStr::new)
+    };
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                match field.as_str() {
+                    "secretKeyRef" => found.extend(name(&value["name"]).map(Reference::Secret)),
+                    // A volume's source says secretName, a projected one name.
+                    "secret" => {
+                        let named = name(&value["secretName"]).or_else(|| name(&value["name"]));
+                        found.extend(named.map(Reference::Secret));
+                    }
+                    "imagePullSecrets" => {
+                        let names = value.as_array().into_iter().flatten();
+                        found.extend(
+                            names
+                                .filter_map(|item| name(&item["name"]))
+                                .map(Reference::Secret),
+                        );
+                    }
+                    "configMap" | "configMapRef" | "configMapKeyRef" => {
+                        found.extend(name(&value["name"]).map(Reference::ConfigMap));
+                    }
+                    // secretRef of the environment and of volumes, nodePublishSecretRef of CSI.
+                    field if field == "secretRef" || field.ends_with("SecretRef") => {
+                        found.extend(name(&value["name"]).map(Reference::Secret));
+                    }
+                    "azureFile" => found.extend(name(&value["secretName"]).map(Reference::Secret)),
+                    _ => collect(value, found),
+                }
+            }
+        }
+        _ => {}
+    }
+}

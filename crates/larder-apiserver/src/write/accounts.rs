@@ -1,0 +1,138 @@
+//! The `token` subresource of service accounts.
+
+use jiff::SignedDuration;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use larder_objects::ObjectKey;
+use serde_json::{Value, json};
+
+use super::{Writer, metadata::new_uid};
+use crate::{
+    clock::rfc3339,
+    resource::Kind,
+    status::{ApiError, Cause},
+    tokens::{Claims, ISSUER},
+};
+
+/// Shortest life of a token, in seconds.
+const MIN_SECS: i64 = 600;
+/// Longest life of a token, in seconds.
+const MAX_SECS: i64 = 1 << 32;
+/// Life of a token whose request does not say, in seconds.
+const DEFAULT_SECS: i64 = 3600;
+
+impl Writer {
+    /// A token for the service account `key`: the request with its status.
+    pub(crate) fn create_token(&self, key: &ObjectKey, body: Value) -> Result<Value, ApiError> {
+        let mut body = body;
+        body["apiVersion"] = "authentication.k8s.io/v1".into();
+        body["kind"] = "TokenRequest".into();
+        let request: TokenRequest = serde_json::from_value(body.clone()).map_err(|error| {
+            ApiError::bad_request(format!("the body is not a TokenRequest: {error}"))
+        })?;
+        let spec = request.spec.unwrap_or_default();
+        let given = request.metadata.name.as_deref().unwrap_or_default();
+        if !given.is_empty() && given != key.name {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({})",
+                key.name
+            )));
+        }
+        let resource = Kind::ServiceAccount.resource();
+        let account = self.store.get(Kind::ServiceAccount, key);
+        let account = account.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+        let seconds = spec.expiration_seconds.unwrap_or(DEFAULT_SECS);
+        let problem = match seconds {
+            ..MIN_SECS => Some("may not specify a duration less than 10 minutes"),
+            MIN_SECS..=MAX_SECS => None,
+            _ => Some("may not specify a duration larger than 2^32 seconds"),
+        };
+        if let Some(problem) = problem {
+            let cause = Cause {
+                reason: "FieldValueInvalid".to_owned(),
+                message: format!("Invalid value: {seconds}: {problem}"),
+                field: "spec.expirationSeconds".to_owned(),
+            };
+            return Err(ApiError::invalid("TokenRequest", "", vec![cause]));
+        }
+        let audiences = match spec.audiences.as_deref().unwrap_or_default() {
+            [] => vec![ISSUER.to_owned()],
+            given => given.to_vec(),
+        };
+        let bound = match &spec.bound_object_ref {
+            None => None,
+            Some(reference) => {
+                let text = |field: &Option<String>| field.clone().unwrap_or_default();
+                let (kind, name, uid) = (
+                    text(&reference.kind),
+                    text(&reference.name),
+                    text(&reference.uid),
+                );
+                Some(self.bound_object(key, &kind, &name, &uid)?)
+            }
+        };
+        let claims = Claims {
+            namespace: &key.namespace,
+            account: &key.name,
+            account_uid: &account.uid,
+            bound_to: bound
+                .as_ref()
+                .map(|(kind, name, uid)| (*kind, name.as_str(), uid.as_str())),
+            audiences: &audiences,
+            lifetime: SignedDuration::from_secs(seconds),
+            id: new_uid(),
+        };
+        let now = self.clock.now();
+        let token = self.tokens.issue(&claims, now);
+        let token = token.map_err(|_| ApiError::internal("cannot sign the token"))?;
+        body["metadata"]["name"] = key.name.as_str().into();
+        body["metadata"]["namespace"] = key.namespace.as_str().into();
+        body["metadata"]["creationTimestamp"] = rfc3339(now).into();
+        body["spec"]["audiences"] = json!(audiences);
+        body["spec"]["expirationSeconds"] = seconds.into();
+        let expires = rfc3339(now + SignedDuration::from_secs(seconds));
+        body["status"] = json!({"token": token, "expirationTimestamp": expires});
+        Ok(body)
+    }
+
+    /// The object that a token is bound to: the claim's name for its kind, its name and its uid.
+    fn bound_object(
+        &self,
+        account: &ObjectKey,
+        kind: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<(&'static str, String, String), ApiError> {
+        let (claim, kind, namespace) = match kind {
+            "Pod" => ("pod", Kind::Pod, account.namespace.clone()),
+            "Secret" => ("secret", Kind::Secret, account.namespace.clone()),
+            "Node" => ("node", Kind::Node, "".into()),
+            other => {
+                return Err(ApiError::bad_request(format!(
+                    "cannot bind token to object of type {other}"
+                )));
+            }
+        };
+        let resource = kind.resource();
+        let bound = self.store.get(kind, &ObjectKey::new(namespace, name));
+        let bound = bound.ok_or_else(|| ApiError::not_found(resource, name))?;
+        if kind == Kind::Pod {
+            let runs_as = match bound.field("spec.serviceAccountName") {
+                "" => "default",
+                named => named,
+            };
+            if runs_as != account.name {
+                return Err(ApiError::bad_request(format!(
+                    "cannot bind token for serviceaccount \"{}\" to pod running with different serviceaccount name.",
+                    account.name
+                )));
+            }
+        }
+        if !uid.is_empty() && bound.uid != uid {
+            let why = format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            );
+            return Err(ApiError::conflict(resource, name, &why));
+        }
+        Ok((claim, name.to_owned(), bound.uid.to_string()))
+    }
+}

@@ -1,0 +1,384 @@
+//! What makes the server resemble a cluster: tokens, allocated addresses, filled namespaces, and what nodes may do.
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint does not see that helpers of tests are tests"
+)]
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    authorization::v1::SelfSubjectAccessReview,
+    core::v1::{ConfigMap, Pod, Secret, Service, ServiceAccount},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
+};
+use larder_apiserver::{ApiServer, Authorization, Kind, Options, User};
+use serde_json::{Value, json};
+
+fn node(name: &str) -> User {
+    User {
+        name: format!("system:node:{name}"),
+        groups: vec!["system:nodes".to_owned()],
+    }
+}
+
+/// The message of the refusal.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: kube::Result<T>, code: u16) -> String {
+    match result.unwrap_err() {
+        kube::Error::Api(status) if status.code == code => status.message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_bound_to_its_pod_and_expires() {
+    let server = ApiServer::new(Options {
+        fill_namespaces: true,
+        ..Options::default()
+    });
+    let client = Client::new(server.service(), "default");
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    server.apply(&pod).unwrap();
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(client);
+    let request = |seconds: i64, uid: &str| -> TokenRequest {
+        serde_json::from_value(json!({"metadata": {}, "spec": {
+            "audiences": ["vault"],
+            "expirationSeconds": seconds,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid},
+        }}))
+        .unwrap()
+    };
+    let post = PostParams::default();
+    let answer = accounts
+        .create_token_request("default", &post, &request(600, "u1"))
+        .await
+        .unwrap();
+    let status = answer.status.unwrap();
+    let token = status.token.unwrap();
+    let parts: Vec<_> = token.split('.').collect();
+    assert_eq!(parts.len(), 3);
+    let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(parts[1]).unwrap()).unwrap();
+    assert_eq!(claims["aud"], json!(["vault"]));
+    assert_eq!(claims["sub"], "system:serviceaccount:default:default");
+    assert_eq!(
+        claims["kubernetes.io"]["pod"],
+        json!({"name": "p", "uid": "u1"})
+    );
+    let issued = claims["iat"].as_i64().unwrap();
+    assert_eq!(claims["exp"], issued + 600);
+    assert_eq!(
+        status.expiration_timestamp.unwrap().0.as_second(),
+        issued + 600
+    );
+
+    refused(
+        accounts
+            .create_token_request("default", &post, &request(599, "u1"))
+            .await,
+        422,
+    );
+    refused(
+        accounts
+            .create_token_request("default", &post, &request(600, "u2"))
+            .await,
+        409,
+    );
+    refused(
+        accounts
+            .create_token_request("nobody", &post, &request(600, "u1"))
+            .await,
+        404,
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_are_filled_when_the_options_say_so() {
+    let server = ApiServer::new(Options {
+        fill_namespaces: true,
+        ..Options::default()
+    });
+    let map = server
+        .get(Kind::ConfigMap, "kube-system", "kube-root-ca.crt")
+        .unwrap();
+    assert!(
+        map["data"]["ca.crt"]
+            .as_str()
+            .unwrap()
+            .starts_with("-----BEGIN CERTIFICATE-----")
+    );
+    assert!(
+        server
+            .get(Kind::ServiceAccount, "default", "default")
+            .is_some()
+    );
+    let plain = ApiServer::new(Options::default());
+    assert!(
+        plain
+            .get(Kind::ServiceAccount, "default", "default")
+            .is_none()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_get_addresses_and_keep_them() {
+    let server = ApiServer::new(Options::default());
+    let services: Api<Service> = Api::default_namespaced(Client::new(server.service(), "default"));
+    let service = |name: &str, spec: Value| -> Service {
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    };
+    let post = PostParams::default();
+    let ports = json!([{"port": 80}]);
+    let a = services
+        .create(&post, &service("a", json!({"ports": ports})))
+        .await
+        .unwrap();
+    let b = services
+        .create(
+            &post,
+            &service("b", json!({"ports": ports, "type": "NodePort"})),
+        )
+        .await
+        .unwrap();
+    let (a, b) = (a.spec.unwrap(), b.spec.unwrap());
+    assert!(a.cluster_ip.as_deref().unwrap().starts_with("10.96."));
+    assert_ne!(a.cluster_ip, b.cluster_ip);
+    assert_eq!(b.ports.as_ref().unwrap()[0].node_port, Some(30_000));
+    // A replacement that names neither keeps both.
+    let kept = services
+        .replace(
+            "b",
+            &post,
+            &service("b", json!({"ports": ports, "type": "NodePort"})),
+        )
+        .await
+        .unwrap();
+    assert_eq!(kept.spec.unwrap(), b);
+    let headless = services
+        .create(
+            &post,
+            &service("h", json!({"clusterIP": "None", "ports": ports})),
+        )
+        .await
+        .unwrap();
+    assert_eq!(headless.spec.unwrap().cluster_ip.as_deref(), Some("None"));
+    let taken = service("t", json!({"clusterIP": a.cluster_ip, "ports": ports}));
+    assert!(refused(services.create(&post, &taken).await, 422).contains("already allocated"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn patches_of_three_kinds_are_taken_and_the_fourth_is_refused() {
+    let server = ApiServer::new(Options::default());
+    let maps: Api<ConfigMap> = Api::default_namespaced(Client::new(server.service(), "default"));
+    server.apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}})).unwrap();
+    let params = PatchParams::default();
+    let merge = Patch::Merge(json!({"data": {"x": "1"}}));
+    let strategic = Patch::Strategic(json!({"data": {"k": null}}));
+    let before = maps.patch("a", &params, &merge).await.unwrap();
+    let after = maps.patch("a", &params, &strategic).await.unwrap();
+    assert_eq!(
+        after.data.as_ref().unwrap().keys().collect::<Vec<_>>(),
+        ["x"]
+    );
+    // A patch that changes nothing makes no version; one of an old version is a conflict.
+    let again = maps.patch("a", &params, &strategic).await.unwrap();
+    assert_eq!(again, after);
+    let stale = Patch::Merge(
+        json!({"metadata": {"resourceVersion": before.metadata.resource_version}, "data": {"z": "1"}}),
+    );
+    refused(maps.patch("a", &params, &stale).await, 409);
+    let apply =
+        Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}));
+    refused(
+        maps.patch("a", &PatchParams::apply("me"), &apply).await,
+        415,
+    );
+    refused(maps.patch("b", &params, &merge).await, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_bound_once() {
+    let server = ApiServer::new(Options::default());
+    let client = Client::new(server.service(), "default");
+    server.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})).unwrap();
+    let bind = || {
+        let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
+        http::Request::post("/api/v1/namespaces/default/pods/p/binding")
+            .body(binding.to_string().into_bytes())
+            .unwrap()
+    };
+    client.request::<Value>(bind()).await.unwrap();
+    assert_eq!(
+        server.get(Kind::Pod, "default", "p").unwrap()["spec"]["nodeName"],
+        "n1"
+    );
+    refused(client.request::<Value>(bind()).await, 409);
+}
+
+fn guarded() -> ApiServer {
+    let server = ApiServer::new(Options {
+        authorization: Authorization::Node,
+        ..Options::default()
+    });
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "uid": "node-uid"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs"}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p0"}, "spec": {"nodeName": "n0",
+            "containers": [{"name": "c", "image": "i", "envFrom": [{"secretRef": {"name": "mine"}}, {"configMapRef": {"name": "map"}}]}]}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p1"}, "spec": {"nodeName": "n1",
+            "containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "v", "secret": {"secretName": "theirs"}}]}}),
+    ] {
+        server.apply(&object).unwrap();
+    }
+    server
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_reads_what_its_pods_name_and_nothing_else() {
+    // managers 80
+    let server = guarded();
+    let client = Client::new(server.service_as(node("n0")), "default");
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let mine = "metadata.name=mine";
+    secrets.get("mine").await.unwrap();
+    secrets
+        .list(&ListParams::default().fields(mine))
+        .await
+        .unwrap();
+    secrets
+        .watch(&WatchParams::default().fields(mine), "0")
+        .await
+        .map(|_| ())
+        .unwrap();
+    let message = refused(secrets.list(&ListParams::default()).await, 403);
+    assert!(message.ends_with("No Object name found"), "{message}");
+    let everywhere: Api<Secret> = Api::all(client.clone());
+    let message = refused(
+        everywhere.list(&ListParams::default().fields(mine)).await,
+        403,
+    );
+    assert!(
+        message.ends_with("can only read namespaced object of this type"),
+        "{message}"
+    );
+    let message = refused(secrets.get("theirs").await, 403);
+    assert!(
+        message.ends_with("no relationship found between node 'n0' and this object"),
+        "{message}"
+    );
+    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "new"}})).unwrap();
+    refused(secrets.create(&PostParams::default(), &secret).await, 403);
+    refused(
+        secrets
+            .replace("mine", &PostParams::default(), &secret)
+            .await,
+        403,
+    );
+
+    let pods: Api<Pod> = Api::all(client.clone());
+    let own = ListParams::default().fields("spec.nodeName=n0");
+    assert_eq!(pods.list(&own).await.unwrap().items.len(), 1);
+    refused(pods.list(&ListParams::default()).await, 403);
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    refused(pods.delete("p1", &DeleteParams::default()).await, 403);
+    pods.delete("p0", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+    refused(secrets.get("mine").await, 403);
+    let stranger = User {
+        name: "eve".to_owned(),
+        groups: Vec::new(),
+    };
+    let stranger: Api<Secret> =
+        Api::default_namespaced(Client::new(server.service_as(stranger), "default"));
+    refused(stranger.get("mine").await, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_creates_mirror_pods_that_it_owns_and_no_others() {
+    // managers 81
+    let server = guarded();
+    let pods: Api<Pod> =
+        Api::default_namespaced(Client::new(server.service_as(node("n0")), "default"));
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n0", "uid": "node-uid", "controller": true});
+    let mirror = |owners: Value, spec: Value| -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": "m", "annotations": {"kubernetes.io/config.mirror": "hash"}, "ownerReferences": owners},
+            "spec": {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]},
+        });
+        for (field, value) in spec.as_object().unwrap() {
+            pod["spec"][field] = value.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    };
+    let with = |field: &str, value: Value| {
+        let mut owner = owner.clone();
+        owner[field] = value;
+        json!([owner])
+    };
+    let post = PostParams::default();
+    for (owners, why) in [
+        (json!([]), "owner reference set to itself"),
+        (json!([owner, owner]), "single owner reference"),
+        (with("name", json!("n1")), "owner reference set to itself"),
+        (with("kind", json!("Pod")), "owner reference set to itself"),
+        (
+            with("apiVersion", json!("v2")),
+            "owner reference set to itself",
+        ),
+        (with("uid", json!("other")), "UID mismatch"),
+        (
+            with("controller", json!(null)),
+            "controller owner reference set to itself",
+        ),
+        (
+            with("controller", json!(false)),
+            "controller owner reference set to itself",
+        ),
+        (
+            with("blockOwnerDeletion", json!(true)),
+            "must not set blockOwnerDeletion",
+        ),
+    ] {
+        let message = refused(pods.create(&post, &mirror(owners, json!({}))).await, 403);
+        assert!(message.contains(why), "{message}");
+    }
+    let volumes = json!({"volumes": [{"name": "v", "secret": {"secretName": "theirs"}}]});
+    let message = refused(
+        pods.create(&post, &mirror(json!([owner]), volumes)).await,
+        403,
+    );
+    assert!(
+        message.contains("can not create pods that reference secrets"),
+        "{message}"
+    );
+    pods.create(&post, &mirror(json!([owner]), json!({})))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn reviews_tell_what_the_authorizer_would_decide() {
+    let server = guarded();
+    let ask = async |user: User, attributes: Value| {
+        let client = Client::new(server.service_as(user), "default");
+        let review: SelfSubjectAccessReview = serde_json::from_value(
+            json!({"metadata": {}, "spec": {"resourceAttributes": attributes}}),
+        )
+        .unwrap();
+        let review = Api::all(client)
+            .create(&PostParams::default(), &review)
+            .await
+            .unwrap();
+        review.status.unwrap().allowed
+    };
+    let namespace = json!({"verb": "list", "resource": "secrets", "namespace": "default"});
+    assert!(!ask(node("n0"), namespace.clone()).await);
+    assert!(ask(User::admin(), namespace).await);
+    let one = json!({"verb": "get", "resource": "secrets", "namespace": "default", "name": "mine"});
+    assert!(ask(node("n0"), one.clone()).await);
+    assert!(!ask(node("n1"), one).await);
+}
