@@ -1,4 +1,70 @@
-//! ConfigMap and Secret managers, pod manager and pod sources of a Kubernetes node agent.
+//! The part of a Kubernetes node agent that knows what its pods need: ConfigMap and Secret managers, pod manager and pod
+//! sources, and the transport to the API server.
+//!
+//! # The managers
+//!
+//! Register a pod, and every ConfigMap and Secret that it refers to can be read, stays up to date, and is forgotten with
+//! the last pod that refers to it:
+//!
+//! ```no_run
+//! use larder::{ConfigMapManager, SecretManager};
+//!
+//! # async fn example(pod: k8s_openapi::api::core::v1::Pod) -> Result<(), Box<dyn std::error::Error>> {
+//! let client = kube::Client::try_default().await?;
+//! let config_maps = ConfigMapManager::watching(client.clone());
+//! let secrets = SecretManager::watching(client);
+//!
+//! // Costs less than a microsecond and waits for nothing.
+//! config_maps.register_pod(&pod);
+//! secrets.register_pod(&pod);
+//!
+//! let app = config_maps.get("prod", "app").await?;
+//! match secrets.get("prod", "tls").await {
+//!     Ok(tls) => println!("{} keys", tls.data.len()),
+//!     Err(error) if error.is_not_found() => println!("not there: as good as an answer"),
+//!     Err(error) if error.is_retryable() => println!("later perhaps: {error}, because of {:?}", error.request()),
+//!     Err(error) => return Err(error.into()),
+//! }
+//! # drop(app);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What they promise:
+//!
+//! - **One watch per object**, however many pods refer to it, by name, as the node authorizer demands; none after the
+//!   last reference ([`ObjectManager::unregister_pod`]).
+//! - **A new pod never starts with old data**: a read for it returns nothing older than its registration, and says why
+//!   if that cannot be had. Running pods read on meanwhile ([`ObjectManager::get_for`], [`ObjectManager::registered`]).
+//! - **Versions never go back** for a reader, whichever API server answers; unless the cluster was restored.
+//! - **Nothing polls**: waiting readers are woken, and [`ObjectManager::subscribe`] tells every change.
+//! - **Errors carry their cause**, and no error, log or metric carries a byte of an object.
+//!
+//! There are three strategies, named as in the kubelet ([`Strategy`]): `Watch` (the default), `Cache` with a time to live,
+//! and `Get`. For tests of code that uses a manager, [`ObjectManager::fake`] needs no API server:
+//!
+//! ```
+//! use larder::ConfigMapManager;
+//! use larder_objects::{ConfigMap, ObjectMeta};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! # let pod = serde_json::from_str(r#"{"metadata":{"namespace":"prod","name":"web","uid":"1"},"spec":{"containers":[],
+//! #     "volumes":[{"name":"v","configMap":{"name":"app"}}]}}"#).unwrap();
+//! let (manager, objects) = ConfigMapManager::fake();
+//! manager.register_pod(&pod);
+//! objects.set(ConfigMap {
+//!     metadata: ObjectMeta { namespace: "prod".into(), name: "app".into(), ..Default::default() },
+//!     data: [("level".to_owned(), "debug".to_owned())].into(),
+//!     ..Default::default()
+//! });
+//! assert_eq!(manager.get("prod", "app").await.unwrap().data["level"], "debug");
+//! # }
+//! ```
+//!
+//! # The rest
+//!
+//! [`references`] tells what a pod refers to; [`pods`] holds the pods of a node and where they come from;
+//! [`transport`] is a client for thousands of watches over a few connections.
 
 mod api;
 mod backoff;

@@ -278,6 +278,13 @@ pub(crate) struct Shared<K> {
     past_reads: AtomicU64,
 }
 
+impl<K> Shared<K> {
+    /// Nothing will be published any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
 impl<K: Object> Shared<K> {
     fn send(&self, command: Command<K>) {
         self.commands.lock().push(command);
@@ -445,7 +452,7 @@ impl<K: Object> WatchStore<K> {
 
     /// Ends the worker with all its watches; immutable objects stay readable.
     pub(crate) async fn shut_down(&self) {
-        self.shared.closed.store(true, Ordering::Release);
+        self.shared.close();
         let worker = self.worker.lock().take();
         if let Some(worker) = worker {
             self.shared.send(Command::ShutDown);

@@ -243,13 +243,14 @@ impl<K: Object> Reflector<K> {
 
     /// Learns from elsewhere (a live GET) that the object is at `version`.
     pub(super) fn saw(&mut self, version: &ResourceVersion) {
-        if self
-            .version
-            .as_ref()
-            .is_none_or(|seen| seen.is_older_than(version))
-        {
+        if !self.is_behind(version) {
             self.version = Some(version.clone());
         }
+    }
+
+    fn is_behind(&self, version: &ResourceVersion) -> bool {
+        let seen = self.version.as_ref();
+        seen.is_some_and(|seen| version.is_older_than(seen))
     }
 
     /// The watch that [`Next::Open`] asked for is open, or not.
@@ -333,6 +334,15 @@ impl<K: Object> Reflector<K> {
             State::Watching { quiet, .. } => {
                 *quiet = false;
                 match event {
+                    // A live GET was ahead of the watch.
+                    WatchEvent::Changed(object)
+                        if self.is_behind(&object.metadata().resource_version) =>
+                    {
+                        Turn::next(Next::Read)
+                    }
+                    WatchEvent::Deleted(version) if self.is_behind(&version) => {
+                        Turn::next(Next::Read)
+                    }
                     WatchEvent::Changed(object) => {
                         self.saw(&object.metadata().resource_version);
                         self.unless_final(Effect::Changed(object), Next::Read)
@@ -462,10 +472,7 @@ impl<K: Object> Reflector<K> {
         version: ResourceVersion,
         consistent: bool,
     ) -> Option<Effect<K>> {
-        let older = self
-            .version
-            .as_ref()
-            .is_some_and(|seen| version.is_older_than(seen));
+        let older = self.is_behind(&version);
         if older && !self.older_before {
             self.older_before = true;
             self.consistent = true;

@@ -115,6 +115,13 @@ pub(crate) struct Worker<K> {
 const IDLE_PASS_MIN: Duration = Duration::from_secs(15);
 const IDLE_PASS_MAX: Duration = Duration::from_mins(1);
 
+impl<K> Drop for Worker<K> {
+    /// However the worker ends, readers are told instead of left waiting.
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
 impl<K: Object> Worker<K> {
     pub(crate) fn new(shared: Arc<Shared<K>>, api: Api, max_idle: Duration) -> Self {
         let period = (max_idle / 4).clamp(IDLE_PASS_MIN, IDLE_PASS_MAX);
@@ -139,8 +146,6 @@ impl<K: Object> Worker<K> {
         loop {
             // Every arm is cancel-safe: commands stay in their queue, the others in their collections.
             let wake = tokio::select! {
-                // Removals first, so that nothing is done for an object that is gone.
-                biased;
                 () = shared.arrived.notified() => Wake::Commands,
                 Some(step) = self.steps.next(), if !self.steps.is_empty() => match step {
                     Ok(step) => Wake::Step(step),

@@ -574,3 +574,23 @@ async fn metrics_tell_states_and_outcomes_and_no_names() {
     }
     assert!(!text.contains("the-name"), "{text}");
 }
+
+// I3: an event that a live GET has overtaken
+#[tokio::test(start_paused = true)]
+async fn an_overtaken_event_takes_no_reader_back() {
+    let (manager, mut script) = manager();
+    manager.register_pod(&pod("p1"));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager).await, "one");
+    manager.register_pod(&pod("p2"));
+    let (read, ()) = tokio::join!(value(&manager), async {
+        script.next().await.answer(200, &object(12, "twelve"));
+    });
+    assert_eq!(read, "twelve");
+    stream.event("MODIFIED", &immutable(10, "u1", "ten"));
+    stream.event("DELETED", &object(11, "ten"));
+    stream.event("ADDED", &object(12, "twelve"));
+    deliver(&manager, &stream, "MODIFIED", &object(13, "thirteen")).await;
+    assert_eq!(value(&manager).await, "thirteen");
+    assert!(!stream.is_dropped());
+}
