@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, EphemeralContainer, Pod, PodSpec, ResourceRequirements,
-    SecurityContext, VolumeMount,
+    SecurityContext, VolumeDevice, VolumeMount,
 };
 
 /// Which list of the pod a container stands in.
@@ -42,8 +42,8 @@ pub struct ContainerView<'a> {
     pub security_context: Option<&'a SecurityContext>,
     /// `workingDir`.
     pub working_dir: Option<&'a str>,
-    /// Paths or names of block devices make a volume used, too: `volumeDevices[].name`.
-    devices: Option<&'a [k8s_openapi::api::core::v1::VolumeDevice]>,
+    /// `volumeDevices`: a block device makes its volume used, too.
+    devices: Option<&'a [VolumeDevice]>,
 }
 
 macro_rules! view {

@@ -14,7 +14,7 @@ use std::{borrow::Cow, fmt, ops::Deref};
 
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, FileKeySelector, Pod};
-use larder_objects::{Kind, ObjectKey, SecretBytes};
+use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes};
 use smallvec::SmallVec;
 
 use crate::{
@@ -31,9 +31,12 @@ use crate::{
 /// The variables of one container, in order, and what was absent.
 #[derive(Clone, Debug, Default)]
 pub struct Environment<'a> {
-    variables: IndexMap<Cow<'a, str>, Variable<'a>>,
+    variables: Variables<'a>,
     absent: Vec<Absent<'a>>,
 }
+
+/// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the standard hash.
+type Variables<'a> = IndexMap<Cow<'a, str>, Variable<'a>, foldhash::fast::RandomState>;
 
 /// The value of a variable and where it came from.
 #[derive(Clone)]
@@ -193,12 +196,10 @@ pub fn environment<'a>(
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
-            let config_maps =
-                builder.object::<larder_objects::ConfigMap>(&reference.name, reference.optional)?;
+            let config_maps = builder.object::<ConfigMap>(&reference.name, reference.optional)?;
             builder.all_keys(prefix, config_maps)?;
         } else if let Some(reference) = &source.secret_ref {
-            let secret =
-                builder.object::<larder_objects::Secret>(&reference.name, reference.optional)?;
+            let secret = builder.object::<Secret>(&reference.name, reference.optional)?;
             builder.all_keys(prefix, secret)?;
         }
     }
@@ -217,8 +218,6 @@ fn is_static(pod: &Pod) -> bool {
         .and_then(|annotations| annotations.get("kubernetes.io/config.source"))
         .is_some_and(|source| source != "api")
 }
-
-type Variables<'a> = IndexMap<Cow<'a, str>, Variable<'a>>;
 
 fn service_variables<'a>(
     services: &'a [ServiceFacts],
@@ -286,7 +285,10 @@ impl<'a> Builder<'a> {
     ) -> Result<(), EnvironmentError> {
         let Some(object) = object else { return Ok(()) };
         let keys = object.variables();
-        self.environment.variables.reserve(keys.size_hint().0);
+        // Room for all that is still to come, so that the map grows once.
+        let to_come = self.container.env.len() + self.services.len();
+        let variables = &mut self.environment.variables;
+        variables.reserve(keys.size_hint().0 + to_come);
         for (key, value) in keys {
             let name = if prefix.is_empty() {
                 Cow::Borrowed(key)
@@ -337,10 +339,10 @@ impl<'a> Builder<'a> {
             let text = variable_resource(self.pod, self.container, node, field)?;
             (text, origin)
         } else if let Some(key) = &source.config_map_key_ref {
-            let object = self.object::<larder_objects::ConfigMap>(&key.name, key.optional)?;
+            let object = self.object::<ConfigMap>(&key.name, key.optional)?;
             return self.one_key(object, &key.key, key.optional);
         } else if let Some(key) = &source.secret_key_ref {
-            let object = self.object::<larder_objects::Secret>(&key.name, key.optional)?;
+            let object = self.object::<Secret>(&key.name, key.optional)?;
             return self.one_key(object, &key.key, key.optional);
         } else if let Some(key) = &source.file_key_ref {
             return self.file_key(key);
@@ -468,7 +470,7 @@ fn resolve<'t, 'v, 'a: 'v>(
     text: &'t str,
     variable: impl Fn(&str) -> Option<&'v Variable<'a>>,
 ) -> (Value<'t>, bool) {
-    if !text.contains('$') {
+    if !text.as_bytes().contains(&b'$') {
         return (Value::Borrowed(text.as_bytes()), false);
     }
     let mut secret = false;

@@ -22,7 +22,7 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
         if rest.is_empty() {
             return None;
         }
-        let plain = rest.find('$').unwrap_or(rest.len());
+        let plain = find(rest, b'$').unwrap_or(rest.len());
         if plain > 0 {
             return Some(Piece::Text(take(&mut rest, plain)));
         }
@@ -31,7 +31,7 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
                 let escaped = take(&mut rest, 2);
                 Some(Piece::Text(&escaped[1..]))
             }
-            Some(b'(') => match rest.find(')') {
+            Some(b'(') => match find(rest, b')') {
                 Some(end) => {
                     let whole = take(&mut rest, end + 1);
                     Some(Piece::Reference {
@@ -44,6 +44,12 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
             _ => Some(Piece::Text(take(&mut rest, 1))),
         }
     })
+}
+
+/// The first place of `wanted`, an ASCII character. References and the text between them are short, for which a plain loop
+/// beats the set-up of `str::find`.
+fn find(text: &str, wanted: u8) -> Option<usize> {
+    text.bytes().position(|byte| byte == wanted)
 }
 
 /// Cuts the first `length` bytes off `rest`.

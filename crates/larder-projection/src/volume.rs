@@ -181,10 +181,9 @@ pub fn project<'a>(
         projection: Projection::default(),
         errors: Vec::new(),
     };
-    let Err(error) = collector.volume(volume) else {
-        return collector.finish();
-    };
-    collector.errors.push(error);
+    if let Err(error) = collector.volume(volume) {
+        collector.errors.push(error);
+    }
     collector.finish()
 }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{
     PodCertificateProjection, ServiceAccountTokenProjection, VolumeProjection,
 };
-use larder_objects::{ConfigMap, Secret};
+use larder_objects::{ConfigMap, Secret, SecretBytes};
 
 use super::{Collector, SourceError, fs_group, fs_user, owned};
 use crate::{
@@ -102,9 +102,7 @@ impl<'a> Collector<'a> {
             ),
             (
                 &source.certificate_chain_path,
-                FileData::Owned(larder_objects::SecretBytes::new(
-                    issued.chain().into_bytes(),
-                )),
+                FileData::Owned(SecretBytes::new(issued.chain().into_bytes())),
             ),
         ];
         for (path, data) in files {
