@@ -21,7 +21,7 @@ mod stage;
 mod supervisor;
 mod view;
 
-pub(crate) use follow::Follower;
+pub(crate) use follow::{Follower, Stamps};
 pub(crate) use namespace::Sandbox;
 pub(crate) use plan::{Identity, Plan, PlannedMount};
 pub(crate) use stage::run as run_stage;

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    fs,
+    fs, io,
     os::unix::{
         ffi::OsStrExt as _,
         fs::{OpenOptionsExt as _, PermissionsExt as _},
@@ -26,8 +26,8 @@ use super::Failure;
 use crate::{
     args::ExecArgs,
     exec::{
-        Follower, Identity, OnChange, Plan, PlannedMount, STAGE, Sandbox, Update, exit_code,
-        supervise,
+        Follower, Identity, OnChange, Plan, PlannedMount, STAGE, Sandbox, Stamps, Update,
+        exit_code, supervise,
     },
     input,
     offline::Offline,
@@ -46,8 +46,9 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         let why = "standard input cannot be followed: name files with -f";
         return Err(Failure::unreadable(why));
     }
-    let first = Target::new(args, input::read(&args.manifests)?.manifests)?;
     let paths = manifest_paths(args)?;
+    let seen = Stamps::of(&paths);
+    let first = Target::new(args, input::read(&args.manifests)?.manifests)?;
     // While this process has one thread.
     let sandbox = Sandbox::enter(&needed(&first, &paths))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -58,7 +59,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         let follower = if from_stdin {
             None
         } else {
-            Some(Follower::new(&paths)?)
+            Some(Follower::new(&paths, &seen)?)
         };
         let session = Session {
             args,
@@ -254,12 +255,7 @@ impl Session<'_> {
                     self.set_up(target, volume, kind)
                         .with_context(|| format!("cannot set volume {} up", volume.name))?;
                 }
-                Some(Source::EmptyDir) => {
-                    let path = self.empty_dir(&volume.name);
-                    fs::create_dir_all(&path)?;
-                    fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
-                }
-                Some(Source::HostPath(_)) => {}
+                Some(Source::EmptyDir | Source::HostPath(_)) => {}
                 None => output::note(format!(
                     "volume {} is of a type that is not provided here: its path stays as it is",
                     volume.name
@@ -290,8 +286,12 @@ impl Session<'_> {
             .swapped)
     }
 
-    fn empty_dir(&self, volume: &str) -> PathBuf {
-        self.sandbox.staging().join("empty").join(volume)
+    /// The directory of an emptyDir volume. It outlives restarts of the command, as it does those of a container.
+    fn empty_dir(&self, volume: &str) -> io::Result<PathBuf> {
+        let path = self.sandbox.staging().join("empty").join(volume);
+        fs::create_dir_all(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+        Ok(path)
     }
 
     /// Starts the command: hands the stage its plan.
@@ -357,7 +357,7 @@ impl Session<'_> {
                 };
                 return self.host.prepare_subpath(&sub_path).with_context(context);
             }
-            Source::EmptyDir => self.empty_dir(&mount.volume),
+            Source::EmptyDir => self.empty_dir(&mount.volume).with_context(context)?,
             Source::HostPath(path) => PathBuf::from(path),
         };
         let Some(sub_path) = &mount.sub_path else {

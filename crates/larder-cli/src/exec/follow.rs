@@ -1,8 +1,9 @@
 //! Tells when manifests may have changed.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::Context as _;
@@ -26,15 +27,18 @@ pub(crate) struct Follower {
     /// Ends the watches when dropped.
     _watcher: RecommendedWatcher,
     events: UnboundedReceiver<()>,
+    /// Something changed, and nobody was told yet.
+    changed: bool,
 }
 
 impl Follower {
-    /// Follows `paths`: directories, and files by the directories that they lie in, because editors replace files.
+    /// Follows `paths`: directories, and files by the directories that they lie in, because editors replace files. `seen` is how they
+    /// were before they were first read; what has changed since then is the first change.
     ///
     /// # Errors
     ///
     /// A directory cannot be watched.
-    pub(crate) fn new(paths: &[PathBuf]) -> anyhow::Result<Self> {
+    pub(crate) fn new(paths: &[PathBuf], seen: &Stamps) -> anyhow::Result<Self> {
         let (sender, events) = unbounded_channel();
         let mut directories = Vec::new();
         let mut files = Vec::new();
@@ -77,6 +81,7 @@ impl Follower {
         Ok(Self {
             _watcher: watcher,
             events,
+            changed: Stamps::of(paths) != *seen,
         })
     }
 
@@ -84,17 +89,44 @@ impl Follower {
     ///
     /// # Cancel safety
     ///
-    /// A change is noticed again if this is dropped before the quiet; one that came before is not lost but for that.
+    /// Safe: a change whose quiet was not waited for is told next time.
     pub(crate) async fn changed(&mut self) {
-        if self.events.recv().await.is_none() {
+        if !self.changed && self.events.recv().await.is_none() {
             // The watcher is gone: nothing will ever change.
             return std::future::pending().await;
         }
+        self.changed = true;
         let end = Instant::now() + PATIENCE;
         while let Ok(Some(())) =
             timeout_at(end.min(Instant::now() + QUIET), self.events.recv()).await
         {}
+        self.changed = false;
     }
+}
+
+/// How files looked at some time: enough to see that one was written since.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stamps(Vec<(PathBuf, Option<(SystemTime, u64)>)>);
+
+impl Stamps {
+    /// How files, and those in directories, look now.
+    pub(crate) fn of(paths: &[PathBuf]) -> Self {
+        let mut stamps = Vec::new();
+        for path in paths {
+            match fs::read_dir(path) {
+                Ok(entries) => stamps.extend(entries.flatten().map(|entry| stamp(entry.path()))),
+                Err(_) => stamps.push(stamp(path.clone())),
+            }
+        }
+        stamps.sort();
+        Self(stamps)
+    }
+}
+
+fn stamp(path: PathBuf) -> (PathBuf, Option<(SystemTime, u64)>) {
+    let metadata = fs::metadata(&path).ok();
+    let seen = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
+    (path, seen)
 }
 
 /// Reading is no change.

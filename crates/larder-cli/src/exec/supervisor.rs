@@ -66,7 +66,7 @@ pub(crate) async fn supervise(
     // Some: the command is being ended, to be started again.
     let mut kill_at: Option<Instant> = None;
     loop {
-        // Each arm only waits; none loses what it has when another one comes first, but for `changed`, which says so.
+        // Each arm is cancel safe: none loses what it has when another one comes first.
         let event = tokio::select! {
             status = child.wait() => Event::Ended(status.context("cannot wait for the command")?),
             Some(signal) = signals.recv() => Event::Signal(signal),

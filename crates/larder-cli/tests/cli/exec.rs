@@ -152,6 +152,29 @@ fn volumes_stay_fresh_while_the_command_runs() {
 }
 
 #[test]
+fn a_volume_may_hide_the_manifests_that_are_followed() {
+    if !may_mount() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let directory = desk.path().to_str().unwrap();
+    let write = |key: &str| {
+        let manifest = manifest(key, "1", "").replace("/larder-test/config", directory);
+        fs::write(desk.path().join("app.yaml"), manifest).unwrap();
+    };
+    write("one");
+    let script = format!(
+        "ls {directory}; i=0
+        while [ $i -lt 400 ] && [ $(cat {directory}/key) = one ]; do i=$((i+1)); sleep 0.05; done
+        cat {directory}/key"
+    );
+    let mut running = Running::start(&desk, &[], &script);
+    assert_eq!([running.line(), running.line()], ["key", "other"]);
+    write("two");
+    assert_eq!(running.end(), ("two".to_owned(), Some(0)));
+}
+
+#[test]
 fn a_change_can_be_a_signal() {
     if !may_mount() {
         return;
