@@ -93,6 +93,8 @@ pub struct MirrorReconciler {
     scope: watch::Receiver<MirrorScope>,
     problems: watch::Sender<MirrorProblems>,
     attempts: HashMap<FullName, Attempt>,
+    /// Static pods and mirror pods that were found in step; compared again only when one of the two is another object.
+    settled: HashMap<FullName, (Arc<Pod>, Arc<Pod>)>,
 }
 
 /// What was last tried for a pod.
@@ -113,6 +115,7 @@ impl MirrorReconciler {
             scope,
             problems: watch::Sender::default(),
             attempts: HashMap::new(),
+            settled: HashMap::new(),
         }
     }
 
@@ -144,9 +147,30 @@ impl MirrorReconciler {
         }
     }
 
+    /// What the mirror pods hang on, without the static pods whose mirror pod is as it should be.
+    fn unsettled(&mut self) -> MirrorOverview {
+        let mut overview = self.pods.mirror_overview();
+        let mut settled = HashMap::with_capacity(self.settled.len());
+        overview.static_pods.retain(|(pod, mirror)| {
+            let Some(mirror) = mirror else { return true };
+            let full_name = FullName::of(pod);
+            let known = self.settled.get(&full_name);
+            let same = known.is_some_and(|(known_pod, known_mirror)| {
+                Arc::ptr_eq(known_pod, pod) && Arc::ptr_eq(known_mirror, mirror)
+            });
+            let in_step = same || is_current(mirror, pod);
+            if in_step {
+                settled.insert(full_name, (Arc::clone(pod), Arc::clone(mirror)));
+            }
+            !in_step
+        });
+        self.settled = settled;
+        overview
+    }
+
     /// Does what is due; when something will be due without any change.
     async fn pass(&mut self, scope: &MirrorScope) -> Option<Instant> {
-        let actions = plan(self.pods.mirror_overview(), scope);
+        let actions = plan(self.unsettled(), scope);
         let open: BTreeSet<_> = actions.iter().map(MirrorAction::full_name).collect();
         self.attempts
             .retain(|full_name, _| open.contains(full_name));

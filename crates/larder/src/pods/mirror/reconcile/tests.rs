@@ -187,6 +187,29 @@ async fn a_static_pod_without_mirror_gets_one_and_only_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pair_in_step_is_compared_again_when_either_changes() {
+    let mut fixture = Fixture::new([static_pod("web"), mirror_pod("web")]);
+    for _ in 0..2 {
+        assert_eq!(fixture.pass().await, [""; 0]);
+    }
+    fixture
+        .manager
+        .update_pod(static_pod("web").annotation(CONFIG_HASH, "new").shared());
+    assert_eq!(
+        fixture.pass().await,
+        ["delete web web-mirror-uid 0", "create web new"]
+    );
+    let mirror = mirror_pod("web").annotation(CONFIG_MIRROR, "new");
+    fixture.manager.update_pod(mirror.clone().shared());
+    assert_eq!(fixture.pass().await, [""; 0]);
+    fixture.manager.update_pod(mirror.deleted().shared());
+    assert_eq!(
+        fixture.pass().await,
+        ["delete web web-mirror-uid 0", "create web new"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outdated_or_ending_mirror_pod_is_replaced() {
     // managers 54
     for outdated in [

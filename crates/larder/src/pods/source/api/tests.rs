@@ -193,6 +193,18 @@ async fn a_server_in_trouble_is_told_once_and_recovery_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_silent_server_is_told_after_half_a_minute() {
+    let (client, _) = server(vec![]);
+    let (mut reports, source) = Reports::of(client);
+    let start = Instant::now();
+    tokio::select! {
+        () = source => unreachable!("the receiver is here"),
+        problem = reports.next() => assert!(problem.contains("did not answer within 30s"), "{problem}"),
+    }
+    assert_eq!(start.elapsed(), REQUEST_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_source_ends_with_its_receiver() {
     let (client, _) = server(vec![]);
     let (reports, source) = Reports::of(client);
