@@ -17,7 +17,6 @@ use std::{
     fmt, fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    str::FromStr,
     time::Duration,
 };
 
@@ -25,28 +24,6 @@ use larder::{Strategy, pods::static_pod::ApiReferences, transport::RateLimit};
 
 use self::file::Fields;
 pub use self::file::FileError;
-
-/// What one watch covers under [`Strategy::Watch`]: `watchScope`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WatchScope {
-    /// One object. What a node's identity may do.
-    #[default]
-    Object,
-    /// All objects of a kind in a namespace: far fewer requests, where the identity may.
-    Namespace,
-}
-
-impl FromStr for WatchScope {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        match text {
-            "Object" => Ok(Self::Object),
-            "Namespace" => Ok(Self::Namespace),
-            _ => Err(UnknownWord("one of Object, Namespace")),
-        }
-    }
-}
 
 /// A word that is none of the few that a field takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,8 +58,6 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// `configMapAndSecretChangeDetectionStrategy`; defaults to `Watch`.
     pub change_detection: Strategy,
-    /// `watchScope`; defaults to `Object`.
-    pub watch_scope: WatchScope,
     /// Time between two repairing passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
     pub sync_frequency: Duration,
     /// File or directory of static pods. `staticPodPath`, relative to the configuration file; off by default.
@@ -262,9 +237,6 @@ impl Config {
             })?,
             change_detection: fields
                 .take_text("configMapAndSecretChangeDetectionStrategy", str::parse)?
-                .unwrap_or_default(),
-            watch_scope: fields
-                .take_text("watchScope", str::parse)?
                 .unwrap_or_default(),
             sync_frequency: dialect.period(&mut fields, "syncFrequency", MINUTE)?,
             static_pod_path: dialect.unless_empty(

@@ -44,7 +44,6 @@ nodeName: edge-7
 rootDir: state
 listen: 127.0.0.1:0
 configMapAndSecretChangeDetectionStrategy: Cache
-watchScope: Namespace
 syncFrequency: 1m30s
 staticPodPath: pods
 fileCheckFrequency: 500ms
@@ -68,7 +67,6 @@ registerNode: true
                 127.0.0.1:0,
             ),
             change_detection: Cache,
-            watch_scope: Namespace,
             sync_frequency: 90s,
             static_pod_path: Some(
                 "/etc/larder/pods",
