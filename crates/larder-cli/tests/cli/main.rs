@@ -8,6 +8,7 @@ mod examples;
 mod exec;
 mod refs;
 mod render;
+mod run;
 mod shell;
 mod vectors;
 

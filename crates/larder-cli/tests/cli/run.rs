@@ -1,0 +1,324 @@
+//! `larder run --manifests`, from outside: what a newcomer does, and what goes wrong.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Lines},
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::{Pid, Signal, kill_process},
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::{Desk, Run};
+
+/// Longest that anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// An agent that is ended with the test, on the directory `m` of a desk, with the root directory `root`.
+struct Agent<'a> {
+    desk: &'a Desk,
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    log: Lines<BufReader<ChildStderr>>,
+}
+
+impl<'a> Agent<'a> {
+    fn start(desk: &'a Desk) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args([
+                "run",
+                "--manifests",
+                "m",
+                "--root-dir",
+                "root",
+                "--node-name",
+                "n1",
+            ])
+            .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
+            .current_dir(desk.path())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            desk,
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            log: BufReader::new(child.stderr.take().unwrap()).lines(),
+            child,
+        }
+    }
+
+    /// The first line of what it tells once it serves.
+    fn summary(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Reads the log up to an event with this message.
+    fn event(&mut self, message: &str) -> Value {
+        let events = self
+            .log
+            .by_ref()
+            .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        events
+            .into_iter()
+            .find(|event| event["message"] == message)
+            .unwrap()
+    }
+
+    fn signal(&mut self, signal: Signal) -> Option<i32> {
+        let pid = i32::try_from(self.child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .unwrap();
+        kill_process(pid, signal).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // As root it mounts, and what is mounted keeps the desk from being cleared.
+        let root = fs::canonicalize(self.desk.path()).unwrap();
+        for line in fs::read_to_string("/proc/mounts").unwrap().lines() {
+            let mounted = Path::new(line.split(' ').nth(1).unwrap_or_default());
+            if mounted.starts_with(&root) {
+                let _ = unmount(mounted, UnmountFlags::DETACH);
+            }
+        }
+    }
+}
+
+fn config_map(name: &str, data: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{{data}}}\n")
+}
+
+fn pod(name: &str, config_map: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  volumes: [{{name: cfg, configMap: {{name: {config_map}}}}}]
+  containers: [{{name: main, image: i, volumeMounts: [{{name: cfg, mountPath: /cfg}}]}}]
+"
+    )
+}
+
+fn desk() -> Desk {
+    let desk = Desk::with([]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    put(&desk, "app.yaml", &config_map("app", "a: '1', b: '1'"));
+    put(&desk, "web.yaml", &pod("web", "app"));
+    desk
+}
+
+fn put(desk: &Desk, manifest: &str, text: &str) {
+    fs::write(desk.path().join("m").join(manifest), text).unwrap();
+}
+
+fn volume(desk: &Desk, pod: &str) -> PathBuf {
+    desk.path()
+        .join("root/by-name/default")
+        .join(pod)
+        .join("volumes/kubernetes.io~configmap/cfg")
+}
+
+fn key(desk: &Desk, pod: &str, key: &str) -> Option<String> {
+    fs::read_to_string(volume(desk, pod).join(key)).ok()
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        sleep(LOOK).await;
+    }
+}
+
+fn status(desk: &Desk) -> Value {
+    let run = desk.run("status -o json --root-dir root");
+    serde_json::from_str(&run.stdout).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn what_a_newcomer_does() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    let summary = agent.summary();
+    assert!(
+        summary.starts_with("node n1 serves 1 pod and 1 volume under "),
+        "{summary}"
+    );
+    assert_eq!(key(&desk, "web", "a").as_deref(), Some("1"));
+
+    // Edits, and deletes a key.
+    put(&desk, "app.yaml", &config_map("app", "a: '2'"));
+    until("the edit", || {
+        key(&desk, "web", "a").as_deref() == Some("2")
+    })
+    .await;
+    until("the key to go", || key(&desk, "web", "b").is_none()).await;
+    // Adds a pod, and removes it.
+    put(&desk, "two.yaml", &pod("two", "app"));
+    until("the second pod", || key(&desk, "two", "a").is_some()).await;
+    fs::remove_file(desk.path().join("m/two.yaml")).unwrap();
+    until("the second pod to go", || {
+        !desk.path().join("root/by-name/default/two").exists()
+    })
+    .await;
+    // Breaks the YAML, and mends it.
+    put(
+        &desk,
+        "app.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {a: 3}\n",
+    );
+    let event = agent.event("manifest not taken, its last good version stays");
+    let problem = event["problem"].as_str().unwrap();
+    assert!(
+        problem.contains(r#"app.yaml: document 1, line 4: ConfigMap "app": data[a]"#),
+        "{problem}"
+    );
+    assert_eq!(key(&desk, "web", "a").as_deref(), Some("2"));
+    assert_eq!(status(&desk)["problems"][0], *problem);
+    put(&desk, "app.yaml", &config_map("app", "a: '4'"));
+    until("the mended file", || {
+        key(&desk, "web", "a").as_deref() == Some("4")
+    })
+    .await;
+
+    assert_eq!(agent.signal(Signal::INT), Some(0));
+    assert_eq!(key(&desk, "web", "a").as_deref(), Some("4"), "volumes stay");
+}
+
+#[tokio::test]
+async fn a_killed_agent_is_taken_over_where_it_was() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    // Killed while it writes: again and again, at whatever step it is.
+    for round in 0..10 {
+        put(
+            &desk,
+            "app.yaml",
+            &config_map("app", &format!("a: '{round}'")),
+        );
+        agent.signal(Signal::KILL);
+        agent = Agent::start(&desk);
+        until("the new content", || {
+            key(&desk, "web", "a") == Some(round.to_string())
+        })
+        .await;
+    }
+    agent.summary();
+    let names = fs::read_dir(volume(&desk, "web"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let (hidden, keys): (Vec<_>, Vec<_>) = names.partition(|name| name.starts_with(".."));
+    assert_eq!(keys, ["a"]);
+    assert_eq!(hidden.len(), 2, "one set and the link to it: {hidden:?}");
+    // And what left meanwhile is cleaned up.
+    agent.signal(Signal::KILL);
+    fs::remove_file(desk.path().join("m/web.yaml")).unwrap();
+    let _agent = Agent::start(&desk);
+    until("the pod to go", || {
+        !desk.path().join("root/by-name/default/web").exists()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_agent_on_one_root_directory_is_refused() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let Run { code, stderr, .. } = desk.run("run --manifests m --root-dir root");
+    assert_eq!(code, 1);
+    let process = format!(
+        "is in use by another larder agent (process {})",
+        agent.child.id()
+    );
+    assert!(stderr.contains(&process), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_missing_object_is_told_by_status_and_heals() {
+    let desk = desk();
+    put(&desk, "late.yaml", &pod("late", "missing"));
+    let mut agent = Agent::start(&desk);
+    assert!(agent.summary().starts_with("node n1 serves 2 pods"));
+    until("the failure", || {
+        status(&desk)["pods"][0]["reason"] == r#"volume cfg: configmap "missing" not found"#
+    })
+    .await;
+    let table = desk.run("status --root-dir root").stdout;
+    assert!(
+        table.contains(r#"configmap "missing" not found"#),
+        "{table}"
+    );
+    put(&desk, "missing.yaml", &config_map("missing", "k: v"));
+    until("the volume", || key(&desk, "late", "k").is_some()).await;
+    until("the phase", || {
+        status(&desk)["pods"][0]["phase"] == "Delivered"
+    })
+    .await;
+}
+
+#[test]
+fn bad_usage_and_unreadable_input_end_with_2() {
+    let desk = Desk::with([
+        ("bad.yaml", "syncFrequency: 0s\n"),
+        ("typo.yaml", "\nrootdir: x\n"),
+    ]);
+    for (args, message) in [
+        (
+            "run --manifests missing --root-dir root",
+            "cannot read the manifests of missing",
+        ),
+        (
+            "run --manifests . --config bad.yaml",
+            "bad.yaml: line 1: syncFrequency: must be more than zero",
+        ),
+        (
+            "run --manifests . --config typo.yaml",
+            r#"typo.yaml: line 2: unknown field "rootdir""#,
+        ),
+        (
+            "run --manifests . --change-detection watch",
+            "unknown configmap and secret manager mode: watch",
+        ),
+        (
+            "run --manifests . --node-name A_b",
+            r#"node name "A_b" is not a lower-case DNS name"#,
+        ),
+        ("run --root-dir root", "give --manifests DIR"),
+    ] {
+        let Run { code, stderr, .. } = desk.run(args);
+        assert_eq!(code, 2, "{args}: {stderr}");
+        assert!(stderr.contains(message), "{args}: {stderr}");
+    }
+}
+
+#[test]
+fn status_without_an_agent_says_so() {
+    let desk = Desk::with([]);
+    let Run { code, stderr, .. } = desk.run("status --root-dir root");
+    assert_eq!(code, 1);
+    assert!(
+        stderr.contains("no agent answers at root/agent.sock"),
+        "{stderr}"
+    );
+}
