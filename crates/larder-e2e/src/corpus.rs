@@ -1,0 +1,282 @@
+//! The corpus: requests, the answers that a real kube-apiserver gave, and how two answers are compared.
+//!
+//! Compared is the shape: status, structure and every value except those that no two servers share (UIDs, versions, times).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, bail};
+use http::{Request, header};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One request of the corpus.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Name, unique; later requests refer to fields of the answer by it.
+    pub name: String,
+    /// Method and path with query.
+    pub request: String,
+    /// Body as structure.
+    #[serde(default)]
+    body: Option<Value>,
+    /// Body as text, where it shall not be JSON.
+    #[serde(default)]
+    raw: Option<String>,
+    #[serde(default = "json")]
+    content_type: String,
+    #[serde(default = "json")]
+    accept: String,
+    /// How many events of a watch to read.
+    #[serde(default)]
+    events: Option<usize>,
+    /// Fields that may differ (dotted path, "" for the whole answer), and why.
+    #[serde(default)]
+    differs: BTreeMap<String, String>,
+}
+
+/// How long one answer, or the expected events of a watch, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn json() -> String {
+    "application/json".to_owned()
+}
+
+/// What a server answered, with the values replaced that no two servers share.
+#[derive(Debug, Deserialize, Serialize, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Media type, without parameters.
+    pub content_type: String,
+    /// The body: one document, or the events of a watch, in order.
+    pub documents: Vec<Value>,
+}
+
+/// The requests in their order.
+///
+/// # Errors
+///
+/// The file is not readable as such a list.
+pub fn requests(yaml: &str) -> anyhow::Result<Vec<Step>> {
+    Ok(serde_saphyr::from_str(yaml)?)
+}
+
+/// Sends all requests in order and returns the answers by name.
+///
+/// # Errors
+///
+/// A request that got no answer, or that refers to an answer that is not there.
+pub async fn play(
+    client: &kube::Client,
+    steps: &[Step],
+) -> anyhow::Result<BTreeMap<String, Answer>> {
+    let mut raw: BTreeMap<&str, Value> = BTreeMap::new();
+    let mut answers = BTreeMap::new();
+    for step in steps {
+        let answer = tokio::time::timeout(PATIENCE, send(client, step, &raw))
+            .await
+            .map_err(anyhow::Error::from)
+            .flatten()
+            .with_context(|| format!("request {:?}", step.name))?;
+        raw.insert(
+            &step.name,
+            answer.documents.first().cloned().unwrap_or_default(),
+        );
+        answers.insert(step.name.clone(), normalised(answer));
+    }
+    Ok(answers)
+}
+
+/// The places in which `got` differs from what was recorded, a line each.
+pub fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> {
+    if step.differs.contains_key("") {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    if recorded.status != got.status {
+        found.push(format!(
+            "status: recorded {}, got {}",
+            recorded.status, got.status
+        ));
+    }
+    if recorded.content_type != got.content_type {
+        found.push(format!(
+            "type: recorded {}, got {}",
+            recorded.content_type, got.content_type
+        ));
+    }
+    if recorded.documents.len() != got.documents.len() {
+        let (recorded, got) = (recorded.documents.len(), got.documents.len());
+        found.push(format!("documents: recorded {recorded}, got {got}"));
+    }
+    for (recorded, got) in recorded.documents.iter().zip(&got.documents) {
+        compare(&step.differs, "", recorded, got, &mut found);
+    }
+    found
+}
+
+fn compare(
+    allowed: &BTreeMap<String, String>,
+    path: &str,
+    recorded: &Value,
+    got: &Value,
+    found: &mut Vec<String>,
+) {
+    if allowed.contains_key(path) {
+        return;
+    }
+    let below = |key: &str| {
+        if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}.{key}")
+        }
+    };
+    match (recorded, got) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
+            for key in keys {
+                let at = below(key);
+                match (a.get(key), b.get(key)) {
+                    (Some(a), Some(b)) => compare(allowed, &at, a, b, found),
+                    (Some(a), None) if !allowed.contains_key(&at) => {
+                        found.push(format!("{at}: recorded {a}, missing"))
+                    }
+                    (None, Some(b)) if !allowed.contains_key(&at) => {
+                        found.push(format!("{at}: not recorded, got {b}"))
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                compare(allowed, &below(&index.to_string()), a, b, found);
+            }
+        }
+        _ if recorded == got => {}
+        _ => found.push(format!("{path}: recorded {recorded}, got {got}")),
+    }
+}
+
+async fn send(
+    client: &kube::Client,
+    step: &Step,
+    earlier: &BTreeMap<&str, Value>,
+) -> anyhow::Result<Answer> {
+    let (method, path) = step.request.split_once(' ').context("no method")?;
+    let body = match (&step.raw, &step.body) {
+        (Some(raw), _) => raw.clone(),
+        (None, Some(body)) => filled(&body.to_string(), earlier)?,
+        (None, None) => String::new(),
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(filled(path, earlier)?)
+        .header(header::ACCEPT, &step.accept)
+        .header(header::CONTENT_TYPE, &step.content_type)
+        .body(Body::from(body.into_bytes()))?;
+    let answer = client.send(request).await?;
+    let status = answer.status().as_u16();
+    let content_type = answer
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .map_or("", |v| v.to_str().unwrap_or("?"));
+    let content_type = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    let enough = |text: &[u8]| match step.events {
+        Some(events) if status == 200 => {
+            text.iter().filter(|byte| **byte == b'\n').count() >= events
+        }
+        _ => false,
+    };
+    while !enough(&text) {
+        match body.frame().await {
+            Some(frame) => text.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data)),
+            None => break,
+        }
+    }
+    let text = String::from_utf8(text)?;
+    let documents = if content_type == "application/json" {
+        serde_json::Deserializer::from_str(&text)
+            .into_iter()
+            .collect::<Result<Vec<Value>, _>>()
+            .with_context(|| format!("answer {text:?}"))?
+    } else {
+        vec![Value::String(text)]
+    };
+    Ok(Answer {
+        status,
+        content_type,
+        documents,
+    })
+}
+
+/// Replaces `{step.path}` by the field of the answer to that step.
+fn filled(text: &str, earlier: &BTreeMap<&str, Value>) -> anyhow::Result<String> {
+    let mut out = text.to_owned();
+    for (name, answer) in earlier {
+        let mark = format!("{{{name}.");
+        while let Some(start) = out.find(&mark) {
+            let end = start + out[start..].find('}').context("no closing brace")?;
+            let pointer = format!("/{}", out[start + mark.len()..end].replace('.', "/"));
+            let Some(Value::String(value)) = answer.pointer(&pointer) else {
+                bail!("the answer to {name:?} has no text at {pointer}");
+            };
+            out.replace_range(start..=end, value);
+        }
+    }
+    Ok(out)
+}
+
+/// Metadata that a server makes up, by the field's name.
+const MADE_UP: &[&str] = &[
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "continue",
+    "clusterIP",
+    "k8s.io/initial-events-end-version",
+];
+
+fn normalised(mut answer: Answer) -> Answer {
+    answer.documents.iter_mut().for_each(normalise);
+    answer
+}
+
+fn normalise(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            // Who wrote which field: kept by no consumer on a node, so the embedded server does not track it.
+            fields.remove("managedFields");
+            for (name, value) in fields.iter_mut() {
+                match value {
+                    Value::String(text)
+                        if MADE_UP.contains(&name.as_str())
+                            && !text.is_empty()
+                            && text != "None" =>
+                    {
+                        *text = format!("<{name}>");
+                    }
+                    Value::Array(items)
+                        if name == "clusterIPs" && items.first() != Some(&"None".into()) =>
+                    {
+                        *items = vec!["<clusterIP>".into()];
+                    }
+                    _ => normalise(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(normalise),
+        _ => {}
+    }
+}

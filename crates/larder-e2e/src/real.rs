@@ -1,0 +1,171 @@
+//! A real kube-apiserver with its etcd, as child processes on loopback.
+
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use rcgen::KeyPair;
+use tempfile::TempDir;
+
+/// Token of the identity that may do everything (group `system:masters`).
+pub(crate) const ADMIN_TOKEN: &str = "admin";
+/// Token of the identity `system:node:n0`.
+pub(crate) const NODE_TOKEN: &str = "node";
+
+/// The two processes; dropped, they are killed and their folder is removed.
+#[derive(Debug)]
+pub(crate) struct RealServer {
+    assets: PathBuf,
+    folder: TempDir,
+    etcd_port: u16,
+    port: u16,
+    etcd: Option<Child>,
+    apiserver: Option<Child>,
+}
+
+impl RealServer {
+    /// Prepares keys and tokens, and starts both processes.
+    pub(crate) fn start(assets: &Path) -> anyhow::Result<Self> {
+        let folder = TempDir::with_prefix("larder-e2e-")?;
+        let key = KeyPair::generate()?;
+        fs::write(folder.path().join("sa.key"), key.serialize_pem())?;
+        fs::write(folder.path().join("sa.pub"), key.public_key_pem())?;
+        let tokens = format!(
+            "{ADMIN_TOKEN},admin,admin,\"system:masters\"\n{NODE_TOKEN},system:node:n0,n0,\"system:nodes\"\n"
+        );
+        fs::write(folder.path().join("tokens.csv"), tokens)?;
+        let mut server = Self {
+            assets: assets.to_owned(),
+            folder,
+            etcd_port: free_port()?,
+            port: free_port()?,
+            etcd: None,
+            apiserver: None,
+        };
+        server.start_etcd()?;
+        server.start_apiserver()?;
+        Ok(server)
+    }
+
+    /// Base URL of the API.
+    pub(crate) fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// File with the certificate that the server shows; it appears some time after the start.
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.folder.path().join("certs/apiserver.crt")
+    }
+
+    /// Kills the API server and leaves etcd running.
+    pub(crate) fn kill_apiserver(&mut self) {
+        stop(&mut self.apiserver);
+    }
+
+    /// Starts the API server on the port that it had before.
+    pub(crate) fn start_apiserver(&mut self) -> anyhow::Result<()> {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+
+        let child = self.spawn(
+            "kube-apiserver",
+            &[
+                &format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
+                &format!("--secure-port={}", self.port),
+                "--bind-address=127.0.0.1",
+                // Without it the server looks for a default route, which a machine for tests need not have.
+                "--advertise-address=127.0.0.1",
+                &format!("--cert-dir={}", path("certs")),
+                "--service-account-issuer=https://kubernetes.default.svc",
+                &format!("--service-account-key-file={}", path("sa.pub")),
+                &format!("--service-account-signing-key-file={}", path("sa.key")),
+                &format!("--token-auth-file={}", path("tokens.csv")),
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+                // No controller makes service accounts here, so a pod could not be created with this one.
+                "--disable-admission-plugins=ServiceAccount",
+                "--service-cluster-ip-range=10.96.0.0/16",
+            ],
+        )?;
+        self.apiserver = Some(child);
+        Ok(())
+    }
+
+    /// Fails when a process has ended.
+    pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
+        for (name, child) in [
+            ("etcd", &mut self.etcd),
+            ("kube-apiserver", &mut self.apiserver),
+        ] {
+            if let Some(status) = child
+                .as_mut()
+                .and_then(|child| child.try_wait().transpose())
+            {
+                let log = fs::read_to_string(self.folder.path().join(format!("{name}.log")))?;
+                let tail: Vec<_> = log.lines().rev().take(10).collect();
+                bail!("{name} ended with {}: {}", status?, tail.join("\n"));
+            }
+        }
+        Ok(())
+    }
+
+    fn start_etcd(&mut self) -> anyhow::Result<()> {
+        let client = format!("http://127.0.0.1:{}", self.etcd_port);
+        let peer = format!("http://127.0.0.1:{}", free_port()?);
+        let child = self.spawn(
+            "etcd",
+            &[
+                &format!("--data-dir={}", self.folder.path().join("etcd").display()),
+                "--unsafe-no-fsync",
+                &format!("--listen-client-urls={client}"),
+                &format!("--advertise-client-urls={client}"),
+                &format!("--listen-peer-urls={peer}"),
+                &format!("--initial-advertise-peer-urls={peer}"),
+                &format!("--initial-cluster=default={peer}"),
+            ],
+        )?;
+        self.etcd = Some(child);
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, arguments: &[&str]) -> anyhow::Result<Child> {
+        let log = File::create(self.folder.path().join(format!("{name}.log")))?;
+        let start = |arguments: &[&str]| {
+            Command::new(self.assets.join(name))
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log.try_clone()?)
+                .spawn()
+        };
+        start(arguments)
+            .with_context(|| format!("failed to start {name} of {}", self.assets.display()))
+    }
+}
+
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        stop(&mut self.apiserver);
+        stop(&mut self.etcd);
+    }
+}
+
+/// How long a start may take; a real server needs some seconds for its bootstrap hooks.
+pub(crate) const START_DEADLINE: Duration = Duration::from_secs(90);
+
+fn stop(child: &mut Option<Child>) {
+    if let Some(mut child) = child.take() {
+        // Both fail only when the process is gone, which is what is wanted.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}

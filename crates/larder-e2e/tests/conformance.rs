@@ -1,0 +1,52 @@
+//! The embedded API server answers as a real one does.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use larder_e2e::{Server, corpus};
+
+const ANSWERS: &str = "testdata/answers.json";
+
+/// Records the answers of a real server: `LARDER_RECORD=1 KUBEBUILDER_ASSETS=… cargo test -p larder-e2e --test conformance`.
+#[tokio::test]
+async fn answers_are_those_of_a_real_server() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let yaml = fs::read_to_string(folder.join("testdata/requests.yaml")).unwrap();
+    let steps = corpus::requests(&yaml).unwrap();
+    let server = Server::start().await.unwrap();
+    let got = corpus::play(&server.client().await.unwrap(), &steps)
+        .await
+        .unwrap();
+
+    if std::env::var_os("LARDER_RECORD").is_some() {
+        let mut text = serde_json::to_string_pretty(&got).unwrap();
+        text.push('\n');
+        fs::write(folder.join(ANSWERS), text).unwrap();
+        return;
+    }
+
+    let recorded = fs::read_to_string(folder.join(ANSWERS)).unwrap();
+    let recorded: BTreeMap<String, corpus::Answer> = serde_json::from_str(&recorded).unwrap();
+    let mut report = String::new();
+    let mut differing = 0;
+    for step in &steps {
+        let found = match recorded.get(&step.name) {
+            Some(answer) => corpus::differences(step, answer, &got[&step.name]),
+            None => vec!["was never recorded".to_owned()],
+        };
+        if !found.is_empty() {
+            differing += 1;
+            report += &format!(
+                "{} ({})\n  {}\n",
+                step.name,
+                step.request,
+                found.join("\n  ")
+            );
+        }
+    }
+    println!(
+        "{} of {} answers agree",
+        steps.len() - differing,
+        steps.len()
+    );
+    assert!(report.is_empty(), "{report}");
+}
