@@ -4,7 +4,7 @@
 //! suite starts these; otherwise it starts the embedded server. The tests do not know which one they talk to.
 
 pub mod corpus;
-mod real;
+pub mod real;
 mod server;
 
 pub use server::Server;

@@ -9,17 +9,23 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use rcgen::KeyPair;
+use serde_json::json;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 /// Token of the identity that may do everything (group `system:masters`).
-pub(crate) const ADMIN_TOKEN: &str = "admin";
+pub const ADMIN_TOKEN: &str = "admin";
 /// Token of the identity `system:node:n0`.
-pub(crate) const NODE_TOKEN: &str = "node";
+pub const NODE_TOKEN: &str = "node";
 
 /// The two processes; dropped, they are killed and their folder is removed.
 #[derive(Debug)]
-pub(crate) struct RealServer {
+pub struct RealServer {
     assets: PathBuf,
     folder: TempDir,
     etcd_port: u16,
@@ -29,8 +35,12 @@ pub(crate) struct RealServer {
 }
 
 impl RealServer {
-    /// Prepares keys and tokens, and starts both processes.
-    pub(crate) fn start(assets: &Path) -> anyhow::Result<Self> {
+    /// Prepares keys and tokens, starts both processes and waits until the API answers.
+    ///
+    /// # Errors
+    ///
+    /// A process did not start or ended, with the end of its log.
+    pub async fn start(assets: &Path) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("larder-e2e-")?;
         let key = KeyPair::generate()?;
         fs::write(folder.path().join("sa.key"), key.serialize_pem())?;
@@ -48,27 +58,57 @@ impl RealServer {
             apiserver: None,
         };
         server.start_etcd()?;
-        server.start_apiserver()?;
+        server.start_apiserver().await?;
         Ok(server)
     }
 
-    /// Base URL of the API.
-    pub(crate) fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+    /// kube's own client with all rights.
+    ///
+    /// # Errors
+    ///
+    /// No configuration could be made, for instance because the server has not written its certificate yet.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig(ADMIN_TOKEN)?)?;
+        let mut config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        // A test wants the first answer, not the one after a retry.
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
     }
 
-    /// File with the certificate that the server shows; it appears some time after the start.
-    pub(crate) fn certificate(&self) -> PathBuf {
-        self.folder.path().join("certs/apiserver.crt")
+    /// File for the clients of the identity that `token` stands for.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn kubeconfig(&self, token: &str) -> anyhow::Result<PathBuf> {
+        let path = self.folder.path().join(format!("{token}.kubeconfig"));
+        let content = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": token}}],
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port),
+                "certificate-authority": self.folder.path().join("certs/apiserver.crt"),
+            }}],
+            "users": [{"name": token, "user": {"token": token}}],
+        });
+        fs::write(&path, content.to_string())?;
+        Ok(path)
     }
 
     /// Kills the API server and leaves etcd running.
-    pub(crate) fn kill_apiserver(&mut self) {
+    pub fn kill_apiserver(&mut self) {
         stop(&mut self.apiserver);
     }
 
     /// Starts the API server on the port that it had before.
-    pub(crate) fn start_apiserver(&mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The process did not start or ended, with the end of its log.
+    pub async fn start_apiserver(&mut self) -> anyhow::Result<()> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
 
         let child = self.spawn(
@@ -92,11 +132,34 @@ impl RealServer {
             ],
         )?;
         self.apiserver = Some(child);
-        Ok(())
+        self.wait_until_ready().await
+    }
+
+    async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            self.check_alive()?;
+            // A process of its own: there is nothing to be notified by.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let answer = match self.client().await {
+                Ok(client) => client
+                    .request_text(http::Request::get("/readyz").body(Vec::new())?)
+                    .await
+                    .map_err(anyhow::Error::from),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error.context("the API server did not become ready"));
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     /// Fails when a process has ended.
-    pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
+    fn check_alive(&mut self) -> anyhow::Result<()> {
         for (name, child) in [
             ("etcd", &mut self.etcd),
             ("kube-apiserver", &mut self.apiserver),
@@ -155,7 +218,7 @@ impl Drop for RealServer {
 }
 
 /// How long a start may take; a real server needs some seconds for its bootstrap hooks.
-pub(crate) const START_DEADLINE: Duration = Duration::from_secs(90);
+const START_DEADLINE: Duration = Duration::from_secs(90);
 
 fn stop(child: &mut Option<Child>) {
     if let Some(mut child) = child.take() {
