@@ -505,18 +505,21 @@ fn deleted_json(kind: Kind, deleted: &Deleted) -> Bytes {
 
 fn success(object: &Object) -> Value {
     let resource = object.kind.resource();
-    json!({
+    let mut status = json!({
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Success",
         "details": {
             "name": object.key.name,
-            "group": resource.group,
             "kind": resource.plural,
             "uid": object.uid,
         },
-    })
+    });
+    if !resource.group.is_empty() {
+        status["details"]["group"] = resource.group.into();
+    }
+    status
 }
 
 fn ok(json: Bytes) -> Response<Body> {

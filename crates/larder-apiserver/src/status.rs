@@ -95,6 +95,12 @@ impl ApiError {
         self
     }
 
+    /// Says that there are no details, which kube-apiserver does where the refusal is not about an object.
+    fn generic(mut self) -> Self {
+        self.0.details.get_or_insert_default();
+        self
+    }
+
     /// 404: the object does not exist.
     pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource.qualified());
@@ -104,7 +110,7 @@ impl ApiError {
     /// 404: the path leads nowhere.
     pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).generic()
     }
 
     /// 409: the name is taken.
@@ -149,10 +155,16 @@ impl ApiError {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let message = format!("{kind} \"{name}\" is invalid: {list}");
+        // Parameters of a request belong to a group of their own.
+        let (group, qualified) = match kind {
+            "ListOptions" => ("meta.k8s.io", "ListOptions.meta.k8s.io"),
+            kind => ("", kind),
+        };
+        let message = format!("{qualified} \"{name}\" is invalid: {list}");
         let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         error.0.details = Some(Details {
             name: name.to_owned(),
+            group,
             kind,
             causes,
             ..Details::default()
@@ -182,6 +194,7 @@ impl ApiError {
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         )
+        .generic()
     }
 
     /// 406: no answer in a form that the client takes.
@@ -191,6 +204,7 @@ impl ApiError {
             "NotAcceptable",
             "only the following media types are accepted: application/json",
         )
+        .generic()
     }
 
     /// 415: the body is in a form that this server does not read.
@@ -202,6 +216,7 @@ impl ApiError {
                 "the body of the request was in an unknown format - accepted media types include: {accepted}"
             ),
         )
+        .generic()
     }
 
     /// 413: the body is longer than the server reads.

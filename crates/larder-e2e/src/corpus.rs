@@ -129,7 +129,7 @@ fn compare(
     got: &Value,
     found: &mut Vec<String>,
 ) {
-    if allowed.contains_key(path) {
+    if is_allowed(allowed, path) {
         return;
     }
     let below = |key: &str| {
@@ -146,10 +146,10 @@ fn compare(
                 let at = below(key);
                 match (a.get(key), b.get(key)) {
                     (Some(a), Some(b)) => compare(allowed, &at, a, b, found),
-                    (Some(a), None) if !allowed.contains_key(&at) => {
+                    (Some(a), None) if !is_allowed(allowed, &at) => {
                         found.push(format!("{at}: recorded {a}, missing"));
                     }
-                    (None, Some(b)) if !allowed.contains_key(&at) => {
+                    (None, Some(b)) if !is_allowed(allowed, &at) => {
                         found.push(format!("{at}: not recorded, got {b}"));
                     }
                     _ => {}
@@ -164,6 +164,17 @@ fn compare(
         _ if recorded == got => {}
         _ => found.push(format!("{path}: recorded {recorded}, got {got}")),
     }
+}
+
+/// Whether `path` may differ; `*` in a name stands for any index.
+fn is_allowed(allowed: &BTreeMap<String, String>, path: &str) -> bool {
+    let elements = || path.split('.');
+    allowed.keys().any(|name| {
+        name.split('.').count() == elements().count()
+            && name.split('.').zip(elements()).all(|(name, element)| {
+                name == element || (name == "*" && element.parse::<usize>().is_ok())
+            })
+    })
 }
 
 async fn send(

@@ -195,12 +195,6 @@ impl ListParams {
         let common = Common::parse(query, target, &mut causes)?;
         let limit = query.number::<usize>("limit")?.filter(|limit| *limit > 0);
         let token = query.get("continue");
-        if common.send_initial_events.is_some() {
-            causes.push(forbidden(
-                "sendInitialEvents",
-                "sendInitialEvents is forbidden for list",
-            ));
-        }
         if let Some(version_match) = common.version_match {
             let field = "resourceVersionMatch";
             if common.version.is_none() {
@@ -221,6 +215,12 @@ impl ListParams {
                     "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
+        }
+        if common.send_initial_events.is_some() {
+            causes.push(forbidden(
+                "sendInitialEvents",
+                "sendInitialEvents is forbidden for list",
+            ));
         }
         refuse_if_any(causes)?;
         let at = match (token, common.version) {

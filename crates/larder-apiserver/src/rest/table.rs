@@ -73,16 +73,15 @@ pub(super) fn table(
     now: Timestamp,
 ) -> Value {
     let definitions = columns(kind).iter().map(|(name, wide)| {
-        let kind = if *name == "Data" { "integer" } else { "string" };
         // `kubectl` takes the format, not the name, for the name of an object.
         let format = if *name == "Name" { "name" } else { "" };
-        json!({"name": name, "type": kind, "format": format, "description": "", "priority": i32::from(*wide)})
+        json!({"name": name, "type": "string", "format": format, "description": "", "priority": i32::from(*wide)})
     });
     let definitions: Vec<_> = definitions.collect();
     let rows = objects.map(|object| {
         let cells = cells(kind, &object, now);
         match include {
-            Include::Nothing => json!({"cells": cells}),
+            Include::Nothing => json!({"cells": cells, "object": null}),
             Include::Object => json!({"cells": cells, "object": object}),
             Include::Metadata => json!({"cells": cells, "object": {
                 "kind": "PartialObjectMetadata",

@@ -56,6 +56,10 @@ impl Writer {
                 let at = self.clock.now() + SignedDuration::from_secs(grace);
                 meta["deletionTimestamp"] = rfc3339(at).into();
                 meta["deletionGracePeriodSeconds"] = grace.into();
+                // Termination is a change of what is wanted. (kube-apiserver 1.36, `registry/rest/delete.go`.)
+                if !marked && let Some(generation) = meta["generation"].as_i64() {
+                    meta["generation"] = (generation + 1).into();
+                }
             }
             if kind == Kind::Namespace {
                 value["status"]["phase"] = "Terminating".into();

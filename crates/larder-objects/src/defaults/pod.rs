@@ -124,6 +124,9 @@ fn environment(variables: Option<&mut Vec<EnvVar>>) {
         if let Some(field) = &mut source.field_ref {
             field.api_version.get_or_insert_with(|| "v1".to_owned());
         }
+        if let Some(resource) = &mut source.resource_field_ref {
+            resource.divisor.get_or_insert_with(no_divisor);
+        }
         if let Some(file) = &mut source.file_key_ref {
             file.optional.get_or_insert(false);
         }
@@ -160,8 +163,8 @@ fn http_get(given: &mut HTTPGetAction) {
 
 /// A limit without a request is the request as well.
 fn resources(given: &mut Option<ResourceRequirements>) {
-    if let Some(given) = given
-        && let Some(limits) = &given.limits
+    let given = given.get_or_insert_default();
+    if let Some(limits) = &given.limits
         && !limits.is_empty()
     {
         let requests = given.requests.get_or_insert_default();
@@ -298,6 +301,14 @@ fn downward_file(given: &mut DownwardAPIVolumeFile) {
     if let Some(field) = &mut given.field_ref {
         field.api_version.get_or_insert_with(|| "v1".to_owned());
     }
+    if let Some(resource) = &mut given.resource_field_ref {
+        resource.divisor.get_or_insert_with(no_divisor);
+    }
+}
+
+/// How the API server writes a divisor that is not set.
+fn no_divisor() -> Quantity {
+    Quantity("0".to_owned())
 }
 
 #[cfg(test)]
