@@ -4,7 +4,10 @@
 //! suite starts these; otherwise it starts the embedded server. The tests do not know which one they talk to.
 
 pub mod corpus;
-pub mod real;
+mod embedded;
+mod real;
 mod server;
 
-pub use server::Server;
+pub use embedded::EmbeddedServer;
+pub use real::RealServer;
+pub use server::{Identity, NODE, Server};

@@ -9,19 +9,12 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
 use rcgen::KeyPair;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-/// Token of the identity that may do everything (group `system:masters`).
-pub const ADMIN_TOKEN: &str = "admin";
-/// Token of the identity `system:node:n0`.
-pub const NODE_TOKEN: &str = "node";
+use crate::{Identity, NODE, server::client};
 
 /// The two processes; dropped, they are killed and their folder is removed.
 #[derive(Debug)]
@@ -40,13 +33,15 @@ impl RealServer {
     /// # Errors
     ///
     /// A process did not start or ended, with the end of its log.
-    pub async fn start(assets: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start(assets: &Path) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("larder-e2e-")?;
         let key = KeyPair::generate()?;
         fs::write(folder.path().join("sa.key"), key.serialize_pem())?;
         fs::write(folder.path().join("sa.pub"), key.public_key_pem())?;
         let tokens = format!(
-            "{ADMIN_TOKEN},admin,admin,\"system:masters\"\n{NODE_TOKEN},system:node:n0,n0,\"system:nodes\"\n"
+            "{},admin,admin,\"system:masters\"\n{},system:node:{NODE},{NODE},\"system:nodes\"\n",
+            token(Identity::Admin),
+            token(Identity::Node),
         );
         fs::write(folder.path().join("tokens.csv"), tokens)?;
         let mut server = Self {
@@ -62,26 +57,8 @@ impl RealServer {
         Ok(server)
     }
 
-    /// kube's own client with all rights.
-    ///
-    /// # Errors
-    ///
-    /// No configuration could be made, for instance because the server has not written its certificate yet.
-    pub async fn client(&self) -> anyhow::Result<Client> {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig(ADMIN_TOKEN)?)?;
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        // A test wants the first answer, not the one after a retry.
-        config.default_retry = false;
-        Ok(Client::try_from(config)?)
-    }
-
-    /// File for the clients of the identity that `token` stands for.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
-    pub fn kubeconfig(&self, token: &str) -> anyhow::Result<PathBuf> {
+    pub(crate) fn kubeconfig(&self, identity: Identity) -> anyhow::Result<PathBuf> {
+        let token = token(identity);
         let path = self.folder.path().join(format!("{token}.kubeconfig"));
         let content = json!({
             "apiVersion": "v1",
@@ -99,7 +76,7 @@ impl RealServer {
     }
 
     /// Kills the API server and leaves etcd running.
-    pub fn kill_apiserver(&mut self) {
+    pub(crate) fn kill_apiserver(&mut self) {
         stop(&mut self.apiserver);
     }
 
@@ -108,7 +85,7 @@ impl RealServer {
     /// # Errors
     ///
     /// The process did not start or ended, with the end of its log.
-    pub async fn start_apiserver(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn start_apiserver(&mut self) -> anyhow::Result<()> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
 
         let child = self.spawn(
@@ -141,7 +118,7 @@ impl RealServer {
             self.check_alive()?;
             // A process of its own: there is nothing to be notified by.
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let answer = match self.client().await {
+            let answer = match client(self.kubeconfig(Identity::Admin)?).await {
                 Ok(client) => client
                     .request_text(http::Request::get("/readyz").body(Vec::new())?)
                     .await
@@ -219,6 +196,14 @@ impl Drop for RealServer {
 
 /// How long a start may take; a real server needs some seconds for its bootstrap hooks.
 const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// The bearer token of `identity`; the server listens on loopback and lives as long as a test.
+const fn token(identity: Identity) -> &'static str {
+    match identity {
+        Identity::Admin => "admin",
+        Identity::Node => "node",
+    }
+}
 
 fn stop(child: &mut Option<Child>) {
     if let Some(mut child) = child.take() {

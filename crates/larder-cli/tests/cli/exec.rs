@@ -252,7 +252,13 @@ fn an_ordinary_user_has_the_same_view() {
     }
     let desk = desk("securityContext: {runAsUser: 4711, runAsGroup: 42}");
     let larder = desk.path().join("larder");
-    fs::copy(env!("CARGO_BIN_EXE_larder"), &larder).unwrap();
+    // Not `fs::copy`: a process that another test starts meanwhile would inherit the file open for writing, and then the
+    // kernel refuses to execute it.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_larder"))
+        .arg(&larder)
+        .status();
+    assert!(copied.unwrap().success());
     fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(larder);
     if geteuid().is_root() {
