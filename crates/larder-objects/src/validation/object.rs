@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Namespace, Node, Service, ServiceAccount},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use serde::de::IgnoredAny;
 
 use super::FieldErrors;
 use crate::{ConfigMap, Secret};
@@ -14,6 +15,9 @@ use crate::{ConfigMap, Secret};
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 /// Largest sum of the annotations of an object, keys and values, in bytes.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// What errors show in place of a Secret's value.
+const REDACTED: &str = "<secret contents redacted>";
 
 /// Where objects of a kind live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,14 @@ pub fn secret(secret: &Secret) -> FieldErrors {
     {
         errors.required(&format!("data[{key}]"), "");
     }
+    if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
+        let held = required
+            .iter()
+            .filter_map(|key| secret.data.get_key_value(*key));
+        for (key, _) in held.filter(|(_, value)| !is_json_object(value)) {
+            errors.invalid(&format!("data[{key}]"), REDACTED, "must be a JSON object");
+        }
+    }
     let either = ["username", "password"];
     if secret.type_ == "kubernetes.io/basic-auth"
         && !either.iter().any(|key| secret.data.contains_key(*key))
@@ -117,6 +129,13 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         }
     }
     errors
+}
+
+/// Whether the API server would decode `bytes` into a map. Copies none of them.
+fn is_json_object(bytes: &[u8]) -> bool {
+    // Of what begins so, only an object and `null` are JSON, and the latter decodes into an empty map.
+    matches!(bytes.trim_ascii_start().first(), Some(b'{' | b'n'))
+        && serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
 fn check_size(errors: &mut FieldErrors, bytes: usize) {
@@ -221,7 +240,7 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
-    use crate::Object as _;
+    use crate::{Object as _, SecretBytes};
 
     fn map(json: serde_json::Value) -> ConfigMap {
         ConfigMap::from_json(json.to_string().as_bytes()).unwrap()
@@ -300,6 +319,26 @@ mod tests {
             secret(&secret_of(json!({"type": "kubernetes.io/basic-auth"}))).len(),
             2
         );
+    }
+
+    #[test]
+    fn registry_credentials_are_json_objects_and_never_quoted() {
+        let of = |value: &str| {
+            let mut secret = secret_of(json!({"type": "kubernetes.io/dockerconfigjson"}));
+            let value = SecretBytes::new(value.into());
+            secret.data.insert(".dockerconfigjson".to_owned(), value);
+            super::secret(&secret)
+        };
+        for good in [r#" {"auths": {"a": {}}}"#, "{}", "null"] {
+            assert!(of(good).is_empty(), "{good}");
+        }
+        for bad in ["", "hunter2", r#"{"auths": "hunter2""#, "[]", "1", "{} {}"] {
+            assert_eq!(
+                of(bad).to_string(),
+                r#"data[.dockerconfigjson]: Invalid value: "<secret contents redacted>": must be a JSON object"#,
+                "{bad}"
+            );
+        }
     }
 
     #[test]
