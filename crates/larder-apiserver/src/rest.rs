@@ -27,7 +27,7 @@ use crate::{
     resource::Kind,
     selector::FieldSelector,
     store::Object,
-    write::{Deleted, Part, Written},
+    write::{Deleted, Part, Written, namespaces},
 };
 use format::Format;
 use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
@@ -284,7 +284,7 @@ impl ApiServer {
             .map_err(|why| authorize::refusal(user, &attempt, &why))
     }
 
-    /// What nodes may do to pods depends on the pod.
+    /// Some namespaces stay, and what nodes may do to pods depends on the pod.
     fn admit(
         &self,
         user: &User,
@@ -293,6 +293,9 @@ impl ApiServer {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<(), ApiError> {
+        if (target.kind, verb) == (Kind::Namespace, Verb::Delete) {
+            return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
+        }
         let authorization = self.options().authorization;
         let concerns = target.kind == Kind::Pod
             && matches!(

@@ -9,7 +9,7 @@ mod accounts;
 mod delete;
 mod kinds;
 mod metadata;
-mod namespaces;
+pub(crate) mod namespaces;
 mod rules;
 mod services;
 

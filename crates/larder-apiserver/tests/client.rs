@@ -383,6 +383,22 @@ async fn a_namespace_must_exist_and_takes_its_content_along() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_namespaces_of_every_cluster_stay() {
+    let server = server();
+    let namespaces: Api<Namespace> = Api::all(client(&server));
+    for name in ["default", "kube-public", "kube-system"] {
+        let deleted = namespaces.delete(name, &DeleteParams::default()).await;
+        assert_eq!(reason(deleted), "Forbidden", "{name}");
+        namespaces.get(name).await.unwrap();
+    }
+    namespaces
+        .delete("kube-node-lease", &DeleteParams::default())
+        .await
+        .unwrap();
+    assert_eq!(reason(namespaces.get("kube-node-lease").await), "NotFound");
+}
+
+#[tokio::test(start_paused = true)]
 async fn applying_the_same_again_is_no_event() {
     let server = server();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "made-on-the-fly"}, "data": {"k": "1"}});

@@ -16,6 +16,18 @@ use crate::{
 
 /// The namespaces of a new server.
 const FIRST: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// Those that no client may delete. (kube-apiserver 1.36, admission plugin `NamespaceLifecycle`.)
+const PERMANENT: [&str; 3] = ["default", "kube-public", "kube-system"];
+
+/// Refuses the deletion of a namespace that every cluster has.
+pub(crate) fn check_may_go(namespace: &str) -> Result<(), ApiError> {
+    if PERMANENT.contains(&namespace) {
+        let resource = Kind::Namespace.resource();
+        let why = "this namespace may not be deleted";
+        return Err(ApiError::forbidden(resource, namespace, why));
+    }
+    Ok(())
+}
 
 impl Writer {
     /// Creates the namespaces that every cluster has.
