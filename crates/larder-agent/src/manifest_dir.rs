@@ -7,6 +7,7 @@
 //!
 //! Invariants:
 //! 1. A file that is read amid an edit, or that is wrong, costs no object its existence: its last good content stays.
+//!    It goes only when its file is gone, or has rested without it: a file that is just being written anew is empty for a moment.
 //! 2. An object is in [`Changes`] only if it differs from what was handed out before.
 //! 3. What events do not tell (a network file system, the target of a link), a pass every 20 s finds.
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
@@ -34,8 +35,8 @@ use tracing::{debug, info, warn};
 pub use self::catalogue::ObjectId;
 use self::{
     catalogue::{Catalogue, Objects},
-    files::Stamp,
-    schedule::Schedule,
+    files::{Reading, Stamp},
+    schedule::{PATIENCE, Schedule, Touch},
     watch::{DirectoryWatch, Signal},
 };
 use crate::blocking::blocking;
@@ -75,6 +76,8 @@ pub struct ManifestDir {
     path: PathBuf,
     catalogue: Catalogue,
     stamps: BTreeMap<PathBuf, Stamp>,
+    /// Files that have lost an object, in which state, and since when.
+    doubts: BTreeMap<PathBuf, (Stamp, Instant)>,
     schedule: Schedule,
     watch: Option<DirectoryWatch>,
     next_pass: Instant,
@@ -99,6 +102,7 @@ impl ManifestDir {
             path: path.to_owned(),
             catalogue: Catalogue::default(),
             stamps: BTreeMap::new(),
+            doubts: BTreeMap::new(),
             schedule: Schedule::default(),
             watch: None,
             next_pass: Instant::now(),
@@ -208,11 +212,19 @@ impl ManifestDir {
         for path in &gone {
             self.catalogue.removed(path);
             self.stamps.remove(path);
+            self.doubts.remove(path);
         }
         let mut read: BTreeMap<PathBuf, Objects> = BTreeMap::new();
         for (path, stamp) in stale {
+            let file = path.clone();
+            let reading = blocking(move || files::read(file)).await;
+            if self.is_doubtful(&reading, stamp) {
+                self.schedule.touch(path, Touch::Writing, Instant::now());
+                continue;
+            }
+            self.doubts.remove(&path);
             self.stamps.insert(path.clone(), stamp);
-            read.insert(path.clone(), self.read(path).await);
+            read.insert(path, self.take(reading));
         }
 
         let plan = self.catalogue.plan();
@@ -223,8 +235,9 @@ impl ManifestDir {
         for (id, path) in plan.upsert {
             // An object may come from a file that did not change: when the file that had it first is gone.
             if !read.contains_key(&path) {
-                let objects = self.read(path.clone()).await;
-                read.insert(path.clone(), objects);
+                let file = path.clone();
+                let reading = blocking(move || files::read(file)).await;
+                read.insert(path.clone(), self.take(reading));
             }
             changes
                 .upserts
@@ -240,8 +253,24 @@ impl ManifestDir {
         Ok(changes)
     }
 
-    async fn read(&mut self, path: PathBuf) -> Objects {
-        let reading = blocking(move || files::read(path)).await;
+    /// Whether an object is missing from a file that has not rested yet since then. A file that is truncated to be written anew
+    /// reads as a whole one with fewer objects.
+    fn is_doubtful(&mut self, reading: &Reading, stamp: Stamp) -> bool {
+        if !self.catalogue.would_lose(reading) {
+            return false;
+        }
+        let now = Instant::now();
+        let doubt = self
+            .doubts
+            .entry(reading.path.clone())
+            .or_insert((stamp, now));
+        if doubt.0 != stamp {
+            *doubt = (stamp, now);
+        }
+        now < doubt.1 + PATIENCE
+    }
+
+    fn take(&mut self, reading: Reading) -> Objects {
         self.catalogue
             .read(&reading.path, reading.documents, reading.problems)
     }

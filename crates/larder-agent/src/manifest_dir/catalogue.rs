@@ -6,7 +6,7 @@
 //! 3. Only fingerprints are kept, no object: neither memory nor a Secret outlives the hand-over.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fmt,
     hash::{DefaultHasher, Hasher as _},
     io,
@@ -19,6 +19,8 @@ use larder_objects::{
 };
 use serde_json::Value;
 use smol_str::SmolStr;
+
+use super::files::Reading;
 
 /// Kind, namespace and name of an object. Displays as `ConfigMap prod/app`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,6 +130,19 @@ impl Catalogue {
         state.objects.extend(fingerprints);
         state.problems = problems;
         objects
+    }
+
+    /// Whether [`Self::read`] would take an object from its file.
+    pub(super) fn would_lose(&self, reading: &Reading) -> bool {
+        let Some(state) = self.files.get(&reading.path) else {
+            return false;
+        };
+        let held: BTreeSet<_> = reading
+            .documents
+            .iter()
+            .map(|document| ObjectId::of(&document.object))
+            .collect();
+        reading.problems.is_empty() && state.objects.keys().any(|id| !held.contains(id))
     }
 
     /// Notes that `file` is gone.

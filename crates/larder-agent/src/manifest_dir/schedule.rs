@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// Time after the last step of an edit; gathers files that are replaced together.
 const SETTLE: Duration = Duration::from_millis(2);
 /// Time for a writer to go on, or for a file that was moved away to be replaced.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// The longest that a file which is written without pause is left alone.
 const LONGEST: Duration = Duration::from_secs(1);
 

@@ -89,6 +89,24 @@ async fn an_edit_of_any_style_is_followed() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_read_while_it_is_empty_loses_nothing() {
+    let mut followed = Followed::holding(&[("a", "1")]).await;
+    let path = followed.path("a.yaml");
+    // As an editor leaves it between truncating and writing, seen twice.
+    for _ in 0..2 {
+        fs::write(&path, "").unwrap();
+        let touched = BTreeSet::from([path.clone()]);
+        let changes = followed.follower.look(touched).await.unwrap();
+        assert_eq!(summary(&changes), "");
+    }
+    fs::write(&path, config_map("a", "2")).unwrap();
+    assert_eq!(followed.next().await, "a=2");
+    // And one that stays so has lost them.
+    fs::write(&path, "").unwrap();
+    assert_eq!(followed.next().await, "-a");
+}
+
+#[tokio::test]
 async fn a_broken_file_is_reported_with_its_place_and_costs_nothing() {
     let mut followed = Followed::holding(&[("a", "1"), ("b", "1")]).await;
     let mut problems = followed.follower.problems();
