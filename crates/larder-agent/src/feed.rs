@@ -1,14 +1,18 @@
 //! Keeps an embedded API server filled from a directory of manifests.
 
-use std::{collections::BTreeMap, path::Path, pin::pin, sync::Arc};
+use std::{collections::BTreeMap, path::Path, pin::pin, sync::Arc, time::Duration};
 
 use larder_apiserver::{ApiError, ApiServer, Kind};
 use larder_objects::manifest::RawObject;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 use tracing::{debug, info, warn};
 
 use crate::manifest_dir::{Changes, ManifestDir, ObjectId, OpenError};
+
+/// Time for those who serve a pod to learn that it is gone or changed, before what it referred to goes. Without it, an object that
+/// goes together with its pod would be reported as missing.
+const PODS_FIRST: Duration = Duration::from_millis(50);
 
 /// Follows a directory, and has the server hold what it holds.
 #[derive(Debug)]
@@ -41,7 +45,7 @@ impl Feed {
             refused: BTreeMap::new(),
             problems: watch::Sender::new(Arc::from([])),
         };
-        feed.apply(changes);
+        feed.apply(changes).await;
         Ok(feed)
     }
 
@@ -67,21 +71,21 @@ impl Feed {
                     }
                 }
             };
-            self.apply(changes);
+            self.apply(changes).await;
         }
     }
 
-    fn apply(&mut self, changes: Changes) {
-        for id in changes.deletes {
-            self.refused.remove(&id);
-            let deleted =
-                kind(&id).map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
-            match deleted {
-                // Somebody else may have deleted it before.
-                Some(Err(error)) => debug!(%error, object = %id, "not deleted"),
-                Some(Ok(())) => info!(object = %id, "deleted"),
-                None => {}
-            }
+    /// Pods go first and the objects that nobody wants any more last, so that no pod is without what it refers to.
+    async fn apply(&mut self, changes: Changes) {
+        let (pods, others): (Vec<_>, Vec<_>) =
+            changes.deletes.into_iter().partition(|id| id.kind == "Pod");
+        let pods_change = !pods.is_empty()
+            || changes
+                .upserts
+                .iter()
+                .any(|object| ObjectId::of(object).kind == "Pod");
+        for id in pods {
+            self.delete(&id);
         }
         for object in changes.upserts {
             let id = ObjectId::of(&object);
@@ -96,8 +100,26 @@ impl Feed {
                 }
             }
         }
+        if pods_change && !others.is_empty() {
+            sleep(PODS_FIRST).await;
+        }
+        for id in others {
+            self.delete(&id);
+        }
         let problems = all(&self.directory.problems().borrow(), &self.refused);
         self.problems.send_replace(problems);
+    }
+
+    fn delete(&mut self, id: &ObjectId) {
+        self.refused.remove(id);
+        let deleted =
+            kind(id).map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
+        match deleted {
+            // Somebody else may have deleted it before.
+            Some(Err(error)) => debug!(%error, object = %id, "not deleted"),
+            Some(Ok(())) => info!(object = %id, "deleted"),
+            None => {}
+        }
     }
 
     fn upsert(&self, id: &ObjectId, object: RawObject) -> Result<(), ApiError> {

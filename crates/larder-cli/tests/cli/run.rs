@@ -277,6 +277,38 @@ async fn a_missing_object_is_told_by_status_and_heals() {
     .await;
 }
 
+#[tokio::test]
+async fn a_pod_and_its_objects_leave_together_without_a_complaint() {
+    let desk = desk();
+    let both = config_map("own", "k: v") + "---\n" + &pod("both", "own");
+    put(&desk, "both.yaml", &both);
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    fs::remove_file(desk.path().join("m/both.yaml")).unwrap();
+    until("the pod to go", || {
+        !desk.path().join("root/by-name/default/both").exists()
+    })
+    .await;
+    // All that was told up to then is what was done.
+    let mut told = Vec::new();
+    while !told
+        .iter()
+        .any(|message| message == "deleted: ConfigMap default/own")
+    {
+        let line = agent.log.next().unwrap().unwrap();
+        let event: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(event["level"], "INFO", "{event}");
+        told.push(format!(
+            "{}: {}",
+            event["message"].as_str().unwrap(),
+            event["object"].as_str().unwrap_or_default()
+        ));
+    }
+    assert_eq!(agent.signal(Signal::INT), Some(0));
+    let after = agent.log.by_ref().map(Result::unwrap);
+    assert!(after.into_iter().all(|line| !line.contains("not found")));
+}
+
 #[test]
 fn bad_usage_and_unreadable_input_end_with_2() {
     let desk = Desk::with([
