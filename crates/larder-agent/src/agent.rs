@@ -226,6 +226,7 @@ impl Agent {
                 "Secrets are kept on disk: this process may not mount a tmpfs, and the root directory is not in memory"
             );
         }
+        self.prune_names().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = JoinSet::new();
         let expected = self.start_sources(reports, &mut tasks);
@@ -280,6 +281,14 @@ impl Agent {
         }
         tasks.shutdown().await;
         node.reconciler.drain().await;
+    }
+
+    /// Removes links to pods that have no directory, before any pod is served: the pods that are will be linked anew.
+    async fn prune_names(&self) {
+        let host = self.handle.shared.host.clone();
+        if let Err(error) = blocking(move || host.prune_names()).await {
+            warn!(error = chain(&error), "links by name not tidied up");
+        }
     }
 
     /// Starts whatever reports pods or facts; returns the sources of pods.

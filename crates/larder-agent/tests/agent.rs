@@ -201,6 +201,22 @@ async fn a_restart_rewrites_nothing_and_cleans_up_what_left_meanwhile() {
 }
 
 #[tokio::test]
+async fn a_pod_that_never_got_anything_leaves_no_link_behind() {
+    let mut node = Node::start();
+    node.apply(&pod("waits").config_map("cfg", "missing").build());
+    node.until_failing("waits", "cfg", r#"configmap "missing" not found"#)
+        .await;
+    let link = node.path().join("by-name/default/waits");
+    assert!(fs::read_link(&link).is_ok());
+    node.stop().await;
+
+    node.delete(Kind::Pod, "waits");
+    node.run();
+    node.settled().await;
+    assert!(fs::read_link(&link).is_err());
+}
+
+#[tokio::test]
 async fn a_volume_that_the_manifest_no_longer_has_is_taken_down() {
     let mut node = Node::start();
     node.apply(&config_map("app", &[("a", "1")]));
