@@ -120,6 +120,8 @@ struct About {
 /// What the sources have said of themselves.
 #[derive(Debug, Default)]
 struct Sources {
+    /// All have reported, and what they reported is on the board.
+    ready: bool,
     silent: Vec<PodSource>,
     problems: BTreeMap<PodSource, Vec<String>>,
     /// Of those who feed the API server.
@@ -446,7 +448,11 @@ impl NodePods {
 
     /// Tells everybody who wants to know how things stand.
     fn tell(&self) {
-        self.handle.sources.lock().silent = self.merge.silent_sources().collect();
+        {
+            let mut sources = self.handle.sources.lock();
+            sources.ready = self.ready;
+            sources.silent = self.merge.silent_sources().collect();
+        }
         self.metrics
             .observe(self.lifecycle.working(), self.lifecycle.restarted());
         self.mirrors.send_replace(MirrorScope {
@@ -507,7 +513,7 @@ impl AgentHandle {
 
     /// Whether every source has reported and every pod has been looked at.
     pub fn is_ready(&self) -> bool {
-        self.sources.lock().silent.is_empty() && self.shared.board.is_settled()
+        self.sources.lock().ready && self.shared.board.is_settled()
     }
 
     /// Everything there is to tell.

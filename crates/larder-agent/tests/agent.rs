@@ -217,6 +217,15 @@ async fn a_pod_that_never_got_anything_leaves_no_link_behind() {
 }
 
 #[tokio::test]
+async fn an_agent_is_not_ready_before_its_sources_have_spoken() {
+    let mut node = Node::prepare();
+    node.run();
+    // Nothing has run yet: on this thread, the agent's task waits for the first await.
+    assert!(!node.is_ready());
+    node.settled().await;
+}
+
+#[tokio::test]
 async fn a_volume_that_the_manifest_no_longer_has_is_taken_down() {
     let mut node = Node::start();
     node.apply(&config_map("app", &[("a", "1")]));
