@@ -384,3 +384,33 @@ async fn a_restart_cleans_up_a_pod_that_has_ended_meanwhile() {
     .await;
     assert!(node.status().objects.is_empty());
 }
+
+#[tokio::test]
+async fn variables_come_from_the_file_that_another_container_writes() {
+    // projection 61
+    let node = Node::start();
+    let variable = |name: &str, path: &str, optional: bool| {
+        json!({"name": name, "valueFrom": {"fileKeyRef":
+            {"volumeName": "scratch", "path": path, "key": "K", "optional": optional}}})
+    };
+    node.apply(
+        &pod("web")
+            .volume("scratch", json!({"emptyDir": {}}))
+            .env(variable("A", "out/env", false))
+            .env(variable("B", "never", true))
+            .build(),
+    );
+    node.until_environment_failing(
+        "web",
+        "couldn't parse env file: failed to read out/env of volume scratch: no such file",
+    )
+    .await;
+    let directory = Path::new(&node.pod("web").unwrap().path)
+        .join("volumes/kubernetes.io~empty-dir/scratch/out");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("env"), "K='from a file'\n").unwrap();
+    let environment = node.wait("the variable", |node| node.environment("web", "main"));
+    let environment = environment.await;
+    assert_eq!(environment["A"], "from a file");
+    assert!(!environment.contains_key("B"));
+}

@@ -13,6 +13,7 @@
 //! - **P5** No secret byte reaches an error: errors carry paths and steps.
 
 mod directory;
+mod env_file;
 mod environment;
 mod error;
 mod host;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder_projection::{
-    Inputs, VolumeKind, containers,
+    Inputs, Needs, Unavailable, VolumeKind, containers,
     disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, nested_mount_points, project,
 };
@@ -61,8 +61,10 @@ impl Failed {
 
 impl Job {
     /// Delivers the targets; outcomes are in the same order.
-    pub(super) fn run(self) -> Vec<Result<Done, Failed>> {
-        let uid = self.pod.metadata.uid.as_deref().unwrap_or_default();
+    pub(super) fn run(mut self) -> Vec<Result<Done, Failed>> {
+        let pod = self.pod.clone();
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.read_env_files(uid);
         if let Some(keep) = &self.keep {
             self.tidy(uid, keep);
         }
@@ -71,6 +73,25 @@ impl Job {
             Target::Environment(name) => self.environment(uid, name),
         });
         outcomes.collect()
+    }
+
+    /// Reads the files that variables come from: in every pass, since other containers write them at any time.
+    fn read_env_files(&mut self, uid: &str) {
+        let mut needs = Needs::default();
+        for container in containers(&self.pod) {
+            let is_due = |target: &Target| matches!(target, Target::Environment(name) if name == container.name);
+            if self.targets.iter().any(is_due) {
+                needs.add_container(container);
+            }
+        }
+        for file in needs.env_files {
+            let found = match self.host.read_env_file(uid, &file) {
+                Ok(Some(found)) => Ok(Arc::new(found)),
+                Ok(None) => Err(Unavailable::NotFound),
+                Err(error) => Err(Unavailable::failed(chain(&error))),
+            };
+            self.inputs.env_files.insert(file, found);
+        }
     }
 
     fn volume(&self, uid: &str, name: &str, kind: VolumeKind) -> Result<Done, Failed> {

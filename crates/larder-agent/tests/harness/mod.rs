@@ -185,6 +185,18 @@ impl Node {
         .await;
     }
 
+    /// Waits until the environment of the container `main` of `pod` fails for `reason`.
+    pub(crate) async fn until_environment_failing(&self, pod: &str, reason: &str) {
+        self.wait(&format!("{pod} to fail with {reason}"), |node| {
+            let containers = node.pod(pod)?.containers;
+            let main = containers.iter().find(|found| found.name == "main")?;
+            (main.delivery.phase == larder_agent::status::Phase::Failing
+                && main.delivery.reason == reason)
+                .then_some(())
+        })
+        .await;
+    }
+
     pub(crate) fn pod(&self, name: &str) -> Option<PodStatus> {
         self.status().pods.into_iter().find(|pod| pod.name == name)
     }
@@ -273,6 +285,11 @@ impl PodBuilder {
 
     pub(crate) fn env_from(mut self, source: Value) -> Self {
         self.push("/spec/containers/0/envFrom", source);
+        self
+    }
+
+    pub(crate) fn env(mut self, variable: Value) -> Self {
+        self.push("/spec/containers/0/env", variable);
         self
     }
 

@@ -81,6 +81,8 @@ pub enum Step {
     Remove,
     /// Find what a `subPath` leads to.
     ResolveSubPath,
+    /// Find or read a file that variables come from.
+    ReadEnvFile,
     /// Bind-mount what a `subPath` leads to.
     BindSubPath,
     /// Read the link `..data`.
@@ -121,6 +123,7 @@ impl fmt::Display for Step {
             Self::Unmount => "unmount",
             Self::Remove => "remove",
             Self::ResolveSubPath => "resolve subPath",
+            Self::ReadEnvFile => "read env file",
             Self::BindSubPath => "bind-mount on",
             Self::ReadCurrent => "read link",
             Self::ListVolume => "list volume",

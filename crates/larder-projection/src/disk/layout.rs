@@ -4,6 +4,7 @@
 //! <root>/pods/<pod UID>/
 //!   volumes/kubernetes.io~configmap/<volume>/           a directory on disk
 //!   volumes/kubernetes.io~secret/<volume>/              a tmpfs; likewise projected and downward-api
+//!   volumes/kubernetes.io~empty-dir/<volume>/           of others; env files are read from there
 //!   plugins/kubernetes.io~empty-dir/wrapped_<volume>/ready
 //!   volume-subpaths/<volume>/<container>/<index>        targets of bind mounts for subPath
 //!   containers/<container>/env.json                     ours: the environment, mode 0600
@@ -19,8 +20,10 @@ pub(crate) const PLUGINS: &str = "plugins";
 pub(crate) const SUBPATHS: &str = "volume-subpaths";
 pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const BY_NAME: &str = "by-name";
+/// Plugin of the volumes that containers share files in. Whoever starts containers makes them.
+pub(crate) const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 /// Plugin that the kubelet wraps our volumes in; its directory holds the markers.
-pub(crate) const WRAPPER: &str = "kubernetes.io~empty-dir";
+pub(crate) const WRAPPER: &str = EMPTY_DIR;
 /// Marker of a volume whose directory, or tmpfs, was set up.
 pub(crate) const READY: &str = "ready";
 pub(crate) const ENVIRONMENT: &str = "env.json";

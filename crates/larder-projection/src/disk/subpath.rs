@@ -234,7 +234,7 @@ fn is_directory(file: &OwnedFd) -> Result<bool> {
 }
 
 /// What `path` leads to beneath `base`, links followed; a handle that cannot be read or written.
-fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+pub(super) fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     match fs::openat2(base, path, flags, Mode::empty(), resolve) {
