@@ -407,8 +407,8 @@ impl<K: Object> Store<K> {
     fn hits(&self) -> u64 {
         match self {
             Self::Simple(_) | Self::Fake(_) => 0,
-            Self::Caching(store) => store.hits(),
-            Self::Watching(store) => store.shared.hits(),
+            Self::Caching(store) => store.entries().reads(),
+            Self::Watching(store) => store.shared.entries.reads(),
         }
     }
 

@@ -13,17 +13,13 @@
 //!   pod, and reads on nobody's behalf, ask live.
 //!
 //! Invariants:
-//! 1. The cell's lock is held for lookups and results, never across a request (I5).
+//! 1. The cell's lock is held for plans and results, never across a request (I5), and by no read that need not wait.
 //! 2. A request ends with the last reader that waits for it.
+//! 3. Whoever changes a slot under its lock shows the new answer before the lock is released.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwapOption;
 use futures::{
     FutureExt,
     future::{BoxFuture, Shared, WeakShared},
@@ -52,7 +48,19 @@ type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct Cell<K>(Mutex<Slot<K>>);
+pub(crate) struct Cell<K> {
+    /// The answer that reads may have while it is fresh.
+    shown: ArcSwapOption<Shown<K>>,
+    slot: Mutex<Slot<K>>,
+}
+
+/// An object that is not in doubt; never changed, but replaced.
+#[derive(Debug)]
+struct Shown<K> {
+    object: Arc<K>,
+    time: Instant,
+    proven: u64,
+}
 
 #[derive(Debug)]
 struct Slot<K> {
@@ -95,21 +103,51 @@ enum Older {
 
 impl<K: Object> Cell<K> {
     fn new() -> Self {
-        Self(Mutex::new(Slot {
-            answer: Answer::Unknown,
-            time: None,
-            proven: 0,
-            tried: 0,
-            failure: None,
-            backoff: Backoff::new(),
-            not_before: None,
-            older: Older::No,
-            flight: None,
-        }))
+        Self {
+            shown: ArcSwapOption::empty(),
+            slot: Mutex::new(Slot {
+                answer: Answer::Unknown,
+                time: None,
+                proven: 0,
+                tried: 0,
+                failure: None,
+                backoff: Backoff::new(),
+                not_before: None,
+                older: Older::No,
+                flight: None,
+            }),
+        }
+    }
+
+    /// The object, if the answer is still good and new enough (T6).
+    fn fresh(&self, required: u64, ttl: Duration) -> Option<Arc<K>> {
+        let shown = self.shown.load();
+        let shown = shown.as_ref()?;
+        let fresh = shown.proven >= required && shown.time.elapsed() < ttl;
+        fresh.then(|| Arc::clone(&shown.object))
+    }
+
+    fn show(&self, slot: &Slot<K>) {
+        let shown = match (&slot.answer, slot.time) {
+            (Answer::Found(object), Some(time)) if slot.older == Older::No => Some(Shown {
+                object: Arc::clone(object),
+                time,
+                proven: slot.proven,
+            }),
+            _ => None,
+        };
+        self.shown.store(shown.map(Arc::new));
+    }
+
+    /// The last reference is gone; so is what was known, though the entry may be looked at for a while.
+    fn forget(&self) {
+        let mut slot = self.slot.lock();
+        slot.answer = Answer::Unknown;
+        self.show(&slot);
     }
 
     pub(crate) fn facts(&self, now: Instant) -> Facts {
-        let slot = self.0.lock();
+        let slot = self.slot.lock();
         let (state, version) = match &slot.answer {
             Answer::Unknown => (ObjectState::Pending, ResourceVersion::default()),
             Answer::NotFound => (ObjectState::Absent, ResourceVersion::default()),
@@ -128,18 +166,6 @@ impl<K: Object> Cell<K> {
 }
 
 impl<K: Object> Slot<K> {
-    /// The object, if the answer is still good and new enough (T6).
-    fn fresh(&self, required: u64, ttl: Duration, now: Instant) -> Option<Arc<K>> {
-        match (&self.answer, self.time) {
-            (Answer::Found(object), Some(time))
-                if self.proven >= required && now < time + ttl && self.older == Older::No =>
-            {
-                Some(Arc::clone(object))
-            }
-            _ => None,
-        }
-    }
-
     /// The object that stands in for one that cannot be had, if it is new enough for the reader and not too old.
     fn stand_in(&self, required: u64, max_stale: Option<Duration>, now: Instant) -> Option<Arc<K>> {
         match (&self.answer, self.time) {
@@ -217,7 +243,6 @@ pub(crate) struct CachingStore<K> {
     shared: Arc<CachingShared<K>>,
     node_ttl: NodeTtl,
     default_ttl: Duration,
-    hits: AtomicU64,
 }
 
 /// What requests under way share with the store.
@@ -248,7 +273,6 @@ impl<K: Object> CachingStore<K> {
             }),
             node_ttl: config.node_ttl.clone(),
             default_ttl: config.default_ttl,
-            hits: AtomicU64::new(0),
         }
     }
 
@@ -260,16 +284,13 @@ impl<K: Object> CachingStore<K> {
         &self.shared.changes
     }
 
-    pub(crate) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
         let _: Added<_> = self.shared.entries.add(namespace, name, holder, Cell::new);
     }
 
     pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
         if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
+            entry.cell.forget();
             self.shared.changes.forget(&entry.key);
         }
     }
@@ -281,13 +302,11 @@ impl<K: Object> CachingStore<K> {
 
     /// The object, if it can be had without waiting.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let (ttl, now) = (self.ttl(), Instant::now());
-        let object = self.shared.entries.with(namespace, name, |entry| {
-            let required = entry.newest_reference();
-            entry.cell.0.lock().fresh(required, ttl, now)
-        })??;
-        self.hits.fetch_add(1, Ordering::Relaxed);
-        Some(object)
+        self.shared.entries.with(namespace, name, |entry| {
+            let object = entry.cell.fresh(entry.newest_reference(), self.ttl())?;
+            entry.count_read();
+            Some(object)
+        })?
     }
 
     pub(crate) async fn get(
@@ -311,7 +330,12 @@ impl<K: Object> CachingStore<K> {
         };
         let required = required.ok_or_else(not_registered)?;
         let flight = match self.plan(&entry, required) {
-            Plan::Answer(result) => return result,
+            Plan::Answer(result) => {
+                if result.is_ok() {
+                    entry.count_read();
+                }
+                return result;
+            }
             Plan::Wait(flight) => flight,
         };
         let started = Instant::now();
@@ -322,7 +346,7 @@ impl<K: Object> CachingStore<K> {
             Ok(Err(error)) if error.is_not_found() => Err(error),
             // What the flight could not get, or not in time.
             failed => {
-                let slot = entry.cell.0.lock();
+                let slot = entry.cell.slot.lock();
                 let stand_in = slot.stand_in(required, self.shared.max_stale, Instant::now());
                 match (stand_in, failed) {
                     (Some(object), _) => Ok(object),
@@ -340,8 +364,8 @@ impl<K: Object> CachingStore<K> {
 
     fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: u64) -> Plan<K> {
         let now = Instant::now();
-        let mut slot = entry.cell.0.lock();
-        if let Some(object) = slot.fresh(required, self.ttl(), now) {
+        let mut slot = entry.cell.slot.lock();
+        if let Some(object) = entry.cell.fresh(required, self.ttl()) {
             return Plan::Answer(Ok(object));
         }
         let under_way = slot.flight.as_ref();
@@ -393,9 +417,10 @@ impl<K: Object> CachingShared<K> {
         let outcome = result.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
         let now = Instant::now();
-        let mut slot = entry.cell.0.lock();
-        // T15: a request that a newer one overtook answers its readers and changes nothing.
-        let overtaken = slot.proven > moment || slot.tried > moment;
+        let mut slot = entry.cell.slot.lock();
+        // T15: a request that a newer one or the last unregistration overtook answers its readers and changes nothing.
+        let overtaken =
+            slot.proven > moment || slot.tried > moment || entry.references.lock().is_empty();
         let of_request = |error| Err(Error::of_request(K::KIND, entry.key.clone(), error));
         let (event, answer) = match result {
             Ok(object) if overtaken => return Ok(object),
@@ -418,6 +443,7 @@ impl<K: Object> CachingShared<K> {
                 (slot.failed(&error, now), of_request(error))
             }
         };
+        entry.cell.show(&slot);
         drop(slot);
         if let Some(event) = event
             && !entry.references.lock().is_empty()

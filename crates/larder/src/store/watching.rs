@@ -42,17 +42,16 @@ use crate::{
     watch::{Command, Worker},
 };
 
-/// What the store knows about one object.
+/// What the store knows about one object. A read that need not wait looks at the first two fields only.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Cell<K> {
-    /// Number of this incarnation of the entry; the worker's name for it.
-    pub(crate) id: u64,
     /// The object, while it may be read.
     value: ArcSwapOption<K>,
     /// All references up to this moment may read what is known.
     proven: AtomicU64,
-    /// Reads that were answered without waiting.
-    reads: AtomicU64,
+    /// Number of this incarnation of the entry; the worker's name for it.
+    pub(crate) id: u64,
     /// Somebody else had to do with it since the worker looked last: a reader who waits, a new reference.
     accessed: AtomicBool,
     /// A reader waits for something that nothing under way may bring; the worker clears it.
@@ -98,10 +97,9 @@ enum Look<K> {
 impl<K: Object> Cell<K> {
     fn new(id: u64) -> Self {
         Self {
-            id,
             value: ArcSwapOption::empty(),
             proven: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
+            id,
             accessed: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             missed: AtomicBool::new(false),
@@ -162,11 +160,6 @@ impl<K: Object> Cell<K> {
                 .unwrap_or_default(),
             failure: known.failure.clone(),
         }
-    }
-
-    /// Reads that were answered without waiting.
-    pub(crate) fn reads(&self) -> u64 {
-        self.reads.load(Ordering::Relaxed)
     }
 
     /// Whether anybody waited for the object or newly referred to it since the last call.
@@ -274,8 +267,6 @@ pub(crate) struct Shared<K> {
     commands: Mutex<Vec<Command<K>>>,
     pub(crate) arrived: Notify,
     closed: AtomicBool,
-    /// Reads of objects that are no longer referenced.
-    past_reads: AtomicU64,
 }
 
 impl<K> Shared<K> {
@@ -293,13 +284,6 @@ impl<K: Object> Shared<K> {
 
     pub(crate) fn take_commands(&self) -> Vec<Command<K>> {
         std::mem::take(&mut *self.commands.lock())
-    }
-
-    /// Reads that were answered without waiting, ever.
-    pub(crate) fn hits(&self) -> u64 {
-        let present = self.entries.all();
-        let past = self.past_reads.load(Ordering::Relaxed);
-        past + present.iter().map(|entry| entry.cell.reads()).sum::<u64>()
     }
 
     fn is_closed(&self) -> bool {
@@ -332,7 +316,6 @@ impl<K: Object> WatchStore<K> {
             commands: Mutex::default(),
             arrived: Notify::new(),
             closed: AtomicBool::new(false),
-            past_reads: AtomicU64::new(0),
         });
         let worker = Worker::new(Arc::clone(&shared), api, config.max_idle());
         #[expect(
@@ -367,8 +350,6 @@ impl<K: Object> WatchStore<K> {
     pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
         if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
             entry.cell.remove();
-            let reads = entry.cell.reads();
-            self.shared.past_reads.fetch_add(reads, Ordering::Relaxed);
             self.shared.changes.forget(&entry.key);
             self.shared.send(Command::Removed(entry.cell.id));
         }
@@ -382,7 +363,7 @@ impl<K: Object> WatchStore<K> {
                 return None;
             }
             let object = cell.value.load_full()?;
-            cell.reads.fetch_add(1, Ordering::Relaxed);
+            entry.count_read();
             Some(object)
         })?
     }
@@ -421,7 +402,7 @@ impl<K: Object> WatchStore<K> {
                 if waited {
                     self.shared.metrics.waited(started.elapsed());
                 } else {
-                    cell.reads.fetch_add(1, Ordering::Relaxed);
+                    entry.count_read();
                 }
             }
             match look {

@@ -498,7 +498,7 @@ impl<K: Object> Worker<K> {
         let now = Instant::now();
         for object in self.objects.values_mut() {
             let cell = &object.entry.cell;
-            let reads = cell.reads();
+            let reads = object.entry.reads();
             if cell.take_accessed() || reads != object.reads {
                 object.reads = reads;
                 object.last_read = now;
