@@ -13,7 +13,7 @@ use futures::StreamExt;
 use http::{Request, Response};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
-use larder_apiserver::{ApiServer, Kind, Options};
+use larder_apiserver::{ApiServer, AuditLog, Kind, Options};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
@@ -24,6 +24,8 @@ type Answer = Response<UnsyncBoxBody<Bytes, larder_apiserver::Cut>>;
 /// An API server and its wire.
 pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
+    /// What reached the server.
+    pub(crate) audit: AuditLog,
     wire: Arc<Wire>,
 }
 
@@ -54,8 +56,10 @@ impl Wire {
 
 impl Cluster {
     pub(crate) fn new() -> Self {
+        let audit = AuditLog::in_memory();
         let server = ApiServer::new(Options {
             first_version: Some(100),
+            audit: audit.clone(),
             ..Options::default()
         });
         let wire = Arc::new(Wire {
@@ -64,7 +68,11 @@ impl Cluster {
             log: Mutex::default(),
             allowed: Mutex::default(),
         });
-        let cluster = Self { server, wire };
+        let cluster = Self {
+            server,
+            audit,
+            wire,
+        };
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}));
         cluster
     }
@@ -143,6 +151,16 @@ impl Cluster {
         if self.server.get(Kind::ConfigMap, "n", name).is_some() {
             self.server.delete(Kind::ConfigMap, "n", name).unwrap();
         }
+    }
+}
+
+/// How often to try what chance decides: as the environment's `variable` says, else `in_ci` times where `CI` is `true`, else
+/// a number of times that is quick.
+pub(crate) fn rounds(variable: &str, in_ci: u32, quick: u32) -> u32 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) if std::env::var("CI").is_ok_and(|ci| ci == "true") => in_ci,
+        Err(_) => quick,
     }
 }
 

@@ -7,4 +7,5 @@ mod cluster;
 mod model;
 mod reflector;
 mod scripted;
+mod traffic;
 mod watching;

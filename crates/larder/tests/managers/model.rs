@@ -3,7 +3,7 @@
 //! The model keeps the whole history of each object and which pods are registered. It knows for every read which
 //! states may be returned: none older than a state that was read before (I3), none older than the reader's
 //! registration, and the current one when nothing stands in the way. `LARDER_MODEL_SEQUENCES` sets the number of
-//! sequences per strategy.
+//! sequences of all strategies together; 10 000 where `CI` is `true`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,10 @@ use proptest::prelude::{
 use proptest::test_runner::TestRunner;
 use tokio::time::Instant;
 
-use crate::{cluster::Cluster, scripted::pod_with};
+use crate::{
+    cluster::{Cluster, rounds},
+    scripted::pod_with,
+};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const PODS: [&str; 3] = ["p", "q", "r"];
@@ -325,10 +328,7 @@ async fn settle() {
 }
 
 fn check(strategy: Strategy) {
-    let cases = std::env::var("LARDER_MODEL_SEQUENCES")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(300);
+    let cases = rounds("LARDER_MODEL_SEQUENCES", 10_000, 900).div_ceil(3);
     let mut runner = TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,

@@ -7,7 +7,7 @@ use larder::{
 };
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, rounds},
     scripted::{Script, Stream, immutable, object, pod, pod_with},
 };
 
@@ -394,7 +394,7 @@ async fn what_idled_is_not_served_without_the_api_server() {
 async fn a_read_never_revives_what_was_unregistered() {
     let cluster = Cluster::new();
     let manager = ConfigMapManager::watching(cluster.client());
-    for round in 0..2000 {
+    for round in 0..rounds("LARDER_RACE_ROUNDS", 100_000, 2000) {
         manager.register_pod(&pod("p1"));
         let read = manager.get("n", "a");
         let last = async {
@@ -420,10 +420,7 @@ async fn a_read_never_revives_what_was_unregistered() {
 // managers 36, on two threads and with a guard: its holder is never told "not registered"
 #[test]
 fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
-    let rounds = match std::env::var("LARDER_RACE_ROUNDS") {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => 5000,
-    };
+    let rounds = rounds("LARDER_RACE_ROUNDS", 100_000, 5000);
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
     let runtime = tokio::runtime::Builder::new_multi_thread()
