@@ -12,6 +12,7 @@ mod env_file;
 mod environment;
 mod expand;
 mod inputs;
+mod memory_limit;
 mod mounts;
 mod needs;
 mod origin;
@@ -35,6 +36,7 @@ pub use inputs::{
     EnvFile, EnvFileRef, Inputs, NodeFacts, ObjectError, ServiceFacts, ServicePortFacts, SourceKey,
     TokenRequest, Unavailable,
 };
+pub use memory_limit::memory_limit;
 pub use mounts::{
     Mount, MountError, MountTable, NestedMountError, Propagation, RuntimeFeatures, mounts,
     nested_mount_points,

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_projection::{
     Inputs, Needs, Unavailable, VolumeKind, containers,
     disk::{DiskError, PodVolume, VolumeHost},
-    environment, fs_group, nested_mount_points, project,
+    environment, fs_group, memory_limit, nested_mount_points, project,
 };
 use tracing::warn;
 
@@ -113,7 +113,12 @@ impl Job {
             name,
             kind,
             fs_group: fs_group(&self.pod),
-            size_limit: None,
+            // A node that is not known yet leaves the limit to the kernel: files are not kept waiting for it.
+            size_limit: self
+                .inputs
+                .node
+                .as_deref()
+                .and_then(|node| memory_limit(&self.pod, node)),
             mount_points: &mount_points,
         };
         let set_up = self
