@@ -7,11 +7,12 @@
 
 mod harness;
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
 use harness::{NODE, Node, config_map, pod, secret};
+use larder::Strategy;
 use larder_agent::status::Phase;
-use larder_apiserver::Kind;
+use larder_apiserver::{Fault, Kind};
 use serde_json::json;
 
 fn inode(path: &Path) -> u64 {
@@ -413,4 +414,88 @@ async fn variables_come_from_the_file_that_another_container_writes() {
     let environment = environment.await;
     assert_eq!(environment["A"], "from a file");
     assert!(!environment.contains_key("B"));
+}
+
+#[tokio::test]
+async fn without_a_watch_an_edit_arrives_with_the_next_pass() {
+    for strategy in [Strategy::Get, Strategy::Cache] {
+        let mut node = Node::prepare();
+        node.strategy = strategy;
+        node.run();
+        node.apply(&config_map("app", &[("a", "1")]));
+        node.apply(
+            &pod("web")
+                .config_map("cfg", "app")
+                .env_from(json!({"configMapRef": {"name": "app"}}))
+                .build(),
+        );
+        node.until("web", "cfg", &[("a", "1")]).await;
+        node.apply(&config_map("app", &[("a", "2")]));
+        // Longer than a pass may be away (90 s) and an answer is kept (60 s).
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(200)).await;
+        tokio::time::resume();
+        node.until("web", "cfg", &[("a", "2")]).await;
+        node.wait("a=2", |node| {
+            (node.environment("web", "main")?.remove("a")? == "2").then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn an_optional_secret_may_be_missing_but_not_unknown() {
+    // managers 82
+    let node = Node::start();
+    let optional = json!({"secretRef": {"name": "maybe", "optional": true}});
+    node.apply(&pod("web").env_from(optional.clone()).build());
+    node.wait("the environment", |node| node.environment("web", "main"))
+        .await;
+
+    let fault = Fault::on_any().resource("secrets").name("maybe");
+    let silence = node.server.faults().inject(fault.never_answer());
+    node.delete(Kind::Pod, "web");
+    node.wait("the pod to go", |node| {
+        node.pod("web").is_none().then_some(())
+    })
+    .await;
+    node.apply(&pod("late").env_from(optional).build());
+    node.until_environment_failing(
+        "late",
+        "failed to sync secret cache: timed out waiting for the condition",
+    )
+    .await;
+    assert!(node.environment("late", "main").is_none());
+    silence.lift();
+    node.server.faults().close_connections();
+}
+
+#[tokio::test]
+async fn a_path_in_the_way_fails_one_volume_until_it_is_gone() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let plugin = node
+        .path()
+        .join("pods/blocked/volumes/kubernetes.io~configmap");
+    fs::create_dir_all(&plugin).unwrap();
+    fs::write(plugin.join("bad"), "in the way").unwrap();
+    let mut blocked = pod("blocked")
+        .config_map("bad", "app")
+        .config_map("good", "app")
+        .build();
+    blocked["metadata"]["uid"] = json!("blocked");
+    node.apply(&blocked);
+    let reason = format!(
+        "cannot open directory {}: Not a directory (os error 20)",
+        plugin.join("bad").display()
+    );
+    node.until_failing("blocked", "bad", &reason).await;
+    // Neither its own other volume nor another pod waits for it.
+    node.until("blocked", "good", &[("a", "1")]).await;
+    node.apply(&pod("other").config_map("cfg", "app").build());
+    node.until("other", "cfg", &[("a", "1")]).await;
+    assert_eq!(fs::read(plugin.join("bad")).unwrap(), b"in the way");
+
+    fs::remove_file(plugin.join("bad")).unwrap();
+    node.until("blocked", "bad", &[("a", "1")]).await;
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use kube::Client;
-use larder::pods::static_pod::ApiReferences;
+use larder::{Strategy, pods::static_pod::ApiReferences};
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     config::{Config, Flags, Host},
@@ -39,6 +39,8 @@ pub(crate) struct Node {
     root: TempDir,
     /// Static pods are read from here.
     pub(crate) static_pods: TempDir,
+    /// How the agent learns of changes.
+    pub(crate) strategy: Strategy,
     running: Option<Running>,
 }
 
@@ -65,6 +67,7 @@ impl Node {
             server,
             root: tempfile::tempdir().unwrap(),
             static_pods: tempfile::tempdir().unwrap(),
+            strategy: Strategy::default(),
             running: None,
         }
     }
@@ -82,6 +85,7 @@ impl Node {
             ..Flags::default()
         };
         let (mut config, _) = Config::load(None, flags, &host).unwrap();
+        config.change_detection = self.strategy;
         config.static_pod_path = Some(self.static_pods.path().to_owned());
         config.static_pod_api_references = ApiReferences::Allow;
         let root = RootDir::lock(&config.root_dir).unwrap();
