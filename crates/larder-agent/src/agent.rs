@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use larder::{
-    ConfigMapManager, ManagerConfig, ManagerMetrics, ObjectChange, ObjectManager, SecretManager,
+    ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, ObjectChange, ObjectManager,
+    SecretManager,
     pods::{
         Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, Pods, ResolvedPodUid,
         identity::{is_mirror_pod, is_static_pod},
@@ -84,6 +85,8 @@ pub struct Agent {
     pod_end: PodEnd,
     http: Option<HttpSource>,
     facts: watch::Sender<Facts>,
+    /// For the strategy `Cache`.
+    node_ttl: watch::Sender<Option<Duration>>,
     manager: PodManager,
     pod_metrics: PodMetrics,
     handle: AgentHandle,
@@ -159,9 +162,11 @@ impl Agent {
         pod_end: PodEnd,
         mut registry: Registry,
     ) -> Result<Self, BuildError> {
+        let (node_ttl, ttl) = NodeTtl::channel();
         let managers = ManagerConfig {
             strategy: config.change_detection,
             sync_frequency: config.sync_frequency,
+            node_ttl: ttl,
             ..ManagerConfig::default()
         };
         let counters = ManagerMetrics::default();
@@ -208,6 +213,7 @@ impl Agent {
             pod_end,
             http,
             facts,
+            node_ttl,
             manager,
             pod_metrics,
             handle,
@@ -304,6 +310,7 @@ impl Agent {
             client.clone(),
             node_name.clone(),
             self.facts.clone(),
+            self.node_ttl.clone(),
         ));
         let mut expected = vec![PodSource::Api];
         tasks.spawn(ApiSource::new(client.clone(), node_name).run(reports.clone()));

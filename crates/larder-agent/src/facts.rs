@@ -1,9 +1,10 @@
 //! What every pod of the node may read without naming it: the node itself, and the Services.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Client;
+use larder::NodeTtl;
 use larder_projection::{NodeFacts, ServiceFacts};
 use tokio::sync::watch;
 
@@ -16,8 +17,13 @@ pub(crate) struct Facts {
     pub(crate) services: Option<Arc<[ServiceFacts]>>,
 }
 
-/// Keeps `facts` up to date with the API server. Ends only when dropped.
-pub(crate) async fn follow_facts(client: Client, node_name: String, facts: watch::Sender<Facts>) {
+/// Keeps `facts`, and the time to live that the node asks for, up to date with the API server. Ends only when dropped.
+pub(crate) async fn follow_facts(
+    client: Client,
+    node_name: String,
+    facts: watch::Sender<Facts>,
+    node_ttl: watch::Sender<Option<Duration>>,
+) {
     let selector = format!("fieldSelector=metadata.name%3D{node_name}");
     let node = follow(client.clone(), "/api/v1/nodes", &selector, |change| {
         let node: Option<Node> = match change {
@@ -25,6 +31,10 @@ pub(crate) async fn follow_facts(client: Client, node_name: String, facts: watch
             Change::One(node) => Some(node),
             Change::Gone(_) => None,
         };
+        let annotations = node
+            .as_ref()
+            .and_then(|node| node.metadata.annotations.as_ref());
+        node_ttl.send_replace(annotations.and_then(NodeTtl::of_annotations));
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
         set(&facts, |facts| &mut facts.node, node);
     });

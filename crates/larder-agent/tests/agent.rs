@@ -499,3 +499,21 @@ async fn a_path_in_the_way_fails_one_volume_until_it_is_gone() {
     fs::remove_file(plugin.join("bad")).unwrap();
     node.until("blocked", "bad", &[("a", "1")]).await;
 }
+
+#[tokio::test]
+async fn answers_are_kept_as_long_as_the_node_says() {
+    let mut node = Node::prepare();
+    node.strategy = Strategy::Cache;
+    node.sync_frequency = Some(Duration::from_millis(20));
+    node.apply(&json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": NODE, "annotations": {"node.alpha.kubernetes.io/ttl": "0"}},
+    }));
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.run();
+    node.until("web", "cfg", &[("a", "1")]).await;
+    // The default of a minute is longer than this test waits.
+    node.apply(&config_map("app", &[("a", "2")]));
+    node.until("web", "cfg", &[("a", "2")]).await;
+}

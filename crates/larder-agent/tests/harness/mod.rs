@@ -41,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) static_pods: TempDir,
     /// How the agent learns of changes.
     pub(crate) strategy: Strategy,
+    /// How often the agent looks at everything again; `None` leaves the default.
+    pub(crate) sync_frequency: Option<Duration>,
     running: Option<Running>,
 }
 
@@ -68,6 +70,7 @@ impl Node {
             root: tempfile::tempdir().unwrap(),
             static_pods: tempfile::tempdir().unwrap(),
             strategy: Strategy::default(),
+            sync_frequency: None,
             running: None,
         }
     }
@@ -86,6 +89,7 @@ impl Node {
         };
         let (mut config, _) = Config::load(None, flags, &host).unwrap();
         config.change_detection = self.strategy;
+        config.sync_frequency = self.sync_frequency.unwrap_or(config.sync_frequency);
         config.static_pod_path = Some(self.static_pods.path().to_owned());
         config.static_pod_api_references = ApiReferences::Allow;
         let root = RootDir::lock(&config.root_dir).unwrap();
