@@ -288,26 +288,31 @@ async fn one_pods_trouble_does_not_delay_another() {
 }
 
 #[tokio::test]
-async fn a_hostile_key_touches_nothing_outside_of_the_volume() {
+async fn paths_that_cannot_be_fail_their_volume_alone() {
     let node = Node::start();
-    node.apply(&config_map("app", &[("a", "1")]));
-    // The API server refuses such paths; an older or broken one may not.
-    let items =
-        json!({"configMap": {"name": "app", "items": [{"key": "a", "path": "../../escape"}]}});
-    let pod = pod("web")
-        .volume("bad", items)
-        .config_map("good", "app")
-        .build();
-    if node.server.apply(&pod).is_ok() {
-        node.until_failing(
-            "web",
-            "bad",
-            "invalid path: must not contain '..': ../../escape",
-        )
-        .await;
-        node.until("web", "good", &[("a", "1")]).await;
-    }
-    assert!(!node.path().join("pods/escape").exists());
+    node.apply(&config_map("app", &[("a", "1"), ("b", "2")]));
+    let items = |paths: [&str; 2]| {
+        let [a, b] = paths.map(ToOwned::to_owned);
+        json!({"configMap": {"name": "app", "items": [{"key": "a", "path": a}, {"key": "b", "path": b}]}})
+    };
+    // What would leave the volume does not even get past the API server.
+    let escape = pod("escape").volume("bad", items(["a", "../../escape"]));
+    node.server.apply(&escape.build()).unwrap_err();
+    // What contradicts itself does.
+    node.apply(
+        &pod("web")
+            .volume("bad", items(["x", "x/y"]))
+            .config_map("good", "app")
+            .build(),
+    );
+    node.until_failing(
+        "web",
+        "bad",
+        "invalid path: is both a file and a directory: x",
+    )
+    .await;
+    node.until("web", "good", &[("a", "1"), ("b", "2")]).await;
+    assert!(!node.volume_path("web", "bad").unwrap().exists());
 }
 
 #[tokio::test]
