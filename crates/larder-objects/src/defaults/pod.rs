@@ -332,6 +332,7 @@ mod tests {
             "containers": [{
                 "name": "c", "image": "app:1", "imagePullPolicy": "IfNotPresent",
                 "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+                "resources": {},
             }],
             "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "restartPolicy": "Always",
             "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
