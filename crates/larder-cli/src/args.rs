@@ -208,7 +208,7 @@ pub(crate) enum RefsOutput {
 /// Run a command that sees what a container of a pod would see
 ///
 /// It gets the container's variables, and the volumes at their mount paths, in namespaces of its own: the files of this machine are not
-/// touched, and nothing is left behind, also after a kill. As root it becomes the user and the groups of the pod; an ordinary user
+/// touched, and nothing is left behind on disk, also after a kill. As root it becomes the user and the groups of the pod; an ordinary user
 /// appears as them in a user namespace. What an image would set (PATH, HOME, TERM, LANG) comes from the caller if the container does not
 /// set it. The manifests are followed: volumes stay fresh while the command runs. Service account tokens are placeholders; emptyDir
 /// volumes are empty and private, hostPath volumes are this machine's, other types are not provided.
