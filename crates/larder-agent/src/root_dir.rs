@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, FsWord};
+use rustix::fs::FlockOperation;
 
 /// Held while an agent uses the directory; holds the number of its process, for people.
 const LOCK: &str = "agent.lock";
@@ -117,13 +117,6 @@ impl RootDir {
     /// Where the agent's local API listens.
     pub fn socket(&self) -> PathBuf {
         socket(&self.path)
-    }
-
-    /// Whether what is written here stays in memory. `false` when that cannot be told.
-    pub fn is_in_memory(&self) -> bool {
-        const TMPFS: FsWord = 0x0102_1994;
-        const RAMFS: FsWord = 0x8584_58f6;
-        rustix::fs::statfs(&self.path).is_ok_and(|statfs| [TMPFS, RAMFS].contains(&statfs.f_type))
     }
 }
 
