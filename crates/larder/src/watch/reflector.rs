@@ -1,41 +1,54 @@
-//! What to ask the API server next about one object: a pure state machine.
+//! What to ask the API server next: a pure state machine for one object, or for one collection of objects.
 //!
-//! A cycle obtains the complete state (streaming list, or plain list where the API server has no streaming lists), then
+//! It sees versions only. Who drives it makes the requests, holds the objects that they bring, and does with them what
+//! the [`Effect`] says. A cycle obtains the complete state (streaming list, or plain list where the API server has no streaming lists), then
 //! watches from there on, resuming from the last version seen as long as that works. Kubernetes 1.36,
 //! `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
 //!
 //! - A *consistent* state, asked for without a version, is wanted whenever a pod has registered since the last one, so
 //!   that no pod starts with data older than its registration. Otherwise the version last seen is the lower bound.
 //! - A list that replaces a refused streaming list is therefore never the possibly stale one of version 0.
-//! - Where streaming lists are refused (or never end), plain lists are used for [`STREAMING_RETRY`] instead of paying
-//!   a refusal in each cycle.
+//! - Where streaming lists are refused (or never end), plain lists are used for a while instead of paying a refusal
+//!   in each cycle; see [`Server`].
 //! - Where the API server was not reached at all, the same request is repeated after a delay; no other is tried.
 //! - A state older than what was seen is asked for a second time and then taken: the API server was restored from a
 //!   backup.
 //!
 //! Invariant: time, randomness and the network are outside; the same inputs give the same requests.
 
+mod turn;
+
 use std::{sync::Arc, time::Duration};
 
-use larder_objects::{Object, ResourceVersion};
+use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
-use crate::{
-    api::{Listed, Watch, WatchEvent},
-    backoff::Backoff,
-    error::RequestError,
-};
+pub(crate) use self::turn::{Effect, Next, Restart, Turn};
+use super::server::Server;
+use crate::{api::Watch, backoff::Backoff, error::RequestError};
 
-/// Where an object's reflector stands.
+/// What an open watch brought, as far as a reflector looks at it.
 #[derive(Debug)]
-enum State<K> {
+pub(crate) enum Event {
+    /// An object was added, modified or deleted, at this version.
+    Change(ResourceVersion),
+    /// Nothing happened up to this version.
+    Bookmark {
+        version: ResourceVersion,
+        /// The bookmark ends the initial events of a streaming list.
+        initial_events_end: bool,
+    },
+    /// The API server ends the watch for this reason.
+    Error(RequestError),
+}
+
+/// Where a reflector stands.
+#[derive(Debug)]
+enum State {
     /// Nothing is under way and nothing may be concluded: not started, or stopped.
     Resting,
     /// A streaming list was asked for or sends its initial events; what it sent so far is not yet the whole.
-    Streaming {
-        consistent: bool,
-        collected: Option<Arc<K>>,
-    },
+    Streaming { consistent: bool },
     /// A plain list was asked for.
     Listing { consistent: bool },
     /// The state is known as of `version`; a watch from there on, for that long, was asked for.
@@ -55,107 +68,6 @@ enum Resume {
     Watch,
 }
 
-/// What the worker does next for the object.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Open a watch.
-    Open(Watch),
-    /// List, at this version or the most recent one.
-    List(Option<ResourceVersion>),
-    /// Read the next event of the open watch.
-    Read,
-    /// Read the next event, and come to [`Reflector::expired`] when the watch is still open after the time.
-    ReadFor(Duration),
-    /// Drop the watch, if one is open, and come back after the time.
-    Sleep(Duration),
-    /// Drop everything.
-    Rest,
-}
-
-/// What the object's readers should learn.
-#[derive(Debug)]
-pub(super) enum Effect<K> {
-    /// The complete state.
-    Synced {
-        object: Option<Arc<K>>,
-        /// The version of the state.
-        version: ResourceVersion,
-        /// It was read consistently: as new as the moment of asking.
-        consistent: bool,
-        /// It may be older than what readers have: the API server was restored.
-        reset: bool,
-    },
-    /// The object was added or modified.
-    Changed(Arc<K>),
-    /// The object was deleted, at this version.
-    Deleted(ResourceVersion),
-    /// The watch goes on after an interruption: what readers have is in step again.
-    Resumed,
-    /// A request failed.
-    Failed(Arc<RequestError>),
-}
-
-/// Why a watch was opened again, for the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Restart {
-    Ended,
-    Expired,
-    Refused,
-    Broken,
-    Stalled,
-}
-
-impl Restart {
-    /// The reason as a label.
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Ended => "ended",
-            Self::Expired => "expired",
-            Self::Refused => "refused",
-            Self::Broken => "broken",
-            Self::Stalled => "stalled",
-        }
-    }
-}
-
-/// The answer to an input.
-#[derive(Debug)]
-pub(super) struct Turn<K> {
-    pub(super) effect: Option<Effect<K>>,
-    pub(super) next: Next,
-    pub(super) restart: Option<Restart>,
-}
-
-impl<K> Turn<K> {
-    fn next(next: Next) -> Self {
-        Self {
-            effect: None,
-            next,
-            restart: None,
-        }
-    }
-
-    fn with(mut self, effect: Effect<K>) -> Self {
-        self.effect = Some(effect);
-        self
-    }
-
-    fn because(mut self, restart: Restart) -> Self {
-        self.restart = Some(restart);
-        self
-    }
-}
-
-/// What all reflectors of a manager know about the API server.
-#[derive(Debug, Default)]
-pub(super) struct Server {
-    /// Streaming lists were refused; not before then are they tried again.
-    streaming_retry: Option<Instant>,
-}
-
-/// API servers are upgraded; their refusal of streaming lists is not for ever.
-pub(super) const STREAMING_RETRY: Duration = Duration::from_mins(10);
-
 /// An open streaming list without the end of its initial events after this time: the API server does not know streaming lists (before 1.27 it
 /// ignores the parameter and watches).
 const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -172,10 +84,10 @@ const WATCH_SLACK: Duration = Duration::from_secs(30);
 /// Short streams in a row that still are reopened at once because they brought events.
 const SHORT_WATCHES_AT_ONCE: u8 = 3;
 
-/// The reflector of one object.
+/// The reflector of one object or collection.
 #[derive(Debug)]
-pub(super) struct Reflector<K> {
-    state: State<K>,
+pub(crate) struct Reflector {
+    state: State,
     /// The last version seen; the lower bound of whatever is asked for.
     version: Option<ResourceVersion>,
     /// The API server cannot serve `version`: the next state is asked for without one.
@@ -189,8 +101,8 @@ pub(super) struct Reflector<K> {
     random: fastrand::Rng,
 }
 
-impl<K: Object> Reflector<K> {
-    pub(super) fn new(random: fastrand::Rng) -> Self {
+impl Reflector {
+    pub(crate) fn new(random: fastrand::Rng) -> Self {
         Self {
             state: State::Resting,
             version: None,
@@ -204,45 +116,42 @@ impl<K: Object> Reflector<K> {
     }
 
     /// Whether nothing is under way.
-    pub(super) fn is_resting(&self) -> bool {
+    pub(crate) fn is_resting(&self) -> bool {
         matches!(self.state, State::Resting)
     }
 
     /// Whether the reflector waits out a delay.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
     }
 
     /// Whether a consistent state was asked for and has not come yet.
-    pub(super) fn is_obtaining(&self) -> bool {
+    pub(crate) fn is_obtaining(&self) -> bool {
         matches!(
             self.state,
-            State::Streaming {
-                consistent: true,
-                ..
-            } | State::Listing { consistent: true }
+            State::Streaming { consistent: true } | State::Listing { consistent: true }
         )
     }
 
     /// Asks for a consistent state when it comes to the next one.
-    pub(super) fn want_consistent(&mut self) {
+    pub(crate) fn want_consistent(&mut self) {
         self.consistent = true;
     }
 
     /// Starts a cycle, whatever is under way.
-    pub(super) fn start(&mut self, consistent: bool, now: Instant, server: &Server) -> Turn<K> {
+    pub(crate) fn start(&mut self, consistent: bool, now: Instant, server: &Server) -> Turn {
         self.consistent |= consistent;
         self.backoff.reset();
         Turn::next(self.obtain(now, server))
     }
 
     /// Ends everything; the version last seen stays the lower bound of a later start.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.state = State::Resting;
     }
 
     /// Learns from elsewhere (a live GET) that the object is at `version`.
-    pub(super) fn saw(&mut self, version: &ResourceVersion) {
+    pub(crate) fn saw(&mut self, version: &ResourceVersion) {
         if !self.is_behind(version) {
             self.version = Some(version.clone());
         }
@@ -254,12 +163,12 @@ impl<K: Object> Reflector<K> {
     }
 
     /// The watch that [`Next::Open`] asked for is open, or not.
-    pub(super) fn opened(
+    pub(crate) fn opened(
         &mut self,
         result: Result<(), RequestError>,
         now: Instant,
         server: &mut Server,
-    ) -> Turn<K> {
+    ) -> Turn {
         match (result, &self.state) {
             (Ok(()), State::Opening { timeout }) => {
                 let lasting = *timeout + WATCH_SLACK;
@@ -275,48 +184,38 @@ impl<K: Object> Reflector<K> {
         }
     }
 
-    /// The list that [`Next::List`] asked for.
-    pub(super) fn listed(
+    /// The list that [`Next::List`] asked for, by its version.
+    pub(crate) fn listed(
         &mut self,
-        result: Result<Listed<K>, RequestError>,
+        result: Result<ResourceVersion, RequestError>,
         now: Instant,
         server: &mut Server,
-    ) -> Turn<K> {
+    ) -> Turn {
         let consistent = matches!(self.state, State::Listing { consistent: true });
         match result {
-            Ok(Listed { object, version }) => {
-                let Some(effect) = self.synced(object, version, consistent) else {
+            Ok(version) => {
+                let Some(effect) = self.synced(version, consistent) else {
                     return self.wait(Resume::Obtain, None, now);
                 };
                 let next = self.open_watch();
-                self.unless_final(effect, next)
+                Turn::next(next).with(effect)
             }
             Err(error) => self.failed_state(error, now, server),
         }
     }
 
     /// An event of the open watch.
-    pub(super) fn event(
-        &mut self,
-        event: WatchEvent<K>,
-        now: Instant,
-        server: &mut Server,
-    ) -> Turn<K> {
+    pub(crate) fn event(&mut self, event: Event, now: Instant, server: &mut Server) -> Turn {
         match &mut self.state {
-            State::Streaming {
-                consistent,
-                collected,
-            } => {
+            State::Streaming { consistent } => {
                 let consistent = *consistent;
                 match event {
-                    WatchEvent::Changed(object) => *collected = Some(object),
-                    WatchEvent::Deleted(_) => *collected = None,
-                    WatchEvent::Bookmark {
+                    Event::Change(_) => Turn::next(Next::Read).with(Effect::Collect),
+                    Event::Bookmark {
                         version,
                         initial_events_end: true,
                     } => {
-                        let object = collected.take();
-                        let Some(effect) = self.synced(object, version, consistent) else {
+                        let Some(effect) = self.synced(version, consistent) else {
                             return self.wait(Resume::Obtain, None, now);
                         };
                         self.state = State::Watching {
@@ -324,38 +223,26 @@ impl<K: Object> Reflector<K> {
                             quiet: false,
                         };
                         let lasting = self.watch_timeout() + WATCH_SLACK;
-                        return self.unless_final(effect, Next::ReadFor(lasting));
+                        Turn::next(Next::ReadFor(lasting)).with(effect)
                     }
-                    WatchEvent::Bookmark { .. } => {}
-                    WatchEvent::Error(error) => return self.failed_state(error, now, server),
+                    Event::Bookmark { .. } => Turn::next(Next::Read),
+                    Event::Error(error) => self.failed_state(error, now, server),
                 }
-                Turn::next(Next::Read)
             }
             State::Watching { quiet, .. } => {
                 *quiet = false;
                 match event {
                     // A live GET was ahead of the watch.
-                    WatchEvent::Changed(object)
-                        if self.is_behind(&object.metadata().resource_version) =>
-                    {
-                        Turn::next(Next::Read)
-                    }
-                    WatchEvent::Deleted(version) if self.is_behind(&version) => {
-                        Turn::next(Next::Read)
-                    }
-                    WatchEvent::Changed(object) => {
-                        self.saw(&object.metadata().resource_version);
-                        self.unless_final(Effect::Changed(object), Next::Read)
-                    }
-                    WatchEvent::Deleted(version) => {
+                    Event::Change(version) if self.is_behind(&version) => Turn::next(Next::Read),
+                    Event::Change(version) => {
                         self.saw(&version);
-                        Turn::next(Next::Read).with(Effect::Deleted(version))
+                        Turn::next(Next::Read).with(Effect::Changed(version))
                     }
-                    WatchEvent::Bookmark { version, .. } => {
+                    Event::Bookmark { version, .. } => {
                         self.saw(&version);
                         Turn::next(Next::Read)
                     }
-                    WatchEvent::Error(error) => self.failed_watch(error, now, server),
+                    Event::Error(error) => self.failed_watch(error, now, server),
                 }
             }
             _ => Turn::next(Next::Rest),
@@ -363,12 +250,12 @@ impl<K: Object> Reflector<K> {
     }
 
     /// The open watch ended, with an error or as planned.
-    pub(super) fn closed(
+    pub(crate) fn closed(
         &mut self,
         error: Option<RequestError>,
         now: Instant,
         server: &mut Server,
-    ) -> Turn<K> {
+    ) -> Turn {
         let State::Watching { since, quiet } = self.state else {
             return match error {
                 Some(error) => self.failed_state(error, now, server),
@@ -398,7 +285,7 @@ impl<K: Object> Reflector<K> {
     }
 
     /// The time of [`Next::ReadFor`] or [`Next::Sleep`] is over.
-    pub(super) fn expired(&mut self, now: Instant, server: &mut Server) -> Turn<K> {
+    pub(crate) fn expired(&mut self, now: Instant, server: &mut Server) -> Turn {
         match self.state {
             State::Waiting {
                 then: Resume::Obtain,
@@ -410,8 +297,8 @@ impl<K: Object> Reflector<K> {
                 let next = self.open_watch();
                 Turn::next(next).because(Restart::Stalled)
             }
-            State::Streaming { consistent, .. } => {
-                server.streaming_retry = Some(now + STREAMING_RETRY);
+            State::Streaming { consistent } => {
+                server.streaming_failed(now);
                 Turn::next(self.list(consistent)).because(Restart::Stalled)
             }
             State::Listing { .. } | State::Opening { .. } | State::Resting => {
@@ -423,13 +310,10 @@ impl<K: Object> Reflector<K> {
     /// The request for a complete state.
     fn obtain(&mut self, now: Instant, server: &Server) -> Next {
         let consistent = self.consistent || self.version_lost || self.version.is_none();
-        if server.streaming_retry.is_some_and(|retry| now < retry) {
+        if !server.streams_lists(now) {
             return self.list(consistent);
         }
-        self.state = State::Streaming {
-            consistent,
-            collected: None,
-        };
+        self.state = State::Streaming { consistent };
         let watch = Watch {
             initial_events: true,
             version: self.lower_bound(consistent),
@@ -466,12 +350,7 @@ impl<K: Object> Reflector<K> {
     }
 
     /// Takes a complete state over; `None` if it is older than what was seen and should be asked for again.
-    fn synced(
-        &mut self,
-        object: Option<Arc<K>>,
-        version: ResourceVersion,
-        consistent: bool,
-    ) -> Option<Effect<K>> {
+    fn synced(&mut self, version: ResourceVersion, consistent: bool) -> Option<Effect> {
         let older = self.is_behind(&version);
         if older && !self.older_before {
             self.older_before = true;
@@ -485,34 +364,16 @@ impl<K: Object> Reflector<K> {
         }
         self.version = Some(version.clone());
         Some(Effect::Synced {
-            object,
             version,
             consistent,
             reset: older,
         })
     }
 
-    /// `next` after `effect`, unless the object is immutable: then nothing more can come.
-    fn unless_final(&mut self, effect: Effect<K>, next: Next) -> Turn<K> {
-        let last = match &effect {
-            Effect::Changed(object)
-            | Effect::Synced {
-                object: Some(object),
-                ..
-            } => object.is_immutable(),
-            _ => false,
-        };
-        if last {
-            self.state = State::Resting;
-            return Turn::next(Next::Rest).with(effect);
-        }
-        Turn::next(next).with(effect)
-    }
-
     /// A streaming list or a list failed.
-    fn failed_state(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn<K> {
+    fn failed_state(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
         let (streaming, consistent) = match self.state {
-            State::Streaming { consistent, .. } => (true, consistent),
+            State::Streaming { consistent } => (true, consistent),
             State::Listing { consistent } => (false, consistent),
             _ => (false, false),
         };
@@ -522,7 +383,7 @@ impl<K: Object> Reflector<K> {
             return Turn::next(self.obtain(now, server)).because(Restart::Expired);
         }
         if streaming && error.is_unsupported() {
-            server.streaming_retry = Some(now + STREAMING_RETRY);
+            server.streaming_failed(now);
             return Turn::next(self.list(consistent));
         }
         self.failed(Resume::Obtain, error, now)
@@ -530,7 +391,7 @@ impl<K: Object> Reflector<K> {
     }
 
     /// A watch could not be opened or was ended by the API server.
-    fn failed_watch(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn<K> {
+    fn failed_watch(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
         if error.is_version_too_large() {
             self.version_lost = true;
             return Turn::next(self.obtain(now, server)).because(Restart::Expired);
@@ -550,13 +411,13 @@ impl<K: Object> Reflector<K> {
         self.failed(resume, error, now).because(Restart::Refused)
     }
 
-    fn failed(&mut self, then: Resume, error: RequestError, now: Instant) -> Turn<K> {
+    fn failed(&mut self, then: Resume, error: RequestError, now: Instant) -> Turn {
         let turn = self.wait(then, Some(&error), now);
         turn.with(Effect::Failed(Arc::new(error)))
     }
 
     /// Waits as the schedule has it, and not less than the API server asks for.
-    fn wait(&mut self, then: Resume, error: Option<&RequestError>, now: Instant) -> Turn<K> {
+    fn wait(&mut self, then: Resume, error: Option<&RequestError>, now: Instant) -> Turn {
         self.state = State::Waiting { then };
         let forbidden = error.is_some_and(RequestError::is_forbidden);
         let delay = self.backoff.delay(now, forbidden, self.random.f64());

@@ -9,6 +9,9 @@
 //!    and results that were ready at that moment are of a step that is no longer current (I2).
 //! 3. A request that proves freshness was sent after the moment that it proves was read.
 
+mod proof;
+mod publish;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{
@@ -19,18 +22,20 @@ use futures::{
 use larder_objects::Object;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::{DelayQueue, delay_queue};
-use tracing::{debug, trace, warn};
+use tracing::{debug, trace};
 
-use super::reflector::{Effect, Next, Reflector, Server, Turn};
+use self::{proof::Proof, publish::publish};
+use super::{
+    reflector::{Effect, Event, Next, Reflector, Turn},
+    server::Server,
+};
 use crate::{
     api::{Api, EventStream, Listed, Watch, WatchEvent},
-    backoff::Backoff,
-    changes::ChangeKind,
     error::RequestError,
     status::ObjectState,
     store::{
         Entry,
-        watching::{Cell, Finding, Shared},
+        watching::{Cell, Shared},
     },
 };
 
@@ -66,7 +71,7 @@ struct Step<K> {
 enum Outcome<K> {
     Opened(Result<EventStream<K>, RequestError>),
     Listed(Result<Listed<K>, RequestError>),
-    Event(EventStream<K>, Option<Result<WatchEvent<K>, RequestError>>),
+    Event(Following<K>, Option<Result<WatchEvent<K>, RequestError>>),
     Proof(u64, Result<Arc<K>, RequestError>),
 }
 
@@ -78,10 +83,16 @@ enum Timer {
     Proof,
 }
 
+/// An open watch, and what it has sent of a state that is not complete yet.
+struct Following<K> {
+    stream: EventStream<K>,
+    collected: Option<Arc<K>>,
+}
+
 /// One object and what is under way for it.
 struct Watched<K> {
     entry: Arc<Entry<Cell<K>>>,
-    reflector: Reflector<K>,
+    reflector: Reflector,
     /// The stream or list under way.
     step: Option<AbortHandle>,
     timer: Option<delay_queue::Key>,
@@ -90,13 +101,6 @@ struct Watched<K> {
     proof: Proof,
     last_read: Instant,
     reads: u64,
-}
-
-/// The live GET that shows that what is known is new enough for a new reader.
-enum Proof {
-    None,
-    UnderWay(AbortHandle, Option<Box<Backoff>>),
-    Waiting(delay_queue::Key, Box<Backoff>),
 }
 
 pub(crate) struct Worker<K> {
@@ -228,7 +232,7 @@ impl<K: Object> Worker<K> {
         let turn = object
             .reflector
             .start(consistent, Instant::now(), &self.server);
-        self.turn(id, turn, None);
+        self.turn(id, turn, None, None);
     }
 
     fn step(&mut self, step: Step<K>) {
@@ -238,36 +242,66 @@ impl<K: Object> Worker<K> {
         };
         let now = Instant::now();
         let metrics = &self.shared.metrics;
-        let (turn, stream) = match outcome {
+        let server = &mut self.server;
+        let (turn, found, open) = match outcome {
             Outcome::Opened(result) => {
                 metrics.requested("watch", outcome_label(&result));
-                let (result, stream) = match result {
-                    Ok(stream) => (Ok(()), Some(stream)),
+                let (result, open) = match result {
+                    Ok(stream) => (
+                        Ok(()),
+                        Some(Following {
+                            stream,
+                            collected: None,
+                        }),
+                    ),
                     Err(error) => (Err(error), None),
                 };
-                (
-                    object.reflector.opened(result, now, &mut self.server),
-                    stream,
-                )
+                (object.reflector.opened(result, now, server), None, open)
             }
             Outcome::Listed(result) => {
                 metrics.requested("list", outcome_label(&result));
-                (object.reflector.listed(result, now, &mut self.server), None)
+                let (result, found) = match result {
+                    Ok(Listed { object, version }) => (Ok(version), object),
+                    Err(error) => (Err(error), None),
+                };
+                (object.reflector.listed(result, now, server), found, None)
             }
-            Outcome::Event(stream, Some(Ok(event))) => (
-                object.reflector.event(event, now, &mut self.server),
-                Some(stream),
-            ),
+            Outcome::Event(mut open, Some(Ok(event))) => {
+                let (event, found) = match event {
+                    WatchEvent::Changed(found) => {
+                        let version = found.metadata().resource_version.clone();
+                        (Event::Change(version), Some(found))
+                    }
+                    WatchEvent::Deleted(version) => (Event::Change(version), None),
+                    WatchEvent::Bookmark {
+                        version,
+                        initial_events_end,
+                    } => {
+                        let found = open.collected.take_if(|_| initial_events_end);
+                        let event = Event::Bookmark {
+                            version,
+                            initial_events_end,
+                        };
+                        (event, found)
+                    }
+                    WatchEvent::Error(error) => (Event::Error(error), None),
+                };
+                (
+                    object.reflector.event(event, now, server),
+                    found,
+                    Some(open),
+                )
+            }
             Outcome::Event(_, ended) => {
                 let error = ended.and_then(Result::err);
-                (object.reflector.closed(error, now, &mut self.server), None)
+                (object.reflector.closed(error, now, server), None, None)
             }
             Outcome::Proof(moment, result) => {
                 metrics.requested("get", outcome_label(&result));
                 return self.proof(id, moment, result);
             }
         };
-        self.turn(id, turn, stream);
+        self.turn(id, turn, found, open);
     }
 
     fn timer(&mut self, id: u64, timer: Timer) {
@@ -278,7 +312,7 @@ impl<K: Object> Worker<K> {
             Timer::Reflector => {
                 object.timer = None;
                 let turn = object.reflector.expired(Instant::now(), &mut self.server);
-                self.turn(id, turn, None);
+                self.turn(id, turn, None, None);
             }
             Timer::Proof => {
                 if let Proof::Waiting(_, backoff) =
@@ -290,11 +324,11 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    /// Publishes the effect of a turn, then does what it asks for.
-    fn turn(&mut self, id: u64, turn: Turn<K>, stream: Option<EventStream<K>>) {
+    /// Publishes the effect of a turn, which is about `found` or its absence, then does what it asks for.
+    fn turn(&mut self, id: u64, turn: Turn, found: Option<Arc<K>>, mut open: Option<Following<K>>) {
         let Turn {
             effect,
-            next,
+            mut next,
             restart,
         } = turn;
         let Some(object) = self.objects.get_mut(&id) else {
@@ -304,17 +338,29 @@ impl<K: Object> Worker<K> {
             self.shared.metrics.restarted(reason.label());
             object.entry.cell.interrupted(Instant::now());
         }
-        let settled = effect.is_some();
-        if let Some(effect) = effect {
-            publish(&self.shared, object, effect);
+        let mut settled = false;
+        match effect {
+            None => {}
+            Some(Effect::Collect) => {
+                if let Some(open) = &mut open {
+                    open.collected = found;
+                }
+            }
+            Some(effect) => {
+                settled = true;
+                if publish(&self.shared, object, effect, found) {
+                    object.reflector.stop();
+                    next = Next::Rest;
+                }
+            }
         }
         match next {
             Next::Read | Next::ReadFor(_) => {
                 if let Next::ReadFor(time) = next {
                     set_timer(&mut self.timers, object, Some(time));
                 }
-                if let Some(stream) = stream {
-                    self.read(id, stream);
+                if let Some(open) = open {
+                    self.read(id, open);
                 }
             }
             Next::Open(watch) => {
@@ -355,10 +401,10 @@ impl<K: Object> Worker<K> {
         });
     }
 
-    fn read(&mut self, id: u64, mut stream: EventStream<K>) {
+    fn read(&mut self, id: u64, mut open: Following<K>) {
         self.spawn(id, async move {
-            let event = stream.next().await;
-            Outcome::Event(stream, event)
+            let event = open.stream.next().await;
+            Outcome::Event(open, event)
         });
     }
 
@@ -383,114 +429,6 @@ impl<K: Object> Worker<K> {
         });
         self.steps.push(Abortable::new(step, registration));
         handle
-    }
-
-    fn pursue(&mut self, id: u64) {
-        self.pursue_with(id, None);
-    }
-
-    /// Gets under way what the object's waiting readers need, unless it is.
-    fn pursue_with(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        let cell = &object.entry.cell;
-        if !cell.is_wanted() {
-            return;
-        }
-        let is_proven = |entry: &Entry<Cell<K>>| entry.cell.proven() >= entry.newest_reference();
-        match cell.state() {
-            ObjectState::Removed => {}
-            ObjectState::Pending | ObjectState::Idle => {
-                if object.reflector.is_resting() {
-                    object.last_read = Instant::now();
-                    self.start(id);
-                }
-            }
-            _ if is_proven(&object.entry) => {
-                cell.satisfy();
-                // A reference that came meanwhile found the want still standing and told nobody.
-                if !is_proven(&object.entry) {
-                    self.shared.want(cell);
-                }
-            }
-            _ if object.reflector.is_obtaining() || !matches!(object.proof, Proof::None) => {}
-            // An absence has no version to compare with an answer's: it takes a new list.
-            ObjectState::Absent => {
-                if object.reflector.is_waiting() {
-                    object.reflector.want_consistent();
-                } else {
-                    self.start(id);
-                }
-            }
-            ObjectState::Synced | ObjectState::Immutable => self.prove(id, backoff),
-        }
-    }
-
-    /// Asks for the object once more, to prove that what is known is new enough for the readers.
-    fn prove(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
-        let Some(object) = self.objects.get(&id) else {
-            return;
-        };
-        let moment = self.shared.entries.now();
-        let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
-        let handle = self.push(id, async move {
-            Outcome::Proof(moment, api.get(&entry.key, None).await)
-        });
-        if let Some(object) = self.objects.get_mut(&id) {
-            object.proof = Proof::UnderWay(handle, backoff);
-        }
-    }
-
-    fn proof(&mut self, id: u64, moment: u64, result: Result<Arc<K>, RequestError>) {
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        let Proof::UnderWay(_, backoff) = std::mem::replace(&mut object.proof, Proof::None) else {
-            return;
-        };
-        let now = Instant::now();
-        match result {
-            Ok(found) => {
-                let version = found.metadata().resource_version.clone();
-                let watching = !object.reflector.is_resting();
-                // Older than what is known, although asked for later: either overtaken by an event meanwhile, or the
-                // API server was restored from a backup. A new list tells.
-                if version.is_older_than(&object.entry.cell.version()) {
-                    return self.start(id);
-                }
-                let last = found.is_immutable();
-                object.reflector.saw(&version);
-                let finding = Finding {
-                    object: Some(found),
-                    version,
-                    proven: Some(moment),
-                    reset: false,
-                };
-                tell(&self.shared, object, |cell| cell.publish(finding));
-                if last {
-                    object.reflector.stop();
-                    abort(&mut object.step);
-                    set_timer(&mut self.timers, object, None);
-                } else if !watching {
-                    // It was immutable; another one of that name is not.
-                    return self.start(id);
-                }
-                self.pursue(id);
-            }
-            // Gone, at a version that a GET does not tell.
-            Err(error) if error.is_not_found() => self.start(id),
-            Err(error) => {
-                let mut backoff = backoff.unwrap_or_else(|| Box::new(Backoff::new()));
-                let forbidden = error.is_forbidden();
-                let delay = backoff.delay(now, forbidden, self.random.f64());
-                let delay = delay.max(error.retry_after().unwrap_or_default());
-                let key = self.timers.insert((id, Timer::Proof), delay);
-                object.proof = Proof::Waiting(key, backoff);
-                let error = Arc::new(error);
-                tell(&self.shared, object, |cell| cell.failed(error, now));
-            }
-        }
     }
 
     /// Stops the watches that nobody read from for longer than `max_idle`.
@@ -525,70 +463,6 @@ impl<K: Object> Worker<K> {
                 self.timers.remove(&key);
             }
         }
-    }
-}
-
-/// Publishes what the reflector found out.
-fn publish<K: Object>(shared: &Shared<K>, object: &mut Watched<K>, effect: Effect<K>) {
-    let now = Instant::now();
-    let asked = object.asked;
-    match effect {
-        Effect::Synced {
-            object: found,
-            version,
-            consistent,
-            reset,
-        } => {
-            let finding = Finding {
-                version: match &found {
-                    Some(found) => found.metadata().resource_version.clone(),
-                    None => version,
-                },
-                object: found,
-                proven: consistent.then_some(asked),
-                reset,
-            };
-            tell(shared, object, |cell| cell.publish(finding));
-        }
-        Effect::Changed(found) => {
-            let finding = Finding {
-                version: found.metadata().resource_version.clone(),
-                object: Some(found),
-                proven: None,
-                reset: false,
-            };
-            tell(shared, object, |cell| cell.publish(finding));
-        }
-        Effect::Deleted(version) => {
-            let finding = Finding {
-                object: None,
-                version,
-                proven: None,
-                reset: false,
-            };
-            tell(shared, object, |cell| cell.publish(finding));
-        }
-        Effect::Resumed => tell(shared, object, Cell::resumed),
-        Effect::Failed(error) => {
-            tell(shared, object, |cell| cell.failed(error, now));
-        }
-    }
-}
-
-/// Changes the object's cell and tells the subscribers if it is news.
-fn tell<K: Object>(
-    shared: &Shared<K>,
-    object: &Watched<K>,
-    change: impl FnOnce(&Cell<K>) -> Option<ChangeKind>,
-) {
-    let key = &object.entry.key;
-    if let Some(event) = change(&object.entry.cell) {
-        // Once for each cause, not for each attempt.
-        if let ChangeKind::Failed(error) = &event {
-            let error: &dyn std::error::Error = error;
-            warn!(kind = K::KIND.as_str(), %key, error, "failed to follow an object, will retry");
-        }
-        shared.changes.publish(key, &event);
     }
 }
 

@@ -1,0 +1,136 @@
+//! Proofs of freshness: one live GET for all readers of an object for whom what is known may be too old.
+
+use std::sync::Arc;
+
+use futures::future::AbortHandle;
+use larder_objects::Object;
+use tokio::time::Instant;
+use tokio_util::time::delay_queue;
+
+use super::{Outcome, Timer, Worker, abort, publish::tell, set_timer};
+use crate::{
+    backoff::Backoff,
+    error::RequestError,
+    status::ObjectState,
+    store::{
+        Entry,
+        watching::{Cell, Finding},
+    },
+};
+
+/// The live GET that shows that what is known is new enough for a new reader.
+pub(super) enum Proof {
+    None,
+    UnderWay(AbortHandle, Option<Box<Backoff>>),
+    Waiting(delay_queue::Key, Box<Backoff>),
+}
+
+impl<K: Object> Worker<K> {
+    pub(super) fn pursue(&mut self, id: u64) {
+        self.pursue_with(id, None);
+    }
+
+    /// Gets under way what the object's waiting readers need, unless it is.
+    pub(super) fn pursue_with(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let cell = &object.entry.cell;
+        if !cell.is_wanted() {
+            return;
+        }
+        let is_proven = |entry: &Entry<Cell<K>>| entry.cell.proven() >= entry.newest_reference();
+        match cell.state() {
+            ObjectState::Removed => {}
+            ObjectState::Pending | ObjectState::Idle => {
+                if object.reflector.is_resting() {
+                    object.last_read = Instant::now();
+                    self.start(id);
+                }
+            }
+            _ if is_proven(&object.entry) => {
+                cell.satisfy();
+                // A reference that came meanwhile found the want still standing and told nobody.
+                if !is_proven(&object.entry) {
+                    self.shared.want(cell);
+                }
+            }
+            _ if object.reflector.is_obtaining() || !matches!(object.proof, Proof::None) => {}
+            // An absence has no version to compare with an answer's: it takes a new list.
+            ObjectState::Absent => {
+                if object.reflector.is_waiting() {
+                    object.reflector.want_consistent();
+                } else {
+                    self.start(id);
+                }
+            }
+            ObjectState::Synced | ObjectState::Immutable => self.prove(id, backoff),
+        }
+    }
+
+    /// Asks for the object once more, to prove that what is known is new enough for the readers.
+    fn prove(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
+        let Some(object) = self.objects.get(&id) else {
+            return;
+        };
+        let moment = self.shared.entries.now();
+        let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
+        let handle = self.push(id, async move {
+            Outcome::Proof(moment, api.get(&entry.key, None).await)
+        });
+        if let Some(object) = self.objects.get_mut(&id) {
+            object.proof = Proof::UnderWay(handle, backoff);
+        }
+    }
+
+    pub(super) fn proof(&mut self, id: u64, moment: u64, result: Result<Arc<K>, RequestError>) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let Proof::UnderWay(_, backoff) = std::mem::replace(&mut object.proof, Proof::None) else {
+            return;
+        };
+        let now = Instant::now();
+        match result {
+            Ok(found) => {
+                let version = found.metadata().resource_version.clone();
+                let watching = !object.reflector.is_resting();
+                // Older than what is known, although asked for later: either overtaken by an event meanwhile, or the
+                // API server was restored from a backup. A new list tells.
+                if version.is_older_than(&object.entry.cell.version()) {
+                    return self.start(id);
+                }
+                let last = found.is_immutable();
+                object.reflector.saw(&version);
+                let finding = Finding {
+                    object: Some(found),
+                    version,
+                    proven: Some(moment),
+                    reset: false,
+                };
+                tell(&self.shared, object, |cell| cell.publish(finding));
+                if last {
+                    object.reflector.stop();
+                    abort(&mut object.step);
+                    set_timer(&mut self.timers, object, None);
+                } else if !watching {
+                    // It was immutable; another one of that name is not.
+                    return self.start(id);
+                }
+                self.pursue(id);
+            }
+            // Gone, at a version that a GET does not tell.
+            Err(error) if error.is_not_found() => self.start(id),
+            Err(error) => {
+                let mut backoff = backoff.unwrap_or_else(|| Box::new(Backoff::new()));
+                let forbidden = error.is_forbidden();
+                let delay = backoff.delay(now, forbidden, self.random.f64());
+                let delay = delay.max(error.retry_after().unwrap_or_default());
+                let key = self.timers.insert((id, Timer::Proof), delay);
+                object.proof = Proof::Waiting(key, backoff);
+                let error = Arc::new(error);
+                tell(&self.shared, object, |cell| cell.failed(error, now));
+            }
+        }
+    }
+}
