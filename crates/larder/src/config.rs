@@ -66,6 +66,12 @@ pub struct ManagerConfig {
     /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
     /// under `Watch`, the last good data stays served, and status and change events tell why it is old.
     pub max_stale: Option<Duration>,
+    /// Under `Watch`, most requests that wait for their answer at the same time; further ones wait in a queue, in which those
+    /// for which a reader waits go first. An established watch does not count. Must be positive.
+    ///
+    /// Defaults to 64: what kube-apiserver answers at the same time for all nodes together, as it comes (98 seats of priority
+    /// level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100 streams).
+    pub max_requests_in_flight: usize,
 }
 
 impl Default for ManagerConfig {
@@ -77,6 +83,7 @@ impl Default for ManagerConfig {
             default_ttl: Duration::from_mins(1),
             node_ttl: NodeTtl::default(),
             max_stale: None,
+            max_requests_in_flight: 64,
         }
     }
 }
@@ -95,6 +102,9 @@ impl ManagerConfig {
         ];
         match positive.iter().find(|(_, value)| value.is_zero()) {
             Some((field, _)) => Err(ConfigError::NotPositive(field)),
+            None if self.max_requests_in_flight == 0 => {
+                Err(ConfigError::NotPositive("maxRequestsInFlight"))
+            }
             None => Ok(()),
         }
     }

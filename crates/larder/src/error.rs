@@ -195,14 +195,16 @@ impl RequestError {
     }
 
     /// The API server understood the request and refuses this kind of it, whatever the version.
-    ///
-    /// 500 is among them: a kube-apiserver whose etcd cannot report progress (before 3.4.25 and 3.5.8) accepts a streaming
-    /// list and then ends it with that code (kube-apiserver 1.36, `storage/cacher/cacher.go`).
     pub(crate) fn is_unsupported(&self) -> bool {
-        matches!(
-            self.code(),
-            Some(400 | 404 | 405 | 406 | 415 | 422 | 500 | 501)
-        )
+        matches!(self.code(), Some(400 | 404 | 405 | 406 | 415 | 422 | 501))
+    }
+
+    /// Something went wrong in the API server; for a streaming list that may be a refusal.
+    ///
+    /// A kube-apiserver whose etcd cannot report progress (before 3.4.25 and 3.5.8) accepts a streaming list and then ends
+    /// it with this code (kube-apiserver 1.36, `storage/cacher/cacher.go`).
+    pub(crate) fn is_internal(&self) -> bool {
+        self.code() == Some(500)
     }
 
     /// How long the API server asks to wait.

@@ -317,7 +317,7 @@ impl<K: Object> WatchStore<K> {
             arrived: Notify::new(),
             closed: AtomicBool::new(false),
         });
-        let worker = Worker::new(Arc::clone(&shared), api, config.max_idle());
+        let worker = Worker::new(Arc::clone(&shared), api, config);
         #[expect(
             clippy::disallowed_methods,
             reason = "the one task of a store, owned by the handle that the store keeps"

@@ -8,8 +8,8 @@
 //! - A *consistent* state, asked for without a version, is wanted whenever a pod has registered since the last one, so
 //!   that no pod starts with data older than its registration. Otherwise the version last seen is the lower bound.
 //! - A list that replaces a refused streaming list is therefore never the possibly stale one of version 0.
-//! - Where streaming lists are refused (or never end), plain lists are used for a while instead of paying a refusal
-//!   in each cycle; see [`Server`].
+//! - Where streaming lists are refused, or fail or never end several times in a row, plain lists are used for a while
+//!   instead of paying a refusal in each cycle; see [`Server`].
 //! - Where the API server was not reached at all, the same request is repeated after a delay; no other is tried.
 //! - A state older than what was seen is asked for a second time and then taken: the API server was restored from a
 //!   backup.
@@ -24,7 +24,7 @@ use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
 pub(crate) use self::turn::{Effect, Next, Restart, Turn};
-use super::server::Server;
+use super::server::{Floor, Server};
 use crate::{api::Watch, backoff::Backoff, error::RequestError};
 
 /// What an open watch brought, as far as a reflector looks at it.
@@ -48,15 +48,32 @@ enum State {
     /// Nothing is under way and nothing may be concluded: not started, or stopped.
     Resting,
     /// A streaming list was asked for or sends its initial events; what it sent so far is not yet the whole.
-    Streaming { consistent: bool },
+    Streaming { ask: Ask },
     /// A plain list was asked for.
-    Listing { consistent: bool },
+    Listing { ask: Ask },
     /// The state is known as of `version`; a watch from there on, for that long, was asked for.
     Opening { timeout: Duration },
     /// The watch is open: the state is known as of now, give or take the latency of an event.
     Watching { since: Instant, quiet: bool },
     /// The last request failed or ended; the next one has to wait.
     Waiting { then: Resume },
+}
+
+/// How new a state was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    /// Not older than what was seen.
+    Seen,
+    /// Not older than a [`Floor`] either: as new as its moment.
+    Floor,
+    /// The most recent: as new as the moment of asking.
+    Latest,
+}
+
+impl Ask {
+    fn is_consistent(self) -> bool {
+        self != Self::Seen
+    }
 }
 
 /// What follows a delay.
@@ -127,9 +144,14 @@ impl Reflector {
 
     /// Whether a consistent state was asked for and has not come yet.
     pub(crate) fn is_obtaining(&self) -> bool {
+        matches!(self.state, State::Streaming { ask } | State::Listing { ask } if ask.is_consistent())
+    }
+
+    /// Whether a request is under way whose answer has not come yet, or not all of it.
+    pub(crate) fn awaits_answer(&self) -> bool {
         matches!(
             self.state,
-            State::Streaming { consistent: true } | State::Listing { consistent: true }
+            State::Streaming { .. } | State::Listing { .. } | State::Opening { .. }
         )
     }
 
@@ -142,7 +164,24 @@ impl Reflector {
     pub(crate) fn start(&mut self, consistent: bool, now: Instant, server: &Server) -> Turn {
         self.consistent |= consistent;
         self.backoff.reset();
-        Turn::next(self.obtain(now, server))
+        Turn::next(self.obtain(now, server, None))
+    }
+
+    /// The last request anew, if it has not been sent yet, with what was learned meanwhile: `floor` proves all that the
+    /// state has to prove.
+    pub(crate) fn ask_again(
+        &mut self,
+        now: Instant,
+        server: &Server,
+        floor: Option<&Floor>,
+    ) -> Option<Next> {
+        match self.state {
+            State::Streaming { .. } | State::Listing { .. } => {
+                Some(self.obtain(now, server, floor))
+            }
+            State::Opening { .. } => Some(self.open_watch()),
+            State::Resting | State::Watching { .. } | State::Waiting { .. } => None,
+        }
     }
 
     /// Ends everything; the version last seen stays the lower bound of a later start.
@@ -191,7 +230,7 @@ impl Reflector {
         now: Instant,
         server: &mut Server,
     ) -> Turn {
-        let consistent = matches!(self.state, State::Listing { consistent: true });
+        let consistent = matches!(self.state, State::Listing { ask } if ask.is_consistent());
         match result {
             Ok(version) => {
                 let Some(effect) = self.synced(version, consistent) else {
@@ -207,15 +246,18 @@ impl Reflector {
     /// An event of the open watch.
     pub(crate) fn event(&mut self, event: Event, now: Instant, server: &mut Server) -> Turn {
         match &mut self.state {
-            State::Streaming { consistent } => {
-                let consistent = *consistent;
+            State::Streaming { ask } => {
+                let ask = *ask;
                 match event {
                     Event::Change(_) => Turn::next(Next::Read).with(Effect::Collect),
                     Event::Bookmark {
                         version,
                         initial_events_end: true,
                     } => {
-                        let Some(effect) = self.synced(version, consistent) else {
+                        if ask == Ask::Latest {
+                            server.streaming_succeeded();
+                        }
+                        let Some(effect) = self.synced(version, ask.is_consistent()) else {
                             return self.wait(Resume::Obtain, None, now);
                         };
                         self.state = State::Watching {
@@ -289,7 +331,7 @@ impl Reflector {
         match self.state {
             State::Waiting {
                 then: Resume::Obtain,
-            } => Turn::next(self.obtain(now, server)),
+            } => Turn::next(self.obtain(now, server, None)),
             State::Waiting {
                 then: Resume::Watch,
             } => Turn::next(self.open_watch()),
@@ -297,9 +339,9 @@ impl Reflector {
                 let next = self.open_watch();
                 Turn::next(next).because(Restart::Stalled)
             }
-            State::Streaming { consistent } => {
+            State::Streaming { ask } => {
                 server.streaming_failed(now);
-                Turn::next(self.list(consistent)).because(Restart::Stalled)
+                Turn::next(self.list(ask)).because(Restart::Stalled)
             }
             State::Listing { .. } | State::Opening { .. } | State::Resting => {
                 Turn::next(Next::Rest)
@@ -308,23 +350,31 @@ impl Reflector {
     }
 
     /// The request for a complete state.
-    fn obtain(&mut self, now: Instant, server: &Server) -> Next {
+    fn obtain(&mut self, now: Instant, server: &Server, floor: Option<&Floor>) -> Next {
         let consistent = self.consistent || self.version_lost || self.version.is_none();
+        let ask = match floor {
+            _ if !consistent => Ask::Seen,
+            Some(floor) if !self.version_lost => {
+                self.saw(&floor.version);
+                Ask::Floor
+            }
+            _ => Ask::Latest,
+        };
         if !server.streams_lists(now) {
-            return self.list(consistent);
+            return self.list(ask);
         }
-        self.state = State::Streaming { consistent };
+        self.state = State::Streaming { ask };
         let watch = Watch {
             initial_events: true,
-            version: self.lower_bound(consistent),
+            version: self.lower_bound(ask),
             timeout: self.watch_timeout(),
         };
         Next::Open(watch)
     }
 
-    fn list(&mut self, consistent: bool) -> Next {
-        self.state = State::Listing { consistent };
-        Next::List(self.lower_bound(consistent))
+    fn list(&mut self, ask: Ask) -> Next {
+        self.state = State::Listing { ask };
+        Next::List(self.lower_bound(ask))
     }
 
     fn open_watch(&mut self) -> Next {
@@ -338,8 +388,8 @@ impl Reflector {
         Next::Open(watch)
     }
 
-    fn lower_bound(&self, consistent: bool) -> Option<ResourceVersion> {
-        self.version.clone().filter(|_| !consistent)
+    fn lower_bound(&self, ask: Ask) -> Option<ResourceVersion> {
+        self.version.clone().filter(|_| ask != Ask::Latest)
     }
 
     fn watch_timeout(&mut self) -> Duration {
@@ -372,19 +422,26 @@ impl Reflector {
 
     /// A streaming list or a list failed.
     fn failed_state(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
-        let (streaming, consistent) = match self.state {
-            State::Streaming { consistent } => (true, consistent),
-            State::Listing { consistent } => (false, consistent),
-            _ => (false, false),
+        let (streaming, ask) = match self.state {
+            State::Streaming { ask } => (true, ask),
+            State::Listing { ask } => (false, ask),
+            _ => (false, Ask::Seen),
         };
-        if (error.is_expired() || error.is_version_too_large()) && !consistent {
+        if (error.is_expired() || error.is_version_too_large()) && ask != Ask::Latest {
             // The other API server may know better, but the most recent state is never too old.
+            if ask == Ask::Floor {
+                server.floor_lost();
+            }
             self.version_lost = true;
-            return Turn::next(self.obtain(now, server)).because(Restart::Expired);
+            return Turn::next(self.obtain(now, server, None)).because(Restart::Expired);
         }
-        if streaming && error.is_unsupported() {
-            server.streaming_failed(now);
-            return Turn::next(self.list(consistent));
+        if streaming && (error.is_unsupported() || error.is_internal()) {
+            if error.is_unsupported() {
+                server.streaming_refused(now);
+            } else {
+                server.streaming_failed(now);
+            }
+            return Turn::next(self.list(ask));
         }
         self.failed(Resume::Obtain, error, now)
             .because(Restart::Refused)
@@ -394,7 +451,7 @@ impl Reflector {
     fn failed_watch(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
         if error.is_version_too_large() {
             self.version_lost = true;
-            return Turn::next(self.obtain(now, server)).because(Restart::Expired);
+            return Turn::next(self.obtain(now, server, None)).because(Restart::Expired);
         }
         if error.is_expired() {
             // Not a failure: the state is asked for again, from the last version on, and after a moment, because all

@@ -4,11 +4,14 @@
 //! it, and publishes what comes of it.
 //!
 //! Invariants:
-//! 1. An object has at most one stream or list under way, and at most one proof of freshness (I1).
+//! 1. An object has at most one stream or list under way, and at most one proof of freshness (I1). A request is sent
+//!    with a permit, which is held until the answer has come; so whatever happens to all objects at once (a node that
+//!    starts, an API server that restarts) reaches the API server as an orderly queue.
 //! 2. Whatever is under way for an object ends with its removal: futures are dropped, so that requests are cancelled,
 //!    and results that were ready at that moment are of a step that is no longer current (I2).
 //! 3. A request that proves freshness was sent after the moment that it proves was read.
 
+mod admission;
 mod proof;
 mod publish;
 
@@ -24,13 +27,18 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::{DelayQueue, delay_queue};
 use tracing::{debug, trace};
 
-use self::{proof::Proof, publish::publish};
+use self::{
+    admission::{Admission, Part, Permit},
+    proof::Proof,
+    publish::publish,
+};
 use super::{
     reflector::{Effect, Event, Next, Reflector, Turn},
     server::Server,
 };
 use crate::{
-    api::{Api, EventStream, Listed, Watch, WatchEvent},
+    api::{Api, EventStream, Listed, WatchEvent},
+    config::ManagerConfig,
     error::RequestError,
     status::ObjectState,
     store::{
@@ -58,7 +66,9 @@ pub(crate) enum Command<K> {
 enum Wake<K> {
     Commands,
     Step(Step<K>),
-    Timer(u64, Timer),
+    /// A step was cancelled and is dropped by now.
+    Cancelled,
+    Timer(u64, Part),
     IdlePass,
 }
 
@@ -73,14 +83,6 @@ enum Outcome<K> {
     Listed(Result<Listed<K>, RequestError>),
     Event(Following<K>, Option<Result<WatchEvent<K>, RequestError>>),
     Proof(u64, Result<Arc<K>, RequestError>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Timer {
-    /// The reflector's.
-    Reflector,
-    /// A proof of freshness may be tried again.
-    Proof,
 }
 
 /// An open watch, and what it has sent of a state that is not complete yet.
@@ -98,6 +100,10 @@ struct Watched<K> {
     timer: Option<delay_queue::Key>,
     /// The moment that the reflector's current request proves, if it is consistent.
     asked: u64,
+    /// Held while the reflector's request waits for its answer.
+    permit: Option<Permit>,
+    /// The reflector's request waits for a permit.
+    queued: bool,
     proof: Proof,
     last_read: Instant,
     reads: u64,
@@ -109,7 +115,8 @@ pub(crate) struct Worker<K> {
     max_idle: Duration,
     objects: HashMap<u64, Watched<K>>,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step<K>>>>,
-    timers: DelayQueue<(u64, Timer)>,
+    timers: DelayQueue<(u64, Part)>,
+    admission: Admission,
     idle_pass: Interval,
     server: Server,
     random: fastrand::Rng,
@@ -127,7 +134,8 @@ impl<K> Drop for Worker<K> {
 }
 
 impl<K: Object> Worker<K> {
-    pub(crate) fn new(shared: Arc<Shared<K>>, api: Api, max_idle: Duration) -> Self {
+    pub(crate) fn new(shared: Arc<Shared<K>>, api: Api, config: &ManagerConfig) -> Self {
+        let max_idle = config.max_idle();
         let period = (max_idle / 4).clamp(IDLE_PASS_MIN, IDLE_PASS_MAX);
         let mut idle_pass = interval_at(Instant::now() + period, period);
         idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -138,6 +146,7 @@ impl<K: Object> Worker<K> {
             objects: HashMap::new(),
             steps: FuturesUnordered::new(),
             timers: DelayQueue::new(),
+            admission: Admission::new(config.max_requests_in_flight),
             idle_pass,
             server: Server::default(),
             random: fastrand::Rng::new(),
@@ -153,12 +162,11 @@ impl<K: Object> Worker<K> {
                 () = shared.arrived.notified() => Wake::Commands,
                 Some(step) = self.steps.next(), if !self.steps.is_empty() => match step {
                     Ok(step) => Wake::Step(step),
-                    // Cancelled, and dropped by now.
-                    Err(_) => continue,
+                    Err(_) => Wake::Cancelled,
                 },
                 Some(timer) = self.timers.next(), if !self.timers.is_empty() => {
-                    let (id, timer) = timer.into_inner();
-                    Wake::Timer(id, timer)
+                    let (id, part) = timer.into_inner();
+                    Wake::Timer(id, part)
                 }
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
             };
@@ -172,9 +180,11 @@ impl<K: Object> Worker<K> {
                     }
                 }
                 Wake::Step(step) => self.step(step),
-                Wake::Timer(id, timer) => self.timer(id, timer),
+                Wake::Cancelled => {}
+                Wake::Timer(id, part) => self.timer(id, part),
                 Wake::IdlePass => self.stop_idle_watches(),
             }
+            self.admit();
         }
     }
 
@@ -215,6 +225,8 @@ impl<K: Object> Worker<K> {
             step: None,
             timer: None,
             asked: 0,
+            permit: None,
+            queued: false,
             proof: Proof::None,
             last_read: Instant::now(),
             reads: 0,
@@ -304,17 +316,17 @@ impl<K: Object> Worker<K> {
         self.turn(id, turn, found, open);
     }
 
-    fn timer(&mut self, id: u64, timer: Timer) {
+    fn timer(&mut self, id: u64, part: Part) {
         let Some(object) = self.objects.get_mut(&id) else {
             return;
         };
-        match timer {
-            Timer::Reflector => {
+        match part {
+            Part::Reflector => {
                 object.timer = None;
                 let turn = object.reflector.expired(Instant::now(), &mut self.server);
                 self.turn(id, turn, None, None);
             }
-            Timer::Proof => {
+            Part::Proof => {
                 if let Proof::Waiting(_, backoff) =
                     std::mem::replace(&mut object.proof, Proof::None)
                 {
@@ -348,8 +360,20 @@ impl<K: Object> Worker<K> {
             }
             Some(effect) => {
                 settled = true;
+                if let Effect::Synced {
+                    version,
+                    consistent,
+                    reset,
+                } = &effect
+                {
+                    if *reset {
+                        self.server.floor_lost();
+                    }
+                    if *consistent {
+                        self.server.proved(object.asked, version);
+                    }
+                }
                 if publish(&self.shared, object, effect, found) {
-                    object.reflector.stop();
                     next = Next::Rest;
                 }
             }
@@ -363,42 +387,78 @@ impl<K: Object> Worker<K> {
                     self.read(id, open);
                 }
             }
-            Next::Open(watch) => {
+            Next::Open(_) | Next::List(_) => {
+                abort(&mut object.step);
                 set_timer(&mut self.timers, object, None);
-                self.open(id, watch);
-            }
-            Next::List(version) => {
-                set_timer(&mut self.timers, object, None);
-                object.asked = self.shared.entries.now();
-                let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
-                self.spawn(id, async move {
-                    Outcome::Listed(api.list(&entry.key, version.as_ref()).await)
-                });
+                if object.permit.is_none() {
+                    object.permit = self.admission.enter();
+                }
+                if object.permit.is_some() {
+                    self.ask(id, next, None);
+                } else if !object.queued {
+                    object.queued = true;
+                    let wanted = object.entry.cell.is_wanted();
+                    self.admission.queue(id, Part::Reflector, wanted);
+                }
             }
             Next::Sleep(time) => {
                 abort(&mut object.step);
                 set_timer(&mut self.timers, object, Some(time));
             }
-            Next::Rest => {
-                abort(&mut object.step);
-                set_timer(&mut self.timers, object, None);
-            }
+            Next::Rest => rest(&mut self.timers, object),
+        }
+        if let Some(object) = self.objects.get_mut(&id)
+            && !object.reflector.awaits_answer()
+        {
+            object.permit = None;
         }
         if settled {
             self.pursue(id);
         }
     }
 
-    fn open(&mut self, id: u64, watch: Watch) {
+    /// Sends the requests of those who wait, as long as there are permits.
+    fn admit(&mut self) {
+        while let Some((id, part, permit)) = self.admission.next() {
+            let Some(object) = self.objects.get_mut(&id) else {
+                continue;
+            };
+            match part {
+                Part::Reflector if object.queued => {
+                    object.queued = false;
+                    let floor = self.server.floor(object.entry.newest_reference());
+                    let next = object
+                        .reflector
+                        .ask_again(Instant::now(), &self.server, floor);
+                    if let Some(next) = next {
+                        object.permit = Some(permit);
+                        let moment = floor.map(|floor| floor.moment);
+                        self.ask(id, next, moment);
+                    }
+                }
+                Part::Reflector => {}
+                Part::Proof => self.prove_queued(id, permit),
+            }
+        }
+    }
+
+    /// Sends the reflector's request. If it is consistent it proves `moment`, or the present one.
+    fn ask(&mut self, id: u64, request: Next, moment: Option<u64>) {
         let Some(object) = self.objects.get_mut(&id) else {
             return;
         };
-        trace!(kind = K::KIND.as_str(), key = %object.entry.key, ?watch, "open watch");
-        object.asked = self.shared.entries.now();
+        object.asked = moment.unwrap_or_else(|| self.shared.entries.now());
+        trace!(kind = K::KIND.as_str(), key = %object.entry.key, ?request, "ask");
         let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
-        self.spawn(id, async move {
-            Outcome::Opened(api.watch(&entry.key, &watch).await)
-        });
+        match request {
+            Next::Open(watch) => self.spawn(id, async move {
+                Outcome::Opened(api.watch(&entry.key, &watch).await)
+            }),
+            Next::List(version) => self.spawn(id, async move {
+                Outcome::Listed(api.list(&entry.key, version.as_ref()).await)
+            }),
+            Next::Read | Next::ReadFor(_) | Next::Sleep(_) | Next::Rest => {}
+        }
     }
 
     fn read(&mut self, id: u64, mut open: Following<K>) {
@@ -445,10 +505,8 @@ impl<K: Object> Worker<K> {
             let synced = matches!(cell.state(), ObjectState::Synced | ObjectState::Absent);
             if synced && !cell.is_wanted() && now > object.last_read + self.max_idle {
                 debug!(kind = K::KIND.as_str(), key = %object.entry.key, "stop idle watch");
-                object.reflector.stop();
-                abort(&mut object.step);
                 cell.idle();
-                set_timer(&mut self.timers, object, None);
+                rest(&mut self.timers, object);
             }
         }
     }
@@ -457,13 +515,21 @@ impl<K: Object> Worker<K> {
         abort(&mut object.step);
         set_timer(&mut self.timers, &mut object, None);
         match object.proof {
-            Proof::None => {}
+            Proof::None | Proof::Queued(_) => {}
             Proof::UnderWay(handle, _) => handle.abort(),
             Proof::Waiting(key, _) => {
                 self.timers.remove(&key);
             }
         }
     }
+}
+
+/// Ends all that the object's reflector does.
+fn rest<K>(timers: &mut DelayQueue<(u64, Part)>, object: &mut Watched<K>) {
+    object.reflector.stop();
+    object.permit = None;
+    abort(&mut object.step);
+    set_timer(timers, object, None);
 }
 
 fn abort(step: &mut Option<AbortHandle>) {
@@ -473,14 +539,14 @@ fn abort(step: &mut Option<AbortHandle>) {
 }
 
 fn set_timer<K>(
-    timers: &mut DelayQueue<(u64, Timer)>,
+    timers: &mut DelayQueue<(u64, Part)>,
     object: &mut Watched<K>,
     time: Option<Duration>,
 ) {
     if let Some(key) = object.timer.take() {
         timers.remove(&key);
     }
-    object.timer = time.map(|time| timers.insert((object.entry.cell.id, Timer::Reflector), time));
+    object.timer = time.map(|time| timers.insert((object.entry.cell.id, Part::Reflector), time));
 }
 
 fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {

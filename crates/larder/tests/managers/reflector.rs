@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use larder::ConfigMapManager;
 use tokio::time::Instant;
 
-use crate::scripted::{Exchange, Script, Stream, object, pod};
+use crate::scripted::{Exchange, Script, Stream, object, pod, pod_with};
 
 const LIST: &str = "sendInitialEvents=true resourceVersionMatch=NotOlderThan watch=true";
 const WATCH: &str = "watch=true allowWatchBookmarks=true !sendInitialEvents !resourceVersionMatch";
@@ -96,6 +96,66 @@ async fn a_streaming_list_that_is_accepted_and_then_refused_is_replaced_by_a_pla
     request.list(7, Some(&object(5, "one")));
     script.next().await.check(WATCH);
     assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");
+}
+
+/// Answers a plain list, and the watch after it.
+async fn listed(script: &mut Script) -> Stream {
+    let list = script.next().await;
+    list.check("!watch");
+    list.list(7, None);
+    let watch = script.next().await;
+    watch.check(WATCH);
+    watch.stream()
+}
+
+/// Has object `name` watched, which begins with a streaming list; if that `fails`, a plain one is answered.
+async fn one_more(
+    manager: &ConfigMapManager,
+    script: &mut Script,
+    name: &str,
+    fails: bool,
+) -> Stream {
+    manager.register_pod(&pod_with(name, &[name]));
+    let request = script.next().await;
+    request.check(LIST);
+    let watch = if fails {
+        request.stream().error(500);
+        listed(script).await
+    } else {
+        request.synced(7, None)
+    };
+    assert!(manager.get("n", name).await.unwrap_err().is_not_found());
+    watch
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_one_streaming_list_is_not_a_refusal_of_all() {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::watching(client);
+    let mut watches = Vec::new();
+    // One that succeeds shows that the others failed for reasons of their own; three in a row do not.
+    for (name, fails) in [
+        ("a", true),
+        ("b", true),
+        ("c", false),
+        ("d", true),
+        ("e", true),
+        ("f", true),
+    ] {
+        watches.push(one_more(&manager, &mut script, name, fails).await);
+    }
+    manager.register_pod(&pod_with("g", &["g"]));
+    watches.push(listed(&mut script).await);
+
+    // After ten minutes a single one counts, until one succeeds.
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    watches.push(one_more(&manager, &mut script, "h", true).await);
+    manager.register_pod(&pod_with("i", &["i"]));
+    watches.push(listed(&mut script).await);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    watches.push(one_more(&manager, &mut script, "j", false).await);
+    watches.push(one_more(&manager, &mut script, "k", true).await);
+    watches.push(one_more(&manager, &mut script, "l", false).await);
 }
 
 #[tokio::test(start_paused = true)]

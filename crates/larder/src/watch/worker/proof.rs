@@ -7,7 +7,12 @@ use larder_objects::Object;
 use tokio::time::Instant;
 use tokio_util::time::delay_queue;
 
-use super::{Outcome, Timer, Worker, abort, publish::tell, set_timer};
+use super::{
+    Outcome, Worker,
+    admission::{Part, Permit},
+    publish::tell,
+    rest,
+};
 use crate::{
     backoff::Backoff,
     error::RequestError,
@@ -21,7 +26,10 @@ use crate::{
 /// The live GET that shows that what is known is new enough for a new reader.
 pub(super) enum Proof {
     None,
+    /// Waits for its permit.
+    Queued(Option<Box<Backoff>>),
     UnderWay(AbortHandle, Option<Box<Backoff>>),
+    /// Failed; tried again after a while.
     Waiting(delay_queue::Key, Box<Backoff>),
 }
 
@@ -40,6 +48,9 @@ impl<K: Object> Worker<K> {
             return;
         }
         let is_proven = |entry: &Entry<Cell<K>>| entry.cell.proven() >= entry.newest_reference();
+        if object.queued {
+            self.admission.queue(id, Part::Reflector, true);
+        }
         match cell.state() {
             ObjectState::Removed => {}
             ObjectState::Pending | ObjectState::Idle => {
@@ -70,13 +81,32 @@ impl<K: Object> Worker<K> {
 
     /// Asks for the object once more, to prove that what is known is new enough for the readers.
     fn prove(&mut self, id: u64, backoff: Option<Box<Backoff>>) {
-        let Some(object) = self.objects.get(&id) else {
+        let permit = self.admission.enter();
+        let Some(object) = self.objects.get_mut(&id) else {
             return;
         };
+        object.proof = Proof::Queued(backoff);
+        match permit {
+            Some(permit) => self.prove_queued(id, permit),
+            None => self.admission.queue(id, Part::Proof, true),
+        }
+    }
+
+    /// Sends the GET that waits for this permit, if it still does.
+    pub(super) fn prove_queued(&mut self, id: u64, permit: Permit) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let Proof::Queued(backoff) = &mut object.proof else {
+            return;
+        };
+        let backoff = backoff.take();
         let moment = self.shared.entries.now();
         let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
         let handle = self.push(id, async move {
-            Outcome::Proof(moment, api.get(&entry.key, None).await)
+            let result = api.get(&entry.key, None).await;
+            drop(permit);
+            Outcome::Proof(moment, result)
         });
         if let Some(object) = self.objects.get_mut(&id) {
             object.proof = Proof::UnderWay(handle, backoff);
@@ -110,9 +140,7 @@ impl<K: Object> Worker<K> {
                 };
                 tell(&self.shared, object, |cell| cell.publish(finding));
                 if last {
-                    object.reflector.stop();
-                    abort(&mut object.step);
-                    set_timer(&mut self.timers, object, None);
+                    rest(&mut self.timers, object);
                 } else if !watching {
                     // It was immutable; another one of that name is not.
                     return self.start(id);
@@ -126,7 +154,7 @@ impl<K: Object> Worker<K> {
                 let forbidden = error.is_forbidden();
                 let delay = backoff.delay(now, forbidden, self.random.f64());
                 let delay = delay.max(error.retry_after().unwrap_or_default());
-                let key = self.timers.insert((id, Timer::Proof), delay);
+                let key = self.timers.insert((id, Part::Proof), delay);
                 object.proof = Proof::Waiting(key, backoff);
                 let error = Arc::new(error);
                 tell(&self.shared, object, |cell| cell.failed(error, now));
