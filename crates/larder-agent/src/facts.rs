@@ -1,14 +1,23 @@
 //! What every pod of the node may read without naming it: the node itself, and the Services.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Client;
-use larder::NodeTtl;
+use larder::{
+    NodeTtl,
+    collection::{Change, Collection, Found},
+};
+use larder_objects::ObjectKey;
 use larder_projection::{NodeFacts, ServiceFacts};
 use tokio::sync::watch;
+use tracing::{debug, warn};
 
-use crate::follow::{Change, follow};
+use crate::chain::chain;
 
 /// The facts as last heard; `None` until they were heard once.
 #[derive(Clone, Debug, Default)]
@@ -24,48 +33,95 @@ pub(crate) async fn follow_facts(
     facts: watch::Sender<Facts>,
     node_ttl: watch::Sender<Option<Duration>>,
 ) {
-    let selector = format!("fieldSelector=metadata.name%3D{node_name}");
-    let node = follow(client.clone(), "/api/v1/nodes", &selector, |change| {
-        let node: Option<Node> = match change {
+    let selector = format!("metadata.name={node_name}");
+    let node = Collection::new(client.clone(), "/api/v1/nodes", Some(&selector));
+    let services = Collection::new(client, "/api/v1/services", None);
+    tokio::join!(
+        follow_node(node, &facts, node_ttl),
+        follow_services(services, &facts)
+    );
+}
+
+async fn follow_node(
+    mut nodes: Collection<Node>,
+    facts: &watch::Sender<Facts>,
+    node_ttl: watch::Sender<Option<Duration>>,
+) {
+    loop {
+        let found = match nodes.next().await {
             Change::All(nodes) => nodes.into_iter().next(),
             Change::One(node) => Some(node),
             Change::Gone(_) => None,
+            other => {
+                tell(&other);
+                continue;
+            }
+        };
+        let node = match found.map(readable) {
+            // The last one that could be read stays.
+            Some(None) => continue,
+            Some(Some(node)) => Some(node),
+            None => None,
         };
         let annotations = node
             .as_ref()
             .and_then(|node| node.metadata.annotations.as_ref());
         node_ttl.send_replace(annotations.and_then(NodeTtl::of_annotations));
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
-        set(&facts, |facts| &mut facts.node, node);
-    });
+        set(facts, |facts| &mut facts.node, node);
+    }
+}
+
+async fn follow_services(mut services: Collection<Service>, facts: &watch::Sender<Facts>) {
     let mut by_name = BTreeMap::new();
-    let services = follow(client, "/api/v1/services", "", |change| {
-        let changed = match change {
+    loop {
+        let changed = match services.next().await {
             Change::All(services) => {
-                by_name.clear();
+                let there: BTreeSet<ObjectKey> = services
+                    .iter()
+                    .map(|service| service.metadata.key())
+                    .collect();
+                by_name.retain(|key, _| there.contains(key));
                 services
             }
             Change::One(service) => vec![service],
-            Change::Gone(service) => {
-                by_name.remove(&name(&service));
+            Change::Gone(metadata) => {
+                by_name.remove(&metadata.key());
                 Vec::new()
+            }
+            other => {
+                tell(&other);
+                continue;
             }
         };
         for service in changed {
+            let key = service.metadata.key();
+            // The last one that could be read stays.
+            let Some(service) = readable(service) else {
+                continue;
+            };
             match ServiceFacts::new(&service) {
-                Some(facts) => by_name.insert(name(&service), facts),
-                None => by_name.remove(&name(&service)),
+                Some(facts) => by_name.insert(key, facts),
+                None => by_name.remove(&key),
             };
         }
         let services: Arc<[_]> = by_name.values().cloned().collect();
-        set(&facts, |facts| &mut facts.services, Some(services));
-    });
-    tokio::join!(node, services);
+        set(facts, |facts| &mut facts.services, Some(services));
+    }
 }
 
-fn name(service: &Service) -> (Option<String>, Option<String>) {
-    let metadata = &service.metadata;
-    (metadata.namespace.clone(), metadata.name.clone())
+/// The object, unless it cannot be decoded.
+fn readable<K>(found: Found<K>) -> Option<K> {
+    found
+        .object
+        .inspect_err(|error| warn!(%error, key = %found.metadata.key(), "object stays as it was"))
+        .ok()
+}
+
+fn tell<K>(change: &Change<K>) {
+    if let Change::Failed(error) = change {
+        debug!(error = chain(error), "not followed for now");
+    }
 }
 
 /// Changes one fact, and wakes those who wait only if it is another one: a node reports itself every few minutes.

@@ -10,7 +10,6 @@ pub mod config;
 mod ender;
 mod facts;
 pub mod feed;
-mod follow;
 pub mod local_api;
 pub mod manifest_dir;
 mod metrics;

@@ -65,7 +65,7 @@ pub trait Object: DeserializeOwned + Debug + Send + Sync + 'static {
     ///
     /// Malformed JSON or a field of the wrong type. The error tells the place and never the content.
     fn from_json(json: &[u8]) -> Result<Self, DecodeError> {
-        serde_json::from_slice(json).map_err(|error| DecodeError::new(Self::KIND, &error))
+        serde_json::from_slice(json).map_err(|error| DecodeError::new(Self::KIND.as_str(), &error))
     }
 }
 
@@ -75,8 +75,8 @@ pub trait Object: DeserializeOwned + Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decode {kind}: {problem} at line {line} column {column}")]
 pub struct DecodeError {
-    /// The expected kind.
-    pub kind: Kind,
+    /// The expected kind, as it stands in a manifest.
+    pub kind: &'static str,
     /// Line in the JSON text, from 1.
     pub line: usize,
     /// Column in the JSON text, from 1.
@@ -85,7 +85,8 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    fn new(kind: Kind, error: &serde_json::Error) -> Self {
+    /// What `error` says without quoting anything.
+    pub fn new(kind: &'static str, error: &serde_json::Error) -> Self {
         Self {
             kind,
             line: error.line(),

@@ -1,52 +1,61 @@
-//! The three requests that the managers make: get, list and watch of one name.
+//! The requests to the API server: get of one name, list and watch of a [`Target`].
 //!
 //! Built by hand over [`kube::Client::send`], because the typed methods of `kube` log the body of an answer that they
 //! cannot decode, and that body may be a Secret.
 //!
 //! Invariants:
-//! 1. A list or watch always carries `fieldSelector=metadata.name=<name>`; the node authorizer allows nothing else (I4).
-//! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret.
+//! 1. What a list or watch may ask for is in its target alone.
+//! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret. Of a list, one item at a time is held.
 //! 3. Dropping the future or the stream ends the request.
 
 mod buffer;
+mod list;
 mod stream;
+mod target;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use larder_objects::{Kind, Object, ObjectKey, ResourceVersion};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use self::buffer::Buffer;
-pub(crate) use self::stream::{EventStream, WatchEvent};
+use self::{
+    buffer::Buffer,
+    list::{ListMeta, Splitter},
+};
+pub(crate) use self::{
+    stream::{EventStream, WatchEvent},
+    target::{ByName, Named, Target, metadata},
+};
 use crate::error::RequestError;
 
-/// Longest answer that is read. The API server stores objects of up to about 1.5 MiB in etcd; a Secret's base64 in JSON
+/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a Secret's base64 in JSON
 /// and its managed fields stay below twice that.
 const ANSWER_LIMIT: usize = 3 << 20;
 
-/// Longest wait for the answer to a get or list, and for the head of a watch's answer (API server's own limit: 60 s).
+/// Longest wait for the answer to a get, for the head of another answer, and for the next bytes of a list (API server's own
+/// limit: 60 s).
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Objects per page; one name never fills it (client-go 1.36, `tools/pager`: default page size 500).
+/// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
 
-/// Client of the three requests. Cloning is cheap.
+/// Client of the requests. Cloning is cheap.
 #[derive(Clone)]
 pub(crate) struct Api {
     client: kube::Client,
 }
 
-/// What a list by name found.
+/// What a list found.
 #[derive(Debug)]
-pub(crate) struct Listed<K> {
-    /// The object, if it exists.
-    pub(crate) object: Option<Arc<K>>,
+pub(crate) struct Listed<T: Target> {
+    /// Everything.
+    pub(crate) state: T::State,
     /// Version of the whole list, from which to watch on.
     pub(crate) version: ResourceVersion,
 }
@@ -81,25 +90,28 @@ impl Api {
     ) -> Result<Arc<K>, RequestError> {
         let mut query = Query::default();
         query.add_some("resourceVersion", version);
-        let path = format!("{}/{}", collection(K::KIND, key)?, segment(&key.name)?);
-        within(REQUEST_TIMEOUT, async {
+        let collection = collection(K::KIND, &key.namespace)?;
+        let path = format!("{collection}/{}", segment(&key.name)?);
+        within(async {
             let body = self.send(&path, &query, false).await?;
-            let body = read_answer(body, K::KIND).await?;
+            let body = read_answer(body, K::KIND == Kind::Secret).await?;
             Ok(Arc::new(K::from_json(&body)?))
         })
         .await
     }
 
-    /// Lists one name, following pages. Without `version` the answer is the most recent state, else not older than it.
-    pub(crate) async fn list<K: Object>(
+    /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than it.
+    pub(crate) async fn list<T: Target>(
         &self,
-        key: &ObjectKey,
+        target: &T,
         version: Option<&ResourceVersion>,
-    ) -> Result<Listed<K>, RequestError> {
+    ) -> Result<Listed<T>, RequestError> {
         let mut page = String::new();
+        let mut state = T::State::default();
+        let mut found = false;
         let mut paged = version.is_none();
         loop {
-            let mut query = Query::by_name(&key.name);
+            let mut query = Query::of(target);
             // With a version, a limit would lead past the API server's cache.
             if paged {
                 query.add("limit", PAGE_LIMIT);
@@ -109,14 +121,20 @@ impl Api {
             } else {
                 query.add("continue", &page);
             }
-            match self.list_page(key, &query).await {
-                Ok((listed, next)) if listed.object.is_some() || next.is_empty() => {
-                    return Ok(listed);
+            let take = |item| {
+                found = true;
+                T::add(&mut state, item);
+            };
+            match self.list_page(target, &query, take).await {
+                Ok(meta) if meta.r#continue.is_empty() || (found && target.is_one()) => {
+                    let version = meta.resource_version;
+                    return Ok(Listed { state, version });
                 }
-                Ok((_, next)) => page = next,
+                Ok(meta) => page = meta.r#continue,
                 // The rest of the pages is gone: once more, in one piece.
                 Err(error) if error.is_expired() && !page.is_empty() => {
                     page.clear();
+                    state = T::State::default();
                     paged = false;
                 }
                 Err(error) => return Err(error),
@@ -124,39 +142,30 @@ impl Api {
         }
     }
 
-    async fn list_page<K: Object>(
+    async fn list_page<T: Target>(
         &self,
-        key: &ObjectKey,
+        target: &T,
         query: &Query,
-    ) -> Result<(Listed<K>, String), RequestError> {
-        within(REQUEST_TIMEOUT, async {
-            let body = self.send(&collection(K::KIND, key)?, query, false).await?;
-            let body = read_answer(body, K::KIND).await?;
-            let list: List<'_> = serde_json::from_slice(&body)
-                .map_err(|_| RequestError::Unexpected("no list of objects"))?;
-            let mut object = None;
-            for item in list.items.unwrap_or_default() {
-                let item = K::from_json(item.get().as_bytes())?;
-                if item.metadata().name == key.name {
-                    object = Some(Arc::new(item));
-                }
-            }
-            let listed = Listed {
-                object,
-                version: list.metadata.resource_version,
-            };
-            Ok((listed, list.metadata.r#continue))
-        })
-        .await
+        mut take: impl FnMut(T::Item),
+    ) -> Result<ListMeta, RequestError> {
+        let mut body = within(self.send(&target.path()?, query, false)).await?;
+        let mut splitter = Splitter::new(T::SECRET);
+        while let Some(data) = within(data(&mut body)).await? {
+            splitter.push(&data, |item| {
+                target.read(item)?.into_iter().for_each(&mut take);
+                Ok(())
+            })?;
+        }
+        splitter.finish()
     }
 
-    /// Opens a watch on one name.
-    pub(crate) async fn watch<K: Object>(
+    /// Opens a watch on the target.
+    pub(crate) async fn watch<T: Target>(
         &self,
-        key: &ObjectKey,
+        target: T,
         watch: &Watch,
-    ) -> Result<EventStream<K>, RequestError> {
-        let mut query = Query::by_name(&key.name);
+    ) -> Result<EventStream<T>, RequestError> {
+        let mut query = Query::of(&target);
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
         if watch.initial_events {
@@ -166,11 +175,8 @@ impl Api {
         let version = watch.version.as_ref().map(ResourceVersion::as_str);
         query.add_some("resourceVersion", version);
         query.add("timeoutSeconds", &watch.timeout.as_secs().to_string());
-        within(REQUEST_TIMEOUT, async {
-            let body = self.send(&collection(K::KIND, key)?, &query, true).await?;
-            Ok(EventStream::new(body, key.name.clone(), ANSWER_LIMIT))
-        })
-        .await
+        let body = within(self.send(&target.path()?, &query, true)).await?;
+        Ok(EventStream::new(body, target))
     }
 
     /// Sends a GET; an answer other than 2xx becomes an error.
@@ -201,43 +207,35 @@ impl Api {
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
             .map(Duration::from_secs);
         // What answers in the API server's place may repeat anything: wiped like a Secret.
-        let body = read_answer(body, Kind::Secret).await?;
+        let body = read_answer(body, true).await?;
         Err(refusal(head.status, retry_after, &body))
     }
 }
 
 async fn within<T>(
-    limit: Duration,
     request: impl Future<Output = Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
-    timeout(limit, request)
+    timeout(REQUEST_TIMEOUT, request)
         .await
-        .unwrap_or(Err(RequestError::Timeout(limit)))
+        .unwrap_or(Err(RequestError::Timeout(REQUEST_TIMEOUT)))
 }
 
-async fn read_answer(mut body: Body, kind: Kind) -> Result<Buffer, RequestError> {
-    let mut buffer = Buffer::new(kind, ANSWER_LIMIT);
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(RequestError::Transport)?.into_data() {
-            buffer.push(&data)?;
-        }
+async fn read_answer(mut body: Body, secret: bool) -> Result<Buffer, RequestError> {
+    let mut buffer = Buffer::new(secret, ANSWER_LIMIT);
+    while let Some(data) = data(&mut body).await? {
+        buffer.push(&data)?;
     }
     Ok(buffer)
 }
 
-#[derive(Deserialize)]
-struct List<'a> {
-    #[serde(default)]
-    metadata: ListMeta,
-    #[serde(borrow)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ListMeta {
-    resource_version: ResourceVersion,
-    r#continue: String,
+/// The next bytes of a body.
+async fn data(body: &mut Body) -> Result<Option<Bytes>, RequestError> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(RequestError::Transport)?.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
 }
 
 /// The `Status` of a failed request, as far as anybody here looks at it.
@@ -288,8 +286,9 @@ fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) ->
     }
 }
 
-fn collection(kind: Kind, key: &ObjectKey) -> Result<String, RequestError> {
-    let (namespace, resource) = (segment(&key.namespace)?, kind.resource());
+/// The path of all objects of `kind` in `namespace`.
+pub(crate) fn collection(kind: Kind, namespace: &str) -> Result<String, RequestError> {
+    let (namespace, resource) = (segment(namespace)?, kind.resource());
     Ok(format!("/api/v1/namespaces/{namespace}/{resource}"))
 }
 
@@ -315,22 +314,26 @@ pub(crate) fn percent_encoded(text: &str) -> String {
     encoded
 }
 
+/// `value` in a field selector, where `\`, `,` and `=` have a meaning.
+pub(crate) fn escaped(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for character in value.chars() {
+        if matches!(character, '\\' | ',' | '=') {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
 /// A query string, percent-encoded, with its `?`.
 #[derive(Default)]
 struct Query(String);
 
 impl Query {
-    /// Restricts to one name. `\`, `,` and `=` have a meaning in a field selector and are escaped.
-    fn by_name(name: &str) -> Self {
-        let mut selector = String::from("metadata.name=");
-        for character in name.chars() {
-            if matches!(character, '\\' | ',' | '=') {
-                selector.push('\\');
-            }
-            selector.push(character);
-        }
+    fn of(target: &impl Target) -> Self {
         let mut query = Self::default();
-        query.add("fieldSelector", &selector);
+        query.add_some("fieldSelector", target.field_selector().as_deref());
         query
     }
 
@@ -350,13 +353,16 @@ impl Query {
 
 #[cfg(test)]
 mod tests {
+    use larder_objects::ConfigMap;
+
     use super::*;
 
     #[test]
     fn a_hostile_name_stays_one_segment_and_one_term() {
         assert_eq!(segment("a/../b?x").unwrap(), "a%2F..%2Fb%3Fx");
         assert!(segment("..").is_err());
-        let query = Query::by_name("a,b=c&d");
+        let target = ByName::<ConfigMap>::new(Arc::new(ObjectKey::new("n", "a,b=c&d")));
+        let query = Query::of(&target);
         assert_eq!(
             query.0,
             "?fieldSelector=metadata.name%3Da%5C%2Cb%5C%3Dc%26d"

@@ -69,6 +69,7 @@
 mod api;
 mod backoff;
 mod changes;
+pub mod collection;
 mod config;
 mod error;
 mod manager;

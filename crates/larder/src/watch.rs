@@ -1,12 +1,16 @@
-//! The watch engine: keeps objects in step with the API server, one watch per object.
+//! The watch engine: keeps objects in step with the API server.
 //!
-//! [`reflector`] decides, [`worker`] acts: the reflector of an object is a pure state machine that is told what happened
-//! and answers with the next request; one worker task owns the requests, streams and timers of all objects. What one
-//! reflector learns about the API server, all know ([`server`]). A watch that waits costs a few hundred bytes here, and
-//! no task of its own.
+//! [`reflector`] decides: a pure state machine that is told what happened and answers with the next request. Two act for it.
+//! One [`worker`] task owns the requests, streams and timers of all objects that are watched by name; a watch that waits
+//! costs a few hundred bytes there, and no task of its own. A [`follower`] drives the reflector of one collection. What one
+//! reflector of a worker learns about the API server, all know ([`server`]).
 
+mod follower;
 mod reflector;
 mod server;
 mod worker;
 
-pub(crate) use self::worker::{Command, Worker};
+pub(crate) use self::{
+    follower::{Follower, News},
+    worker::{Command, Worker},
+};

@@ -2,7 +2,6 @@
 
 use std::{mem, ops::Deref};
 
-use larder_objects::Kind;
 use zeroize::Zeroize;
 
 use crate::error::RequestError;
@@ -16,11 +15,11 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    pub(super) fn new(kind: Kind, limit: usize) -> Self {
+    pub(super) fn new(secret: bool, limit: usize) -> Self {
         Self {
             bytes: Vec::new(),
             limit,
-            secret: kind == Kind::Secret,
+            secret,
         }
     }
 
@@ -91,7 +90,7 @@ mod tests {
 
     #[test]
     fn holds_what_was_pushed_up_to_the_limit() {
-        let mut buffer = Buffer::new(Kind::Secret, 6);
+        let mut buffer = Buffer::new(true, 6);
         buffer.push(b"abc").unwrap();
         buffer.push(b"def").unwrap();
         assert!(matches!(

@@ -1,25 +1,25 @@
 //! The events of one watch: lines of JSON, decoded one by one.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::fmt;
 
 use http::StatusCode;
 use http_body_util::BodyExt;
 use kube::client::Body;
-use larder_objects::{Object, ObjectMeta, ResourceVersion};
+use larder_objects::ResourceVersion;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::{Buffer, Status, of_status};
+use super::{ANSWER_LIMIT, Buffer, Status, Target, of_status, target};
 use crate::error::RequestError;
 
-/// One event of a watch on one name.
+/// One event of a watch.
 #[derive(Debug)]
-pub(crate) enum WatchEvent<K> {
+pub(crate) enum WatchEvent<T: Target> {
     /// `ADDED` or `MODIFIED`.
-    Changed(Arc<K>),
+    Changed(T::Item),
     /// `DELETED`, at this version.
-    Deleted(ResourceVersion),
+    Deleted(T::Gone, ResourceVersion),
     /// `BOOKMARK`: nothing happened up to this version.
     Bookmark {
         version: ResourceVersion,
@@ -31,32 +31,35 @@ pub(crate) enum WatchEvent<K> {
 }
 
 /// An open watch. Its memory between two events is the connection's and a few words.
-#[derive(Debug)]
-pub(crate) struct EventStream<K> {
+pub(crate) struct EventStream<T> {
     body: Body,
-    name: SmolStr,
+    target: T,
     buffer: Buffer,
     /// Bytes of `buffer` known to hold no line end.
     scanned: usize,
-    kind: PhantomData<fn() -> K>,
 }
 
-impl<K: Object> EventStream<K> {
-    pub(super) fn new(body: Body, name: SmolStr, limit: usize) -> Self {
+impl<T> fmt::Debug for EventStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EventStream")
+    }
+}
+
+impl<T: Target> EventStream<T> {
+    pub(super) fn new(body: Body, target: T) -> Self {
         Self {
             body,
-            name,
-            buffer: Buffer::new(K::KIND, limit),
+            target,
+            buffer: Buffer::new(T::SECRET, ANSWER_LIMIT),
             scanned: 0,
-            kind: PhantomData,
         }
     }
 
     /// The next event; `None` when the stream ended between two events.
-    pub(crate) async fn next(&mut self) -> Option<Result<WatchEvent<K>, RequestError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<WatchEvent<T>, RequestError>> {
         loop {
             while let Some(end) = self.line_end() {
-                let event = decode(&self.buffer[..end], &self.name);
+                let event = decode(&self.buffer[..end], &self.target);
                 self.buffer.consume(end + 1);
                 self.scanned = 0;
                 if let Some(event) = event.transpose() {
@@ -114,15 +117,8 @@ struct BookmarkAnnotations {
     initial_events_end: SmolStr,
 }
 
-/// Only the metadata of a deleted object matters.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Deleted {
-    metadata: ObjectMeta,
-}
-
-/// The event in `line`; `None` if it is none of ours: a blank line, an unknown type, another name.
-fn decode<K: Object>(line: &[u8], name: &str) -> Result<Option<WatchEvent<K>>, RequestError> {
+/// The event in `line`; `None` if it is none of ours: a blank line, an unknown type, another object.
+fn decode<T: Target>(line: &[u8], target: &T) -> Result<Option<WatchEvent<T>>, RequestError> {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
@@ -131,13 +127,14 @@ fn decode<K: Object>(line: &[u8], name: &str) -> Result<Option<WatchEvent<K>>, R
     let object = envelope.object.get();
     match envelope.r#type.as_str() {
         "ADDED" | "MODIFIED" => {
-            let object = K::from_json(object.as_bytes())?;
-            Ok((object.metadata().name == name).then(|| WatchEvent::Changed(Arc::new(object))))
+            let item = target.read(object.as_bytes())?;
+            Ok(item.map(WatchEvent::Changed))
         }
         "DELETED" => {
-            let Deleted { metadata } = serde_json::from_str(object)
-                .map_err(|_| RequestError::Unexpected("no deleted object"))?;
-            Ok((metadata.name == name).then_some(WatchEvent::Deleted(metadata.resource_version)))
+            let metadata = target::metadata(object.as_bytes())?;
+            let version = metadata.resource_version.clone();
+            let gone = target.gone(metadata);
+            Ok(gone.map(|gone| WatchEvent::Deleted(gone, version)))
         }
         "BOOKMARK" => {
             let Bookmark { metadata } = serde_json::from_str(object)
@@ -161,19 +158,20 @@ fn decode<K: Object>(line: &[u8], name: &str) -> Result<Option<WatchEvent<K>>, R
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, sync::Arc};
 
     use bytes::Bytes;
     use futures::stream;
     use http_body::Frame;
     use http_body_util::StreamBody;
-    use larder_objects::Secret;
+    use larder_objects::{ObjectKey, Secret};
     use tower::service_fn;
 
     use super::*;
+    use crate::api::ByName;
 
     /// A watch of Secret `a` whose body arrives in `chunks`.
-    async fn watch(chunks: &'static [&'static str]) -> EventStream<Secret> {
+    async fn watch(chunks: &'static [&'static str]) -> EventStream<ByName<Secret>> {
         let answer = service_fn(move |_: http::Request<Body>| async move {
             let frames = chunks.iter().map(|chunk| {
                 Ok::<_, Infallible>(Frame::data(Bytes::from_static(chunk.as_bytes())))
@@ -185,7 +183,10 @@ mod tests {
             .send(http::Request::new(Body::empty()))
             .await
             .unwrap();
-        EventStream::new(answer.into_body(), "a".into(), 4096)
+        EventStream::new(
+            answer.into_body(),
+            ByName::new(Arc::new(ObjectKey::new("n", "a"))),
+        )
     }
 
     #[tokio::test]
@@ -204,7 +205,7 @@ mod tests {
             matches!(watch.next().await, Some(Ok(WatchEvent::Changed(secret))) if &*secret.data["k"] == b"v")
         );
         assert!(
-            matches!(watch.next().await, Some(Ok(WatchEvent::Deleted(version))) if version.as_str() == "6")
+            matches!(watch.next().await, Some(Ok(WatchEvent::Deleted((), version))) if version.as_str() == "6")
         );
         assert!(matches!(
             watch.next().await,

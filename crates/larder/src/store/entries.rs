@@ -20,6 +20,7 @@ use papaya::Equivalent;
 use parking_lot::Mutex;
 
 use crate::{
+    api::Named,
     error::RequestError,
     registration::{Holder, PodIdentity, References},
     status::{ObjectState, ObjectStatus},
@@ -57,6 +58,12 @@ impl<C> Entry<C> {
     /// How many have been counted.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
+    }
+}
+
+impl<C: Send + Sync> Named for Entry<C> {
+    fn key(&self) -> &ObjectKey {
+        &self.key
     }
 }
 

@@ -37,7 +37,7 @@ use super::{
     server::Server,
 };
 use crate::{
-    api::{Api, EventStream, Listed, WatchEvent},
+    api::{Api, ByName, EventStream, Listed, WatchEvent},
     config::ManagerConfig,
     error::RequestError,
     status::ObjectState,
@@ -63,7 +63,7 @@ pub(crate) enum Command<K> {
 }
 
 /// Everything that wakes the worker.
-enum Wake<K> {
+enum Wake<K: Object> {
     Commands,
     Step(Step<K>),
     /// A step was cancelled and is dropped by now.
@@ -73,21 +73,24 @@ enum Wake<K> {
 }
 
 /// The end of something that was under way.
-struct Step<K> {
+struct Step<K: Object> {
     id: u64,
     outcome: Outcome<K>,
 }
 
-enum Outcome<K> {
-    Opened(Result<EventStream<K>, RequestError>),
-    Listed(Result<Listed<K>, RequestError>),
-    Event(Following<K>, Option<Result<WatchEvent<K>, RequestError>>),
+enum Outcome<K: Object> {
+    Opened(Result<EventStream<ByName<K>>, RequestError>),
+    Listed(Result<Listed<ByName<K>>, RequestError>),
+    Event(
+        Following<K>,
+        Option<Result<WatchEvent<ByName<K>>, RequestError>>,
+    ),
     Proof(u64, Result<Arc<K>, RequestError>),
 }
 
 /// An open watch, and what it has sent of a state that is not complete yet.
-struct Following<K> {
-    stream: EventStream<K>,
+struct Following<K: Object> {
+    stream: EventStream<ByName<K>>,
     collected: Option<Arc<K>>,
 }
 
@@ -109,7 +112,7 @@ struct Watched<K> {
     reads: u64,
 }
 
-pub(crate) struct Worker<K> {
+pub(crate) struct Worker<K: Object> {
     shared: Arc<Shared<K>>,
     api: Api,
     max_idle: Duration,
@@ -126,7 +129,7 @@ pub(crate) struct Worker<K> {
 const IDLE_PASS_MIN: Duration = Duration::from_secs(15);
 const IDLE_PASS_MAX: Duration = Duration::from_mins(1);
 
-impl<K> Drop for Worker<K> {
+impl<K: Object> Drop for Worker<K> {
     /// However the worker ends, readers are told instead of left waiting.
     fn drop(&mut self) {
         self.shared.close();
@@ -273,7 +276,7 @@ impl<K: Object> Worker<K> {
             Outcome::Listed(result) => {
                 metrics.requested("list", outcome_label(&result));
                 let (result, found) = match result {
-                    Ok(Listed { object, version }) => (Ok(version), object),
+                    Ok(Listed { state, version }) => (Ok(version), state),
                     Err(error) => (Err(error), None),
                 };
                 (object.reflector.listed(result, now, server), found, None)
@@ -284,7 +287,7 @@ impl<K: Object> Worker<K> {
                         let version = found.metadata().resource_version.clone();
                         (Event::Change(version), Some(found))
                     }
-                    WatchEvent::Deleted(version) => (Event::Change(version), None),
+                    WatchEvent::Deleted((), version) => (Event::Change(version), None),
                     WatchEvent::Bookmark {
                         version,
                         initial_events_end,
@@ -452,10 +455,12 @@ impl<K: Object> Worker<K> {
         let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
         match request {
             Next::Open(watch) => self.spawn(id, async move {
-                Outcome::Opened(api.watch(&entry.key, &watch).await)
+                let target = ByName::new(entry);
+                Outcome::Opened(api.watch(target, &watch).await)
             }),
             Next::List(version) => self.spawn(id, async move {
-                Outcome::Listed(api.list(&entry.key, version.as_ref()).await)
+                let target = ByName::new(entry);
+                Outcome::Listed(api.list(&target, version.as_ref()).await)
             }),
             Next::Read | Next::ReadFor(_) | Next::Sleep(_) | Next::Rest => {}
         }

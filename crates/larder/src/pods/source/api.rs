@@ -1,43 +1,33 @@
-//! The pods that the API server has bound to this node: a list, then a watch, of `spec.nodeName=<node>`.
+//! The pods that the API server has bound to this node: the [`Collection`] with `spec.nodeName=<node>`.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`, and its reflector. The field selector is not a matter of thrift: the
-//! node authorizer allows a node nothing else. After the first list each change is reported by itself, so that its cost does not
-//! grow with the pods of the node.
+//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`. The field selector is not a matter of thrift: the node authorizer allows a
+//! node nothing else. After the first list each change is reported by itself, so that its cost does not grow with the pods of the
+//! node.
+//!
+//! Invariant: a pod that cannot be decoded stays as it was reported last, and is named as a problem. As long as there is one, what
+//! else there is are not all pods. So they are reported one by one, and nothing on the node is removed for not being among them.
 
-use std::{fmt, pin::pin, time::Duration};
-
-use futures::TryStreamExt as _;
-use http::Request;
-use k8s_openapi::{List, api::core::v1::Pod};
-use kube::{Client, core::WatchEvent};
-use tokio::{
-    sync::mpsc,
-    time::{self, Instant},
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
 };
 
-use super::{Closed, Reporter, SourceReport};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use larder_objects::{DecodeError, ObjectMeta};
+use tokio::sync::mpsc;
+
+use super::{Closed, Reporter, SourceProblem, SourceReport};
 use crate::{
     RequestError,
-    api::percent_encoded,
-    backoff::Backoff,
+    api::escaped,
+    collection::{Change, Collection, Found},
     pods::{
         identity::{FullName, PodSource, PodUid},
         merge::SourcePods,
     },
 };
-
-/// Longest wait for a list, and for a watch to open; the API server's own limit is 60 s.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The API server is asked to keep a watch open for at least this, and at most twice as long (client-go 1.36,
-/// `tools/cache/reflector.go`).
-const WATCH_TIME: Duration = Duration::from_mins(5);
-
-/// After this much more without an end the connection is taken for dead.
-const OVERTIME: Duration = Duration::from_secs(30);
-
-/// A watch that ended at once, without an event, is not opened again before this.
-const HASTY: Duration = Duration::from_millis(800);
 
 /// The pods of one node at the API server.
 #[derive(Clone)]
@@ -58,21 +48,21 @@ impl fmt::Debug for ApiSource {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiSourceError {
-    /// The list was refused, or not answered.
-    #[error("failed to list the pods of node {node_name}")]
-    List {
+    /// A list or watch was refused, not answered, or broke.
+    #[error("failed to follow the pods of node {node_name}")]
+    Follow {
         /// The node.
         node_name: String,
         /// What went wrong.
-        source: RequestError,
+        source: Arc<RequestError>,
     },
-    /// The watch was refused, or broke.
-    #[error("failed to watch the pods of node {node_name}")]
-    Watch {
-        /// The node.
-        node_name: String,
-        /// What went wrong.
-        source: RequestError,
+    /// One pod is not what a pod should be.
+    #[error("pod {full_name} stays as it was")]
+    Pod {
+        /// The pod.
+        full_name: FullName,
+        /// What is wrong with it.
+        source: DecodeError,
     },
 }
 
@@ -87,123 +77,133 @@ impl ApiSource {
 
     /// Reports the pods until nobody receives. While the API server is away, what was reported stays.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
-        let mut reporter = Reporter::new(PodSource::Api, reports.clone());
-        // Resolves to the unit either way; the receiver's end also ends a wait or a silent watch.
+        let selector = format!("spec.nodeName={}", escaped(&self.node_name));
+        let mut pods = Collection::new(self.client, "/api/v1/pods", Some(&selector));
+        let mut seen = Seen {
+            node_name: self.node_name,
+            reporter: Reporter::new(PodSource::Api, reports.clone()),
+            uids: HashMap::new(),
+            unreadable: BTreeMap::new(),
+            failure: None,
+            owes_all: false,
+        };
+        // The receiver's end also ends a wait or a silent watch.
+        let report = async {
+            while seen.report(pods.next().await).await.is_ok() {
+                if seen.owes_all && seen.unreadable.is_empty() {
+                    seen.owes_all = false;
+                    pods.relist();
+                }
+            }
+        };
         tokio::select! {
-            _ = self.list_and_watch(&mut reporter) => {}
+            () = report => {}
             () = reports.closed() => {}
         }
     }
+}
 
-    async fn list_and_watch(&self, reporter: &mut Reporter) -> Result<(), Closed> {
-        let mut backoff = Backoff::new();
-        // The version that the pods reported so far are at; `None` asks for the most recent state, `0` for any.
-        let mut version = Some("0".to_owned());
-        loop {
-            let node_name = self.node_name.clone();
-            let (error, told) = match self.list(version.as_deref()).await {
-                Err(source) => (ApiSourceError::List { node_name, source }, true),
-                Ok(list) => {
-                    let mut at = list.metadata.resource_version.unwrap_or_default();
-                    reporter.pods(SourcePods::All(list.items)).await?;
-                    reporter.problems(Vec::new()).await?;
-                    let listed_at = at.clone();
-                    let source = self.watch(&mut at, reporter).await?;
-                    if at != listed_at {
-                        backoff.reset();
-                    }
-                    version = Some(at);
-                    // That its version expires is how a long watch ends, nothing to tell.
-                    let told = !source.is_expired();
-                    (ApiSourceError::Watch { node_name, source }, told)
-                }
-            };
-            let (ApiSourceError::List { source, .. } | ApiSourceError::Watch { source, .. }) =
-                &error;
-            // The API server has no use for the version: too old or, after a restore, never reached.
-            version = version.filter(|_| !source.is_expired() && !source.is_version_too_large());
-            let delay = backoff.delay(Instant::now(), source.is_forbidden(), fastrand::f64());
-            let delay = delay.max(source.retry_after().unwrap_or_default());
-            if told {
-                reporter.problem("API server", error).await?;
+/// What was seen and said so far.
+struct Seen {
+    node_name: String,
+    reporter: Reporter,
+    /// The pods that were reported and are not gone.
+    uids: HashMap<FullName, PodUid>,
+    unreadable: BTreeMap<FullName, DecodeError>,
+    failure: Option<Arc<RequestError>>,
+    /// The last list had unreadable pods, so that it was not reported as all pods.
+    owes_all: bool,
+}
+
+impl Seen {
+    async fn report(&mut self, change: Change<Pod>) -> Result<(), Closed> {
+        match change {
+            Change::All(found) => {
+                self.failure = None;
+                self.all(found).await?;
             }
-            time::sleep(delay).await;
+            Change::One(found) => self.one(found).await?,
+            Change::Gone(metadata) => {
+                let full_name = full_name(&metadata);
+                self.unreadable.remove(&full_name);
+                self.gone(full_name, PodUid::new(metadata.uid)).await?;
+            }
+            Change::Failed(error) => self.failure = Some(error),
+            Change::Resumed => self.failure = None,
         }
+        let failure = self.failure.iter().map(|source| {
+            let (node_name, source) = (self.node_name.clone(), Arc::clone(source));
+            ApiSourceError::Follow { node_name, source }
+        });
+        let unreadable = self.unreadable.iter().map(|(full_name, source)| {
+            let (full_name, source) = (full_name.clone(), source.clone());
+            ApiSourceError::Pod { full_name, source }
+        });
+        let problems = failure.chain(unreadable).map(|error| SourceProblem {
+            subject: "API server".to_owned(),
+            error: Arc::new(error),
+        });
+        self.reporter.problems(problems.collect()).await
     }
 
-    async fn list(&self, version: Option<&str>) -> Result<List<Pod>, RequestError> {
-        let version = version.map(|version| ("resourceVersion", version));
-        let request = self.request(version);
-        let list = time::timeout(REQUEST_TIMEOUT, self.client.request(request)).await;
-        Ok(list.map_err(|_| RequestError::Timeout(REQUEST_TIMEOUT))??)
-    }
-
-    /// Watches on from `version`, which is moved along, as often as the API server ends a watch in good order.
-    async fn watch(
-        &self,
-        version: &mut String,
-        reporter: &Reporter,
-    ) -> Result<RequestError, Closed> {
-        loop {
-            let watch_time = WATCH_TIME.mul_f64(1.0 + fastrand::f64());
-            let deadline = Instant::now() + watch_time + OVERTIME;
-            let request = self.request([
-                ("watch", "true"),
-                ("allowWatchBookmarks", "true"),
-                ("resourceVersion", version),
-                ("timeoutSeconds", &watch_time.as_secs().to_string()),
-            ]);
-            let opening = self.client.request_events::<Pod>(request);
-            let mut events = match time::timeout(REQUEST_TIMEOUT, opening).await {
-                Ok(Ok(events)) => pin!(events),
-                Ok(Err(error)) => return Ok(error.into()),
-                Err(_) => return Ok(RequestError::Timeout(REQUEST_TIMEOUT)),
+    async fn all(&mut self, found: Vec<Found<Pod>>) -> Result<(), Closed> {
+        let before = std::mem::take(&mut self.uids);
+        self.unreadable.clear();
+        self.owes_all = found.iter().any(|found| found.object.is_err());
+        if !self.owes_all {
+            let uid = |found: &Found<Pod>| {
+                let uid = PodUid::new(found.metadata.uid.clone());
+                (full_name(&found.metadata), uid)
             };
-            let mut quiet = true;
-            loop {
-                let Ok(event) = time::timeout_at(deadline, events.try_next()).await else {
-                    break;
-                };
-                let (pods, at) = match event {
-                    Ok(Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
-                        let at = pod.metadata.resource_version.clone();
-                        (Some(SourcePods::One(Box::new(pod))), at)
+            self.uids = found.iter().map(uid).collect();
+            let pods = found.into_iter().filter_map(|found| found.object.ok());
+            return self.reporter.pods(SourcePods::All(pods.collect())).await;
+        }
+        let mut gone = before;
+        for found in found {
+            self.uids
+                .extend(gone.remove_entry(&full_name(&found.metadata)));
+            self.one(found).await?;
+        }
+        for (full_name, uid) in gone {
+            self.gone(full_name, uid).await?;
+        }
+        Ok(())
+    }
+
+    async fn one(&mut self, found: Found<Pod>) -> Result<(), Closed> {
+        let Found { metadata, object } = found;
+        let (full_name, uid) = (full_name(&metadata), PodUid::new(metadata.uid));
+        match object {
+            Ok(pod) => {
+                self.unreadable.remove(&full_name);
+                self.uids.insert(full_name, uid);
+                self.reporter.pods(SourcePods::One(Box::new(pod))).await
+            }
+            Err(error) => {
+                self.unreadable.insert(full_name.clone(), error);
+                match self.uids.get(&full_name) {
+                    // It is not the pod that had its name.
+                    Some(before) if *before != uid => {
+                        let before = before.clone();
+                        self.gone(full_name, before).await
                     }
-                    Ok(Some(WatchEvent::Deleted(pod))) => {
-                        let gone = SourcePods::Gone(FullName::of(&pod), PodUid::of(&pod));
-                        (Some(gone), pod.metadata.resource_version)
-                    }
-                    Ok(Some(WatchEvent::Bookmark(bookmark))) => {
-                        (None, Some(bookmark.metadata.resource_version))
-                    }
-                    Ok(Some(WatchEvent::Error(status))) => {
-                        return Ok(kube::Error::Api(status).into());
-                    }
-                    // A server in trouble, not a watch that has run its time.
-                    Ok(None) if quiet => break time::sleep(HASTY).await,
-                    Ok(None) => break,
-                    Err(error) => return Ok(error.into()),
-                };
-                quiet = false;
-                if let Some(at) = at {
-                    *version = at;
-                }
-                if let Some(pods) = pods {
-                    reporter.pods(pods).await?;
+                    _ => Ok(()),
                 }
             }
         }
     }
 
-    fn request<'a>(&self, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> Request<Vec<u8>> {
-        let node_name = percent_encoded(&self.node_name);
-        let mut uri = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node_name}");
-        for (name, value) in query {
-            uri.extend(["&", name, "=", &percent_encoded(value)]);
-        }
-        Request::get(uri)
-            .body(Vec::new())
-            .expect("the values are percent-encoded")
+    async fn gone(&mut self, full_name: FullName, uid: PodUid) -> Result<(), Closed> {
+        self.uids.remove(&full_name);
+        self.reporter.pods(SourcePods::Gone(full_name, uid)).await
+    }
+}
+
+fn full_name(metadata: &ObjectMeta) -> FullName {
+    FullName {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
     }
 }
 

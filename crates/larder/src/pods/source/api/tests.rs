@@ -1,11 +1,12 @@
 //! The source against a server that answers from a script.
 
-use std::{collections::VecDeque, convert::Infallible, future, sync::Arc};
+use std::{collections::VecDeque, convert::Infallible, future};
 
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
 use super::*;
@@ -53,10 +54,35 @@ fn event(kind: &'static str, version: &str, pod: PodBuilder) -> (&'static str, V
     (kind, json!(pod))
 }
 
-fn expired() -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "too old resource version", "reason": "Expired", "code": 410});
-    (410, status)
+fn bookmark(version: &str) -> (&'static str, Value) {
+    let metadata = json!({"resourceVersion": version});
+    (
+        "BOOKMARK",
+        json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata}),
+    )
+}
+
+/// The end of the initial events of a streaming list.
+fn all(version: &str) -> (&'static str, Value) {
+    let (kind, mut bookmark) = bookmark(version);
+    bookmark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    (kind, bookmark)
+}
+
+/// Pod `default/<name>` with a field of the wrong type.
+fn unreadable(kind: &'static str, version: &str, name: &str) -> (&'static str, Value) {
+    let (_, mut pod) = event(kind, version, pod(name));
+    pod["spec"]["containers"] = "hunter2".into();
+    (kind, pod)
+}
+
+fn refusal(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "no", "reason": reason, "code": code})
+}
+
+fn refused(code: u16, reason: &str) -> (u16, String) {
+    (code, refusal(code, reason).to_string())
 }
 
 /// What the source reports, one word per report.
@@ -65,7 +91,8 @@ struct Reports(mpsc::Receiver<SourceReport>);
 impl Reports {
     fn of(client: Client) -> (Self, impl Future<Output = ()>) {
         let (sender, receiver) = mpsc::channel(16);
-        (Self(receiver), ApiSource::new(client, "n1").run(sender))
+        let source = Box::pin(ApiSource::new(client, "n1").run(sender));
+        (Self(receiver), source)
     }
 
     async fn next(&mut self) -> String {
@@ -98,22 +125,28 @@ impl Reports {
     }
 }
 
+const SELECTOR: &str = "fieldSelector=spec.nodeName%3Dn1";
+
+/// Runs the source until `reported` has seen what it wants.
+async fn until(source: impl Future<Output = ()>, reported: impl Future<Output = ()>) {
+    tokio::select! {
+        () = source => unreachable!("the receiver is here"),
+        () = reported => {}
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn first_all_pods_then_each_change_by_itself() {
     // managers 69
-    let (client, queries) = server(vec![
-        list("5", [pod("p")]),
-        watch([
-            event("ADDED", "6", pod("q")),
-            event("ADDED", "7", pod("p").namespace("other")),
-            event("MODIFIED", "8", pod("p").image("i:2")),
-            event("DELETED", "9", pod("p")),
-            (
-                "BOOKMARK",
-                json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "12"}}),
-            ),
-        ]),
-    ]);
+    let (client, queries) = server(vec![watch([
+        event("ADDED", "4", pod("p")),
+        all("5"),
+        event("ADDED", "6", pod("q")),
+        event("ADDED", "7", pod("p").namespace("other")),
+        event("MODIFIED", "8", pod("p").image("i:2")),
+        event("DELETED", "9", pod("p")),
+        bookmark("12"),
+    ])]);
     let (mut reports, source) = Reports::of(client);
     let expected = [
         "all [default/p]",
@@ -122,74 +155,92 @@ async fn first_all_pods_then_each_change_by_itself() {
         "one default/p",
         "gone p_default p-uid",
     ];
-    tokio::select! {
-        () = source => unreachable!("the receiver is here"),
-        () = async {
-            reports.check(&expected).await;
-            while queries.lock().len() < 3 {
-                tokio::task::yield_now().await;
-            }
-        } => {}
-    }
+    until(source, async {
+        reports.check(&expected).await;
+        while queries.lock().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let queries = queries.lock();
-    let selector = "fieldSelector=spec.nodeName%3Dn1";
-    assert_eq!(queries[0], format!("{selector}&resourceVersion=0"));
-    assert!(queries[1].contains("&resourceVersion=5&"), "{}", queries[1]);
+    assert!(queries.iter().all(|query| query.starts_with(SELECTOR)));
+    assert!(queries[0].contains("&sendInitialEvents=true"));
     // The next watch goes on from the bookmark.
     assert!(
-        queries[2].contains("&resourceVersion=12&"),
+        queries[1].contains("&resourceVersion=12&") && !queries[1].contains("sendInitialEvents"),
         "{}",
-        queries[2]
+        queries[1]
     );
-    assert!(queries.iter().all(|query| query.starts_with(selector)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_first_list_is_reported() {
     // managers 69
-    let (client, _) = server(vec![list("1", [])]);
+    let (client, _) = server(vec![watch([all("1")])]);
     let (mut reports, source) = Reports::of(client);
-    tokio::select! {
-        () = source => unreachable!("the receiver is here"),
-        () = reports.check(&["all []"]) => {}
-    }
+    until(source, reports.check(&["all []"])).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_watch_lists_again_from_the_most_recent_state() {
+async fn a_server_without_streaming_lists_is_listed_page_by_page() {
+    let (_, page) = list("5", [pod("p")]);
+    let page = page.replace(
+        r#""resourceVersion":"5""#,
+        r#""resourceVersion":"5","continue":"c""#,
+    );
     let (client, queries) = server(vec![
-        list("5", [pod("p")]),
-        watch([("ERROR", expired().1)]),
-        list("9", [pod("q")]),
+        refused(422, "Invalid"),
+        (200, page),
+        list("5", [pod("q")]),
+        watch([event("ADDED", "6", pod("r"))]),
     ]);
     let (mut reports, source) = Reports::of(client);
-    tokio::select! {
-        () = source => unreachable!("the receiver is here"),
-        () = reports.check(&["all [default/p]", "all [default/q]"]) => {}
-    }
-    assert!(!queries.lock()[2].contains("resourceVersion"));
+    let expected = ["all [default/p default/q]", "one default/r"];
+    until(source, reports.check(&expected)).await;
+    let queries = queries.lock();
+    assert_eq!(queries[1], format!("{SELECTOR}&limit=500"));
+    assert_eq!(queries[2], format!("{SELECTOR}&limit=500&continue=c"));
+    assert!(queries[3].contains("&resourceVersion=5&"), "{}", queries[3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_watch_asks_for_all_pods_since_then_and_then_for_any() {
+    let (client, queries) = server(vec![
+        watch([
+            event("ADDED", "4", pod("p")),
+            all("5"),
+            ("ERROR", refusal(410, "Expired")),
+        ]),
+        refused(410, "Expired"),
+        watch([event("ADDED", "8", pod("q")), all("9")]),
+    ]);
+    let (mut reports, source) = Reports::of(client);
+    // And nothing is said of the expiry, which is how long watches end.
+    until(
+        source,
+        reports.check(&["all [default/p]", "all [default/q]"]),
+    )
+    .await;
+    let queries = queries.lock();
+    assert!(queries[1].contains("&resourceVersion=5&"), "{}", queries[1]);
+    assert!(!queries[2].contains("&resourceVersion="), "{}", queries[2]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_in_trouble_is_told_once_and_recovery_too() {
-    let refused = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "no", "reason": "Forbidden", "code": 403});
-    let refused = (403, refused.to_string());
     let (client, _) = server(vec![
-        refused.clone(),
-        refused.clone(),
-        refused,
-        list("1", [pod("p")]),
+        refused(403, "Forbidden"),
+        refused(403, "Forbidden"),
+        refused(403, "Forbidden"),
+        watch([event("ADDED", "4", pod("p")), all("5")]),
     ]);
     let (mut reports, source) = Reports::of(client);
-    tokio::select! {
-        () = source => unreachable!("the receiver is here"),
-        () = async {
-            let problem = reports.next().await;
-            assert!(problem.contains("API server: failed to list the pods of node n1"), "{problem}");
-            reports.check(&["all [default/p]", "problems []"]).await;
-        } => {}
-    }
+    let told = "problems [API server: failed to follow the pods of node n1: no]";
+    until(
+        source,
+        reports.check(&[told, "all [default/p]", "problems []"]),
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +252,83 @@ async fn a_silent_server_is_told_after_half_a_minute() {
         () = source => unreachable!("the receiver is here"),
         problem = reports.next() => assert!(problem.contains("did not answer within 30s"), "{problem}"),
     }
-    assert_eq!(start.elapsed(), REQUEST_TIMEOUT);
+    assert_eq!(start.elapsed(), Duration::from_secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_pod_is_named_and_stays_as_it_was() {
+    let (client, _) = server(vec![watch([
+        event("ADDED", "3", pod("p")),
+        event("ADDED", "4", pod("q")),
+        all("5"),
+        unreadable("MODIFIED", "6", "p"),
+        event("MODIFIED", "7", pod("q").image("i:2")),
+        event("MODIFIED", "8", pod("p").image("i:2")),
+    ])]);
+    let (mut reports, source) = Reports::of(client);
+    until(source, async {
+        reports.check(&["all [default/p default/q]"]).await;
+        let problem = reports.next().await;
+        let expected = "problems [API server: pod p_default stays as it was: cannot decode Pod: \
+             a field has the wrong type or value at line 1 column ";
+        assert!(problem.starts_with(expected), "{problem}");
+        assert!(!problem.contains("hunter2"), "{problem}");
+        let rest = ["one default/q", "one default/p", "problems []"];
+        reports.check(&rest).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_all_pods_were_readable_once_none_is_taken_for_gone() {
+    let (client, _) = server(vec![
+        // What was removed meanwhile is not said to be gone either, since nobody knows what else there is.
+        watch([
+            event("ADDED", "3", pod("q")),
+            unreadable("ADDED", "4", "p"),
+            all("5"),
+            event("MODIFIED", "6", pod("p")),
+        ]),
+        watch([
+            event("ADDED", "3", pod("q")),
+            event("ADDED", "6", pod("p")),
+            all("7"),
+        ]),
+    ]);
+    let (mut reports, source) = Reports::of(client);
+    until(source, async {
+        reports.check(&["one default/q"]).await;
+        let problem = reports.next().await;
+        assert!(problem.contains("pod p_default"), "{problem}");
+        let rest = ["one default/p", "problems []", "all [default/p default/q]"];
+        reports.check(&rest).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_list_with_an_unreadable_pod_still_tells_who_is_gone() {
+    let (client, _) = server(vec![
+        watch([
+            event("ADDED", "2", pod("p")),
+            event("ADDED", "3", pod("q")),
+            event("ADDED", "4", pod("r")),
+            all("5"),
+            ("ERROR", refusal(410, "Expired")),
+        ]),
+        watch([
+            unreadable("ADDED", "6", "p"),
+            event("ADDED", "3", pod("q")),
+            all("7"),
+        ]),
+    ]);
+    let (mut reports, source) = Reports::of(client);
+    let expected = [
+        "all [default/p default/q default/r]",
+        "one default/q",
+        "gone r_default r-uid",
+    ];
+    until(source, reports.check(&expected)).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,248 @@
+//! The answer to a list, read item by item: what is held is one item, however long the list.
+
+use larder_objects::ResourceVersion;
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{ANSWER_LIMIT, Buffer};
+use crate::error::RequestError;
+
+/// Longest rest of a list without its items: kind, version, the token of the next page.
+const FRAME_LIMIT: usize = 64 << 10;
+
+/// What a list says of itself.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ListMeta {
+    pub(super) resource_version: ResourceVersion,
+    pub(super) r#continue: String,
+}
+
+/// Cuts the items out of a list as its bytes come in. Finds the ends of things only; what they are is for a JSON parser.
+pub(super) struct Splitter {
+    /// The list without its items.
+    frame: Buffer,
+    item: Buffer,
+    /// Arrays and objects that are open.
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// The array of items is open.
+    in_items: bool,
+    /// How much of a field's name at the top is `items`: see [`Name`].
+    name: Name,
+}
+
+/// Where the last string at the top level of the list stands against the text `items`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// So many bytes of it, and no other.
+    Prefix(usize),
+    Other,
+}
+
+/// What a byte belongs to.
+#[derive(Clone, Copy)]
+enum Place {
+    Frame,
+    AmongItems,
+    Item,
+}
+
+const ITEMS: &[u8] = b"items";
+/// The depth inside the array of items.
+const AMONG_ITEMS: usize = 2;
+
+impl Splitter {
+    pub(super) fn new(secret: bool) -> Self {
+        Self {
+            frame: Buffer::new(secret, FRAME_LIMIT),
+            item: Buffer::new(secret, ANSWER_LIMIT),
+            depth: 0,
+            in_string: false,
+            escaped: false,
+            in_items: false,
+            name: Name::Other,
+        }
+    }
+
+    /// Takes in the next bytes and hands on every item that they complete.
+    ///
+    /// # Errors
+    ///
+    /// An item or the rest is longer than anything sensible, or what `take` returns.
+    pub(super) fn push(
+        &mut self,
+        data: &[u8],
+        mut take: impl FnMut(&[u8]) -> Result<(), RequestError>,
+    ) -> Result<(), RequestError> {
+        // What begins here has not been pushed yet.
+        let mut start = 0;
+        let mut at = 0;
+        while let Some(&byte) = data.get(at) {
+            if self.in_string && self.depth > 1 && !self.escaped {
+                // Nearly all bytes are in here.
+                let ends = |byte: &u8| matches!(byte, b'"' | b'\\');
+                match data[at..].iter().position(ends) {
+                    None => break,
+                    Some(rest) if rest > 0 => {
+                        at += rest;
+                        continue;
+                    }
+                    Some(_) => {}
+                }
+            }
+            let before = self.place();
+            self.step(byte);
+            match (before, self.place()) {
+                (Place::Frame, Place::AmongItems) => {
+                    self.frame.push(&data[start..=at])?;
+                    start = at + 1;
+                }
+                (Place::AmongItems, _) => start = at,
+                (Place::Item, Place::AmongItems) => {
+                    self.item.push(&data[start..=at])?;
+                    take(&self.item)?;
+                    self.item.consume(self.item.len());
+                    start = at + 1;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        match self.place() {
+            Place::Frame => self.frame.push(&data[start..]),
+            Place::Item => self.item.push(&data[start..]),
+            // Commas.
+            Place::AmongItems => Ok(()),
+        }
+    }
+
+    /// What the list says of itself, once all of it was pushed.
+    ///
+    /// # Errors
+    ///
+    /// It was no list.
+    pub(super) fn finish(self) -> Result<ListMeta, RequestError> {
+        #[derive(Deserialize)]
+        struct Frame {
+            metadata: ListMeta,
+            /// Without it, it is no list; some write an empty one as `null`.
+            #[serde(rename = "items")]
+            _items: IgnoredAny,
+        }
+        let no_list = |_| RequestError::Unexpected("no list of objects");
+        let frame: Frame = serde_json::from_slice(&self.frame).map_err(no_list)?;
+        Ok(frame.metadata)
+    }
+
+    fn place(&self) -> Place {
+        match self.depth {
+            _ if !self.in_items => Place::Frame,
+            AMONG_ITEMS => Place::AmongItems,
+            _ => Place::Item,
+        }
+    }
+
+    fn step(&mut self, byte: u8) {
+        if self.in_string {
+            if self.depth == 1 && byte != b'"' {
+                self.name = match self.name {
+                    Name::Prefix(length) if ITEMS.get(length) == Some(&byte) => {
+                        Name::Prefix(length + 1)
+                    }
+                    _ => Name::Other,
+                };
+            }
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return;
+        }
+        match byte {
+            b'"' => {
+                self.in_string = true;
+                self.name = Name::Prefix(0);
+            }
+            b'[' | b'{' => {
+                self.in_items |=
+                    byte == b'[' && self.depth == 1 && self.name == Name::Prefix(ITEMS.len());
+                self.depth += 1;
+            }
+            b']' | b'}' => {
+                self.in_items &= self.depth > AMONG_ITEMS;
+                self.depth = self.depth.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The items of `text` pushed in chunks of `size`, and what the list says of itself.
+    fn split(text: &str, size: usize) -> Result<(Vec<String>, String, String), RequestError> {
+        let mut splitter = Splitter::new(true);
+        let mut items = Vec::new();
+        for chunk in text.as_bytes().chunks(size) {
+            splitter.push(chunk, |item| {
+                items.push(String::from_utf8(item.to_vec()).unwrap());
+                Ok(())
+            })?;
+        }
+        let meta = splitter.finish()?;
+        Ok((items, meta.resource_version.to_string(), meta.r#continue))
+    }
+
+    const LIST: &str = r#"{"kind":"SecretList","apiVersion":"v1","x":{"items":[{"not":"mine"}]},
+        "metadata":{"resourceVersion":"7","continue":"a]b\"{"}, "items" : [
+        {"a":"}]\"","b":[{}]} , {"items":[{"c":1}]},{}
+        ], "later": [1,{"y":"items"}]}"#;
+
+    #[test]
+    fn items_come_one_by_one_whatever_the_chunks() {
+        for size in 1..LIST.len() {
+            let (items, version, page) = split(LIST, size).unwrap();
+            assert_eq!(
+                items,
+                [r#"{"a":"}]\"","b":[{}]}"#, r#"{"items":[{"c":1}]}"#, "{}"],
+                "chunks of {size}"
+            );
+            assert_eq!((version.as_str(), page.as_str()), ("7", "a]b\"{"));
+        }
+    }
+
+    #[test]
+    fn an_empty_list_has_no_items_however_it_is_written() {
+        for items in ["[]", "null", "[ ]"] {
+            let text = format!(r#"{{"metadata":{{"resourceVersion":"7"}},"items":{items}}}"#);
+            assert_eq!(split(&text, 3).unwrap().0, Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused_without_its_content() {
+        let cut = &LIST[..LIST.len() - 30];
+        for text in [
+            cut,
+            "",
+            "[]",
+            "hunter2",
+            r#"{"kind":"Secret","data":{"k":"hunter2"}}"#,
+        ] {
+            let error = split(text, 5).unwrap_err();
+            assert!(matches!(error, RequestError::Unexpected(_)), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_item_is_refused() {
+        let text = format!("{{\"items\":[{{\"a\":\"{}", "x".repeat(ANSWER_LIMIT));
+        let error = split(&text, 1 << 16).unwrap_err();
+        assert!(matches!(error, RequestError::TooLong { .. }), "{error:?}");
+    }
+}

@@ -1,0 +1,310 @@
+//! One reflector at work: its requests, its stream and its timer, driven by whoever asks for the next thing that happened.
+//!
+//! For what is followed as a whole, a handful of collections. The objects that are watched by name are so many that one
+//! [`Worker`](super::Worker) drives all their reflectors together.
+//!
+//! Invariants:
+//! 1. At most one request or stream is under way; dropping the follower ends it.
+//! 2. [`Follower::next`] may be dropped at any time without losing anything.
+
+use std::{fmt, future::pending, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use larder_objects::ResourceVersion;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    reflector::{Effect, Event, Next, Reflector, Restart, Turn},
+    server::Server,
+};
+use crate::{
+    api::{Api, EventStream, Listed, Target, WatchEvent},
+    error::RequestError,
+};
+
+/// Follows one target.
+pub(crate) struct Follower<T: Target> {
+    api: Api,
+    target: T,
+    reflector: Reflector,
+    server: Server,
+    step: Step<T>,
+    /// What the open watch has sent of a state that is not complete yet.
+    collected: T::State,
+    /// When the reflector wants to be asked again, whatever happens until then.
+    deadline: Option<Instant>,
+}
+
+/// What is under way.
+enum Step<T: Target> {
+    Nothing,
+    Opening(BoxFuture<'static, Result<EventStream<T>, RequestError>>),
+    Listing(BoxFuture<'static, Result<Listed<T>, RequestError>>),
+    Reading(EventStream<T>),
+}
+
+/// The end of a step.
+enum Outcome<T: Target> {
+    Opened(Result<EventStream<T>, RequestError>),
+    Listed(Result<Listed<T>, RequestError>),
+    Event(Option<Result<WatchEvent<T>, RequestError>>),
+    Expired,
+}
+
+/// What readers should learn.
+#[derive(Debug)]
+pub(crate) enum News<T: Target> {
+    /// The complete state.
+    #[expect(
+        dead_code,
+        reason = "for followers of ConfigMaps and Secrets, which come next"
+    )]
+    Synced {
+        state: T::State,
+        version: ResourceVersion,
+        /// It was read consistently: as new as the moment of asking.
+        consistent: bool,
+        /// It may be older than what readers have: the API server was restored.
+        reset: bool,
+    },
+    /// An object was added or modified.
+    Changed(T::Item),
+    /// An object was deleted, at this version.
+    #[expect(
+        dead_code,
+        reason = "for followers of ConfigMaps and Secrets, which come next"
+    )]
+    Deleted(T::Gone, ResourceVersion),
+    /// The watch goes on after an interruption: what readers have is in step again.
+    Resumed,
+    /// A request failed.
+    Failed(Arc<RequestError>),
+}
+
+/// Something that happened; at least one part of it is there.
+#[derive(Debug)]
+pub(crate) struct Happening<T: Target> {
+    /// What readers should learn.
+    pub(crate) news: Option<News<T>>,
+    /// Why the watch has to be opened again.
+    pub(crate) restart: Option<Restart>,
+    /// The verb of a request that was answered, and the outcome as a label.
+    pub(crate) answered: Option<(&'static str, &'static str)>,
+}
+
+/// What a step brought of the target.
+enum Found<T: Target> {
+    Nothing,
+    State(T::State),
+    Item(T::Item),
+    Gone(T::Gone),
+}
+
+impl<T: Target> fmt::Debug for Follower<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower")
+            .field("reflector", &self.reflector)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Target + Clone> Follower<T> {
+    /// Begins to follow `target` with the first [`next`](Self::next).
+    pub(crate) fn new(api: Api, target: T) -> Self {
+        let mut follower = Self {
+            api,
+            target,
+            reflector: Reflector::new(fastrand::Rng::new()),
+            server: Server::default(),
+            step: Step::Nothing,
+            collected: T::State::default(),
+            deadline: None,
+        };
+        follower.start(true);
+        follower
+    }
+
+    /// Asks for the whole state at once, whatever is under way: the most recent one if `consistent`.
+    pub(crate) fn start(&mut self, consistent: bool) {
+        let turn = self
+            .reflector
+            .start(consistent, Instant::now(), &self.server);
+        self.turn(turn.next);
+    }
+
+    /// The next thing that happens.
+    pub(crate) async fn next(&mut self) -> Happening<T> {
+        loop {
+            let outcome = tokio::select! {
+                outcome = self.step.end() => outcome,
+                () = until(self.deadline) => Outcome::Expired,
+            };
+            let happening = self.ended(outcome);
+            if happening.news.is_some()
+                || happening.restart.is_some()
+                || happening.answered.is_some()
+            {
+                return happening;
+            }
+        }
+    }
+
+    /// Tells the reflector how a step ended, and does what it wants.
+    fn ended(&mut self, outcome: Outcome<T>) -> Happening<T> {
+        let (reflector, now, server) = (&mut self.reflector, Instant::now(), &mut self.server);
+        let mut answered = None;
+        let (turn, found) = match outcome {
+            Outcome::Opened(result) => {
+                answered = Some(("watch", outcome_label(&result)));
+                let result = result.map(|stream| self.step = Step::Reading(stream));
+                (reflector.opened(result, now, server), Found::Nothing)
+            }
+            Outcome::Listed(result) => {
+                answered = Some(("list", outcome_label(&result)));
+                self.step = Step::Nothing;
+                let (result, found) = match result {
+                    Ok(Listed { state, version }) => (Ok(version), Found::State(state)),
+                    Err(error) => (Err(error), Found::Nothing),
+                };
+                (reflector.listed(result, now, server), found)
+            }
+            Outcome::Event(Some(Ok(event))) => {
+                let (event, found) = match event {
+                    WatchEvent::Changed(item) => {
+                        (Event::Change(T::version(&item).clone()), Found::Item(item))
+                    }
+                    WatchEvent::Deleted(gone, version) => {
+                        (Event::Change(version), Found::Gone(gone))
+                    }
+                    WatchEvent::Bookmark {
+                        version,
+                        initial_events_end,
+                    } => {
+                        let event = Event::Bookmark {
+                            version,
+                            initial_events_end,
+                        };
+                        let found = if initial_events_end {
+                            Found::State(std::mem::take(&mut self.collected))
+                        } else {
+                            Found::Nothing
+                        };
+                        (event, found)
+                    }
+                    WatchEvent::Error(error) => (Event::Error(error), Found::Nothing),
+                };
+                (reflector.event(event, now, server), found)
+            }
+            Outcome::Event(ended) => {
+                self.step = Step::Nothing;
+                let error = ended.and_then(Result::err);
+                (reflector.closed(error, now, server), Found::Nothing)
+            }
+            Outcome::Expired => {
+                self.deadline = None;
+                (reflector.expired(now, server), Found::Nothing)
+            }
+        };
+        let Turn {
+            effect,
+            next,
+            restart,
+        } = turn;
+        let news = effect.and_then(|effect| self.news(effect, found));
+        self.turn(next);
+        Happening {
+            news,
+            restart,
+            answered,
+        }
+    }
+
+    /// The effect on what was found.
+    fn news(&mut self, effect: Effect, found: Found<T>) -> Option<News<T>> {
+        match (effect, found) {
+            (Effect::Collect, Found::Item(item)) => T::add(&mut self.collected, item),
+            (Effect::Collect, Found::Gone(gone)) => T::remove(&mut self.collected, &gone),
+            (
+                Effect::Synced {
+                    version,
+                    consistent,
+                    reset,
+                },
+                Found::State(state),
+            ) => {
+                return Some(News::Synced {
+                    state,
+                    version,
+                    consistent,
+                    reset,
+                });
+            }
+            (Effect::Changed(_), Found::Item(item)) => return Some(News::Changed(item)),
+            (Effect::Changed(version), Found::Gone(gone)) => {
+                return Some(News::Deleted(gone, version));
+            }
+            (Effect::Resumed, _) => return Some(News::Resumed),
+            (Effect::Failed(error), _) => return Some(News::Failed(error)),
+            // The reflector answers in kind.
+            (Effect::Collect | Effect::Synced { .. } | Effect::Changed(_), _) => {}
+        }
+        None
+    }
+
+    /// Does what the reflector wants.
+    fn turn(&mut self, next: Next) {
+        let after = |time: Duration| Some(Instant::now() + time);
+        match next {
+            Next::Read => {}
+            Next::ReadFor(time) => self.deadline = after(time),
+            Next::Open(watch) => {
+                self.deadline = None;
+                self.collected = T::State::default();
+                let (api, target) = (self.api.clone(), self.target.clone());
+                let open = async move { api.watch(target, &watch).await };
+                self.step = Step::Opening(Box::pin(open));
+            }
+            Next::List(version) => {
+                self.deadline = None;
+                let (api, target) = (self.api.clone(), self.target.clone());
+                let list = async move { api.list(&target, version.as_ref()).await };
+                self.step = Step::Listing(Box::pin(list));
+            }
+            Next::Sleep(time) => {
+                self.step = Step::Nothing;
+                self.deadline = after(time);
+            }
+            Next::Rest => {
+                self.step = Step::Nothing;
+                self.deadline = None;
+            }
+        }
+    }
+}
+
+impl<T: Target> Step<T> {
+    /// The end of what is under way. Cancel-safe; a request must not be waited for again once it has ended.
+    async fn end(&mut self) -> Outcome<T> {
+        match self {
+            Self::Nothing => pending().await,
+            Self::Opening(opening) => Outcome::Opened(opening.await),
+            Self::Listing(listing) => Outcome::Listed(listing.await),
+            Self::Reading(stream) => Outcome::Event(stream.next().await),
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+/// The outcome of a request as a label of a metric.
+pub(super) fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(error) => error.label(),
+    }
+}
