@@ -167,6 +167,8 @@ impl Agent {
             strategy: config.change_detection,
             sync_frequency: config.sync_frequency,
             node_ttl: ttl,
+            max_watches: config.max_watches,
+            max_requests_in_flight: config.max_requests_in_flight,
             ..ManagerConfig::default()
         };
         let counters = ManagerMetrics::default();

@@ -16,11 +16,12 @@ use std::{
     collections::BTreeMap,
     fmt, fs, io,
     net::SocketAddr,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use larder::{Strategy, pods::static_pod::ApiReferences, transport::RateLimit};
+use larder::{ManagerConfig, Strategy, pods::static_pod::ApiReferences, transport::RateLimit};
 
 use self::file::Fields;
 pub use self::file::FileError;
@@ -75,6 +76,11 @@ pub struct Config {
     /// Limit of ordinary requests to the API server: `kubeAPIQPS`, by default 50 per second (0 means 5, as for the kubelet), and
     /// `kubeAPIBurst`, by default 100 at once.
     pub rate_limit: RateLimit,
+    /// Most watches of each of the two managers. `maxWatches`; defaults to 5000. See [`larder::ManagerConfig::max_watches`].
+    pub max_watches: usize,
+    /// Most requests of each of the two managers that wait for their answer at the same time. `maxRequestsInFlight`; defaults to
+    /// 64. See [`larder::ManagerConfig::max_requests_in_flight`].
+    pub max_requests_in_flight: usize,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
 }
@@ -224,6 +230,7 @@ impl Config {
             _ => Ok(directory.join(text)),
         };
 
+        let managers = ManagerConfig::default();
         let config = Self {
             node_name: fields
                 .take("nodeName", "a string")?
@@ -273,6 +280,9 @@ impl Config {
                 .take_text("staticPodAPIReferences", api_references)?
                 .unwrap_or_default(),
             rate_limit: rate_limit(&mut fields)?,
+            max_watches: at_least_one(&mut fields, "maxWatches")?.unwrap_or(managers.max_watches),
+            max_requests_in_flight: at_least_one(&mut fields, "maxRequestsInFlight")?
+                .unwrap_or(managers.max_requests_in_flight),
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),
@@ -287,6 +297,11 @@ fn api_references(text: &str) -> Result<ApiReferences, UnknownWord> {
         "Allow" => Ok(ApiReferences::Allow),
         _ => Err(UnknownWord("one of Refuse, Allow")),
     }
+}
+
+fn at_least_one(fields: &mut Fields, field: &str) -> Result<Option<usize>, FileError> {
+    let number: Option<NonZeroUsize> = fields.take(field, "a whole number from 1")?;
+    Ok(number.map(NonZeroUsize::get))
 }
 
 fn rate_limit(fields: &mut Fields) -> Result<RateLimit, FileError> {

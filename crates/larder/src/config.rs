@@ -72,6 +72,12 @@ pub struct ManagerConfig {
     /// Defaults to 64: what kube-apiserver answers at the same time for all nodes together, as it comes (98 seats of priority
     /// level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100 streams).
     pub max_requests_in_flight: usize,
+    /// Under `Watch`, most objects that are watched at the same time; immutable and idle ones do not count. Further ones are
+    /// asked for when they are read, as under `Cache`, until a watch ends. Must be positive.
+    ///
+    /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one pod's manifest, or in a controller,
+    /// shall not become an API server's memory.
+    pub max_watches: usize,
 }
 
 impl Default for ManagerConfig {
@@ -84,6 +90,7 @@ impl Default for ManagerConfig {
             node_ttl: NodeTtl::default(),
             max_stale: None,
             max_requests_in_flight: 64,
+            max_watches: 5000,
         }
     }
 }
@@ -100,13 +107,24 @@ impl ManagerConfig {
             ("readTimeout", self.read_timeout),
             ("defaultTTL", self.default_ttl),
         ];
-        match positive.iter().find(|(_, value)| value.is_zero()) {
-            Some((field, _)) => Err(ConfigError::NotPositive(field)),
-            None if self.max_requests_in_flight == 0 => {
-                Err(ConfigError::NotPositive("maxRequestsInFlight"))
-            }
+        let numbers = [
+            ("maxRequestsInFlight", self.max_requests_in_flight),
+            ("maxWatches", self.max_watches),
+        ];
+        let zero_times = positive.iter().filter(|(_, value)| value.is_zero());
+        let zero_numbers = numbers.iter().filter(|(_, value)| *value == 0);
+        let mut zeros = zero_times
+            .map(|(field, _)| field)
+            .chain(zero_numbers.map(|(field, _)| field));
+        match zeros.next() {
+            Some(field) => Err(ConfigError::NotPositive(field)),
             None => Ok(()),
         }
+    }
+
+    /// How long an answer is good for, as of now: as the node says, or the default.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.node_ttl.get().unwrap_or(self.default_ttl)
     }
 
     /// How long a watch lives without being read: five sync periods, at least 60 s.

@@ -18,6 +18,9 @@ pub enum ObjectState {
     /// The object is marked immutable: its value is final and nothing watches it. It is looked at again when a new pod
     /// reads it.
     Immutable,
+    /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end. Meanwhile it is
+    /// asked for when it is read, and an answer is good for the time to live that the node tells.
+    Unwatched,
     /// Nobody read the object for a while and its watch was stopped; the next read starts it again and waits for it.
     Idle,
     /// The last reference is gone. Final.
@@ -26,11 +29,12 @@ pub enum ObjectState {
 
 impl ObjectState {
     /// Every state that a referenced object can be in.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Pending,
         Self::Synced,
         Self::Absent,
         Self::Immutable,
+        Self::Unwatched,
         Self::Idle,
     ];
 
@@ -41,6 +45,7 @@ impl ObjectState {
             Self::Synced => "synced",
             Self::Absent => "absent",
             Self::Immutable => "immutable",
+            Self::Unwatched => "unwatched",
             Self::Idle => "idle",
             Self::Removed => "removed",
         }

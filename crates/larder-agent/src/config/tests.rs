@@ -53,6 +53,8 @@ httpCheckFrequency: 5s
 staticPodAPIReferences: Allow
 kubeAPIQPS: 0
 kubeAPIBurst: 7
+maxWatches: 300
+maxRequestsInFlight: 20
 registerNode: true
 ",
     )
@@ -84,6 +86,8 @@ registerNode: true
                 qps: 5,
                 burst: 7,
             },
+            max_watches: 300,
+            max_requests_in_flight: 20,
             register_node: true,
         }
     "#]]
@@ -103,6 +107,10 @@ fn mistakes_are_named_with_line_and_field() {
     refused(
         "# a comment\nhttpCheckFrequency: -5s",
         expect!["line 2: httpCheckFrequency: must not be negative"],
+    );
+    refused(
+        "maxWatches: 0",
+        expect!["line 1: maxWatches: expected a whole number from 1"],
     );
     refused(
         "fileCheckFrequency: 20",

@@ -36,7 +36,7 @@ use crate::{
     api::Api,
     backoff::Backoff,
     changes::{ChangeKind, Publisher},
-    config::{ManagerConfig, NodeTtl},
+    config::ManagerConfig,
     error::{Error, RequestError},
     metrics::Metrics,
     registration::Holder,
@@ -241,8 +241,7 @@ impl<K: Object> Slot<K> {
 #[derive(Debug)]
 pub(crate) struct CachingStore<K> {
     shared: Arc<CachingShared<K>>,
-    node_ttl: NodeTtl,
-    default_ttl: Duration,
+    config: ManagerConfig,
 }
 
 /// What requests under way share with the store.
@@ -271,8 +270,7 @@ impl<K: Object> CachingStore<K> {
                 api,
                 max_stale: config.max_stale,
             }),
-            node_ttl: config.node_ttl.clone(),
-            default_ttl: config.default_ttl,
+            config: config.clone(),
         }
     }
 
@@ -295,15 +293,12 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    /// How long an answer is good for, as of now (T5).
-    fn ttl(&self) -> Duration {
-        self.node_ttl.get().unwrap_or(self.default_ttl)
-    }
-
     /// The object, if it can be had without waiting.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.shared.entries.with(namespace, name, |entry| {
-            let object = entry.cell.fresh(entry.newest_reference(), self.ttl())?;
+            let object = entry
+                .cell
+                .fresh(entry.newest_reference(), self.config.ttl())?;
             entry.count_read();
             Some(object)
         })?
@@ -365,7 +360,7 @@ impl<K: Object> CachingStore<K> {
     fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: u64) -> Plan<K> {
         let now = Instant::now();
         let mut slot = entry.cell.slot.lock();
-        if let Some(object) = entry.cell.fresh(required, self.ttl()) {
+        if let Some(object) = entry.cell.fresh(required, self.config.ttl()) {
             return Plan::Answer(Ok(object));
         }
         let under_way = slot.flight.as_ref();

@@ -71,6 +71,8 @@ struct Known {
     failure: Option<Arc<RequestError>>,
     /// Since when the state may have changed unnoticed.
     out_of_step: Option<Instant>,
+    /// There are more objects than watches, and this one has none.
+    unwatched: bool,
 }
 
 /// What a state that the worker found out means for the object.
@@ -109,6 +111,7 @@ impl<K: Object> Cell<K> {
                 version: ResourceVersion::default(),
                 failure: None,
                 out_of_step: None,
+                unwatched: false,
             }),
         }
     }
@@ -124,10 +127,12 @@ impl<K: Object> Cell<K> {
             _ if self.proven() < required => Look::Unknown,
             ObjectState::Pending | ObjectState::Idle => Look::Unknown,
             ObjectState::Absent => Look::Absent,
-            ObjectState::Synced | ObjectState::Immutable => match self.value.load_full() {
-                Some(object) => Look::Object(object),
-                None => Look::Unknown,
-            },
+            ObjectState::Synced | ObjectState::Immutable | ObjectState::Unwatched => {
+                match self.value.load_full() {
+                    Some(object) => Look::Object(object),
+                    None => Look::Unknown,
+                }
+            }
         }
     }
 
@@ -151,8 +156,14 @@ impl<K: Object> Cell<K> {
 
     pub(crate) fn facts(&self, now: Instant) -> Facts {
         let known = self.known.lock();
+        let state = match known.state {
+            ObjectState::Pending | ObjectState::Synced | ObjectState::Absent if known.unwatched => {
+                ObjectState::Unwatched
+            }
+            state => state,
+        };
         Facts {
-            state: known.state,
+            state,
             version: known.version.clone(),
             age: known
                 .out_of_step
@@ -186,8 +197,13 @@ impl<K: Object> Cell<K> {
         let mut changed = known.state == ObjectState::Pending;
         // What is late was overtaken by a newer state: that one stands, as long as it is readable.
         if !late {
-            changed |= known.version != finding.version
-                && !(known.state == ObjectState::Absent && finding.object.is_none());
+            let differs = known.version != finding.version;
+            changed |= match (&finding.object, known.state) {
+                (None, ObjectState::Absent) => false,
+                // A GET does not tell at which version.
+                (None, ObjectState::Synced | ObjectState::Immutable) => true,
+                _ => differs,
+            };
             known.state = match &finding.object {
                 Some(object) if object.is_immutable() => ObjectState::Immutable,
                 Some(_) => ObjectState::Synced,
@@ -239,6 +255,22 @@ impl<K: Object> Cell<K> {
         let before = known.failure.replace(Arc::clone(&error));
         let news = before.is_none_or(|before| before.label() != error.label());
         news.then_some(ChangeKind::Failed(error))
+    }
+
+    /// Whether the object has a watch, for the status.
+    pub(crate) fn set_watched(&self, watched: bool) {
+        self.known.lock().unwatched = !watched;
+    }
+
+    /// What is known has to be proven anew for every reader. Returns the moment that was proven.
+    pub(crate) fn expire(&self) -> u64 {
+        self.proven.swap(0, Ordering::AcqRel)
+    }
+
+    /// What has expired stands in, for references up to that moment.
+    pub(crate) fn stand_in(&self, moment: u64) {
+        self.proven.fetch_max(moment, Ordering::AcqRel);
+        self.changed.notify_waiters();
     }
 
     /// The watch was stopped; nothing may be concluded from what was known, but for the version.

@@ -12,6 +12,7 @@
 //! 3. A request that proves freshness was sent after the moment that it proves was read.
 
 mod admission;
+mod overflow;
 mod proof;
 mod publish;
 
@@ -29,6 +30,7 @@ use tracing::{debug, trace};
 
 use self::{
     admission::{Admission, Part, Permit},
+    overflow::Place,
     proof::Proof,
     publish::publish,
 };
@@ -107,6 +109,7 @@ struct Watched<K> {
     permit: Option<Permit>,
     /// The reflector's request waits for a permit.
     queued: bool,
+    place: Place,
     proof: Proof,
     last_read: Instant,
     reads: u64,
@@ -115,11 +118,16 @@ struct Watched<K> {
 pub(crate) struct Worker<K: Object> {
     shared: Arc<Shared<K>>,
     api: Api,
-    max_idle: Duration,
+    config: ManagerConfig,
     objects: HashMap<u64, Watched<K>>,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step<K>>>>,
     timers: DelayQueue<(u64, Part)>,
+    /// Permits for requests.
     admission: Admission,
+    /// Places for watches.
+    places: Admission,
+    /// Somebody was told that there are not enough places.
+    overflowed: bool,
     idle_pass: Interval,
     server: Server,
     random: fastrand::Rng,
@@ -138,18 +146,19 @@ impl<K: Object> Drop for Worker<K> {
 
 impl<K: Object> Worker<K> {
     pub(crate) fn new(shared: Arc<Shared<K>>, api: Api, config: &ManagerConfig) -> Self {
-        let max_idle = config.max_idle();
-        let period = (max_idle / 4).clamp(IDLE_PASS_MIN, IDLE_PASS_MAX);
+        let period = (config.max_idle() / 4).clamp(IDLE_PASS_MIN, IDLE_PASS_MAX);
         let mut idle_pass = interval_at(Instant::now() + period, period);
         idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             shared,
             api,
-            max_idle,
+            config: config.clone(),
             objects: HashMap::new(),
             steps: FuturesUnordered::new(),
             timers: DelayQueue::new(),
             admission: Admission::new(config.max_requests_in_flight),
+            places: Admission::new(config.max_watches),
+            overflowed: false,
             idle_pass,
             server: Server::default(),
             random: fastrand::Rng::new(),
@@ -187,6 +196,7 @@ impl<K: Object> Worker<K> {
                 Wake::Timer(id, part) => self.timer(id, part),
                 Wake::IdlePass => self.stop_idle_watches(),
             }
+            self.fill_places();
             self.admit();
         }
     }
@@ -230,6 +240,7 @@ impl<K: Object> Worker<K> {
             asked: 0,
             permit: None,
             queued: false,
+            place: Place::None,
             proof: Proof::None,
             last_read: Instant::now(),
             reads: 0,
@@ -238,8 +249,11 @@ impl<K: Object> Worker<K> {
         self.start(id);
     }
 
-    /// Starts a cycle of the object's reflector.
+    /// Starts a cycle of the object's reflector, if it may be watched.
     fn start(&mut self, id: u64) {
+        if !self.take_place(id) {
+            return;
+        }
         let Some(object) = self.objects.get_mut(&id) else {
             return;
         };
@@ -326,6 +340,13 @@ impl<K: Object> Worker<K> {
         match part {
             Part::Reflector => {
                 object.timer = None;
+                if let Place::Waiting { .. } = object.place {
+                    // While the API server fails, what is known stands in.
+                    if !matches!(object.proof, Proof::Waiting(..)) {
+                        self.expire(id);
+                    }
+                    return;
+                }
                 let turn = object.reflector.expired(Instant::now(), &mut self.server);
                 self.turn(id, turn, None, None);
             }
@@ -333,6 +354,7 @@ impl<K: Object> Worker<K> {
                 if let Proof::Waiting(_, backoff) =
                     std::mem::replace(&mut object.proof, Proof::None)
                 {
+                    self.expire(id);
                     self.pursue_with(id, Some(backoff));
                 }
             }
@@ -498,7 +520,7 @@ impl<K: Object> Worker<K> {
 
     /// Stops the watches that nobody read from for longer than `max_idle`.
     fn stop_idle_watches(&mut self) {
-        let now = Instant::now();
+        let (now, max_idle) = (Instant::now(), self.config.max_idle());
         for object in self.objects.values_mut() {
             let cell = &object.entry.cell;
             let reads = object.entry.reads();
@@ -508,7 +530,7 @@ impl<K: Object> Worker<K> {
             }
             // What has not synced yet is not idle, however long it takes; what is immutable is not watched.
             let synced = matches!(cell.state(), ObjectState::Synced | ObjectState::Absent);
-            if synced && !cell.is_wanted() && now > object.last_read + self.max_idle {
+            if synced && !cell.is_wanted() && now > object.last_read + max_idle {
                 debug!(kind = K::KIND.as_str(), key = %object.entry.key, "stop idle watch");
                 cell.idle();
                 rest(&mut self.timers, object);
@@ -530,9 +552,13 @@ impl<K: Object> Worker<K> {
 }
 
 /// Ends all that the object's reflector does.
-fn rest<K>(timers: &mut DelayQueue<(u64, Part)>, object: &mut Watched<K>) {
+fn rest<K: Object>(timers: &mut DelayQueue<(u64, Part)>, object: &mut Watched<K>) {
     object.reflector.stop();
     object.permit = None;
+    if let Place::Waiting { .. } = object.place {
+        object.entry.cell.set_watched(true);
+    }
+    object.place = Place::None;
     abort(&mut object.step);
     set_timer(timers, object, None);
 }

@@ -6,6 +6,7 @@ mod admission;
 mod caching;
 mod cluster;
 mod model;
+mod overflow;
 mod reflector;
 mod scripted;
 mod traffic;

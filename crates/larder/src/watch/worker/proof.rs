@@ -10,6 +10,7 @@ use tokio_util::time::delay_queue;
 use super::{
     Outcome, Worker,
     admission::{Part, Permit},
+    overflow::Place,
     publish::tell,
     rest,
 };
@@ -23,7 +24,7 @@ use crate::{
     },
 };
 
-/// The live GET that shows that what is known is new enough for a new reader.
+/// The live GET that shows that what is known is new enough for a new reader; without a watch, all that is known.
 pub(super) enum Proof {
     None,
     /// Waits for its permit.
@@ -51,19 +52,26 @@ impl<K: Object> Worker<K> {
         if object.queued {
             self.admission.queue(id, Part::Reflector, true);
         }
-        match cell.state() {
+        let state = cell.state();
+        let known = !matches!(state, ObjectState::Pending | ObjectState::Idle);
+        match state {
             ObjectState::Removed => {}
-            ObjectState::Pending | ObjectState::Idle => {
-                if object.reflector.is_resting() {
-                    object.last_read = Instant::now();
-                    self.start(id);
-                }
-            }
-            _ if is_proven(&object.entry) => {
+            _ if known && is_proven(&object.entry) => {
                 cell.satisfy();
                 // A reference that came meanwhile found the want still standing and told nobody.
                 if !is_proven(&object.entry) {
                     self.shared.want(cell);
+                }
+            }
+            _ if matches!(object.place, Place::Waiting { .. }) => {
+                if matches!(object.proof, Proof::None) {
+                    self.prove(id, backoff);
+                }
+            }
+            ObjectState::Pending | ObjectState::Idle => {
+                if object.reflector.is_resting() {
+                    object.last_read = Instant::now();
+                    self.start(id);
                 }
             }
             _ if object.reflector.is_obtaining() || !matches!(object.proof, Proof::None) => {}
@@ -75,7 +83,7 @@ impl<K: Object> Worker<K> {
                     self.start(id);
                 }
             }
-            ObjectState::Synced | ObjectState::Immutable => self.prove(id, backoff),
+            _ => self.prove(id, backoff),
         }
     }
 
@@ -121,13 +129,14 @@ impl<K: Object> Worker<K> {
             return;
         };
         let now = Instant::now();
+        let watched = !matches!(object.place, Place::Waiting { .. });
         match result {
             Ok(found) => {
                 let version = found.metadata().resource_version.clone();
                 let watching = !object.reflector.is_resting();
                 // Older than what is known, although asked for later: either overtaken by an event meanwhile, or the
-                // API server was restored from a backup. A new list tells.
-                if version.is_older_than(&object.entry.cell.version()) {
+                // API server was restored from a backup. A new list tells. Without a watch, nothing can overtake.
+                if watched && version.is_older_than(&object.entry.cell.version()) {
                     return self.start(id);
                 }
                 let last = found.is_immutable();
@@ -136,11 +145,13 @@ impl<K: Object> Worker<K> {
                     object: Some(found),
                     version,
                     proven: Some(moment),
-                    reset: false,
+                    reset: !watched,
                 };
                 tell(&self.shared, object, |cell| cell.publish(finding));
                 if last {
                     rest(&mut self.timers, object);
+                } else if !watched {
+                    self.answered(id);
                 } else if !watching {
                     // It was immutable; another one of that name is not.
                     return self.start(id);
@@ -148,7 +159,18 @@ impl<K: Object> Worker<K> {
                 self.pursue(id);
             }
             // Gone, at a version that a GET does not tell.
-            Err(error) if error.is_not_found() => self.start(id),
+            Err(error) if error.is_not_found() && watched => self.start(id),
+            Err(error) if error.is_not_found() => {
+                let finding = Finding {
+                    object: None,
+                    version: object.entry.cell.version(),
+                    proven: Some(moment),
+                    reset: true,
+                };
+                tell(&self.shared, object, |cell| cell.publish(finding));
+                self.answered(id);
+                self.pursue(id);
+            }
             Err(error) => {
                 let mut backoff = backoff.unwrap_or_else(|| Box::new(Backoff::new()));
                 let forbidden = error.is_forbidden();
@@ -158,6 +180,8 @@ impl<K: Object> Worker<K> {
                 object.proof = Proof::Waiting(key, backoff);
                 let error = Arc::new(error);
                 tell(&self.shared, object, |cell| cell.failed(error, now));
+                self.stand_in(id);
+                self.pursue(id);
             }
         }
     }
