@@ -48,7 +48,7 @@ use crate::{
     node,
     reconcile::{Board, Reconciler, Shared},
     root_dir::RootDir,
-    status::{AgentStatus, ObjectStatus, PodStatus},
+    status::{AgentStatus, ObjectStatus, PodStatus, ServedPod},
     tokens::Tokens,
 };
 
@@ -576,6 +576,18 @@ impl AgentHandle {
             status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
         }
         statuses
+    }
+
+    /// The pod of this name, if the agent serves it; of several, the one that is not about to go.
+    pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
+        let statuses = self.pod_statuses().into_iter();
+        let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);
+        let served = named.filter_map(|status| {
+            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid))?;
+            let pod = Arc::unwrap_or_clone(pod);
+            Some(ServedPod { status, pod })
+        });
+        served.min_by_key(|served| served.status.delivery.phase)
     }
 
     /// All metrics, as Prometheus reads them.

@@ -6,18 +6,20 @@
 //! | `/readyz` | 200 when all sources have reported and every pod has been looked at; 503 before |
 //! | `/metrics` | Prometheus' text format |
 //! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON |
+//! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404; only over the socket |
 //!
-//! Read only, and no value of any object: whoever can reach it learns names and states.
+//! Read only, and no value of any object: whoever can reach it over HTTP learns names and states. The socket, which is for the agent's
+//! user and for root, shows pods as well, with the values that stand in them.
 
 use std::{
     fs, io,
     os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::{self, PathBuf},
 };
 
 use axum::{
     Json, Router,
-    extract::State,
+    extract::{Path, State},
     http::{StatusCode, header},
     response::IntoResponse,
     routing::get,
@@ -27,7 +29,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::AgentHandle;
 
-/// The API of `agent`.
+/// The API of `agent` for whoever may open its socket.
+pub fn socket_router(agent: AgentHandle) -> Router {
+    let pods = Router::new().route("/pods/{namespace}/{name}", get(pod));
+    pods.with_state(agent.clone()).merge(router(agent))
+}
+
+/// The API of `agent` for everybody.
 pub fn router(agent: AgentHandle) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -57,6 +65,16 @@ async fn status(State(agent): State<AgentHandle>) -> impl IntoResponse {
     Json(agent.status())
 }
 
+async fn pod(
+    State(agent): State<AgentHandle>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> impl IntoResponse {
+    match agent.served_pod(&namespace, &name) {
+        Some(pod) => Json(pod).into_response(),
+        None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
+    }
+}
+
 /// The socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step} {}", path.display())]
@@ -71,7 +89,7 @@ pub struct SocketError {
 /// # Errors
 ///
 /// The leftover cannot be removed or the socket not be made.
-pub fn bind_socket(path: &Path) -> Result<UnixListener, SocketError> {
+pub fn bind_socket(path: &path::Path) -> Result<UnixListener, SocketError> {
     let failed = |step| {
         let path = path.to_owned();
         move |source| SocketError { step, path, source }

@@ -1,9 +1,10 @@
 //! What the agent tells about itself: the document behind `/status` and `larder status`.
 //!
-//! Invariant: names, states, times and reasons; never a value of an object. Reasons are the kubelet's messages, which name keys
-//! and paths only (P5).
+//! Invariant of [`AgentStatus`]: names, states, times and reasons; never a value of an object. Reasons are the kubelet's messages,
+//! which name keys and paths only (P5).
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
 /// The agent and everything it serves.
@@ -54,6 +55,16 @@ pub struct PodStatus {
     pub containers: Vec<ContainerStatus>,
 }
 
+/// One pod, whole: the document behind `/pods/NAMESPACE/NAME`. No value of an object either, but those that the pod itself has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServedPod {
+    /// How its delivery goes.
+    pub status: PodStatus,
+    /// The pod as the agent serves it.
+    pub pod: Pod,
+}
+
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -81,6 +92,8 @@ pub struct VolumeStatus {
 pub struct ContainerStatus {
     /// Name of the container.
     pub name: String,
+    /// The file of its variables, `env.json`.
+    pub path: String,
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use larder::Strategy;
 use rustix::process::Signal;
 
-use crate::exec::{OnChange, STAGE};
+use crate::exec::{ANCHOR, OnChange, STAGE};
 
 /// ConfigMaps and Secrets as the kubelet would deliver them, without a kubelet.
 #[derive(Debug, Parser)]
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     #[command(hide = true, name = STAGE)]
     ExecStage(ExecStageArgs),
+    #[command(hide = true, name = ANCHOR)]
+    ExecAnchor,
     #[command(hide = true)]
     Completion(CompletionArgs),
     #[command(hide = true)]
@@ -207,23 +209,35 @@ pub(crate) enum RefsOutput {
 
 /// Run a command that sees what a container of a pod would see
 ///
-/// It gets the container's variables, and the volumes at their mount paths, in namespaces of its own: the files of this machine are not
-/// touched, and nothing is left behind on disk, also after a kill. As root it becomes the user and the groups of the pod; an ordinary user
+/// The pod comes from manifests (-f), or from the agent that runs with the same root directory. The command gets the container's variables,
+/// and the volumes at their mount paths, in namespaces of its own: the files of this machine are not touched, and nothing is left behind on
+/// disk, nor any process that it started, also after a kill. As root it becomes the user and the groups of the pod; an ordinary user
 /// appears as them in a user namespace. What an image would set (PATH, HOME, TERM, LANG) comes from the caller if the container does not
-/// set it. The manifests are followed: volumes stay fresh while the command runs. Service account tokens are placeholders; emptyDir
-/// volumes are empty and private, hostPath volumes are this machine's, other types are not provided.
+/// set it. Volumes stay fresh while the command runs; what is mounted by subPath stays as it was at the start.
+///
+/// With -f, service account tokens are placeholders, and emptyDir volumes are empty and private. hostPath volumes are this machine's;
+/// other types are not provided. A pod of an agent is for the user that runs the agent, and for root.
 ///
 /// The exit code is the command's, or 128 and the signal that ended it; 127 if there is no such command, 126 if it cannot be executed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder exec -f app.yaml --pod prod/web -c web -- ./server --port 8080
   larder exec -f app.yaml -- sh -c 'env; cat /etc/app/*'
+  larder exec --pod prod/web -- sh                 as the pod of the running agent sees it
   larder exec -f app.yaml --on-change signal:SIGHUP -- nginx -g 'daemon off;'")]
 pub(crate) struct ExecArgs {
-    #[command(flatten)]
-    pub(crate) manifests: ManifestArgs,
+    /// Manifest, directory of manifests, or - for standard input; without any, the running agent is asked
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with_all = ["root_dir", "config"])]
+    pub(crate) filenames: Vec<PathBuf>,
 
-    /// The pod; not needed if there is only one
+    /// Namespace of the pod and of objects that name none
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    pub(crate) namespace: String,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
+    /// The pod; not needed if there is only one in the manifests
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub(crate) pod: Option<PodName>,
 

@@ -23,6 +23,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(args) => status::run(&args),
         Command::Exec(args) => return exec::run(&args),
         Command::ExecStage(args) => return crate::exec::run_stage(&args.plan),
+        Command::ExecAnchor => return crate::exec::run_anchor(),
         Command::Render(args) => render::run(&args),
         Command::Refs(args) => refs::run(&args),
         Command::Apiserver(args) => apiserver::run(&args),

@@ -6,17 +6,19 @@
 //!   volumes in a private tmpfs    ──plan──►  volumes where the container has them variables, user,
 //!   follows the manifests (follow)           user, groups, directory (stage) ──►  directory, mounts
 //!   signals, restarts, exit code (supervisor)
+//!   └─────────── a PID namespace for each start of the command (processes) ────────────┘
 //! ```
 //!
 //! Invariants:
 //! 1. The host's file tree is never modified: what is mounted and created lies in namespaces and a tmpfs that only these processes
 //!    have, and that the kernel takes away with the last of them, however it ends.
 //! 2. The supervisor does not see the mounts of the command, so a volume cannot hide the manifests that are followed.
-//! 3. If the supervisor dies, the command is killed.
+//! 3. Nothing that the command has started outlives it or the supervisor.
 
 mod follow;
 mod namespace;
 mod plan;
+mod processes;
 mod stage;
 mod supervisor;
 mod view;
@@ -24,8 +26,13 @@ mod view;
 pub(crate) use follow::{Follower, Stamps};
 pub(crate) use namespace::Sandbox;
 pub(crate) use plan::{Identity, Plan, PlannedMount};
+pub(crate) use processes::{Processes, run_anchor};
 pub(crate) use stage::run as run_stage;
 pub(crate) use supervisor::{OnChange, Update, exit_code, supervise};
+pub(crate) use view::clear;
 
 /// The hidden subcommand that becomes the command.
 pub(crate) const STAGE: &str = "exec-stage";
+
+/// The hidden subcommand that holds the processes of the command together.
+pub(crate) const ANCHOR: &str = "exec-anchor";

@@ -3,6 +3,7 @@
 //! Exit codes: 0 all done; 1 something asked for failed, the rest was done; 2 bad usage, or input that could not be read at all.
 
 mod args;
+mod ask;
 mod commands;
 mod exec;
 mod input;

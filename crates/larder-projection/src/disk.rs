@@ -28,9 +28,11 @@ mod tmpfs;
 mod tree;
 mod writer;
 
+pub use environment::{EnvironmentTextError, read_environment};
 pub use error::{DiskError, Step};
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
-pub use subpath::SubPath;
+pub use layout::empty_dir_path;
+pub use subpath::{SubPath, bind_subpath};
 pub use tmpfs::Memory;
 pub use writer::{AtomicWriter, Written};
 

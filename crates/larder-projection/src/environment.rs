@@ -503,6 +503,22 @@ fn resolve<'t, 'v, 'a: 'v>(
 }
 
 impl<'a> Environment<'a> {
+    /// An environment that was computed elsewhere, such as by an agent. Where its values came from is not known, so all count as secret.
+    pub fn of_values(values: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        let variables = values.into_iter().map(|(name, value)| {
+            let variable = Variable {
+                value: Value::Borrowed(value),
+                origin: Origin::Value,
+                secret: true,
+            };
+            (Cow::Borrowed(name), variable)
+        });
+        Self {
+            variables: variables.collect(),
+            absent: Vec::new(),
+        }
+    }
+
     /// Names and variables, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Variable<'a>)> {
         self.variables

@@ -447,10 +447,18 @@ impl Worker {
             }),
             Target::Environment(name) => Shown::Container(ContainerStatus {
                 name: name.clone(),
+                path: self.environment_path(name),
                 delivery: state.delivery.clone(),
             }),
         });
         self.place.show(phase, &reason, parts.collect());
+    }
+
+    fn environment_path(&self, container: &str) -> String {
+        let host = &self.shared.host;
+        host.environment_path(self.place.uid.as_str(), container)
+            .display()
+            .to_string()
     }
 
     fn volume_path(&self, name: &str, kind: VolumeKind) -> String {

@@ -101,7 +101,6 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
     let agent = Agent::build(config, root, volumes, origin.client, pod_end, registry)
         .context("cannot use the configuration")?;
     let handle = agent.handle();
-    let router = local_api::router(handle.clone());
 
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -109,19 +108,27 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
         Ok(socket) => {
             tasks.spawn(told(
                 "the local API",
-                local_api::serve_unix(socket, router.clone(), shutdown.clone()),
+                local_api::serve_unix(
+                    socket,
+                    local_api::socket_router(handle.clone()),
+                    shutdown.clone(),
+                ),
             ));
         }
         Err(error) => warn!(
             error = output::chain(&error),
-            "`larder status` will not reach this agent"
+            "`larder status` and `larder exec` will not reach this agent"
         ),
     }
     if let Some(listener) = listener {
         info!(address = %listener.local_addr()?, "listening");
         tasks.spawn(told(
             "the HTTP API",
-            local_api::serve_tcp(listener, router, shutdown.clone()),
+            local_api::serve_tcp(
+                listener,
+                local_api::router(handle.clone()),
+                shutdown.clone(),
+            ),
         ));
     }
     if let Some(feed) = origin.feed {

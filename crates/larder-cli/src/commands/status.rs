@@ -1,17 +1,10 @@
 //! `larder status`: what a running agent says of itself.
 
-use std::{
-    fmt::Write as _,
-    io::{Read as _, Write as _},
-    os::unix::net::UnixStream,
-    path::Path,
-    time::Duration,
-};
+use std::fmt::Write as _;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use larder_agent::{
     config::Flags,
-    root_dir,
     status::{AgentStatus, Delivery},
 };
 
@@ -22,48 +15,19 @@ use super::{
 };
 use crate::{
     args::{StatusArgs, StatusOutput},
+    ask::ask,
     output,
 };
 
-/// Longest wait for the agent's answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
 pub(super) fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     let root_dir = config(&args.place, Flags::default())?.root_dir;
-    let socket = root_dir::socket(&root_dir);
-    let status = ask(&socket).with_context(|| {
-        format!(
-            "no agent answers at {}; does `larder run` run, with the same --root-dir?",
-            socket.display()
-        )
-    })?;
+    let status: AgentStatus =
+        ask(&root_dir, "/status")?.context("the agent is of another version of larder")?;
     output::results(|out| match args.output {
         StatusOutput::Json => write_json(out, &status),
         StatusOutput::Table => out.write_all(tables(&status).as_bytes()),
     })?;
     Ok(Outcome::Done)
-}
-
-/// Asks the agent behind `socket`. HTTP/1.0, so that the end of the answer is the end of the connection.
-fn ask(socket: &Path) -> anyhow::Result<AgentStatus> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.write_all(b"GET /status HTTP/1.0\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let head = answer
-        .windows(4)
-        .position(|window| window == b"\r\n\r\n")
-        .context("the answer is not HTTP")?;
-    let status = answer.split(|byte| *byte == b' ').nth(1);
-    if status != Some(b"200") {
-        bail!(
-            "the answer is {}",
-            String::from_utf8_lossy(status.unwrap_or_default())
-        );
-    }
-    serde_json::from_slice(&answer[head + 4..])
-        .context("the answer is of another version of larder")
 }
 
 fn tables(status: &AgentStatus) -> String {

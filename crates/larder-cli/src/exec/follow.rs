@@ -1,6 +1,7 @@
-//! Tells when manifests may have changed.
+//! Tells when manifests, or what an agent delivers, may have changed.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -21,11 +22,11 @@ const QUIET: Duration = Duration::from_millis(20);
 /// A file that is written all the time is looked at nevertheless.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Follows files and directories of manifests.
+/// Follows files and directories.
 #[derive(Debug)]
 pub(crate) struct Follower {
     /// Ends the watches when dropped.
-    _watcher: RecommendedWatcher,
+    watcher: RecommendedWatcher,
     events: UnboundedReceiver<()>,
     /// Something changed, and nobody was told yet.
     changed: bool,
@@ -40,17 +41,10 @@ impl Follower {
     /// A directory cannot be watched.
     pub(crate) fn new(paths: &[PathBuf], seen: &Stamps) -> anyhow::Result<Self> {
         let (sender, events) = unbounded_channel();
-        let mut directories = Vec::new();
-        let mut files = Vec::new();
-        for path in paths {
-            if path.is_dir() {
-                directories.push(path.clone());
-            } else {
-                let parent = path.parent().filter(|parent| *parent != Path::new(""));
-                directories.push(parent.unwrap_or(Path::new(".")).to_owned());
-                files.extend(path.file_name().map(ToOwned::to_owned));
-            }
-        }
+        let files = paths.iter().filter(|path| !path.is_dir());
+        let files: Vec<_> = files
+            .filter_map(|path| path.file_name().map(ToOwned::to_owned))
+            .collect();
         let any = files.len() < paths.len();
         let concerns = move |path: &PathBuf| {
             // Names that begin with `..` carry the content of a mounted ConfigMap.
@@ -70,19 +64,24 @@ impl Follower {
                     let _ = sender.send(());
                 }
             })
-            .context("cannot follow the manifests")?;
-        directories.sort();
-        directories.dedup();
-        for directory in &directories {
+            .context("cannot follow files")?;
+        for directory in directories(paths) {
             watcher
-                .watch(directory, RecursiveMode::NonRecursive)
+                .watch(&directory, RecursiveMode::NonRecursive)
                 .with_context(|| format!("cannot follow {}", directory.display()))?;
         }
         Ok(Self {
-            _watcher: watcher,
+            watcher,
             events,
             changed: Stamps::of(paths) != *seen,
         })
+    }
+
+    /// Follows the directories of `paths` from now on, also those that have been made anew. One that is not there is passed over.
+    pub(crate) fn follow(&mut self, paths: &[PathBuf]) {
+        for directory in directories(paths) {
+            let _ = self.watcher.watch(&directory, RecursiveMode::NonRecursive);
+        }
     }
 
     /// Waits for a change and the quiet after it.
@@ -104,8 +103,20 @@ impl Follower {
     }
 }
 
-/// How files looked at some time: enough to see that one was written since.
-#[derive(Debug, PartialEq, Eq)]
+/// The directories among `paths`, and those that its files lie in, because files are followed by name.
+fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let directory = |path: &PathBuf| {
+        if path.is_dir() {
+            return path.clone();
+        }
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        parent.unwrap_or(Path::new(".")).to_owned()
+    };
+    paths.iter().map(directory).collect()
+}
+
+/// How files looked at some time: enough to see that one was written since. By default, they were not looked at.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamps(Vec<(PathBuf, Option<(SystemTime, u64)>)>);
 
 impl Stamps {

@@ -19,8 +19,8 @@ pub(crate) struct Plan {
     pub(crate) command: Vec<Vec<u8>>,
     /// All variables of the command.
     pub(crate) environment: Vec<(String, Vec<u8>)>,
-    /// Process ID of the supervisor.
-    pub(crate) supervisor: i32,
+    /// Whether `/proc` shows the processes of this machine, as `hostPID` asks for, and not only those of the command.
+    pub(crate) host_processes: bool,
 }
 
 /// One bind mount.

@@ -3,7 +3,7 @@
 //! 1. Take the plan.
 //! 2. Enter a mount namespace of its own and make all mounts in it.
 //! 3. Become the user.
-//! 4. Go to the working directory; be killed if the supervisor dies; become the command.
+//! 4. Go to the working directory; become the command.
 //!
 //! Exit codes for a command that cannot be run are those of `env`: 127 if there is none, 126 if it cannot be executed.
 
@@ -16,18 +16,18 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use rustix::{
     fs::{Gid, Uid},
     mount::{MountPropagationFlags, mount_change},
-    process::{Pid, Signal, chdir, getgid, getppid, getuid, set_parent_process_death_signal},
+    process::{chdir, getgid, getuid},
     thread::{UnshareFlags, set_thread_gid, set_thread_groups, set_thread_uid},
 };
 
 use super::{
     namespace::{map_identity, unshare},
     plan::{Identity, Plan},
-    view::View,
+    view::{PROC, View},
 };
 use crate::{commands::Failure, output};
 
@@ -49,6 +49,9 @@ pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
         view.ensure_directory(Path::new(directory))
             .with_context(|| format!("cannot use {directory} as the working directory"))?;
     }
+    if !plan.host_processes && !plan.mounts.iter().any(|mount| is_of_proc(&mount.target)) {
+        view.mount_proc().context("cannot mount /proc")?;
+    }
     view.enter()?;
     // Step 3
     become_user(&plan.identity)?;
@@ -62,11 +65,6 @@ pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
             .context("cannot use /")?,
         (None, Err(_)) => chdir(c"/").context("cannot use /")?,
     }
-    // After the user: changing it drops this again.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot follow the supervisor")?;
-    if getppid() != Pid::from_raw(plan.supervisor) {
-        return Err(anyhow!("the supervisor is gone").into());
-    }
     Ok(execute(&plan))
 }
 
@@ -74,6 +72,11 @@ fn take(path: &Path) -> anyhow::Result<Plan> {
     let text = fs::read(path).context("cannot read the plan")?;
     fs::remove_file(path).context("cannot remove the plan")?;
     serde_json::from_slice(&text).context("cannot read the plan")
+}
+
+/// Whether a volume is mounted on `/proc` or in it: then the pod has chosen what is there.
+fn is_of_proc(target: &str) -> bool {
+    Path::new(target).starts_with(PROC)
 }
 
 /// Step 3.

@@ -6,16 +6,15 @@ use std::{
 };
 
 use anyhow::Context as _;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::{
-    process::Child,
     signal::unix::{SignalKind, signal},
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
     task::JoinSet,
     time::{Instant, sleep_until},
 };
 
-use super::{Follower, STAGE};
+use super::{Follower, Processes};
 use crate::output;
 
 /// What happens to the command when its volumes change.
@@ -29,7 +28,7 @@ pub(crate) enum OnChange {
     Restart,
 }
 
-/// What came of manifests that were read again.
+/// What came of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
     /// A volume of the command has other content.
@@ -42,58 +41,65 @@ pub(crate) struct Update {
 enum Event {
     Ended(ExitStatus),
     Signal(Signal),
-    ManifestsChanged,
+    Changed,
     /// The command did not end in time.
     GraceIsOver,
 }
 
-/// Runs the command that `start` starts. `update` brings its volumes up to date; it is called after changes of the manifests.
+/// Runs the command that `start` starts. `update` brings its volumes up to date; it is called after changes that `follower` tells of,
+/// and may have it follow more.
 /// `grace` is what the command has for ending before it is killed for a restart.
 ///
 /// # Errors
 ///
 /// The command cannot be started.
 pub(crate) async fn supervise(
-    mut start: impl FnMut() -> anyhow::Result<Child>,
-    mut update: impl FnMut() -> Update,
+    mut start: impl FnMut() -> anyhow::Result<Processes>,
+    mut update: impl FnMut(Option<&mut Follower>) -> Update,
     mut follower: Option<Follower>,
     on_change: OnChange,
     grace: Duration,
 ) -> anyhow::Result<ExitStatus> {
     let mut tasks = JoinSet::new();
     let mut signals = signals(&mut tasks)?;
-    let mut child = start()?;
+    let mut processes = start()?;
     // Some: the command is being ended, to be started again.
     let mut kill_at: Option<Instant> = None;
     loop {
         // Each arm is cancel safe: none loses what it has when another one comes first.
         let event = tokio::select! {
-            status = child.wait() => Event::Ended(status.context("cannot wait for the command")?),
+            status = processes.command_ended() => Event::Ended(status.context("cannot wait for the command")?),
             Some(signal) = signals.recv() => Event::Signal(signal),
-            () = changed(&mut follower) => Event::ManifestsChanged,
+            () = changed(&mut follower) => Event::Changed,
             () = at(kill_at) => Event::GraceIsOver,
         };
         match event {
-            Event::Ended(_) if kill_at.is_some() => {
-                kill_at = None;
-                child = start()?;
+            Event::Ended(status) => {
+                // Also before the next start: it may want a port or a lock that something still has.
+                processes
+                    .end()
+                    .await
+                    .context("cannot wait for what the command has started")?;
+                if kill_at.take().is_none() {
+                    return Ok(status);
+                }
+                processes = start()?;
             }
-            Event::Ended(status) => return Ok(status),
             Event::Signal(signal) => {
                 // The user wants it to end, not to start again.
                 kill_at = kill_at.filter(|_| ![Signal::TERM, Signal::INT].contains(&signal));
-                send(&child, signal);
+                processes.send(signal);
             }
-            Event::ManifestsChanged => {
-                let update = update();
+            Event::Changed => {
+                let update = update(follower.as_mut());
                 match on_change {
                     OnChange::Restart if (update.volumes || update.start) && kill_at.is_none() => {
-                        send(&child, Signal::TERM);
+                        processes.send(Signal::TERM);
                         kill_at = Some(Instant::now() + grace);
                     }
                     // The stage would die of it; and what it becomes reads the new content anyway.
-                    OnChange::Signal(signal) if update.volumes && !is_stage(&child) => {
-                        send(&child, signal);
+                    OnChange::Signal(signal) if update.volumes && !processes.is_stage() => {
+                        processes.send(signal);
                     }
                     OnChange::Signal(_) if update.volumes => {}
                     OnChange::Restart => {}
@@ -106,7 +112,7 @@ pub(crate) async fn supervise(
                 }
             }
             Event::GraceIsOver => {
-                send(&child, Signal::KILL);
+                processes.send(Signal::KILL);
                 // It ends now; until then there is nothing to wait for but that.
                 kill_at = Some(Instant::now() + grace);
             }
@@ -156,22 +162,6 @@ fn signals(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedReceiver<Signal>>
         });
     }
     Ok(receiver)
-}
-
-/// Whether the command is still to come.
-fn is_stage(child: &Child) -> bool {
-    let file = child.id().map(|id| format!("/proc/{id}/cmdline"));
-    let words = file.and_then(|file| std::fs::read(file).ok());
-    words.is_some_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(STAGE.as_bytes()))
-}
-
-/// Sends a signal to a command that may be over.
-fn send(child: &Child, signal: Signal) {
-    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    if let Some(pid) = pid {
-        // It ended in this moment: its exit is the next event.
-        let _ = kill_process(pid, signal);
-    }
 }
 
 /// The exit code that stands for a status: its own, or 128 and the signal.

@@ -10,7 +10,7 @@
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
-    fs,
+    fs, io,
     os::{
         fd::AsRawFd,
         unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
@@ -22,11 +22,16 @@ use anyhow::{Context as _, bail};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstatvfs, openat2},
     io::Errno,
-    mount::{MountFlags, UnmountFlags, mount_bind_recursive, mount_remount, unmount},
+    mount::{MountFlags, UnmountFlags, mount, mount_bind_recursive, mount_remount, unmount},
     process::{chdir, pivot_root},
 };
 
 use super::{namespace::COVERED, plan::PlannedMount};
+
+/// In the private tmpfs: the mirrors of one start.
+const MIRRORS: &str = "mirrors";
+/// Where processes are shown.
+pub(super) const PROC: &str = "/proc";
 
 /// The file tree as the command will see it.
 pub(super) struct View {
@@ -43,6 +48,14 @@ pub(super) struct View {
 enum Kind {
     Directory,
     File,
+}
+
+/// Removes the mirrors of an earlier start from the private tmpfs. What was mounted in them went with that start's mount namespace.
+pub(crate) fn clear(staging: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(staging.join(MIRRORS)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        cleared => cleared,
+    }
 }
 
 impl View {
@@ -73,6 +86,19 @@ impl View {
     /// Makes sure that there is a directory `path`.
     pub(super) fn ensure_directory(&mut self, path: &Path) -> anyhow::Result<()> {
         self.ensure(path, Kind::Directory).map(drop)
+    }
+
+    /// Shows the processes of the PID namespace of this process, and no others.
+    ///
+    /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the one that is there stays;
+    /// `/proc/self` is right in either.
+    pub(super) fn mount_proc(&mut self) -> anyhow::Result<()> {
+        let target = self.ensure(Path::new(PROC), Kind::Directory)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        match mount("proc", &target, "proc", flags, None) {
+            Err(Errno::PERM) => Ok(()),
+            mounted => Ok(mounted?),
+        }
     }
 
     /// Makes the view the file tree of this process, without the private tmpfs.
@@ -164,11 +190,9 @@ impl View {
 
     /// Replaces a directory by a mirror of it.
     fn mirror(&mut self, directory: &Path) -> anyhow::Result<()> {
-        // Another start of the command has had mirrors of its own.
-        let name = format!("mirror-{}-{}", std::process::id(), self.mirrors);
-        let mirror = self.staging.join(name);
+        let mirror = self.staging.join(MIRRORS).join(self.mirrors.to_string());
         self.mirrors += 1;
-        fs::create_dir(&mirror)?;
+        fs::create_dir_all(&mirror)?;
         // From here on a mount, which the root of a view has to be.
         mount_bind_recursive(&mirror, &mirror)?;
         for entry in fs::read_dir(directory)? {

@@ -50,7 +50,7 @@ fn desk(more: &str) -> Desk {
 }
 
 /// Whether mounting is possible; without it an ordinary developer's run goes on, and CI fails.
-fn may_mount() -> bool {
+pub(crate) fn may_mount() -> bool {
     let probe = Command::new("unshare").args(["-rm", "true"]).output();
     let may = probe.is_ok_and(|output| output.status.success());
     assert!(
@@ -61,7 +61,7 @@ fn may_mount() -> bool {
 }
 
 /// A command that runs.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -69,8 +69,13 @@ struct Running {
 
 impl Running {
     fn start(desk: &Desk, args: &[&str], script: &str) -> Self {
+        Self::with(desk, &[&["-f", "app.yaml"], args].concat(), script)
+    }
+
+    /// Runs `script` by `larder exec` with these arguments.
+    pub(crate) fn with(desk: &Desk, args: &[&str], script: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
-            .args(["exec", "-f", "app.yaml"])
+            .arg("exec")
             .args(args)
             .args(["--", "sh", "-c", script])
             .current_dir(desk.path())
@@ -87,18 +92,18 @@ impl Running {
         }
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// What it still prints, and its exit code.
-    fn end(mut self) -> (String, Option<i32>) {
+    pub(crate) fn end(mut self) -> (String, Option<i32>) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         (rest, self.child.wait().unwrap().code())
@@ -206,19 +211,70 @@ fn a_change_can_be_a_restart_with_new_variables_and_sub_paths() {
     assert_eq!(running.end(), (String::new(), Some(128 + 15)));
 }
 
+/// A process that has left the session, the process group and the parent of the command. What a command prints ends only when
+/// this one has ended, too; should it survive, it says so.
+const DAEMON: &str = "(setsid sh -c 'echo daemon; sleep 20; echo survived' & )";
+
 #[test]
-fn a_killed_supervisor_takes_the_command_with_it() {
+fn a_killed_supervisor_takes_everything_with_it() {
     if !may_mount() {
         return;
     }
     let desk = desk("");
-    let mut running = Running::start(&desk, &[], "echo ready; read line; echo survived");
-    assert_eq!(running.line(), "ready");
+    let script = format!("{DAEMON}; read line; echo survived");
+    let mut running = Running::start(&desk, &[], &script);
+    assert_eq!(running.line(), "daemon");
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
     // A command that still ran would read this.
     let _ = running.stdin.write_all(b"line\n");
     assert_eq!(running.end().0, "");
+}
+
+#[test]
+fn what_a_command_has_started_ends_with_it() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = format!("{DAEMON}; read line; exit 3");
+    let mut running = Running::start(&desk, &[], &script);
+    assert_eq!(running.line(), "daemon");
+    running.stdin.write_all(b"line\n").unwrap();
+    assert_eq!(running.end(), (String::new(), Some(3)));
+}
+
+#[test]
+fn what_a_command_has_started_ends_before_its_next_start() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    // The daemon of the first start would keep the lock from the second.
+    let script = "(setsid flock -n /larder-test/scratch/lock sh -c 'echo locked; exec sleep 20' || echo busy) & exec sleep 60";
+    let mut running = Running::start(&desk, &["--on-change", "restart"], script);
+    assert_eq!(running.line(), "locked");
+    edit(&desk, "two", "1");
+    assert_eq!(running.line(), "locked");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (String::new(), Some(128 + 15)));
+}
+
+#[test]
+fn a_command_sees_its_own_processes() {
+    if !may_mount() {
+        return;
+    }
+    // Processes whose parent has gone are collected: the loop ends when the daemon is not even a zombie any more.
+    let script = "cat /proc/$$/comm
+        tr '\\0' ' ' < /proc/1/cmdline | cut -d ' ' -f 2
+        (setsid true & )
+        while grep -q 'State:.Z' /proc/[0-9]*/status 2>/dev/null; do :; done; echo collected";
+    let (output, code) = Running::start(&desk(""), &[], script).end();
+    assert_eq!((&*output, code), ("sh\nexec-anchor\ncollected\n", Some(0)));
+    let host = desk("hostPID: true");
+    let supervisor = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'exec -f app.yaml' > /dev/null && echo all";
+    assert_eq!(Running::start(&host, &[], supervisor).end().0, "all\n");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod apiserver;
 mod bad_input;
 mod examples;
 mod exec;
+mod exec_agent;
 mod refs;
 mod render;
 mod run;

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// An agent that is ended with the test, on the directory `m` of a desk, with the root directory `root`.
-struct Agent<'a> {
+pub(crate) struct Agent<'a> {
     desk: &'a Desk,
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -31,7 +31,7 @@ struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    fn start(desk: &'a Desk) -> Self {
+    pub(crate) fn start(desk: &'a Desk) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
             .args([
                 "run",
@@ -58,14 +58,14 @@ impl<'a> Agent<'a> {
     }
 
     /// The first line of what it tells once it serves.
-    fn summary(&mut self) -> String {
+    pub(crate) fn summary(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line
     }
 
     /// Reads the log up to an event with this message.
-    fn event(&mut self, message: &str) -> Value {
+    pub(crate) fn event(&mut self, message: &str) -> Value {
         let events = self
             .log
             .by_ref()
@@ -76,7 +76,7 @@ impl<'a> Agent<'a> {
             .unwrap()
     }
 
-    fn signal(&mut self, signal: Signal) -> Option<i32> {
+    pub(crate) fn signal(&mut self, signal: Signal) -> Option<i32> {
         let pid = i32::try_from(self.child.id())
             .ok()
             .and_then(Pid::from_raw)

@@ -5,9 +5,11 @@
 
 use std::{collections::BTreeMap, os::fd::AsFd};
 
+use base64::Engine as _;
 use base64::{display::Base64Display, engine::general_purpose::STANDARD as BASE64};
+use larder_objects::SecretBytes;
 use rustix::io::{Errno, Result};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use zeroize::Zeroizing;
 
 use super::{
@@ -57,6 +59,45 @@ impl VolumeHost {
         written.map_err(directory.failed(Step::WriteFile, layout::ENVIRONMENT))?;
         Ok(true)
     }
+}
+
+/// The variables in the text of an `env.json`, by name.
+///
+/// # Errors
+///
+/// The text is not what [`VolumeHost::write_environment`] writes. The error has nothing of it.
+pub fn read_environment(
+    text: &[u8],
+) -> std::result::Result<BTreeMap<String, SecretBytes>, EnvironmentTextError> {
+    let variables: BTreeMap<String, ReadValue> =
+        serde_json::from_slice(text).map_err(|_| EnvironmentTextError)?;
+    variables
+        .into_iter()
+        .map(|(name, value)| {
+            let bytes = match value {
+                ReadValue::Text(text) => text.into_bytes(),
+                ReadValue::Raw { base64 } => {
+                    let base64 = Zeroizing::new(base64);
+                    BASE64
+                        .decode(base64.as_bytes())
+                        .map_err(|_| EnvironmentTextError)?
+                }
+            };
+            Ok((name, SecretBytes::new(bytes)))
+        })
+        .collect()
+}
+
+/// A text is no environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an environment as larder writes it")]
+pub struct EnvironmentTextError;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ReadValue {
+    Text(String),
+    Raw { base64: String },
 }
 
 /// Whether the file has this content and mode. One that cannot be read is written anew.
@@ -147,12 +188,19 @@ mod tests {
             containers/web/env.json 0600 "{\"A\":\"ü\",\"B\":\"quote \\\" and\\nline\",\"RAW\":{\"base64\":\"//4=\"}}\n"
         "#]]
         .assert_eq(&show(&root.path().join("pods/u1")));
+        let file = root.path().join("pods/u1/containers/web/env.json");
+        let read = read_environment(&fs::read(&file).unwrap()).unwrap();
+        let read: BTreeMap<_, _> = read
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
+        assert_eq!(read, variables);
+        assert_eq!(read_environment(b"{\"A\": 1}"), Err(EnvironmentTextError));
 
         assert!(
             host.write_environment("u1", "web", &BTreeMap::new())
                 .unwrap()
         );
-        let file = root.path().join("pods/u1/containers/web/env.json");
         assert_eq!(fs::read_to_string(&file).unwrap(), "{}\n");
         host.remove_pod("u1").unwrap();
         assert!(!file.exists());

@@ -128,6 +128,14 @@ impl VolumeHost {
         pod.join(layout::VOLUMES).join(kind.directory()).join(name)
     }
 
+    /// The file of [`Self::write_environment`], whether it is written or not.
+    pub fn environment_path(&self, pod_uid: &str, container: &str) -> PathBuf {
+        let pod = self.root.path().join(layout::PODS).join(pod_uid);
+        pod.join(layout::CONTAINERS)
+            .join(container)
+            .join(layout::ENVIRONMENT)
+    }
+
     /// Sets a volume up, or refreshes it, so that it holds exactly `payload`. `now` names a new set.
     ///
     /// 1. The directory of the volume, and its tmpfs if it wants one. After a reboot the directory is there, the tmpfs is not.

@@ -10,7 +10,7 @@
 use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
@@ -24,7 +24,7 @@ use super::{
     directory::Directory,
     error::Step,
     layout::{self, element},
-    sys, tmpfs,
+    sys, tmpfs, writer,
 };
 use crate::VolumeKind;
 
@@ -91,6 +91,49 @@ impl VolumeHost {
         let name = mount.index.to_string();
         bind(&source, &targets, &name).map_err(targets.failed(Step::BindSubPath, &name))?;
         Ok(targets.path().join(name))
+    }
+}
+
+/// Bind-mounts what the `subPath` `path` of the volume at `volume` leads to on `name` in the directory `targets`, and returns where. This
+/// is for volumes of others: nothing is created in them. What is mounted there already is replaced. `None` if there is no such path.
+///
+/// # Errors
+///
+/// The path is absolute, or leads out of the volume; or the first step that failed. Needs the permission to mount.
+pub fn bind_subpath(
+    volume: &Path,
+    path: &str,
+    targets: &Path,
+    name: &str,
+) -> std::result::Result<Option<PathBuf>, DiskError> {
+    check(path)?;
+    let root = Directory::open(volume)?;
+    let Some(source) =
+        resolve_at_rest(&root, path).map_err(root.failed(Step::ResolveSubPath, path))?
+    else {
+        return Ok(None);
+    };
+    let targets = Directory::open(targets)?;
+    bind(&source, &targets, name).map_err(targets.failed(Step::BindSubPath, name))?;
+    Ok(Some(targets.path().join(name)))
+}
+
+/// What `path` leads to, if anything, in a volume that its owner may swap meanwhile: a set that went while it was looked at does
+/// not make its keys missing.
+fn resolve_at_rest(root: &Directory, path: &str) -> Result<Option<OwnedFd>> {
+    let set = || match sys::read_link(root.as_fd(), writer::DATA) {
+        Ok(set) => Ok(Some(set)),
+        // No volume that is filled from objects.
+        Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+        Err(errno) => Err(errno),
+    };
+    loop {
+        let before = set()?;
+        match resolve(root.as_fd(), path) {
+            Err(Errno::NOENT) if set()? == before => return Ok(None),
+            Err(Errno::NOENT) => {}
+            resolved => return resolved.map(Some),
+        }
     }
 }
 

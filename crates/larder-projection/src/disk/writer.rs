@@ -72,7 +72,7 @@ use super::{
 use crate::{File, Payload};
 
 /// Link to the current set.
-const DATA: &str = "..data";
+pub(super) const DATA: &str = "..data";
 /// Link that is about to replace another one.
 const DATA_TMP: &str = "..data_tmp";
 /// How often another random number is tried when the name of a new set is taken. The kubelet tries as often.

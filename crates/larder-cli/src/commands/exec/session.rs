@@ -1,0 +1,254 @@
+//! Everything that lasts as long as the command does, over all its starts: its volumes, and how they stay fresh.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Volume;
+use larder_projection::{
+    Inputs, VolumeKind,
+    disk::{PodVolume, SubPath, VolumeHost, bind_subpath},
+    fs_group, nested_mount_points, project,
+};
+
+use super::{
+    Origin,
+    start::{MountedVolume, Source, Start},
+    target::{Contents, Target},
+};
+use crate::{
+    args::ExecArgs,
+    exec::{self, Follower, Plan, PlannedMount, Processes, Sandbox, Update},
+    output,
+};
+
+/// One `larder exec`.
+pub(super) struct Session<'a> {
+    args: &'a ExecArgs,
+    origin: &'a Origin,
+    sandbox: &'a Sandbox,
+    host: VolumeHost,
+    target: RefCell<Target>,
+    /// The set that each volume of an agent had when last looked at.
+    sets: RefCell<BTreeMap<PathBuf, PathBuf>>,
+}
+
+impl<'a> Session<'a> {
+    /// Sets all volumes up, before the first start, and says what the command will not have.
+    pub(super) fn new(
+        args: &'a ExecArgs,
+        origin: &'a Origin,
+        sandbox: &'a Sandbox,
+        target: Target,
+    ) -> anyhow::Result<Self> {
+        let session = Self {
+            args,
+            origin,
+            sandbox,
+            host: VolumeHost::open(&sandbox.volumes())?,
+            target: RefCell::new(target),
+            sets: RefCell::default(),
+        };
+        let target = session.target.borrow();
+        for volume in target.volumes() {
+            session
+                .refresh(&target, volume)
+                .with_context(|| format!("cannot set volume {} up", volume.name))?;
+            if Source::of(volume, &target.contents).is_none() {
+                output::note(format_args!(
+                    "volume {} is of a type that is not provided here: its path stays as it is",
+                    volume.name
+                ));
+            }
+        }
+        drop(target);
+        Ok(session)
+    }
+
+    /// Makes sure that a volume holds what it should; returns whether it did not.
+    fn refresh(&self, target: &Target, volume: &Volume) -> anyhow::Result<bool> {
+        match (Source::of(volume, &target.contents), &target.contents) {
+            (Some(Source::Objects(kind)), Contents::Inputs(inputs)) => {
+                self.set_up(target, volume, kind, inputs)
+            }
+            // The agent does it, and this notices.
+            (Some(Source::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
+                let set = fs::read_link(directory.join("..data")).unwrap_or_default();
+                let before = self.sets.borrow_mut().insert(directory, set.clone());
+                Ok(before != Some(set))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn set_up(
+        &self,
+        target: &Target,
+        volume: &Volume,
+        kind: VolumeKind,
+        inputs: &Inputs,
+    ) -> anyhow::Result<bool> {
+        let pod = &target.pod;
+        let projection = project(pod, volume, inputs)?;
+        let volume = PodVolume {
+            pod_uid: target.uid(),
+            name: &volume.name,
+            kind,
+            fs_group: fs_group(pod),
+            size_limit: None,
+            mount_points: &nested_mount_points(pod, &volume.name)?,
+        };
+        let set_up = self.host.set_up(&volume, &projection.payload, now())?;
+        Ok(set_up.written.swapped)
+    }
+
+    /// Starts the command: hands the stage its plan.
+    pub(super) fn start(&self) -> anyhow::Result<Processes> {
+        let target = self.target.borrow();
+        let start = self.start_of(&target)?;
+        let mut mounts: Vec<_> = start
+            .mounts
+            .iter()
+            .map(|mount| {
+                let source = self.source(&target, mount);
+                Ok(PlannedMount {
+                    source: source
+                        .with_context(|| format!("cannot prepare the mount on {}", mount.target))?,
+                    target: mount.target.clone(),
+                    read_only: mount.read_only,
+                })
+            })
+            .collect::<anyhow::Result<_>>()?;
+        // Outer ones first; of two on one path, the later one shows.
+        mounts.sort_by(|a, b| Path::new(&a.target).cmp(Path::new(&b.target)));
+        let plan = Plan {
+            staging: self.sandbox.staging().to_owned(),
+            mounts,
+            working_dir: start.working_dir,
+            identity: start.identity,
+            command: start.command,
+            environment: start.environment,
+            host_processes: start.host_processes,
+        };
+        exec::clear(self.sandbox.staging()).context("cannot clear the private tmpfs")?;
+        let path = self.sandbox.staging().join("plan");
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .context("cannot write the plan")?;
+        serde_json::to_writer(file, &plan).context("cannot write the plan")?;
+        Processes::start(&path)
+    }
+
+    fn start_of(&self, target: &Target) -> anyhow::Result<Start> {
+        Start::of(target, &self.args.command, self.sandbox.mapped())
+    }
+
+    /// What is bind-mounted.
+    fn source(&self, target: &Target, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
+        let root = match &mount.source {
+            Source::Objects(kind) => {
+                let Some(path) = &mount.sub_path else {
+                    return Ok(self.host.volume_path(target.uid(), *kind, &mount.volume));
+                };
+                return Ok(self.host.prepare_subpath(&SubPath {
+                    pod_uid: target.uid(),
+                    kind: *kind,
+                    volume: &mount.volume,
+                    container: &target.container,
+                    index: mount.index,
+                    path,
+                })?);
+            }
+            Source::EmptyDir => self.directory(&format!("empty/{}", mount.volume))?,
+            Source::Agent(path) | Source::HostPath(path) => path.clone(),
+        };
+        let Some(sub_path) = &mount.sub_path else {
+            return Ok(root);
+        };
+        let targets = self.directory("subpaths")?;
+        let bind = || bind_subpath(&root, sub_path, &targets, &mount.index.to_string());
+        if let Some(bound) = bind()? {
+            return Ok(bound);
+        }
+        if mount.source == Source::EmptyDir {
+            self.directory(&format!("empty/{}/{sub_path}", mount.volume))?;
+            return bind()?.context("the directory is gone again");
+        }
+        // The kubelet makes a directory in the volume. This one is not ours to change, so it looks as if.
+        output::note(format_args!(
+            "volume {} has no {sub_path}: {} is an empty directory",
+            mount.volume, mount.target
+        ));
+        Ok(self.directory(&format!("missing/{}", mount.index))?)
+    }
+
+    /// A directory that is private to this command, open to any user of it. It outlives restarts, as an emptyDir those of a container.
+    fn directory(&self, path: &str) -> io::Result<PathBuf> {
+        let path = self.sandbox.staging().join(path);
+        fs::create_dir_all(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+        Ok(path)
+    }
+
+    /// Brings everything up to date. What fails stays as it was and is reported.
+    pub(super) fn update(&self, follower: Option<&mut Follower>) -> Update {
+        let Some(next) = self.read_again() else {
+            return Update::default();
+        };
+        if let Some(follower) = follower {
+            follower.follow(&self.origin.followed(&next));
+        }
+        let mut update = Update::default();
+        for volume in next.volumes() {
+            match self.refresh(&next, volume) {
+                Ok(changed) => update.volumes |= changed,
+                Err(error) => {
+                    let what = format!("volume {} stays as it was", volume.name);
+                    output::error(error.context(what).as_ref());
+                }
+            }
+        }
+        let before = self.start_of(&self.target.borrow());
+        match (before, self.start_of(&next)) {
+            (Ok(before), Ok(now)) => update.start = before != now,
+            (Err(_), Ok(_)) => update.start = true,
+            (_, Err(error)) => {
+                let error = error.context("the command keeps what it was started with");
+                output::error(error.as_ref());
+                return update;
+            }
+        }
+        self.target.replace(next);
+        update
+    }
+
+    /// The target as it is now; `None`, and a report, if anything about it is wrong.
+    fn read_again(&self) -> Option<Target> {
+        match self.origin.read(self.args) {
+            Ok((target, complete)) if complete => return Some(target),
+            Ok(_) => {}
+            Err(failure) => output::error(&failure),
+        }
+        output::note("everything stays as it was");
+        None
+    }
+}
+
+/// The wall clock, which names the sets of volumes.
+fn now() -> Timestamp {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this command reads the clock here only"
+    )]
+    Timestamp::now()
+}

@@ -1,0 +1,183 @@
+//! What a command is started with, computed from the container. Pure but for the caller's environment.
+
+use std::{ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, Volume};
+use larder_projection::{
+    ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, fs_group, mounts,
+};
+
+use super::target::{Contents, Target};
+use crate::exec::Identity;
+
+/// Variables that an image would set, and that the caller's stand for when the container does not set them.
+const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
+
+/// What a command is started with, besides the content of its volumes.
+#[derive(PartialEq)]
+pub(super) struct Start {
+    pub(super) mounts: Vec<MountedVolume>,
+    pub(super) working_dir: Option<String>,
+    pub(super) identity: Identity,
+    pub(super) command: Vec<Vec<u8>>,
+    pub(super) environment: Vec<(String, Vec<u8>)>,
+    pub(super) host_processes: bool,
+}
+
+/// A mount of the container, without the pod that it comes from.
+#[derive(PartialEq)]
+pub(super) struct MountedVolume {
+    pub(super) index: usize,
+    pub(super) volume: String,
+    pub(super) source: Source,
+    pub(super) target: String,
+    pub(super) sub_path: Option<String>,
+    pub(super) read_only: bool,
+}
+
+/// Where the content of a volume is.
+#[derive(Clone, PartialEq)]
+pub(super) enum Source {
+    /// In a volume that is set up for this command.
+    Objects(VolumeKind),
+    /// In a directory of the agent.
+    Agent(PathBuf),
+    EmptyDir,
+    HostPath(PathBuf),
+}
+
+impl Source {
+    /// The source of a volume; `None` for types that are not provided here.
+    pub(super) fn of(volume: &Volume, contents: &Contents) -> Option<Self> {
+        if let Contents::Delivered(delivered) = contents
+            && let Some(directory) = delivered.volumes.get(&volume.name)
+        {
+            return Some(Self::Agent(directory.clone()));
+        }
+        if let Some(kind) = VolumeKind::of(volume) {
+            return Some(Self::Objects(kind));
+        }
+        if volume.empty_dir.is_some() {
+            return Some(Self::EmptyDir);
+        }
+        let host_path = volume.host_path.as_ref()?;
+        Some(Self::HostPath(PathBuf::from(&host_path.path)))
+    }
+}
+
+impl Start {
+    /// What the container of `target` would be started with now, or in its place the command `given`. `mapped` are user and group
+    /// outside, where they are mapped into a user namespace.
+    pub(super) fn of(
+        target: &Target,
+        given: &[OsString],
+        mapped: Option<(u32, u32)>,
+    ) -> anyhow::Result<Self> {
+        let (pod, container) = (&target.pod, target.container());
+        let variables = target.environment()?;
+        let mounts = mounts(pod, container, &variables, RuntimeFeatures::default())?;
+        let mounts = mounts.into_iter();
+        Ok(Self {
+            mounts: mounts
+                .filter_map(|mount| MountedVolume::of(mount, &target.contents))
+                .collect(),
+            working_dir: container
+                .working_dir
+                .filter(|directory| !directory.is_empty())
+                .map(|directory| format!("/{}", directory.trim_start_matches('/'))),
+            identity: identity(pod, container, mapped)?,
+            command: command(given, container, &variables)?,
+            environment: with_caller(&variables),
+            host_processes: pod.spec.as_ref().and_then(|spec| spec.host_pid) == Some(true),
+        })
+    }
+}
+
+impl MountedVolume {
+    fn of(mount: Mount<'_>, contents: &Contents) -> Option<Self> {
+        Some(Self {
+            index: mount.index,
+            source: Source::of(mount.volume, contents)?,
+            volume: mount.volume.name.clone(),
+            target: mount.mount_path,
+            sub_path: mount.sub_path.map(Into::into),
+            read_only: mount.read_only,
+        })
+    }
+}
+
+/// Who the command is, by the security contexts of container and pod.
+fn identity(
+    pod: &Pod,
+    container: ContainerView<'_>,
+    mapped: Option<(u32, u32)>,
+) -> anyhow::Result<Identity> {
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref());
+    let own = container.security_context;
+    let id = |id: Option<i64>| id.map(u32::try_from).transpose();
+    let user = own.and_then(|own| own.run_as_user);
+    let user = id(user.or(of_pod.and_then(|pod| pod.run_as_user)))?;
+    let group = own.and_then(|own| own.run_as_group);
+    let group = id(group.or(of_pod.and_then(|pod| pod.run_as_group)))?;
+    let non_root = own.and_then(|own| own.run_as_non_root);
+    let non_root = non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
+    let root = user.unwrap_or_else(|| mapped.unwrap_or_default().0) == 0;
+    if non_root == Some(true) && root {
+        bail!("container has runAsNonRoot and would run as root");
+    }
+    Ok(Identity {
+        user,
+        group,
+        groups: groups(of_pod, fs_group(pod)),
+        mapped,
+    })
+}
+
+fn groups(of_pod: Option<&PodSecurityContext>, fs_group: Option<u32>) -> Vec<u32> {
+    let supplemental = of_pod.and_then(|pod| pod.supplemental_groups.as_deref());
+    let supplemental = supplemental.unwrap_or_default().iter();
+    let mut groups: Vec<_> = supplemental
+        .filter_map(|&group| u32::try_from(group).ok())
+        .chain(fs_group)
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// The command that the user gave, or the container's.
+fn command(
+    given: &[OsString],
+    container: ContainerView<'_>,
+    variables: &Environment<'_>,
+) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut command: Vec<_> = given.iter().map(|word| word.as_bytes().to_vec()).collect();
+    if command.is_empty() {
+        if container.command.is_empty() {
+            bail!("the container has no command of its own: give one after --");
+        }
+        let words = container.command.iter().chain(container.args);
+        command.extend(words.map(|word| variables.expand(word).to_vec()));
+    }
+    Ok(command)
+}
+
+/// The variables of the container, and those of the caller that stand for the image's.
+fn with_caller(variables: &Environment<'_>) -> Vec<(String, Vec<u8>)> {
+    let own = variables.iter();
+    let mut all: Vec<_> = own
+        .map(|(name, variable)| (name.to_owned(), variable.value.to_vec()))
+        .collect();
+    for name in FROM_CALLER {
+        if variables.get(name).is_none()
+            && let Some(value) = std::env::var_os(name)
+        {
+            all.push((name.to_owned(), value.as_bytes().to_vec()));
+        }
+    }
+    all
+}

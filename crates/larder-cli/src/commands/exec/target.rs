@@ -1,0 +1,128 @@
+//! The container whose view a command gets, and what of it is known.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_objects::manifest::Manifests;
+use larder_projection::{
+    ContainerKind, ContainerView, Environment, Inputs, containers, environment,
+};
+
+use super::agent::Delivered;
+use crate::{args::PodName, commands::Failure, offline::Offline};
+
+/// `terminationGracePeriodSeconds` of a pod that has none.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A container of a pod, as it is at one time.
+pub(super) struct Target {
+    pub(super) pod: Pod,
+    pub(super) container: String,
+    pub(super) contents: Contents,
+}
+
+/// What the container reads.
+pub(super) enum Contents {
+    /// What is to be projected.
+    Inputs(Box<Inputs>),
+    /// What an agent has projected.
+    Delivered(Delivered),
+}
+
+impl Target {
+    /// The container that the user named in manifests; without a name the first one, and the only pod.
+    pub(super) fn in_manifests(
+        manifests: Manifests,
+        wanted: Option<&PodName>,
+        namespace: &str,
+        container: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let mut offline = Offline::new(manifests);
+        let is_wanted = |pod: &Pod| {
+            wanted.is_none_or(|wanted| {
+                pod.metadata.namespace.as_deref() == Some(wanted.namespace(namespace))
+                    && pod.metadata.name.as_deref() == Some(wanted.name())
+            })
+        };
+        let mut found =
+            (0..offline.pods.len()).filter(|&index| is_wanted(&offline.pods[index].pod));
+        let index = match (found.next(), found.next(), wanted) {
+            (Some(index), None, _) | (Some(index), Some(_), Some(_)) => index,
+            (Some(_), Some(_), None) => {
+                return Err(Failure::unreadable(
+                    "the manifests hold several pods: name one with --pod",
+                ));
+            }
+            (None, _, Some(wanted)) => {
+                let (namespace, name) = (wanted.namespace(namespace), wanted.name());
+                return Err(anyhow!("the manifests hold no pod {namespace}/{name}").into());
+            }
+            (None, _, None) => return Err(anyhow!("the manifests hold no pod").into()),
+        };
+        let pod = offline.pods.swap_remove(index).pod;
+        Ok(Self {
+            container: container_name(&pod, container)?,
+            contents: Contents::Inputs(Box::new(offline.inputs(&pod))),
+            pod,
+        })
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn container(&self) -> ContainerView<'_> {
+        containers(&self.pod)
+            .find(|container| container.name == self.container)
+            .expect("the name is that of one of the pod's containers")
+    }
+
+    /// The variables of the container.
+    pub(super) fn environment(&self) -> anyhow::Result<Environment<'_>> {
+        match &self.contents {
+            Contents::Inputs(inputs) => Ok(environment(&self.pod, self.container(), inputs)?),
+            Contents::Delivered(delivered) => Ok(delivered.environment()),
+        }
+    }
+
+    /// What a command has for ending before it is killed.
+    pub(super) fn grace(&self) -> Duration {
+        let spec = self.pod.spec.as_ref();
+        let secs = spec.and_then(|spec| spec.termination_grace_period_seconds);
+        secs.and_then(|secs| u64::try_from(secs).ok())
+            .map_or(GRACE, Duration::from_secs)
+    }
+
+    /// The volumes that the container mounts.
+    pub(super) fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        volumes(&self.pod, self.container())
+    }
+}
+
+/// The volumes that a container mounts.
+pub(super) fn volumes<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+) -> impl Iterator<Item = &'a Volume> {
+    let used: Vec<_> = container.volumes().collect();
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter(move |volume| used.contains(&&*volume.name))
+}
+
+/// The container of this name; without one, the first that is not an init container.
+pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> anyhow::Result<String> {
+    let found = containers(pod).find(|container| match wanted {
+        Some(name) => container.name == name,
+        None => container.kind == ContainerKind::Regular,
+    });
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    match (found, wanted) {
+        (Some(container), _) => Ok(container.name.to_owned()),
+        (None, Some(wanted)) => Err(anyhow!("pod {name} has no container {wanted}")),
+        (None, None) => Err(anyhow!("pod {name} has no container")),
+    }
+}

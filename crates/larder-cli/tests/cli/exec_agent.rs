@@ -1,0 +1,215 @@
+//! `larder exec` in a pod of a running agent.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    process::Command,
+};
+
+use rustix::process::{Signal, geteuid};
+
+use crate::{
+    Desk,
+    exec::{Running, may_mount},
+    run::Agent,
+};
+
+const POD: &str = "apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: prod}
+spec:
+  containers:
+  - name: web
+    image: i
+    env:
+    - {name: WORD, valueFrom: {configMapKeyRef: {name: app, key: word}}}
+    - {name: PASSWORD, valueFrom: {secretKeyRef: {name: tls, key: password}}}
+    volumeMounts:
+    - {name: config, mountPath: /larder-test/config}
+    - {name: config, mountPath: /larder-test/word, subPath: word}
+    - {name: config, mountPath: /larder-test/named, subPathExpr: $(WORD)}
+    - {name: tls, mountPath: /larder-test/tls}
+    - {name: scratch, mountPath: /larder-test/scratch}
+  - name: waiting
+    image: i
+    env:
+    - {name: A, valueFrom: {secretKeyRef: {name: missing, key: a}}}
+  volumes:
+  - {name: config, configMap: {name: app}}
+  - {name: tls, secret: {secretName: tls}}
+  - {name: scratch, emptyDir: {}}
+";
+/// How `larder exec` finds pod and agent.
+const WHERE: [&str; 4] = ["--root-dir", "root", "--pod", "prod/web"];
+
+fn desk() -> Desk {
+    let desk = Desk::with([]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    put(&desk, "one", "x");
+    let secret = "{apiVersion: v1, kind: Secret, metadata: {name: tls, namespace: prod}, stringData: {password: hunter2}}";
+    fs::write(desk.path().join("m/tls.yaml"), secret).unwrap();
+    fs::write(desk.path().join("m/web.yaml"), POD).unwrap();
+    desk
+}
+
+/// Gives the ConfigMap these values.
+fn put(desk: &Desk, word: &str, other: &str) {
+    let text = format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app, namespace: prod}}, data: {{word: {word}, other: {other}, one: '1'}}}}"
+    );
+    fs::write(desk.path().join("m/app.yaml"), text).unwrap();
+}
+
+fn serving(desk: &Desk) -> Agent<'_> {
+    let mut agent = Agent::start(desk);
+    agent.summary();
+    agent
+}
+
+#[test]
+fn a_command_sees_what_the_agent_delivers_and_sub_paths_of_its_start() {
+    // projection 65
+    if !may_mount() {
+        return;
+    }
+    let desk = desk();
+    let mut agent = serving(&desk);
+    let script =
+        "cd /larder-test; echo $WORD $PASSWORD $(cat config/other) $(cat word) $(cat named) $(cat tls/password)
+        echo no > config/new || echo read-only; echo kept > scratch/file; echo ready
+        i=0; while [ $i -lt 400 ] && [ $(cat config/other) = x ]; do i=$((i+1)); sleep 0.05; done
+        echo $(cat config/word) $(cat word) $(cat config/other) $(cat scratch/file)";
+    let mut running = Running::with(&desk, &WHERE, script);
+    assert_eq!(running.line(), "one hunter2 x one 1 hunter2");
+    assert_eq!([running.line(), running.line()], ["read-only", "ready"]);
+    put(&desk, "two", "z");
+    assert_eq!(running.end(), ("two one z kept\n".to_owned(), Some(0)));
+    // Nothing of the agent's was changed, so it goes on, and leaves a clean directory.
+    assert!(
+        !desk
+            .path()
+            .join("root/by-name/prod/web/volume-subpaths")
+            .exists()
+    );
+    agent.signal(Signal::TERM);
+}
+
+#[test]
+fn a_change_at_the_agent_can_be_a_signal_or_a_restart() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk();
+    let mut agent = serving(&desk);
+    let args = [&WHERE[..], &["--on-change", "restart"]].concat();
+    let script =
+        "echo $WORD $(cat /larder-test/word) $(cat /larder-test/config/other); exec sleep 60";
+    let mut running = Running::with(&desk, &args, script);
+    assert_eq!(running.line(), "one one x");
+    put(&desk, "two", "x");
+    // The new word names no key, and its subPath therefore an empty directory.
+    loop {
+        let line = running.line();
+        if line == "two two x" {
+            break;
+        }
+        // The volume may be there before the variable.
+        assert_eq!(line, "one two x");
+    }
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (String::new(), Some(128 + 15)));
+
+    let args = [&WHERE[..], &["--on-change", "signal:SIGHUP"]].concat();
+    let script = "trap 'cat /larder-test/config/other; exit 5' HUP; echo ready; i=0; while [ $i -lt 400 ]; do i=$((i+1)); sleep 0.05; done";
+    let mut running = Running::with(&desk, &args, script);
+    assert_eq!(running.line(), "ready");
+    put(&desk, "two", "z");
+    assert_eq!(running.end(), ("z".to_owned(), Some(5)));
+    agent.signal(Signal::TERM);
+}
+
+#[test]
+fn an_agent_that_cannot_provide_the_container_says_why() {
+    let desk = desk();
+    let exec = |more: &str| {
+        let run = desk.run(&format!("exec --root-dir root {more} -- true"));
+        assert_eq!(run.code, 1, "{}", run.stderr);
+        run.stderr
+    };
+    fs::create_dir(desk.path().join("root")).unwrap();
+    let error = exec("--pod prod/web");
+    assert!(error.contains("no agent answers at"), "{error}");
+    let mut agent = serving(&desk);
+    let error = exec("--pod prod/other");
+    assert!(
+        error.contains("the agent serves no pod prod/other"),
+        "{error}"
+    );
+    let error = exec("--pod prod/web -c other");
+    assert!(error.contains("pod web has no container other"), "{error}");
+    assert_eq!(
+        exec("--pod prod/web -c waiting"),
+        "larder: container waiting of pod prod/web cannot start: its environment is not delivered: secret \"missing\" not found\n"
+    );
+    assert_eq!(desk.run("exec --root-dir root -- true").code, 2);
+    assert_eq!(
+        desk.run("exec --root-dir root -f m --pod web -- true").code,
+        2
+    );
+    agent.signal(Signal::TERM);
+}
+
+#[test]
+fn pods_of_an_agent_are_for_its_user_only() {
+    let desk = desk();
+    let mut agent = serving(&desk);
+    // Over HTTP: nobody's.
+    let listening = agent.event("listening");
+    let address = listening["address"].as_str().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /pods/prod/web HTTP/1.0\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 404"), "{answer}");
+
+    let socket = fs::metadata(desk.path().join("root/agent.sock")).unwrap();
+    assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+    if geteuid().is_root() {
+        // Even with a root directory that anybody may enter.
+        for directory in [desk.path(), &desk.path().join("root")] {
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let larder = desk.path().join("larder");
+        let copied = Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_larder"))
+            .arg(&larder)
+            .status();
+        assert!(copied.unwrap().success());
+        let output = Command::new(larder)
+            .args([
+                "exec",
+                "--root-dir",
+                "root",
+                "--pod",
+                "prod/web",
+                "--",
+                "true",
+            ])
+            .current_dir(desk.path())
+            .uid(65534)
+            .gid(65534)
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(
+            error.contains("answers only the user that runs it, and root"),
+            "{error}"
+        );
+    }
+    agent.signal(Signal::TERM);
+}
