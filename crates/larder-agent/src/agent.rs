@@ -39,11 +39,12 @@ use tracing::{error, info, warn};
 
 use crate::{
     blocking::blocking,
+    certificates::{self, Certificates, SourceId},
     chain::chain,
-    clock,
+    clock::Clock,
     config::Config,
     ender::Ender,
-    facts::{Facts, follow_facts},
+    facts::{Facts, follow_facts, follow_trust_bundles},
     metrics::Metrics,
     node,
     reconcile::{Board, Reconciler, Shared},
@@ -90,6 +91,7 @@ pub struct Agent {
     manager: PodManager,
     pod_metrics: PodMetrics,
     handle: AgentHandle,
+    issuer: certificates::Issuer,
     /// Locked as long as the agent lives.
     _root: RootDir,
 }
@@ -137,6 +139,8 @@ enum Event {
     Report(SourceReport),
     Object(Kind, ObjectChange),
     Facts,
+    Certificate(SourceId),
+    ClockJumped,
     /// The directories of the last run were listed.
     Scanned(Result<Vec<PodOnDisk>, DiskError>),
     VolumesGone(ResolvedPodUid),
@@ -145,7 +149,7 @@ enum Event {
 
 impl Agent {
     /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose directory
-    /// `root` has locked. Metrics are added to `registry`, whose prefix is the caller's.
+    /// `root` has locked. `clock` is the [machine's](Clock::system), but in tests. Metrics are added to `registry`, whose prefix is the caller's.
     ///
     /// # Errors
     ///
@@ -160,6 +164,7 @@ impl Agent {
         host: VolumeHost,
         client: Client,
         pod_end: PodEnd,
+        clock: Clock,
         mut registry: Registry,
     ) -> Result<Self, BuildError> {
         let (node_ttl, ttl) = NodeTtl::channel();
@@ -185,21 +190,26 @@ impl Agent {
         let pod_metrics = PodMetrics::new(manager.reader());
         pod_metrics.register(&mut registry);
         let facts = watch::Sender::new(Facts::default());
+        let (certificates, issuer) =
+            Certificates::new(client.clone(), clock.clone(), &config.node_name);
         let shared = Shared {
             config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            tokens: Tokens::new(client.clone()),
+            tokens: Tokens::new(client.clone(), clock.clone()),
+            certificates,
             facts: facts.subscribe(),
+            wants_trust_bundles: watch::Sender::new(false),
             host: Arc::new(host),
             metrics: Metrics::register(&mut registry),
             board: Board::default(),
             sync_frequency: config.sync_frequency,
+            clock,
         };
         let about = About {
             node: config.node_name.clone(),
-            started: clock::now(),
+            started: shared.clock.now(),
             change_detection: config.change_detection.to_string(),
         };
         let handle = AgentHandle {
@@ -219,6 +229,7 @@ impl Agent {
             manager,
             pod_metrics,
             handle,
+            issuer,
             _root: root,
         })
     }
@@ -246,6 +257,10 @@ impl Agent {
         let mut config_maps = shared.config_maps.subscribe();
         let mut secrets = shared.secrets.subscribe();
         let mut facts = shared.facts.clone();
+        let mut jumps = shared.clock.jumps();
+        tasks.spawn(shared.clock.clone().follow_machine());
+        let mut certificates = self.issuer.changes();
+        tasks.spawn(self.issuer.run());
         let mut node = NodePods {
             manager: self.manager,
             merge: PodMerge::new(expected),
@@ -270,6 +285,8 @@ impl Agent {
                 Some(change) = config_maps.next() => Event::Object(Kind::ConfigMap, change),
                 Some(change) = secrets.next() => Event::Object(Kind::Secret, change),
                 Ok(()) = facts.changed() => Event::Facts,
+                Some(source) = certificates.recv() => Event::Certificate(source),
+                Ok(()) = jumps.changed() => Event::ClockJumped,
                 Some(found) = &mut scan => Event::Scanned(found),
                 uid = node.reconciler.volumes_gone() => Event::VolumesGone(uid),
             };
@@ -278,6 +295,8 @@ impl Agent {
                 Event::Report(report) => node.report(report),
                 Event::Object(kind, change) => node.reconciler.object_changed(kind, &change.key),
                 Event::Facts => node.reconciler.facts_changed(),
+                Event::Certificate(source) => node.reconciler.certificate_changed(source),
+                Event::ClockJumped => node.reconciler.clock_jumped(),
                 Event::Scanned(found) => {
                     scan = OptionFuture::default();
                     node.sweep(found);
@@ -313,6 +332,11 @@ impl Agent {
             node_name.clone(),
             self.facts.clone(),
             self.node_ttl.clone(),
+        ));
+        tasks.spawn(follow_trust_bundles(
+            client.clone(),
+            self.handle.shared.wants_trust_bundles.subscribe(),
+            self.facts.clone(),
         ));
         let mut expected = vec![PodSource::Api];
         tasks.spawn(ApiSource::new(client.clone(), node_name).run(reports.clone()));
@@ -381,7 +405,8 @@ impl NodePods {
     fn report(&mut self, report: SourceReport) {
         match report.event {
             SourceEvent::Pods(pods) => {
-                let merged = self.merge.merge(report.source, pods, clock::now());
+                let now = self.handle.shared.clock.now();
+                let merged = self.merge.merge(report.source, pods, now);
                 for duplicate in merged.duplicates {
                     warn!(error = %duplicate, "pod not served");
                 }

@@ -1,4 +1,4 @@
-//! What every pod of the node may read without naming it: the node itself, and the Services.
+//! What pods of the node share: the node itself, the Services, and ClusterTrustBundles while some pod refers to any.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,14 +6,17 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::{
+    certificates::v1beta1::ClusterTrustBundle,
+    core::v1::{Node, Service},
+};
 use kube::Client;
 use larder::{
     NodeTtl,
     collection::{Change, Collection, Found},
 };
 use larder_objects::ObjectKey;
-use larder_projection::{NodeFacts, ServiceFacts};
+use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -24,6 +27,7 @@ use crate::chain::chain;
 pub(crate) struct Facts {
     pub(crate) node: Option<Arc<NodeFacts>>,
     pub(crate) services: Option<Arc<[ServiceFacts]>>,
+    pub(crate) trust_bundles: Option<TrustBundles>,
 }
 
 /// Keeps `facts`, and the time to live that the node asks for, up to date with the API server. Ends only when dropped.
@@ -109,6 +113,69 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
         set(facts, |facts| &mut facts.services, Some(services));
     }
 }
+
+/// Keeps the trust bundles of `facts` up to date with the API server as long as they are `wanted`. Ends only when dropped.
+pub(crate) async fn follow_trust_bundles(
+    client: Client,
+    mut wanted: watch::Receiver<bool>,
+    facts: watch::Sender<Facts>,
+) {
+    let tell = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
+    while wanted.wait_for(|wanted| *wanted).await.is_ok() {
+        let bundles = Collection::new(client.clone(), TRUST_BUNDLES, None);
+        tokio::select! {
+            () = keep_trust_bundles(bundles, tell) => {}
+            _ = wanted.wait_for(|wanted| !wanted) => {}
+        }
+        tell(None);
+    }
+}
+
+async fn keep_trust_bundles(
+    mut bundles: Collection<ClusterTrustBundle>,
+    tell: impl Fn(Option<TrustBundles>),
+) {
+    let mut by_name = BTreeMap::new();
+    loop {
+        let changed = match bundles.next().await {
+            Change::All(bundles) => {
+                let there: BTreeSet<_> = bundles
+                    .iter()
+                    .map(|bundle| bundle.metadata.key().name)
+                    .collect();
+                by_name.retain(|name, _| there.contains(name));
+                bundles
+            }
+            Change::One(bundle) => vec![bundle],
+            Change::Gone(metadata) => {
+                by_name.remove(&metadata.key().name);
+                Vec::new()
+            }
+            other => {
+                self::tell(&other);
+                // There is no collection: the API server does not serve the kind.
+                if matches!(&other, Change::Failed(error) if error.is_not_found()) {
+                    by_name.clear();
+                    tell(Some(TrustBundles::Unsupported));
+                }
+                continue;
+            }
+        };
+        for bundle in changed {
+            let name = bundle.metadata.key().name;
+            // The last one that could be read stays.
+            if let Some(bundle) = readable(bundle) {
+                by_name.insert(name, TrustBundle::from(bundle));
+            }
+        }
+        tell(Some(TrustBundles::Synced(
+            by_name.values().cloned().collect(),
+        )));
+    }
+}
+
+/// The kubelet would take `v1alpha1` as well, which no server of its release serves without being told to.
+const TRUST_BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
 
 /// The object, unless it cannot be decoded.
 fn readable<K>(found: Found<K>) -> Option<K> {

@@ -139,7 +139,7 @@ fn all(files: &[String], refused: &BTreeMap<ObjectId, String>) -> Arc<[String]> 
 }
 
 fn kind(id: &ObjectId) -> Option<Kind> {
-    Kind::of_manifest("v1", &id.kind)
+    Kind::of_name(&id.kind)
 }
 
 fn bound(object: RawObject, node_name: &str) -> RawObject {

@@ -3,9 +3,11 @@
 //! This crate joins the others. It knows what happens when; how objects are cached and how volumes are written is theirs.
 
 pub mod agent;
+mod backoff;
 mod blocking;
+mod certificates;
 mod chain;
-mod clock;
+pub mod clock;
 pub mod config;
 mod ender;
 mod facts;

@@ -8,7 +8,6 @@
 //!
 //! The [`Reconciler`] only routes: it never waits, for a network or for a disk. All waiting is in the workers, one for each pod.
 
-mod backoff;
 mod board;
 mod deliver;
 mod fetch;
@@ -42,7 +41,14 @@ use self::{
     plan::{Need, parts},
     pod::Worker,
 };
-use crate::{facts::Facts, metrics::Metrics, status::Phase, tokens::Tokens};
+use crate::{
+    certificates::{Certificates, SourceId},
+    clock::Clock,
+    facts::Facts,
+    metrics::Metrics,
+    status::Phase,
+    tokens::Tokens,
+};
 
 /// What all workers use.
 #[derive(Debug)]
@@ -50,7 +56,11 @@ pub(crate) struct Shared {
     pub(crate) config_maps: ConfigMapManager,
     pub(crate) secrets: SecretManager,
     pub(crate) tokens: Tokens,
+    pub(crate) certificates: Certificates,
     pub(crate) facts: watch::Receiver<Facts>,
+    /// Whether any pod reads ClusterTrustBundles; they are followed only then.
+    pub(crate) wants_trust_bundles: watch::Sender<bool>,
+    pub(crate) clock: Clock,
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) metrics: Metrics,
     pub(crate) board: Board,
@@ -67,8 +77,9 @@ impl Shared {
     fn unregister(&self, pod: &Pod) {
         self.config_maps.unregister_pod(pod);
         self.secrets.unregister_pod(pod);
-        self.tokens
-            .forget(pod.metadata.uid.as_deref().unwrap_or_default());
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.tokens.forget(uid);
+        self.certificates.forget(uid);
     }
 
     /// The next period: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36, `pkg/kubelet/pod_workers.go`).
@@ -92,6 +103,8 @@ pub(crate) struct Reconciler {
     pods: HashMap<ResolvedPodUid, Served>,
     /// The pods that read an object.
     readers: HashMap<(Kind, ObjectKey), HashSet<ResolvedPodUid>>,
+    /// Number of pods that read ClusterTrustBundles.
+    trust_bundle_readers: usize,
     workers: JoinSet<ResolvedPodUid>,
     shutdown: CancellationToken,
 }
@@ -102,6 +115,7 @@ impl Reconciler {
             shared,
             pods: HashMap::new(),
             readers: HashMap::new(),
+            trust_bundle_readers: 0,
             workers: JoinSet::new(),
             shutdown,
         }
@@ -130,8 +144,9 @@ impl Reconciler {
     /// Shows a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &Pod, reason: &str) {
         let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
-        let place = Place::new(uid, Some(pod), self.shared.host.path());
-        place.show(Phase::Ended, reason, Vec::new());
+        let now = self.shared.clock.now();
+        let place = Place::new(uid, Some(pod), self.shared.host.path(), now);
+        place.show(Phase::Ended, reason, Vec::new(), now);
         self.shared.board.put(Arc::new(place));
     }
 
@@ -150,10 +165,28 @@ impl Reconciler {
         }
     }
 
-    /// The Node or the Services have changed.
+    /// The certificate of a source was issued or refused.
+    pub(crate) fn certificate_changed(&self, source: SourceId) {
+        if let Some(served) = self.pods.get(&ResolvedPodUid::new(&*source.pod_uid)) {
+            served.inbox.changed(Need::PodCertificate(source.key));
+        }
+    }
+
+    /// The wall clock shows another time than it would have shown by itself: tokens may be due.
+    pub(crate) fn clock_jumped(&self) {
+        for served in self.pods.values() {
+            for need in &served.reads {
+                if matches!(need, Need::Token(_)) {
+                    served.inbox.changed(need.clone());
+                }
+            }
+        }
+    }
+
+    /// The Node, the Services or the trust bundles have changed.
     pub(crate) fn facts_changed(&self) {
         for served in self.pods.values() {
-            for need in [Need::Node, Need::Services] {
+            for need in [Need::Node, Need::Services, Need::TrustBundles] {
                 if served.reads.contains(&need) {
                     served.inbox.changed(need);
                 }
@@ -198,7 +231,8 @@ impl Reconciler {
             return;
         }
         let inbox = Arc::new(Inbox::new(wanted));
-        let place = Arc::new(Place::new(uid.clone(), pod, self.shared.host.path()));
+        let (path, now) = (self.shared.host.path(), self.shared.clock.now());
+        let place = Arc::new(Place::new(uid.clone(), pod, path, now));
         self.shared.board.put(place.clone());
         let worker = Worker::new(self.shared.clone(), inbox.clone(), place);
         let (shutdown, left) = (self.shutdown.clone(), uid.clone());
@@ -234,6 +268,17 @@ impl Reconciler {
             self.readers.entry(key).or_default().insert(uid.clone());
         }
         served.namespace = namespace;
+        let read = served.reads.contains(&Need::TrustBundles);
+        if reads.contains(&Need::TrustBundles) != read {
+            if read {
+                self.trust_bundle_readers -= 1;
+            } else {
+                self.trust_bundle_readers += 1;
+            }
+            let wanted = self.trust_bundle_readers > 0;
+            let wants = &self.shared.wants_trust_bundles;
+            wants.send_if_modified(|wants| std::mem::replace(wants, wanted) != wanted);
+        }
         served.reads = reads;
     }
 }
@@ -244,6 +289,10 @@ fn object_keys<'a>(
 ) -> impl Iterator<Item = (Kind, ObjectKey)> + 'a {
     reads.iter().filter_map(|need| match need {
         Need::Object(kind, name) => Some((*kind, ObjectKey::new(namespace.clone(), name.clone()))),
-        Need::Token(_) | Need::Services | Need::Node => None,
+        Need::Token(_)
+        | Need::TrustBundles
+        | Need::PodCertificate(_)
+        | Need::Services
+        | Need::Node => None,
     })
 }

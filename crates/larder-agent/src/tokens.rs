@@ -1,8 +1,12 @@
 //! Tokens of service accounts, for projected volumes: requested, kept, and renewed in time.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; when a token is due is decided by [`Token`].
+//! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; when a token is due is decided by [`Token`]. On purpose more than the
+//! kubelet does: a token is due as well when it has been here for as long, whatever the wall clock says, so that a clock that was set
+//! back, or is wrong, delays no renewal; and a failed renewal is tried again after a growing pause, not with every pass.
 //!
-//! Invariant: a token is held as [`SecretBytes`], and no error shows any of it.
+//! Invariants:
+//! 1. A token is held as [`SecretBytes`], and no error shows any of it.
+//! 2. A token that came just now is not due: a wrong clock makes no flood of requests.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -12,7 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use larder_objects::SecretBytes;
-use larder_projection::{MAX_REFRESH_JITTER, Token, TokenRequest, Unavailable};
+use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
@@ -20,19 +24,19 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::{chain::chain, clock};
+use crate::{backoff::Backoff, chain::chain, clock::Clock};
 
-/// Shortest time between two attempts to renew a token that is due.
-const RENEWAL_PACE: Duration = Duration::from_secs(1);
 /// Longest answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;
-/// Longest wait for an answer.
+/// Longest wait for an answer: of a first token, and of one whose predecessor is still good and kept from its reader meanwhile.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests tokens and keeps them while they are good.
 pub(crate) struct Tokens {
     client: Client,
-    issued: Mutex<HashMap<Key, Token>>,
+    clock: Clock,
+    issued: Mutex<HashMap<Key, Kept>>,
 }
 
 impl fmt::Debug for Tokens {
@@ -51,13 +55,67 @@ struct Key {
     request: TokenRequest,
 }
 
+/// A token, and what it takes to know when it is due.
+#[derive(Clone)]
+struct Kept {
+    token: Token,
+    received: Instant,
+    /// Drawn for this token, so that many that came together are not renewed together.
+    jitter: Duration,
+    /// The wall clock took the token for due when it came, and so cannot be asked about it.
+    clock_is_wrong: bool,
+    /// When the next attempt may be made after one that failed.
+    retry: Option<(Backoff, Instant)>,
+}
+
+impl Kept {
+    fn new(token: Token, received: Instant, now: Timestamp) -> Self {
+        let jitter = Duration::from_secs(fastrand::u64(0..=MAX_REFRESH_JITTER.as_secs()));
+        Self {
+            clock_is_wrong: token.is_refresh_due(now, jitter) || token.is_expired(now),
+            token,
+            received,
+            jitter,
+            retry: None,
+        }
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        let age = self.token.refresh_age(self.jitter);
+        age.is_some_and(|age| self.received.elapsed() >= age)
+            || !self.clock_is_wrong && self.token.is_refresh_due(now, self.jitter)
+    }
+
+    fn is_expired(&self, now: Timestamp) -> bool {
+        let life = self.token.life_time;
+        life.is_some_and(|life| self.received.elapsed() > life)
+            || !self.clock_is_wrong && self.token.is_expired(now)
+    }
+
+    /// When to look again, as seen from `now`.
+    fn wake_at(&self, now: Timestamp) -> Option<Instant> {
+        if let Some((_, at)) = self.retry {
+            return Some(at);
+        }
+        let by_age = self.received + self.token.refresh_age(self.jitter)?;
+        let by_clock = self.token.refresh_at(self.jitter)?.duration_since(now);
+        // A moment later, when that time has passed.
+        let by_clock = Duration::try_from(by_clock).unwrap_or_default() + Duration::from_millis(1);
+        Some(if self.clock_is_wrong {
+            by_age
+        } else {
+            by_age.min(Instant::now() + by_clock)
+        })
+    }
+}
+
 /// Why no token was issued.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
     #[error("cannot talk to the API server")]
     Transport(#[source] kube::Error),
-    #[error("the API server did not answer within {REQUEST_TIMEOUT:?}")]
-    Timeout,
+    #[error("the API server did not answer within {0:?}")]
+    Timeout(Duration),
     #[error("the API server does not have TokenRequest endpoints enabled")]
     NoEndpoint,
     #[error("{message}")]
@@ -67,9 +125,10 @@ enum RequestError {
 }
 
 impl Tokens {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, clock: Clock) -> Self {
         Self {
             client,
+            clock,
             issued: Mutex::default(),
         }
     }
@@ -85,43 +144,56 @@ impl Tokens {
             account: account(pod).into(),
             request: request.clone(),
         };
-        let now = clock::now();
-        let jitter = Duration::from_secs(fastrand::u64(0..=MAX_REFRESH_JITTER.as_secs()));
+        let now = self.clock.now();
         let kept = self.issued.lock().get(&key).cloned();
-        if let Some(kept) = &kept
-            && !kept.is_refresh_due(now, jitter)
-            && !kept.is_expired(now)
-        {
-            return Ok(kept.token.clone());
+        let good = kept.as_ref().filter(|kept| !kept.is_expired(now));
+        if let Some(good) = good {
+            let waits = good.retry.is_some_and(|(_, at)| at > Instant::now());
+            if waits || !good.is_due(now) {
+                return Ok(good.token.token.clone());
+            }
         }
-        let answer = timeout(REQUEST_TIMEOUT, self.request(pod, &key)).await;
-        let error = match answer.unwrap_or(Err(RequestError::Timeout)) {
+        let patience = if good.is_some() {
+            RENEWAL_TIMEOUT
+        } else {
+            REQUEST_TIMEOUT
+        };
+        let answer = timeout(patience, self.request(pod, &key)).await;
+        let error = match answer.unwrap_or(Err(RequestError::Timeout(patience))) {
             Ok(issued) => {
                 let token = issued.token.clone();
+                let issued = Kept::new(issued, Instant::now(), self.clock.now());
                 self.issued.lock().insert(key, issued);
                 return Ok(token);
             }
             Err(error) => chain(&error),
         };
-        match Token::after_failed_refresh(kept.as_ref(), now, &key.account, &error) {
-            Ok(kept) => {
-                warn!(error, account = %key.account, "token not renewed, the old one is still good");
-                Ok(kept.token.clone())
+        if let Some(good) = good {
+            warn!(error, account = %key.account, "token not renewed, the old one is still good");
+            let mut backoff = good
+                .retry
+                .map_or_else(Backoff::default, |(backoff, _)| backoff);
+            let at = Instant::now() + backoff.failed();
+            if let Some(kept) = self.issued.lock().get_mut(&key) {
+                kept.retry = Some((backoff, at));
             }
-            Err(error) => Err(Unavailable::failed(error.to_string())),
+            return Ok(good.token.token.clone());
         }
+        let error = match kept {
+            None => TokenError::Fetch { error },
+            Some(_) => TokenError::Expired {
+                key: key.account.to_string(),
+                error,
+            },
+        };
+        Err(Unavailable::failed(error.to_string()))
     }
 
-    /// When a token of the pod must be renewed next, as seen from `now`.
-    pub(crate) fn renewal(&self, pod_uid: &str, now: Timestamp) -> Option<Instant> {
-        let issued = self.issued.lock();
+    /// When a token of the pod is to be looked at next.
+    pub(crate) fn renewal(&self, pod_uid: &str) -> Option<Instant> {
+        let (issued, now) = (self.issued.lock(), self.clock.now());
         let of_pod = issued.iter().filter(|(key, _)| key.pod_uid == pod_uid);
-        let at = of_pod
-            .filter_map(|(_, issued)| issued.refresh_at(Duration::ZERO))
-            .min()?;
-        // A second later it is due whatever the jitter; one that is due already has failed, and is tried at that pace.
-        let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-        Some(Instant::now() + wait + RENEWAL_PACE)
+        of_pod.filter_map(|(_, kept)| kept.wake_at(now)).min()
     }
 
     /// Forgets the tokens of a pod whose volumes are gone.

@@ -4,6 +4,8 @@
 //! worked out from the pods that the store holds at that moment, so that there is no delay after a binding. Persistent volumes and
 //! resource claims are not known to this server and open no way.
 
+mod admission;
+
 use larder_objects::ObjectKey;
 use serde_json::Value;
 use smol_str::SmolStr;
@@ -32,6 +34,8 @@ pub enum Authorization {
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) verb: Verb,
+    /// API group; empty for the core group.
+    pub(crate) group: &'a str,
     /// As in a path: `secrets`.
     pub(crate) resource: &'a str,
     pub(crate) subresource: Option<&'a str>,
@@ -71,104 +75,6 @@ impl Authorization {
     }
 }
 
-impl Authorization {
-    /// The NodeRestriction admission: what a node may do to pods, once it may do it at all. `pod` is the new one for a creation.
-    ///
-    /// # Errors
-    ///
-    /// 403 with the rule, or 404 when the node or the pod does not exist.
-    pub(crate) fn admit(
-        self,
-        store: &Store,
-        user: &User,
-        verb: Verb,
-        key: &ObjectKey,
-        pod: Option<&Value>,
-    ) -> Result<(), ApiError> {
-        let Some(node) = user
-            .name
-            .strip_prefix("system:node:")
-            .filter(|_| self == Self::Node)
-        else {
-            return Ok(());
-        };
-        let resource = Kind::Pod.resource();
-        let refuse = |why: String| Err(ApiError::forbidden(resource, &key.name, &why));
-        if verb != Verb::Create {
-            let pod = store.get(Kind::Pod, key);
-            let pod = pod.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
-            if pod.field("spec.nodeName") == node {
-                return Ok(());
-            }
-            return refuse(format!(
-                "node \"{node}\" can only {} pods with spec.nodeName set to itself",
-                verb.as_str()
-            ));
-        }
-        let Some(pod) = pod else {
-            return Ok(());
-        };
-        if text(pod, MIRROR).is_empty() {
-            return refuse(format!("node \"{node}\" can only create mirror pods"));
-        }
-        if text(pod, "/spec/nodeName") != node {
-            return refuse(format!(
-                "node \"{node}\" can only create pods with spec.nodeName set to itself"
-            ));
-        }
-        let owners = pod["metadata"]["ownerReferences"].as_array();
-        let owner = match owners.map(Vec::as_slice) {
-            None | Some([]) => {
-                return refuse(format!(
-                    "node \"{node}\" can only create pods with an owner reference set to itself"
-                ));
-            }
-            Some([owner]) => owner,
-            Some(_) => {
-                return refuse(format!(
-                    "node \"{node}\" can only create pods with a single owner reference set to itself"
-                ));
-            }
-        };
-        if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-            return refuse(format!(
-                "node \"{node}\" can only create pods with an owner reference set to itself"
-            ));
-        }
-        if owner["controller"] != true {
-            return refuse(format!(
-                "node \"{node}\" can only create pods with a controller owner reference set to itself"
-            ));
-        }
-        if owner["blockOwnerDeletion"] == true {
-            return refuse(format!(
-                "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
-            ));
-        }
-        let held = store.get(Kind::Node, &ObjectKey::new("", node));
-        let held = held.ok_or_else(|| ApiError::not_found(Kind::Node.resource(), node))?;
-        if owner["uid"] != held.uid.as_str() {
-            let uid = owner["uid"].as_str().unwrap_or_default();
-            return refuse(format!(
-                "node {node} UID mismatch: expected {}, got {uid}",
-                held.uid
-            ));
-        }
-        match references(&pod["spec"]).first() {
-            Some(Reference::Secret(_)) => refuse(format!(
-                "node \"{node}\" can not create pods that reference secrets"
-            )),
-            Some(Reference::ConfigMap(_)) => refuse(format!(
-                "node \"{node}\" can not create pods that reference configmaps"
-            )),
-            None if !text(pod, "/spec/serviceAccountName").is_empty() => refuse(format!(
-                "node \"{node}\" can not create pods that reference a service account"
-            )),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The 403 for an attempt.
 pub(crate) fn refusal(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError {
     let resource = match attempt.subresource {
@@ -180,16 +86,19 @@ pub(crate) fn refusal(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError
         None => "at the cluster scope".to_owned(),
     };
     let mut message = format!(
-        "User \"{}\" cannot {} resource \"{resource}\" in API group \"\" {scope}",
+        "User \"{}\" cannot {} resource \"{resource}\" in API group \"{}\" {scope}",
         user.name,
-        attempt.verb.as_str()
+        attempt.verb.as_str(),
+        attempt.group
     );
     if !why.is_empty() {
         message += ": ";
         message += why;
     }
-    let kind = Kind::of_path("", "v1", attempt.resource).unwrap_or(Kind::Namespace);
-    ApiError::forbidden(kind.resource(), attempt.name.unwrap_or_default(), &message)
+    let mut kinds = Kind::ALL.into_iter().map(Kind::resource);
+    let resource = kinds.find(|resource| resource.plural == attempt.resource);
+    let resource = resource.unwrap_or(Kind::Namespace.resource());
+    ApiError::forbidden(resource, attempt.name.unwrap_or_default(), &message)
 }
 
 /// One node, and what it may do.
@@ -223,7 +132,9 @@ impl Node<'_> {
             ("serviceaccounts", Some("token")) if attempt.verb == Verb::Create => {
                 self.account(attempt)
             }
-            ("services", None) if reads => Ok(()),
+            ("serviceaccounts", None) if attempt.verb == Verb::Get => self.account(attempt),
+            ("services" | "clustertrustbundles", None) if reads => Ok(()),
+            ("podcertificaterequests", _) => self.certificate_request(attempt),
             ("events", None)
                 if matches!(attempt.verb, Verb::Create | Verb::Update | Verb::Patch) =>
             {
@@ -276,17 +187,46 @@ impl Node<'_> {
 
     /// The service account of a pod of the node.
     fn account(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        let runs_as = |pod: &Value| match text(pod, "/spec/serviceAccountName") {
-            "" => "default".to_owned(),
-            named => named.to_owned(),
-        };
         let related = self
             .pods(attempt.namespace.unwrap_or_default())
-            .any(|pod| Some(runs_as(&pod).as_str()) == attempt.name);
+            .any(|pod| Some(account_of(&pod).as_str()) == attempt.name);
         if related {
             Ok(())
         } else {
             Err(self.unrelated())
+        }
+    }
+
+    /// A request for a certificate: any node makes them (see [`Authorization::admit`]), and reads those about itself.
+    fn certificate_request(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        if attempt.subresource.is_some() {
+            return Err(
+                "nodes may not access the status subresource of PodCertificateRequests".to_owned(),
+            );
+        }
+        match attempt.verb {
+            Verb::Create => Ok(()),
+            Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
+            Verb::List | Verb::Watch => Err(
+                "can only list/watch podcertificaterequests with nodeName field selector"
+                    .to_owned(),
+            ),
+            Verb::Get => {
+                let key = ObjectKey::new(
+                    attempt.namespace.unwrap_or_default(),
+                    attempt.name.unwrap_or_default(),
+                );
+                let request = self.store.get(Kind::PodCertificateRequest, &key);
+                if request.is_some_and(|request| request.field("spec.nodeName") == self.node) {
+                    Ok(())
+                } else {
+                    Err(self.unrelated())
+                }
+            }
+            verb => Err(format!(
+                "nodes may not {} podcertificaterequests",
+                verb.as_str()
+            )),
         }
     }
 
@@ -310,6 +250,14 @@ impl Node<'_> {
             "no relationship found between node '{}' and this object",
             self.node
         )
+    }
+}
+
+/// The service account that a pod runs as.
+fn account_of(pod: &Value) -> String {
+    match text(pod, "/spec/serviceAccountName") {
+        "" => "default".to_owned(),
+        named => named.to_owned(),
     }
 }
 

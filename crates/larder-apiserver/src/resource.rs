@@ -6,7 +6,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::{certificates::v1beta1 as certificates, core::v1 as core};
 
 /// A kind of the API that the server stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +27,10 @@ pub enum Kind {
     ServiceAccount,
     /// `Event` of `v1`.
     Event,
+    /// `ClusterTrustBundle`.
+    ClusterTrustBundle,
+    /// `PodCertificateRequest`.
+    PodCertificateRequest,
 }
 
 /// What the server knows of a kind.
@@ -214,11 +218,41 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
         ],
         canonical: canonical::<core::Event>,
     },
+    Resource {
+        kind: Kind::ClusterTrustBundle,
+        name: "ClusterTrustBundle",
+        plural: "clustertrustbundles",
+        singular: "clustertrustbundle",
+        short_names: &[],
+        group: "certificates.k8s.io",
+        version: "v1beta1",
+        namespaced: false,
+        has_status: false,
+        fields: &[field("spec.signerName", "/spec/signerName")],
+        canonical: canonical::<certificates::ClusterTrustBundle>,
+    },
+    Resource {
+        kind: Kind::PodCertificateRequest,
+        name: "PodCertificateRequest",
+        plural: "podcertificaterequests",
+        singular: "podcertificaterequest",
+        short_names: &[],
+        group: "certificates.k8s.io",
+        version: "v1beta1",
+        namespaced: true,
+        has_status: true,
+        fields: &[
+            field("spec.signerName", "/spec/signerName"),
+            field("spec.podName", "/spec/podName"),
+            field("spec.nodeName", "/spec/nodeName"),
+        ],
+        canonical: canonical::<certificates::PodCertificateRequest>,
+    },
 ];
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -227,6 +261,8 @@ impl Kind {
         Self::Service,
         Self::ServiceAccount,
         Self::Event,
+        Self::ClusterTrustBundle,
+        Self::PodCertificateRequest,
     ];
 
     pub(crate) fn resource(self) -> &'static Resource {
@@ -239,6 +275,12 @@ impl Kind {
             resource.group == group && resource.version == version && resource.plural == plural
         };
         RESOURCES.iter().find(fits).map(|resource| resource.kind)
+    }
+
+    /// The kind called `name`, whatever its group.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let mut kinds = Self::ALL.into_iter();
+        kinds.find(|kind| kind.resource().name == name)
     }
 
     /// The kind that a manifest calls by `api_version` and `kind`.
@@ -310,8 +352,11 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(kind.resource().kind, kind);
             let resource = kind.resource();
-            assert_eq!(Kind::of_path("", "v1", resource.plural), Some(kind));
-            assert_eq!(Kind::of_manifest("v1", resource.name), Some(kind));
+            let (group, version) = (resource.group, resource.version);
+            assert_eq!(Kind::of_path(group, version, resource.plural), Some(kind));
+            let api_version = resource.api_version();
+            assert_eq!(Kind::of_manifest(&api_version, resource.name), Some(kind));
+            assert_eq!(Kind::of_name(resource.name), Some(kind));
         }
     }
 

@@ -268,6 +268,7 @@ impl ApiServer {
         let selector = FieldSelector::parse(selector, target.kind.resource())?;
         let attempt = Attempt {
             verb,
+            group: target.kind.resource().group,
             resource: target.kind.resource().plural,
             subresource: target.subresource.as_deref(),
             namespace: target.namespace.as_deref(),
@@ -284,7 +285,7 @@ impl ApiServer {
             .map_err(|why| authorize::refusal(user, &attempt, &why))
     }
 
-    /// Some namespaces stay, and what nodes may do to pods depends on the pod.
+    /// Some namespaces stay, and what nodes may do to pods and in their name depends on the pod.
     fn admit(
         &self,
         user: &User,
@@ -297,7 +298,7 @@ impl ApiServer {
             return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
         }
         let authorization = self.options().authorization;
-        let concerns = target.kind == Kind::Pod
+        let concerns = matches!(target.kind, Kind::Pod | Kind::PodCertificateRequest)
             && matches!(
                 verb,
                 Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
@@ -305,13 +306,19 @@ impl ApiServer {
         if authorization == Authorization::AllowAll || !concerns {
             return Ok(());
         }
-        let pod = match verb {
+        let object = match verb {
             Verb::Create => Some(object_body(headers, body)?),
             _ => None,
         };
         let named = target.name.clone().unwrap_or_default();
         let key = read::key(target.namespace.as_ref(), &named);
-        authorization.admit(self.store(), user, verb, &key, pod.as_ref())
+        authorization.admit(
+            self.store(),
+            user,
+            verb,
+            (target.kind, &key),
+            object.as_ref(),
+        )
     }
 
     /// Answers a SelfSubjectAccessReview: whether `user` may do what it asks about.
@@ -336,6 +343,7 @@ impl ApiServer {
                 user,
                 &Attempt {
                     verb,
+                    group: text("group").unwrap_or_default(),
                     resource: text("resource").unwrap_or_default(),
                     subresource: text("subresource"),
                     namespace: text("namespace"),

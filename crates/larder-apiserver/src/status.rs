@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::resource::Resource;
+use crate::resource::{Kind, Resource};
 
 /// A request that was refused, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -155,10 +155,14 @@ impl ApiError {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        // Parameters of a request belong to a group of their own.
-        let (group, qualified) = match kind {
-            "ListOptions" => ("meta.k8s.io", "ListOptions.meta.k8s.io"),
-            kind => ("", kind),
+        let group = match kind {
+            // Parameters of a request belong to a group of their own.
+            "ListOptions" => "meta.k8s.io",
+            kind => Kind::of_name(kind).map_or("", |kind| kind.resource().group),
+        };
+        let qualified = match group {
+            "" => kind.to_owned(),
+            group => format!("{kind}.{group}"),
         };
         let message = format!("{qualified} \"{name}\" is invalid: {list}");
         let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);

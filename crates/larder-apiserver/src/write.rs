@@ -6,6 +6,7 @@
 //! Invariant: a write that changes nothing stores nothing: no new version, no event.
 
 mod accounts;
+mod certificates;
 mod delete;
 mod kinds;
 mod metadata;
@@ -79,7 +80,7 @@ impl Writer {
             self.check_namespace_takes_objects(resource, namespace, name(&value))?;
         }
         kinds::for_create(resource, &mut value, part);
-        rules::apply(resource, None, &mut value)?;
+        rules::apply(resource, None, &mut value, self.clock.now())?;
         if kind == Kind::Service {
             self.allocate(None, &mut value)?;
         }
@@ -145,7 +146,7 @@ impl Writer {
             let (mut value, warnings) = decode(resource, make(&old)?, params.field_validation)?;
             metadata::for_update(&old, &mut value, resource, key)?;
             kinds::for_update(resource, &old, &mut value, part);
-            rules::apply(resource, Some(&old), &mut value)?;
+            rules::apply(resource, Some(&old), &mut value, self.clock.now())?;
             if kind == Kind::Service {
                 self.allocate(Some(&old), &mut value)?;
             }

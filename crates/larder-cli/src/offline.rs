@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::{certificates::v1beta1::ClusterTrustBundle, core::v1::Pod};
+use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
     manifest::{Document, Manifest, Manifests},
@@ -69,7 +69,7 @@ impl Offline {
                         .nodes
                         .insert(key.name.into(), Arc::new(NodeFacts::new(&node)));
                 }
-                Manifest::ClusterTrustBundle(bundle) => trust_bundles.push(trust_bundle(*bundle)),
+                Manifest::ClusterTrustBundle(bundle) => trust_bundles.push((*bundle).into()),
                 Manifest::Namespace(_) | Manifest::ServiceAccount(_) => {}
             }
         }
@@ -152,13 +152,4 @@ fn key_of(document: &Document) -> ObjectKey {
             .unwrap_or("")
     };
     ObjectKey::new(text("/metadata/namespace"), text("/metadata/name"))
-}
-
-fn trust_bundle(bundle: ClusterTrustBundle) -> TrustBundle {
-    TrustBundle {
-        name: bundle.metadata.name.unwrap_or_default(),
-        signer_name: bundle.spec.signer_name.unwrap_or_default(),
-        labels: bundle.metadata.labels.unwrap_or_default(),
-        trust_bundle: bundle.spec.trust_bundle,
-    }
 }

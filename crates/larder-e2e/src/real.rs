@@ -106,6 +106,9 @@ impl RealServer {
                 // No controller makes service accounts here, so a pod could not be created with this one.
                 "--disable-admission-plugins=ServiceAccount",
                 "--service-cluster-ip-range=10.96.0.0/16",
+                // Beta and off by default, as all of it that is not yet v1.
+                "--runtime-config=certificates.k8s.io/v1beta1=true",
+                "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true",
             ],
         )?;
         self.apiserver = Some(child);

@@ -11,9 +11,11 @@ pub mod defaults;
 mod key;
 pub mod manifest;
 mod object;
+pub mod pem;
 mod secret;
 mod stable_uid;
 pub mod validation;
+pub mod x509;
 mod yaml;
 
 pub use config_map::ConfigMap;

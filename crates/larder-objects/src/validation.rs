@@ -1,13 +1,14 @@
 //! What the API server would refuse.
 //!
 //! Source: Kubernetes 1.36, `pkg/apis/core/validation/validation.go`. Complete for what identity, volumes and environment rely on
-//! (metadata, ConfigMap, Secret, and of a pod its containers' names, environment, mounts and volumes); fields that nothing here
+//! (metadata, ConfigMap, Secret, ClusterTrustBundle, and of a pod its containers' names, environment, mounts and volumes); fields that nothing here
 //! reads are not looked at.
 //!
 //! Invariants:
 //! 1. All errors are found, not the first one only.
 //! 2. An error never carries a value of a ConfigMap or a Secret.
 
+mod certificates;
 mod environment;
 mod error;
 mod names;
@@ -16,6 +17,7 @@ mod pod;
 mod volumes;
 
 pub use self::{
+    certificates::{cluster_trust_bundle, cluster_trust_bundle_update, is_signer_name},
     error::{FieldError, FieldErrorKind, FieldErrors},
     names::{
         is_config_map_key, is_environment_name, is_label, is_label_value, is_qualified_name,

@@ -17,7 +17,6 @@ mod mounts;
 mod needs;
 mod origin;
 mod payload;
-mod pem;
 mod pod_certificate;
 mod quantity;
 mod service_links;

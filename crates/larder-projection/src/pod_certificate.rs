@@ -1,8 +1,6 @@
 //! Key and certificates of `podCertificate` sources.
 
-use larder_objects::SecretBytes;
-
-use crate::pem;
+use larder_objects::{SecretBytes, pem};
 
 /// What was issued for one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +14,10 @@ pub struct PodCertificate {
 impl PodCertificate {
     /// The chain as bare `CERTIFICATE` blocks.
     pub(crate) fn chain(&self) -> String {
-        let blocks = pem::decode(&self.chain_pem);
+        let blocks = pem::blocks(&self.chain_pem);
         blocks
             .iter()
-            .map(|der| pem::encode_certificate(der))
+            .map(|block| pem::encode_certificate(&block.der))
             .collect()
     }
 

@@ -1,15 +1,16 @@
 //! When a service account token is due for renewal, and what is served meanwhile.
 //!
 //! Kubelet 1.36, `pkg/kubelet/token/token_manager.go`: at 80 % of its life or 24 hours after it was issued, whatever comes first, less a few
-//! seconds of jitter. The kubelet looks when it happens to sync the pod; [`Token::refresh_at`] lets a timer do it in time.
+//! seconds of jitter. The kubelet looks when it happens to sync the pod; [`Token::refresh_at`] and [`Token::refresh_age`] let a timer do it
+//! in time.
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use larder_objects::SecretBytes;
 
 /// A token is renewed after this time, however long it would live.
-const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
+const MAX_AGE: Duration = Duration::from_hours(24);
 
 /// Renewal may begin up to this much earlier, so that many tokens are not renewed at once. Whole seconds.
 pub const MAX_REFRESH_JITTER: Duration = Duration::from_secs(9);
@@ -26,20 +27,19 @@ pub struct Token {
 }
 
 impl Token {
-    /// When renewal is due, `jitter` early; `None` for a token that tells no life time.
+    /// How old the token is when renewal is due, `jitter` early; `None` for a token that tells no life time.
     ///
     /// `jitter` is a random number of whole seconds from 0 to 9, drawn anew for each token or check.
+    pub fn refresh_age(&self, jitter: Duration) -> Option<Duration> {
+        let life_time = self.life_time?.as_secs();
+        let by_life_time = life_time - life_time.saturating_mul(20) / 100;
+        Some(Duration::from_secs(by_life_time.min(MAX_AGE.as_secs())).saturating_sub(jitter))
+    }
+
+    /// When renewal is due by the wall clock of the API server; see [`Self::refresh_age`].
     pub fn refresh_at(&self, jitter: Duration) -> Option<Timestamp> {
-        let life_time = self.life_time?;
-        let life_time_secs = i64::try_from(life_time.as_secs()).unwrap_or(i64::MAX);
-        let margin = SignedDuration::from_secs(life_time_secs.saturating_mul(20) / 100);
-        let before_expiry = self.expires_at.saturating_sub(margin).ok()?;
-        let issued_at = self
-            .expires_at
-            .saturating_sub(SignedDuration::from_secs(life_time_secs))
-            .ok()?;
-        let too_old = issued_at.saturating_add(MAX_AGE).ok()?;
-        before_expiry.min(too_old).saturating_sub(jitter).ok()
+        let issued_at = self.expires_at.checked_sub(self.life_time?).ok()?;
+        issued_at.checked_add(self.refresh_age(jitter)?).ok()
     }
 
     /// Whether renewal is due at `now`.
@@ -50,31 +50,6 @@ impl Token {
     /// Whether the API server refuses the token at `now`.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         now > self.expires_at
-    }
-
-    /// What to serve at `now` after a renewal failed with `error`: `cached` as long as it is valid.
-    ///
-    /// `key` names the request in the text: who asks for what, and no part of a token.
-    ///
-    /// # Errors
-    ///
-    /// There is no token, or it has expired.
-    pub fn after_failed_refresh<'t>(
-        cached: Option<&'t Self>,
-        now: Timestamp,
-        key: &str,
-        error: &str,
-    ) -> Result<&'t Self, TokenError> {
-        match cached {
-            None => Err(TokenError::Fetch {
-                error: error.to_owned(),
-            }),
-            Some(token) if token.is_expired(now) => Err(TokenError::Expired {
-                key: key.to_owned(),
-                error: error.to_owned(),
-            }),
-            Some(token) => Ok(token),
-        }
     }
 }
 
@@ -165,21 +140,6 @@ mod tests {
             ..token(3600)
         };
         assert!(!token.is_refresh_due(at(1_000_000), Duration::ZERO));
-    }
-
-    #[test]
-    fn a_failed_renewal_serves_the_old_token_while_it_is_valid() {
-        // projection 71
-        let token = token(3600);
-        let served = |now| Token::after_failed_refresh(Some(&token), now, "k", "timeout");
-        assert!(served(at(3600)).is_ok());
-        let error = served(at(3601)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "token k expired and refresh failed: timeout"
-        );
-        let error = Token::after_failed_refresh(None, at(0), "k", "timeout").unwrap_err();
-        assert_eq!(error.to_string(), "failed to fetch token: timeout");
     }
 
     proptest! {

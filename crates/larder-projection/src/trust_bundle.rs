@@ -9,13 +9,13 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::core::v1::ClusterTrustBundleProjection, apimachinery::pkg::apis::meta::v1::LabelSelector,
+    api::{certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-
-use crate::pem;
+use larder_objects::pem;
 
 /// What is known of ClusterTrustBundles.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TrustBundles {
     /// Nobody can tell: the feature is off, the API server lacks the kind, or there is no API server.
     #[default]
@@ -26,7 +26,7 @@ pub enum TrustBundles {
     Synced(Arc<[TrustBundle]>),
 }
 
-/// One ClusterTrustBundle.
+/// One ClusterTrustBundle, as much of it as is projected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustBundle {
     /// Name of the bundle.
@@ -37,6 +37,17 @@ pub struct TrustBundle {
     pub labels: BTreeMap<String, String>,
     /// `spec.trustBundle`: PEM text.
     pub trust_bundle: String,
+}
+
+impl From<ClusterTrustBundle> for TrustBundle {
+    fn from(bundle: ClusterTrustBundle) -> Self {
+        Self {
+            name: bundle.metadata.name.unwrap_or_default(),
+            signer_name: bundle.spec.signer_name.unwrap_or_default(),
+            labels: bundle.metadata.labels.unwrap_or_default(),
+            trust_bundle: bundle.spec.trust_bundle,
+        }
+    }
 }
 
 /// Why there are no trust anchors. The texts are the kubelet's.
@@ -109,11 +120,11 @@ pub(crate) fn trust_anchors(
     let mut text = String::new();
     for certificate in matches
         .iter()
-        .flat_map(|bundle| pem::decode(&bundle.trust_bundle))
+        .flat_map(|bundle| pem::blocks(&bundle.trust_bundle))
     {
-        if !seen.contains(&certificate) {
-            text.push_str(&pem::encode_certificate(&certificate));
-            seen.insert(certificate);
+        if !seen.contains(&certificate.der) {
+            text.push_str(&pem::encode_certificate(&certificate.der));
+            seen.insert(certificate.der);
         }
     }
     Ok(text)

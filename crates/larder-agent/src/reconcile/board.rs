@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder::pods::{PodSource, ResolvedPodUid};
 use larder_objects::ObjectKey;
 use parking_lot::Mutex;
 
-use crate::{
-    clock,
-    status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus},
-};
+use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
 
 /// The place of one pod on the board. Its worker writes, anybody reads.
 #[derive(Debug)]
@@ -28,7 +26,7 @@ pub(super) enum Shown {
 }
 
 impl Place {
-    pub(super) fn new(uid: ResolvedPodUid, pod: Option<&Pod>, root: &Path) -> Self {
+    pub(super) fn new(uid: ResolvedPodUid, pod: Option<&Pod>, root: &Path, now: Timestamp) -> Self {
         let metadata = pod.map(|pod| &pod.metadata);
         let text = |field: Option<&Option<String>>| field.cloned().flatten().unwrap_or_default();
         let namespace = text(metadata.map(|metadata| &metadata.namespace));
@@ -43,7 +41,7 @@ impl Place {
             uid: uid.to_string(),
             source: source.map_or("", PodSource::as_str).to_owned(),
             mirror: None,
-            delivery: Delivery::new(Phase::Waiting, "", clock::now()),
+            delivery: Delivery::new(Phase::Waiting, "", now),
             path: root.join("pods").join(uid.as_str()).display().to_string(),
             volumes: Vec::new(),
             containers: Vec::new(),
@@ -55,8 +53,14 @@ impl Place {
         }
     }
 
-    /// Shows the pod as it is now; returns whether phase or reason differ from before.
-    pub(super) fn show(&self, phase: Phase, reason: &str, parts: Vec<Shown>) -> bool {
+    /// Shows the pod as it is `now`; returns whether phase or reason differ from before.
+    pub(super) fn show(
+        &self,
+        phase: Phase,
+        reason: &str,
+        parts: Vec<Shown>,
+        now: Timestamp,
+    ) -> bool {
         let mut status = self.status.lock();
         status.volumes.clear();
         status.containers.clear();
@@ -66,7 +70,7 @@ impl Place {
                 Shown::Container(container) => status.containers.push(container),
             }
         }
-        status.delivery.update(phase, reason, clock::now())
+        status.delivery.update(phase, reason, now)
     }
 }
 

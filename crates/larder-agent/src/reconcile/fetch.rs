@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
-use larder_projection::{Inputs, Unavailable};
+use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use tokio::time::timeout;
 
 use super::{Shared, plan::Need};
 use crate::{chain::chain, facts::Facts};
 
-/// How long the Node or the Services are waited for. The managers wait as long for an object (kubelet 1.36,
+/// How long the Node, the Services or the trust bundles are waited for. The managers wait as long for an object (kubelet 1.36,
 /// `pkg/kubelet/util/manager/watch_based_manager.go`).
 const FACTS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -20,7 +20,8 @@ pub(super) enum Have {
     ConfigMap(Result<Arc<ConfigMap>, Unavailable>),
     Secret(Result<Arc<Secret>, Unavailable>),
     Token(Result<Arc<SecretBytes>, Unavailable>),
-    /// The Node and the Services are read from the facts when they are used; this says only that they were waited for.
+    PodCertificate(Result<Arc<PodCertificate>, Unavailable>),
+    /// The Node, the Services and the trust bundles are read from the facts when they are used; this says only that they were waited for.
     Facts,
 }
 
@@ -43,6 +44,8 @@ pub(super) async fn fetch(shared: Arc<Shared>, pod: Arc<Pod>, need: Need) -> (Ne
                 .map_err(unavailable),
         ),
         Need::Token(request) => Have::Token(shared.tokens.get(&pod, request).await),
+        Need::PodCertificate(key) => Have::PodCertificate(shared.certificates.get(&pod, key)),
+        Need::TrustBundles => wait(&shared, |facts| facts.trust_bundles.is_some()).await,
         Need::Services => wait(&shared, |facts| facts.services.is_some()).await,
         Need::Node => wait(&shared, |facts| facts.node.is_some()).await,
     };
@@ -69,6 +72,10 @@ pub(super) fn inputs(have: &BTreeMap<Need, Have>, facts: &Facts) -> Inputs {
     let mut inputs = Inputs {
         services: facts.services.clone(),
         node: facts.node.clone(),
+        trust_bundles: facts
+            .trust_bundles
+            .clone()
+            .unwrap_or(TrustBundles::NotSynced),
         ..Inputs::default()
     };
     for (need, have) in have {
@@ -81,6 +88,9 @@ pub(super) fn inputs(have: &BTreeMap<Need, Have>, facts: &Facts) -> Inputs {
             }
             (Need::Token(request), Have::Token(token)) => {
                 inputs.tokens.insert(request.clone(), token.clone());
+            }
+            (Need::PodCertificate(key), Have::PodCertificate(issued)) => {
+                inputs.pod_certificates.insert(key.clone(), issued.clone());
             }
             _ => {}
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::Kind;
-use larder_projection::{Needs, TokenRequest, VolumeKind, containers, is_used};
+use larder_projection::{Needs, SourceKey, TokenRequest, VolumeKind, containers, is_used};
 use smol_str::SmolStr;
 
 /// Something that must be at hand before a part of a pod can be delivered.
@@ -14,6 +14,10 @@ pub(super) enum Need {
     Object(Kind, SmolStr),
     /// A token of the pod's service account.
     Token(TokenRequest),
+    /// The ClusterTrustBundles.
+    TrustBundles,
+    /// The certificate of one source of a projected volume.
+    PodCertificate(SourceKey),
     /// The Services.
     Services,
     /// The Node.
@@ -26,6 +30,8 @@ impl fmt::Display for Need {
         match self {
             Self::Object(kind, name) => write!(f, "{} {:?}", kind.singular(), name.as_str()),
             Self::Token(_) => f.write_str("a service account token"),
+            Self::TrustBundles => f.write_str("the ClusterTrustBundles"),
+            Self::PodCertificate(_) => f.write_str("a pod certificate"),
             Self::Services => f.write_str("the Services"),
             Self::Node => f.write_str("the Node"),
         }
@@ -99,13 +105,20 @@ fn reads(needs: &Needs<'_>) -> BTreeSet<Need> {
     let config_maps = needs.config_maps.iter().map(object(Kind::ConfigMap));
     let secrets = needs.secrets.iter().map(object(Kind::Secret));
     let tokens = needs.tokens.iter().cloned().map(Need::Token);
-    let facts = [(needs.services, Need::Services), (needs.node, Need::Node)];
+    let certificates = needs.pod_certificates.iter();
+    let certificates = certificates.map(|(key, _)| Need::PodCertificate(key.clone()));
+    let facts = [
+        (needs.services, Need::Services),
+        (needs.node, Need::Node),
+        (!needs.trust_bundles.is_empty(), Need::TrustBundles),
+    ];
     let facts = facts
         .into_iter()
         .filter_map(|(read, need)| read.then_some(need));
     config_maps
         .chain(secrets)
         .chain(tokens)
+        .chain(certificates)
         .chain(facts)
         .collect()
 }

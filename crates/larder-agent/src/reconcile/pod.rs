@@ -29,7 +29,6 @@ use tracing::{debug, info, warn};
 
 use super::{
     Shared,
-    backoff::Backoff,
     board::{Place, Shown},
     deliver::{Done, Failed, Job},
     fetch::{Have, fetch, inputs},
@@ -38,9 +37,10 @@ use super::{
     plan::{Need, Part, Target, parts},
 };
 use crate::{
+    backoff::Backoff,
     blocking::blocking,
     chain::chain,
-    clock, metrics,
+    metrics,
     status::{ContainerStatus, Delivery, Phase, VolumeStatus},
 };
 
@@ -178,7 +178,7 @@ impl Worker {
     /// Takes over the parts of a new or changed pod. What it asked for before keeps its history, and is looked at again, since
     /// the pod itself is something that its parts read.
     fn plan(&mut self, pod: &Pod) {
-        let now = clock::now();
+        let now = self.shared.clock.now();
         let mut before = mem::take(&mut self.parts);
         for part in parts(pod) {
             let old = before
@@ -274,7 +274,7 @@ impl Worker {
 
     /// Sorts the parts that are due: returns the ones that can be delivered, and lets the others wait.
     fn ready(&mut self) -> Vec<usize> {
-        let now = clock::now();
+        let now = self.shared.clock.now();
         let mut ready = Vec::new();
         for (index, state) in self.parts.iter_mut().enumerate() {
             if !mem::take(&mut state.due) {
@@ -319,7 +319,7 @@ impl Worker {
                     .collect()
             }),
             host: self.shared.host.clone(),
-            now: clock::now(),
+            now: self.shared.clock.now(),
         };
         let outcomes = blocking(move || job.run()).await;
         let mut replaced = false;
@@ -337,7 +337,7 @@ impl Worker {
 
     /// Notes and tells how the delivery of one part went; returns whether something that was there before was replaced.
     fn record(&mut self, index: usize, outcome: Result<Done, Failed>) -> bool {
-        let now = clock::now();
+        let now = self.shared.clock.now();
         let state = &mut self.parts[index];
         self.shared.metrics.delivered(
             state.part.target.noun(),
@@ -355,7 +355,7 @@ impl Worker {
                 state.backoff = Backoff::default();
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if state.part.reads.iter().any(reads_token) {
-                    state.retry_at = self.shared.tokens.renewal(self.place.uid.as_str(), now);
+                    state.retry_at = self.shared.tokens.renewal(self.place.uid.as_str());
                 }
                 state.files = done.files;
                 state.delivery.update(Phase::Delivered, "", now);
@@ -407,7 +407,8 @@ impl Worker {
             Ok(()) => {
                 info!(%pod, "volumes removed");
                 self.teardown = None;
-                self.place.show(Phase::Ended, "", Vec::new());
+                let now = self.shared.clock.now();
+                self.place.show(Phase::Ended, "", Vec::new(), now);
                 if self.inbox.leave() {
                     return Step::Leave;
                 }
@@ -417,7 +418,8 @@ impl Worker {
                 let reason = reasons.join(", ");
                 let at = Instant::now() + backoff.failed();
                 self.teardown = Some((backoff, at));
-                if self.place.show(Phase::Removing, &reason, Vec::new()) {
+                let now = self.shared.clock.now();
+                if self.place.show(Phase::Removing, &reason, Vec::new(), now) {
                     warn!(%pod, error = reason, "volumes not removed, will be tried again");
                 }
             }
@@ -451,7 +453,8 @@ impl Worker {
                 delivery: state.delivery.clone(),
             }),
         });
-        self.place.show(phase, &reason, parts.collect());
+        let now = self.shared.clock.now();
+        self.place.show(phase, &reason, parts.collect(), now);
     }
 
     fn environment_path(&self, container: &str) -> String {

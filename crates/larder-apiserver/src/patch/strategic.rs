@@ -63,7 +63,7 @@ const SERVICE: &[(&str, &str, List)] = &[
     ("status", "conditions", List::Keyed("type")),
 ];
 
-const NAMESPACE: &[(&str, &str, List)] = &[("status", "conditions", List::Keyed("type"))];
+const CONDITIONS: &[(&str, &str, List)] = &[("status", "conditions", List::Keyed("type"))];
 
 const SERVICE_ACCOUNT: &[(&str, &str, List)] = &[("", "secrets", List::Keyed("name"))];
 
@@ -78,9 +78,9 @@ fn list(kind: Kind, parent: &str, field: &str) -> List {
         Kind::Pod => POD,
         Kind::Node => NODE,
         Kind::Service => SERVICE,
-        Kind::Namespace => NAMESPACE,
+        Kind::Namespace | Kind::PodCertificateRequest => CONDITIONS,
         Kind::ServiceAccount => SERVICE_ACCOUNT,
-        Kind::ConfigMap | Kind::Secret | Kind::Event => &[],
+        Kind::ConfigMap | Kind::Secret | Kind::Event | Kind::ClusterTrustBundle => &[],
     };
     let fits = |(above, name, _): &&(&str, &str, List)| {
         *name == field && (above.is_empty() || *above == parent)

@@ -11,7 +11,17 @@ const MINOR: &str = "36";
 pub(super) fn document(segments: &[&str]) -> Option<Value> {
     Some(match segments {
         [] => {
-            json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})
+            let fixed = [
+                "/api",
+                "/api/v1",
+                "/apis",
+                "/healthz",
+                "/livez",
+                "/openapi/v3",
+                "/readyz",
+                "/version",
+            ];
+            json!({"paths": fixed})
         }
         ["version"] => json!({
             "major": "1",
@@ -23,44 +33,64 @@ pub(super) fn document(segments: &[&str]) -> Option<Value> {
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
         }
         ["apis"] => {
-            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [authorization_group()]})
+            let groups = GROUPS.map(|(group, version)| api_group(group, version));
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
-        ["apis", "authorization.k8s.io"] => authorization_group(),
-        ["api", "v1"] => core_resources(),
-        ["apis", "authorization.k8s.io", "v1"] => json!({
-            "kind": "APIResourceList",
-            "apiVersion": "v1",
-            "groupVersion": "authorization.k8s.io/v1",
-            "resources": [{
-                "name": "selfsubjectaccessreviews",
-                "singularName": "selfsubjectaccessreview",
-                "namespaced": false,
-                "kind": "SelfSubjectAccessReview",
-                "verbs": ["create"],
-            }],
-        }),
+        ["apis", group] => {
+            let (group, version) = GROUPS.iter().find(|(known, _)| known == group)?;
+            api_group(group, version)
+        }
+        ["api", "v1"] => resources("", "v1"),
+        ["apis", group, version] if GROUPS.contains(&(*group, *version)) => {
+            resources(group, version)
+        }
         ["openapi", "v3"] => {
-            json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
+            let stored = GROUPS.iter().filter(|(group, _)| *group != REVIEWS);
+            let stored = stored.map(|(group, version)| format!("apis/{group}/{version}"));
+            let paths = std::iter::once("api/v1".to_owned()).chain(stored);
+            let paths = paths.map(|path| {
+                let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
+                (path, url)
+            });
+            json!({"paths": paths.collect::<serde_json::Map<_, _>>()})
         }
-        ["openapi", "v3", "api", "v1"] => open_api(),
+        ["openapi", "v3", "api", "v1"] => open_api("", "v1"),
+        ["openapi", "v3", "apis", group, version] if GROUPS.contains(&(*group, *version)) => {
+            open_api(group, version)
+        }
         _ => return None,
     })
 }
 
-fn authorization_group() -> Value {
-    let version = json!({"groupVersion": "authorization.k8s.io/v1", "version": "v1"});
+/// The group of reviews, which are answered and not stored.
+const REVIEWS: &str = "authorization.k8s.io";
+
+/// The groups besides the core group, each with its one version.
+const GROUPS: [(&str, &str); 2] = [(REVIEWS, "v1"), ("certificates.k8s.io", "v1beta1")];
+
+fn api_group(group: &str, version: &str) -> Value {
+    let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
     json!({
         "kind": "APIGroup",
         "apiVersion": "v1",
-        "name": "authorization.k8s.io",
+        "name": group,
         "versions": [version],
         "preferredVersion": version,
     })
 }
 
-fn core_resources() -> Value {
+fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for resource in Kind::ALL.map(Kind::resource) {
+    if group == REVIEWS {
+        resources.push(json!({
+            "name": "selfsubjectaccessreviews",
+            "singularName": "selfsubjectaccessreview",
+            "namespaced": false,
+            "kind": "SelfSubjectAccessReview",
+            "verbs": ["create"],
+        }));
+    }
+    for resource in of_group(group, version) {
         let mut entry = json!({
             "name": resource.plural,
             "singularName": resource.singular,
@@ -82,12 +112,21 @@ fn core_resources() -> Value {
             }));
         }
     }
-    json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+    let group_version = match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    };
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+}
+
+fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resource> {
+    let fits = move |resource: &&Resource| (resource.group, resource.version) == (group, version);
+    Kind::ALL.into_iter().map(Kind::resource).filter(fits)
 }
 
 /// No schemas: bodies are checked here. `kubectl` only looks whether PATCH takes `fieldValidation`, and then leaves checking to us.
-fn open_api() -> Value {
-    let paths = Kind::ALL.map(Kind::resource).map(|resource| {
+fn open_api(group: &str, version: &str) -> Value {
+    let paths = of_group(group, version).map(|resource| {
         let parameters = ["dryRun", "fieldValidation"]
             .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}}));
         let gvk =
@@ -102,18 +141,20 @@ fn open_api() -> Value {
     json!({
         "openapi": "3.0.0",
         "info": {"title": "larder", "version": format!("v1.{MINOR}.0")},
-        "paths": paths.into_iter().collect::<serde_json::Map<_, _>>(),
+        "paths": paths.collect::<serde_json::Map<_, _>>(),
         "components": {"schemas": {}},
     })
 }
 
 fn object_path(resource: &Resource) -> String {
+    let root = match resource.group {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    let plural = resource.plural;
     if resource.namespaced {
-        format!(
-            "/api/v1/namespaces/{{namespace}}/{}/{{name}}",
-            resource.plural
-        )
+        format!("{root}/namespaces/{{namespace}}/{plural}/{{name}}")
     } else {
-        format!("/api/v1/{}/{{name}}", resource.plural)
+        format!("{root}/{plural}/{{name}}")
     }
 }

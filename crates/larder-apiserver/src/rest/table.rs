@@ -61,6 +61,16 @@ fn columns(kind: Kind) -> &'static [Column] {
             ("Count", true),
             ("Name", true),
         ],
+        Kind::ClusterTrustBundle => &[("Name", false), ("SignerName", false)],
+        Kind::PodCertificateRequest => &[
+            ("Name", false),
+            ("PodName", false),
+            ("ServiceAccountName", false),
+            ("NodeName", false),
+            ("SignerName", false),
+            ("State", false),
+            ("UnverifiedUserAnnotations", false),
+        ],
     }
 }
 
@@ -165,7 +175,25 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
                 name,
             ]
         }
+        Kind::ClusterTrustBundle => vec![name, or_none(text("/spec/signerName"))],
+        Kind::PodCertificateRequest => vec![
+            name,
+            json!(text("/spec/podName")),
+            json!(text("/spec/serviceAccountName")),
+            json!(text("/spec/nodeName")),
+            json!(text("/spec/signerName")),
+            json!(request_state(object)),
+            or_none(&pairs(&object["spec"]["unverifiedUserAnnotations"])),
+        ],
     }
+}
+
+/// The condition that ended a request for a certificate.
+fn request_state(request: &Value) -> &str {
+    let conditions = request["status"]["conditions"].as_array();
+    let mut types = conditions.into_iter().flatten();
+    let last = types.next_back().and_then(|last| last["type"].as_str());
+    last.unwrap_or("Pending")
 }
 
 /// Ready containers, all containers, restarts.

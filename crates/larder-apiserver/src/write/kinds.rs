@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Part;
+use super::{Part, certificates};
 use crate::resource::{Kind, Resource};
 
 /// Prepares a new object.
@@ -21,6 +21,12 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
         Kind::Namespace => {
             value["spec"] = json!({});
             value["status"] = json!({});
+        }
+        Kind::PodCertificateRequest => {
+            value["status"] = json!({});
+            if value["spec"]["maxExpirationSeconds"].is_null() {
+                value["spec"]["maxExpirationSeconds"] = certificates::DEFAULT_SECS.into();
+            }
         }
         _ => {}
     }

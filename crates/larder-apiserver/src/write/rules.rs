@@ -1,7 +1,11 @@
 //! Defaults and validation, as `larder_objects` knows them, and the rules on what an update may change.
 
+use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Namespace, Node, Pod, Service, ServiceAccount},
+    api::{
+        certificates::v1beta1::ClusterTrustBundle,
+        core::v1::{Namespace, Node, Pod, Service, ServiceAccount},
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use larder_objects::{
@@ -11,7 +15,7 @@ use larder_objects::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{name, text};
+use super::{certificates, name, text};
 use crate::{
     resource::{Kind, Resource},
     status::{ApiError, Cause},
@@ -20,7 +24,7 @@ use crate::{
 /// Marks the API server's copy of a static pod; names the static pod's hash.
 const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
-/// Fills defaults into `value`, and checks it; `old` is what it replaces.
+/// Fills defaults into `value`, and checks it `now`; `old` is what it replaces.
 ///
 /// # Errors
 ///
@@ -29,6 +33,7 @@ pub(super) fn apply(
     resource: &Resource,
     old: Option<&Value>,
     value: &mut Value,
+    now: Timestamp,
 ) -> Result<(), ApiError> {
     let mut causes = Vec::new();
     let errors = match resource.kind {
@@ -70,6 +75,20 @@ pub(super) fn apply(
             typed::<ServiceAccount>(value, |_| {}, validation::service_account)?
         }
         Kind::Event => metadata(value)?,
+        Kind::ClusterTrustBundle => {
+            let new: ClusterTrustBundle = parse(value)?;
+            match old {
+                Some(old) => validation::cluster_trust_bundle_update(&new, &parse(old)?),
+                None => validation::cluster_trust_bundle(&new),
+            }
+        }
+        Kind::PodCertificateRequest => {
+            certificates::check_spec(old, value, &mut causes);
+            if let Some(old) = old {
+                certificates::check_status(old, value, now, &mut causes);
+            }
+            metadata(value)?
+        }
     };
     causes.extend(errors.iter().map(|error| Cause {
         reason: error.kind.reason().to_owned(),

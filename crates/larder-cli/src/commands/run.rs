@@ -9,6 +9,7 @@ use kube::Client;
 use larder::transport;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
+    clock::Clock,
     config::{Config, Flags, Host},
     feed::Feed,
     local_api, node,
@@ -98,8 +99,16 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
     } else {
         PodEnd::Elsewhere
     };
-    let agent = Agent::build(config, root, volumes, origin.client, pod_end, registry)
-        .context("cannot use the configuration")?;
+    let agent = Agent::build(
+        config,
+        root,
+        volumes,
+        origin.client,
+        pod_end,
+        Clock::system(),
+        registry,
+    )
+    .context("cannot use the configuration")?;
     let handle = agent.handle();
 
     let shutdown = CancellationToken::new();

@@ -165,6 +165,7 @@ fn typed(
         }
         ObjectKind::ClusterTrustBundle => {
             let bundle = decode_noting(&object, &mut unknown)?;
+            checked(validation::cluster_trust_bundle(&bundle))?;
             (
                 "ClusterTrustBundle",
                 Manifest::ClusterTrustBundle(Box::new(bundle)),

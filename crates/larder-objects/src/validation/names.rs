@@ -119,7 +119,16 @@ fn too_long(limit: usize) -> String {
 
 impl FieldErrors {
     pub(super) fn check_subdomain(&mut self, field: &str, text: &str) {
-        self.check_form(field, text, MAX_SUBDOMAIN, is_subdomain(text), SUBDOMAIN);
+        self.check_subdomain_in(field, text, text);
+    }
+
+    /// `checked` is what the rule applies to, `text` what the error shows.
+    pub(super) fn check_subdomain_in(&mut self, field: &str, checked: &str, text: &str) {
+        if checked.len() > MAX_SUBDOMAIN {
+            self.invalid(field, text, &too_long(MAX_SUBDOMAIN));
+        } else if !is_subdomain(checked) {
+            self.invalid(field, text, SUBDOMAIN);
+        }
     }
 
     pub(super) fn check_label(&mut self, field: &str, text: &str) {

@@ -33,10 +33,10 @@ pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
     metadata_named(metadata, scope, FieldErrors::check_subdomain)
 }
 
-fn metadata_named(
+pub(super) fn metadata_named(
     metadata: &ObjectMeta,
     scope: Scope,
-    check_name: fn(&mut FieldErrors, &str, &str),
+    check_name: impl Fn(&mut FieldErrors, &str, &str),
 ) -> FieldErrors {
     let mut errors = FieldErrors::default();
     match metadata.name.as_deref().unwrap_or("") {

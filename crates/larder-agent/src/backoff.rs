@@ -1,4 +1,4 @@
-//! How long to wait before a failed volume is tried again.
+//! How long to wait before what failed is tried again.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ const LONGEST: Duration = Duration::from_secs(122);
 
 /// Doubles with every failure; a success starts over.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     last: Option<Duration>,
 }
 
 impl Backoff {
     /// The wait after one more failure.
-    pub(super) fn failed(&mut self) -> Duration {
+    pub(crate) fn failed(&mut self) -> Duration {
         let wait = self.last.map_or(FIRST, |last| (last * 2).min(LONGEST));
         self.last = Some(wait);
         wait

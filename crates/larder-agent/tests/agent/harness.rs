@@ -4,18 +4,24 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
+use jiff::SignedDuration;
 use kube::Client;
 use larder::{Strategy, pods::static_pod::ApiReferences};
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
+    clock::Clock,
     config::{Config, Flags, Host},
     root_dir::RootDir,
     status::{AgentStatus, PodStatus, VolumeStatus},
 };
-use larder_apiserver::{ApiServer, Kind, Options};
+use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options, User};
 use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -43,6 +49,9 @@ pub(crate) struct Node {
     pub(crate) strategy: Strategy,
     /// How often the agent looks at everything again; `None` leaves the default.
     pub(crate) sync_frequency: Option<Duration>,
+    pub(crate) clock: Clock,
+    /// How far the wall clock of the node is ahead of tokio's, in seconds.
+    clock_offset: Arc<AtomicI64>,
     running: Option<Running>,
 }
 
@@ -62,7 +71,22 @@ impl Node {
 
     /// A node whose agent does not run yet.
     pub(crate) fn prepare() -> Self {
-        let server = ApiServer::new(Options::default());
+        Self::prepare_with(Options::default())
+    }
+
+    /// The same with an API server with these options. Where it guards objects, the agent is known to it as the node.
+    pub(crate) fn prepare_with(options: Options) -> Self {
+        let server = ApiServer::new(Options {
+            audit: AuditLog::in_memory(),
+            ..options
+        });
+        let clock_offset = Arc::new(AtomicI64::new(0));
+        let (start, offset) = (Instant::now(), clock_offset.clone());
+        let start_wall = Clock::system().now();
+        let clock = Clock::new(move || {
+            let offset = SignedDuration::from_secs(offset.load(Ordering::Relaxed));
+            start_wall + start.elapsed() + offset
+        });
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
         server.apply(&node).unwrap();
         Self {
@@ -71,6 +95,8 @@ impl Node {
             static_pods: tempfile::tempdir().unwrap(),
             strategy: Strategy::default(),
             sync_frequency: None,
+            clock,
+            clock_offset,
             running: None,
         }
     }
@@ -94,13 +120,18 @@ impl Node {
         config.static_pod_api_references = ApiReferences::Allow;
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
-        let client = Client::new(self.server.service(), "default");
+        let user = User {
+            name: format!("system:node:{NODE}"),
+            groups: vec!["system:nodes".to_owned()],
+        };
+        let client = Client::new(self.server.service_as(user), "default");
         let agent = Agent::build(
             config,
             root,
             volumes,
             client,
             PodEnd::Agent,
+            self.clock.clone(),
             Registry::default(),
         )
         .unwrap();
@@ -127,6 +158,19 @@ impl Node {
             .unwrap();
     }
 
+    /// Sets the node's wall clock so far ahead of the true time; that of the API server stays true.
+    pub(crate) fn set_clock_ahead(&self, seconds: i64) {
+        self.clock_offset.store(seconds, Ordering::Relaxed);
+        self.clock.jumped();
+    }
+
+    /// Number of requests with this verb and a path that ends so.
+    pub(crate) fn requests(&self, verb: &str, path_end: &str) -> usize {
+        let records = self.server.audit().records();
+        let fits = |record: &&AuditRecord| record.verb == verb && record.path.ends_with(path_end);
+        records.iter().filter(fits).count()
+    }
+
     /// Creates or replaces an object.
     pub(crate) fn apply(&self, object: &Value) {
         self.server.apply(object).unwrap();
@@ -134,6 +178,11 @@ impl Node {
 
     pub(crate) fn delete(&self, kind: Kind, name: &str) {
         self.server.delete(kind, "default", name).unwrap();
+    }
+
+    /// Deletes an object of cluster scope.
+    pub(crate) fn delete_global(&self, kind: Kind, name: &str) {
+        self.server.delete(kind, "", name).unwrap();
     }
 
     pub(crate) fn status(&self) -> AgentStatus {

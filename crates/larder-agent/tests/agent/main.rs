@@ -5,7 +5,12 @@
     reason = "helpers of tests are not recognised as tests"
 )]
 
+mod certificates;
+mod disks;
 mod harness;
+mod tokens;
+mod trust_bundles;
+mod volumes;
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 

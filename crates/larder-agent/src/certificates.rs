@@ -1,0 +1,359 @@
+//! Certificates of pods: a key made here, a PodCertificateRequest, the signer's answer, and all of it again in time.
+//!
+//! Rules: kubelet 1.36, `pkg/kubelet/podcertificate`. One task for each source of a projected volume, all owned by the [`Issuer`]:
+//!
+//! ```text
+//!  make a key ─► create a request ─► wait for its end ─┬ issued ─► published ─► sleep until its refresh is due ─┐
+//!       ▲                                 │            └ denied, failed ─► published; that is final             │
+//!       └──────── it vanished ────────────┴─────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! On purpose different from the kubelet: a request that vanished is replaced as soon as that is seen, not after ten minutes, and
+//! what keeps a request from being made stands in the error.
+//!
+//! Invariants:
+//! 1. A key never leaves this process, but in the pod's volume; a restart makes new ones.
+//! 2. What was issued is served until its successor is, or until the pod is gone; a refusal is final for the pod.
+//! 3. Requests are followed by one watch, and only while a pod has such a source.
+
+mod key;
+mod request;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
+use kube::Client;
+use larder_objects::ObjectKey;
+use larder_projection::{Needs, PodCertificate, SourceKey, Unavailable};
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::task::JoinMap;
+use tracing::{Instrument as _, info, info_span, warn};
+
+use self::{
+    key::PodKey,
+    request::{Ending, RequestError, Requests, create, ending, follow_requests},
+};
+use crate::{backoff::Backoff, blocking::blocking, chain::chain, clock::Clock};
+
+/// A refresh begins up to this much later than the signer asks, so that many are not begun at once. As the kubelet.
+const REFRESH_JITTER: Duration = Duration::from_mins(5);
+/// A request that nobody has seen after this time is given up; up to half as much again is added by chance. As the kubelet.
+const UNSEEN: Duration = Duration::from_mins(10);
+
+/// One source of one pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SourceId {
+    pub(crate) pod_uid: SmolStr,
+    pub(crate) key: SourceKey,
+}
+
+/// What is there for a source.
+#[derive(Debug)]
+struct Held {
+    source: PodCertificateProjection,
+    /// What its volume gets.
+    served: Result<Arc<PodCertificate>, Unavailable>,
+}
+
+/// The certificates as readers see them.
+pub(crate) struct Certificates {
+    held: Arc<Mutex<HashMap<SourceId, Held>>>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("sources", &self.held.lock().len())
+            .finish_non_exhaustive()
+    }
+}
+
+enum Command {
+    /// Have a certificate issued for this source of this pod.
+    Issue(SourceId, Arc<Pod>, Box<PodCertificateProjection>),
+    /// The pod's volumes are gone.
+    Forget(SmolStr),
+}
+
+impl Certificates {
+    /// The certificates of the pods of `node_name`, and the one who has them issued.
+    pub(crate) fn new(client: Client, clock: Clock, node_name: &str) -> (Self, Issuer) {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let (changes, told) = mpsc::unbounded_channel();
+        let held = Arc::default();
+        let certificates = Self {
+            held: Arc::clone(&held),
+            commands,
+        };
+        let node = Arc::new(Node {
+            client,
+            clock,
+            name: node_name.to_owned(),
+            requests: watch::Sender::default(),
+            held,
+            changes,
+        });
+        let issuer = Issuer {
+            node,
+            inbox,
+            changed: Some(told),
+        };
+        (certificates, issuer)
+    }
+
+    /// What the source `key` of `pod` has; the first call has it issued.
+    pub(crate) fn get(
+        &self,
+        pod: &Arc<Pod>,
+        key: &SourceKey,
+    ) -> Result<Arc<PodCertificate>, Unavailable> {
+        let id = SourceId {
+            pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            key: key.clone(),
+        };
+        let needs = Needs::of_pod(pod);
+        let mut sources = needs.pod_certificates.into_iter();
+        let Some((_, source)) = sources.find(|(found, _)| found == key) else {
+            return Err(not_issued(""));
+        };
+        let mut held = self.held.lock();
+        if let Some(held) = held.get(&id)
+            && held.source == *source
+        {
+            return held.served.clone();
+        }
+        let none = not_issued("");
+        held.insert(
+            id.clone(),
+            Held {
+                source: source.clone(),
+                served: Err(none.clone()),
+            },
+        );
+        // Without an issuer the agent is ending.
+        let command = Command::Issue(id, pod.clone(), Box::new(source.clone()));
+        let _ = self.commands.send(command);
+        Err(none)
+    }
+
+    /// Forgets the certificates of a pod whose volumes are gone.
+    pub(crate) fn forget(&self, pod_uid: &str) {
+        let mut held = self.held.lock();
+        let before = held.len();
+        held.retain(|id, _| id.pod_uid != pod_uid);
+        if held.len() < before {
+            let _ = self.commands.send(Command::Forget(pod_uid.into()));
+        }
+    }
+}
+
+/// The kubelet's text, and why if that is known.
+fn not_issued(why: &str) -> Unavailable {
+    let text = "credential bundle is not issued yet";
+    Unavailable::failed(match why {
+        "" => text.to_owned(),
+        why => format!("{text}: {why}"),
+    })
+}
+
+/// Owns the tasks that have certificates issued.
+pub(crate) struct Issuer {
+    node: Arc<Node>,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    changed: Option<mpsc::UnboundedReceiver<SourceId>>,
+}
+
+/// What all tasks use.
+struct Node {
+    client: Client,
+    clock: Clock,
+    name: String,
+    /// The requests of this node as last heard.
+    requests: watch::Sender<Requests>,
+    held: Arc<Mutex<HashMap<SourceId, Held>>>,
+    changes: mpsc::UnboundedSender<SourceId>,
+}
+
+impl Issuer {
+    /// The sources for which something was published. To be taken once.
+    pub(crate) fn changes(&mut self) -> mpsc::UnboundedReceiver<SourceId> {
+        self.changed.take().expect("changes are taken once")
+    }
+
+    /// Has certificates issued until dropped.
+    pub(crate) async fn run(mut self) {
+        let mut tasks: JoinMap<SourceId, ()> = JoinMap::new();
+        loop {
+            let follows = !tasks.is_empty();
+            let following =
+                follow_requests(&self.node.client, &self.node.name, &self.node.requests);
+            tokio::pin!(following);
+            // Until the first source comes or the last goes.
+            while tasks.is_empty() != follows {
+                tokio::select! {
+                    command = self.inbox.recv() => match command {
+                        Some(command) => handle(&self.node, &mut tasks, command),
+                        None => std::future::pending().await,
+                    },
+                    Some((_, Err(error))) = tasks.join_next() => if error.is_panic() {
+                        std::panic::resume_unwind(error.into_panic());
+                    },
+                    () = &mut following, if follows => {}
+                }
+            }
+        }
+    }
+}
+
+fn handle(node: &Arc<Node>, tasks: &mut JoinMap<SourceId, ()>, command: Command) {
+    match command {
+        Command::Issue(id, pod, source) => {
+            let span = info_span!("certificate", pod.uid = %id.pod_uid, volume = id.key.volume);
+            let task = node.clone().keep_issued(id.clone(), pod, source);
+            // Replaces the task of a source that has changed.
+            tasks.spawn(id, task.instrument(span));
+        }
+        Command::Forget(pod_uid) => tasks.abort_matching(|id| id.pod_uid == pod_uid),
+    }
+}
+
+impl Node {
+    /// Has a certificate issued for one source, again and again. Ends when that was refused for good.
+    async fn keep_issued(
+        self: Arc<Self>,
+        id: SourceId,
+        pod: Arc<Pod>,
+        source: Box<PodCertificateProjection>,
+    ) {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.issue(&pod, &source).await {
+                Ok(issued) => {
+                    backoff = Backoff::default();
+                    info!(until = %issued.not_after, "certificate issued");
+                    self.publish(&id, Ok(Arc::new(issued.certificate)));
+                    let jitter = REFRESH_JITTER.mul_f64(fastrand::f64());
+                    let refresh_at = issued.begin_refresh_at.saturating_add(jitter);
+                    let refresh_at = refresh_at.unwrap_or(issued.begin_refresh_at);
+                    self.clock.sleep_until(refresh_at).await;
+                }
+                Err(NotIssued::Refused(reason)) => {
+                    warn!(error = reason, "no certificate, for good");
+                    self.publish(&id, Err(Unavailable::failed(reason)));
+                    return;
+                }
+                Err(NotIssued::Vanished) => {
+                    warn!("request for a certificate vanished, another one will be made");
+                    sleep(backoff.failed()).await;
+                }
+                Err(NotIssued::Failed(error)) => {
+                    let text = chain(&error);
+                    warn!(
+                        error = text,
+                        "certificate not requested, will be tried again"
+                    );
+                    let served = match error {
+                        // The kubelet's word where the feature is off.
+                        RequestError::NotServed => Unavailable::failed("unimplemented"),
+                        _ => not_issued(&text),
+                    };
+                    self.explain(&id, served);
+                    sleep(backoff.failed()).await;
+                }
+            }
+        }
+    }
+
+    async fn issue(
+        &self,
+        pod: &Pod,
+        source: &PodCertificateProjection,
+    ) -> Result<Issued, NotIssued> {
+        let key_type = source.key_type.clone();
+        let key = blocking(move || PodKey::generate(&key_type)).await;
+        let key = key.map_err(|error| NotIssued::Refused(error.to_string()))?;
+        let mut requests = self.requests.subscribe();
+        let name = create(&self.client, &self.name, pod, source, &key)
+            .await
+            .map_err(NotIssued::Failed)?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let id = ObjectKey::new(namespace, name);
+        let unseen = Instant::now() + UNSEEN.mul_f64(1.0 + 0.5 * fastrand::f64());
+        let mut seen = false;
+        loop {
+            let found = requests.borrow_and_update().get(&id).cloned();
+            match found.as_deref() {
+                Some(request) => match ending(request) {
+                    Some(Ending::Issued {
+                        chain,
+                        begin_refresh_at,
+                        not_after,
+                    }) => {
+                        return Ok(Issued {
+                            certificate: PodCertificate {
+                                private_key_pem: key.private_key_pem(),
+                                chain_pem: chain,
+                            },
+                            begin_refresh_at,
+                            not_after,
+                        });
+                    }
+                    Some(Ending::Refused(reason)) => return Err(NotIssued::Refused(reason)),
+                    None => seen = true,
+                },
+                None if seen => return Err(NotIssued::Vanished),
+                None => {}
+            }
+            tokio::select! {
+                changed = requests.changed() => if changed.is_err() {
+                    std::future::pending::<()>().await;
+                },
+                () = sleep_until(unseen), if !seen => return Err(NotIssued::Vanished),
+            }
+        }
+    }
+
+    fn publish(&self, id: &SourceId, served: Result<Arc<PodCertificate>, Unavailable>) {
+        if let Some(held) = self.held.lock().get_mut(id) {
+            held.served = served;
+        }
+        // Without a reader the agent is ending.
+        let _ = self.changes.send(id.clone());
+    }
+
+    /// Tells why there is nothing yet; what was issued before is served on.
+    fn explain(&self, id: &SourceId, why: Unavailable) {
+        let held = self.held.lock();
+        let news = held
+            .get(id)
+            .is_some_and(|held| matches!(&held.served, Err(known) if *known != why));
+        drop(held);
+        if news {
+            self.publish(id, Err(why));
+        }
+    }
+}
+
+/// A certificate and its times, by the API server's clock.
+struct Issued {
+    certificate: PodCertificate,
+    begin_refresh_at: Timestamp,
+    not_after: Timestamp,
+}
+
+/// Why there is no certificate.
+enum NotIssued {
+    /// The signer does not want to, or nobody can make the key: another attempt would be in vain.
+    Refused(String),
+    /// The request is gone, or was never seen.
+    Vanished,
+    /// The request could not be made.
+    Failed(RequestError),
+}

@@ -1,0 +1,195 @@
+//! PodCertificateRequests: making one, following them, and how one ends.
+
+use std::{collections::HashMap, sync::Arc};
+
+use http::Request;
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::{
+        certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec},
+        core::v1::{Node, Pod, PodCertificateProjection, ServiceAccount},
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::Client;
+use larder::collection::{Change, Collection, Found};
+use larder_objects::ObjectKey;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::key::{KeyError, PodKey};
+use crate::chain::chain;
+
+const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
+
+/// Requests by namespace and name.
+pub(super) type Requests = HashMap<ObjectKey, Arc<PodCertificateRequest>>;
+
+/// A request could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    #[error("the API server serves no PodCertificateRequests")]
+    NotServed,
+    #[error("cannot read the {0}")]
+    Read(&'static str, #[source] kube::Error),
+    #[error("cannot create a PodCertificateRequest")]
+    Create(#[source] kube::Error),
+    #[error("cannot ask for a certificate")]
+    Key(#[source] KeyError),
+}
+
+/// How a request ends.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Issued {
+        chain: String,
+        begin_refresh_at: Timestamp,
+        not_after: Timestamp,
+    },
+    /// For good, in the kubelet's words.
+    Refused(String),
+}
+
+/// Asks for a certificate for `key`; returns the name of the request.
+pub(super) async fn create(
+    client: &Client,
+    node_name: &str,
+    pod: &Pod,
+    source: &PodCertificateProjection,
+    key: &PodKey,
+) -> Result<String, RequestError> {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let namespace = text(&pod.metadata.namespace);
+    let account = pod.spec.as_ref();
+    let account = account.and_then(|spec| spec.service_account_name.as_deref());
+    let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
+    let held: ServiceAccount = get(client, &path, "service account").await?;
+    let node: Node = get(client, &format!("/api/v1/nodes/{node_name}"), "node").await?;
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: text(&pod.metadata.name),
+        uid: text(&pod.metadata.uid),
+        ..OwnerReference::default()
+    };
+    let request = PodCertificateRequest {
+        metadata: ObjectMeta {
+            generate_name: Some("req-".to_owned()),
+            namespace: Some(namespace.clone()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: PodCertificateRequestSpec {
+            max_expiration_seconds: source.max_expiration_seconds,
+            node_name: node_name.to_owned(),
+            node_uid: text(&node.metadata.uid),
+            pod_name: text(&pod.metadata.name),
+            pod_uid: text(&pod.metadata.uid),
+            service_account_name: account.to_owned(),
+            service_account_uid: text(&held.metadata.uid),
+            signer_name: source.signer_name.clone(),
+            stub_pkc_s10_request: ByteString(key.stub_request().map_err(RequestError::Key)?),
+            unverified_user_annotations: source.user_annotations.clone(),
+            ..PodCertificateRequestSpec::default()
+        },
+        status: None,
+    };
+    let body = serde_json::to_vec(&request).expect("objects of the API have a JSON form");
+    let request = Request::post(format!(
+        "{GROUP}/namespaces/{namespace}/podcertificaterequests"
+    ))
+    .header(http::header::CONTENT_TYPE, "application/json")
+    .body(body)
+    .expect("names of the API need no escaping in a path");
+    match client.request::<PodCertificateRequest>(request).await {
+        Ok(created) => Ok(text(&created.metadata.name)),
+        Err(kube::Error::Api(status))
+            if status.code == 404
+                && status
+                    .details
+                    .as_ref()
+                    .is_none_or(|details| details.name.is_empty()) =>
+        {
+            Err(RequestError::NotServed)
+        }
+        Err(error) => Err(RequestError::Create(error)),
+    }
+}
+
+async fn get<K: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    what: &'static str,
+) -> Result<K, RequestError> {
+    let request = Request::get(path)
+        .body(Vec::new())
+        .expect("names of the API need no escaping in a path");
+    let found = client.request(request).await;
+    found.map_err(|error| RequestError::Read(what, error))
+}
+
+/// Keeps `requests` up to date with those of the node at the API server. Ends only when dropped.
+pub(super) async fn follow_requests(
+    client: &Client,
+    node_name: &str,
+    requests: &watch::Sender<Requests>,
+) {
+    let selector = format!("spec.nodeName={node_name}");
+    let path = format!("{GROUP}/podcertificaterequests");
+    let mut collection =
+        Collection::<PodCertificateRequest>::new(client.clone(), &path, Some(&selector));
+    requests.send_replace(Requests::new());
+    loop {
+        let change = collection.next().await;
+        requests.send_modify(|requests| match change {
+            Change::All(all) => *requests = all.into_iter().filter_map(readable).collect(),
+            Change::One(found) => requests.extend(readable(found)),
+            Change::Gone(metadata) => {
+                requests.remove(&metadata.key());
+            }
+            Change::Failed(error) => {
+                debug!(error = chain(&*error), "requests not followed for now");
+            }
+            Change::Resumed => {}
+        });
+    }
+}
+
+/// A request whose signer has written what cannot be read counts as one that is not there.
+fn readable(
+    found: Found<PodCertificateRequest>,
+) -> Option<(ObjectKey, Arc<PodCertificateRequest>)> {
+    let key = found.metadata.key();
+    let object = found.object;
+    let object = object.inspect_err(|error| warn!(%error, %key, "request cannot be read"));
+    Some((key, Arc::new(object.ok()?)))
+}
+
+/// How `request` has ended; `None` while it waits for its signer.
+pub(super) fn ending(request: &PodCertificateRequest) -> Option<Ending> {
+    let status = request.status.as_ref()?;
+    for condition in status.conditions.iter().flatten() {
+        let refused = |how: &str| {
+            Ending::Refused(format!(
+                "PodCertificateRequest was permanently {how}: reason={} message={}",
+                condition.reason, condition.message
+            ))
+        };
+        match condition.type_.as_str() {
+            "Denied" => return Some(refused("denied")),
+            "Failed" => return Some(refused("failed")),
+            "Issued" => {
+                return Some(Ending::Issued {
+                    chain: status.certificate_chain.clone()?,
+                    begin_refresh_at: status.begin_refresh_at.as_ref()?.0,
+                    not_after: status.not_after.as_ref()?.0,
+                });
+            }
+            _ => {}
+        }
+    }
+    None
+}

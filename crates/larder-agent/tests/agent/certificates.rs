@@ -1,0 +1,273 @@
+//! Certificates of pods: requested as the node, issued by a signer, refreshed in time, refused for good.
+
+use std::{fs, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use larder_agent::{clock::Clock, status::Phase};
+use larder_apiserver::{Authorization, Fault, Options, Verb};
+use larder_objects::{pem, x509};
+use rcgen::{
+    BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, PublicKeyData,
+    SignatureAlgorithm,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::harness::{NODE, Node, pod};
+
+/// The Ed25519 key of a request.
+struct Requested<'a>(&'a [u8]);
+
+impl PublicKeyData for Requested<'_> {
+    fn der_bytes(&self) -> &[u8] {
+        // The end of the SubjectPublicKeyInfo.
+        &self.0[self.0.len() - 32..]
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ED25519
+    }
+}
+
+/// Whoever answers requests.
+struct Signer {
+    requests: Api<PodCertificateRequest>,
+    authority: Issuer<'static, KeyPair>,
+    clock: Clock,
+}
+
+impl Signer {
+    fn new(node: &Node) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let client = Client::new(node.server.service(), "default");
+        Self {
+            requests: Api::default_namespaced(client),
+            authority: Issuer::new(params, KeyPair::generate().unwrap()),
+            clock: node.clock.clone(),
+        }
+    }
+
+    /// Waits for a request that nobody has answered.
+    async fn pending(&self) -> PodCertificateRequest {
+        for _ in 0..10_000 {
+            let all = self.requests.list(&ListParams::default()).await.unwrap();
+            let waiting = all.items.into_iter().find(|request| {
+                let status = request.status.as_ref();
+                status.is_none_or(|status| status.conditions.is_none())
+            });
+            if let Some(found) = waiting {
+                return found;
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        panic!("nobody asks for a certificate");
+    }
+
+    async fn answer(&self, request: &PodCertificateRequest, status: Value) {
+        let name = request.metadata.name.as_deref().unwrap();
+        let status = json!({"status": status});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&status));
+        self.requests
+            .patch_status(name, &params, &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Issues a certificate of two hours that is to be refreshed after one; returns the chain.
+    async fn issue(&self, request: &PodCertificateRequest) -> String {
+        let now = Timestamp::from_second(self.clock.now().as_second()).unwrap();
+        let at = |minutes| now + SignedDuration::from_mins(minutes);
+        let time = |at: Timestamp| std::time::SystemTime::from(at).into();
+        let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (time(at(0)), time(at(120)));
+        let key = x509::requested_key(&request.spec.stub_pkc_s10_request.0).unwrap();
+        let leaf = params.signed_by(&Requested(key), &self.authority).unwrap();
+        let chain = leaf.pem().replace('\r', "");
+        let status = json!({
+            "conditions": ending("Issued"),
+            // What stands between the blocks is dropped.
+            "certificateChain": format!("{chain}a note\n"),
+            "notBefore": at(0).to_string(),
+            "notAfter": at(120).to_string(),
+            "beginRefreshAt": at(60).to_string(),
+        });
+        self.answer(request, status).await;
+        chain
+    }
+}
+
+fn ending(type_: &str) -> Value {
+    json!([{"type": type_, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+}
+
+/// A node whose API server guards its objects.
+fn guarded_node() -> Node {
+    let mut node = Node::prepare_with(Options {
+        authorization: Authorization::Node,
+        fill_namespaces: true,
+        ..Options::default()
+    });
+    node.run();
+    node
+}
+
+/// A pod that wants a certificate.
+fn web() -> Value {
+    let source = json!({"podCertificate": {
+        "signerName": "example.com/s", "keyType": "ED25519",
+        "credentialBundlePath": "bundle.pem", "keyPath": "key.pem", "certificateChainPath": "chain.pem",
+        "userAnnotations": {"example.com/a": "b"},
+    }});
+    let volume = json!({"projected": {"sources": [source]}});
+    pod("web").volume("id", volume).build()
+}
+
+fn node_with_source() -> Node {
+    let node = guarded_node();
+    node.apply(&web());
+    node
+}
+
+const WAITING: &str = "credential bundle is not issued yet";
+
+/// Key, chain and bundle as a reader sees them at one time.
+fn files(node: &Node) -> Option<[String; 3]> {
+    let data = fs::canonicalize(node.volume_path("web", "id")?.join("..data")).ok()?;
+    let read = |name: &str| fs::read_to_string(data.join(name)).ok();
+    Some([read("key.pem")?, read("chain.pem")?, read("bundle.pem")?])
+}
+
+async fn until_chain(node: &Node, chain: &str) -> [String; 3] {
+    node.wait("the certificate", |node| {
+        files(node).filter(|files| files[1] == chain)
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
+    // projection 74
+    let mut node = node_with_source();
+    let signer = Signer::new(&node);
+    node.until_failing("web", "id", WAITING).await;
+    let request = signer.pending().await;
+    assert!(
+        request
+            .metadata
+            .name
+            .as_deref()
+            .unwrap()
+            .starts_with("req-")
+    );
+    let owner = &request.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!((&*owner.kind, &*owner.name), ("Pod", "web"));
+    let spec = &request.spec;
+    assert_eq!(
+        (&*spec.signer_name, &*spec.pod_name, &*spec.node_name),
+        ("example.com/s", "web", NODE)
+    );
+    let annotations = spec.unverified_user_annotations.as_ref().unwrap();
+    assert_eq!(annotations["example.com/a"], "b");
+
+    let chain = signer.issue(&request).await;
+    let first = until_chain(&node, &chain).await;
+    let [key, chain, bundle] = &first;
+    assert_eq!(*bundle, [key.as_str(), chain].concat());
+    assert_eq!(pem::blocks(key)[0].label, "PRIVATE KEY");
+
+    // An hour later, and up to five minutes more, another key and another request are made; the first stays until then.
+    sleep(Duration::from_mins(59)).await;
+    assert_eq!(node.requests("create", "/podcertificaterequests"), 1);
+    sleep(Duration::from_mins(7)).await;
+    assert_eq!(node.requests("create", "/podcertificaterequests"), 2);
+    assert_eq!(files(&node).as_ref(), Some(&first));
+    let status = node.volume("web", "id").unwrap().delivery;
+    assert_eq!(status.phase, Phase::Delivered);
+    let request = signer.pending().await;
+    let chain = signer.issue(&request).await;
+    let second = until_chain(&node, &chain).await;
+    assert_ne!(second[0], first[0], "a key is used for one certificate");
+
+    // A refusal is final, and leaves the files in place.
+    sleep(Duration::from_mins(66)).await;
+    let request = signer.pending().await;
+    let status = json!({"conditions": ending("Denied")});
+    signer.answer(&request, status).await;
+    let refused = "PodCertificateRequest was permanently denied: reason=R message=M";
+    node.until_failing("web", "id", refused).await;
+    assert_eq!(files(&node), Some(second));
+    sleep(Duration::from_hours(3)).await;
+    assert_eq!(node.requests("create", "/podcertificaterequests"), 3);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_vanished_is_made_again() {
+    // projection 74
+    let mut node = node_with_source();
+    let signer = Signer::new(&node);
+    let request = signer.pending().await;
+    // The watch must have told of it, or its end tells nothing.
+    node.wait("the watch", |node| {
+        (node.requests("watch", "/podcertificaterequests") > 0).then_some(())
+    })
+    .await;
+    sleep(Duration::from_secs(1)).await;
+    let name = request.metadata.name.as_deref().unwrap();
+    let params = DeleteParams::default();
+    signer.requests.delete(name, &params).await.unwrap();
+    let again = signer.pending().await;
+    assert_ne!(again.metadata.name, request.metadata.name);
+    let chain = signer.issue(&again).await;
+    until_chain(&node, &chain).await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_asks_again_and_the_files_stay_meanwhile() {
+    let mut node = node_with_source();
+    let signer = Signer::new(&node);
+    let chain = signer.issue(&signer.pending().await).await;
+    let first = until_chain(&node, &chain).await;
+    node.stop().await;
+    node.run();
+    node.until_failing("web", "id", WAITING).await;
+    assert_eq!(files(&node), Some(first));
+    let chain = signer.issue(&signer.pending().await).await;
+    until_chain(&node, &chain).await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_a_request_from_being_made_is_told() {
+    let mut node = guarded_node();
+    let refuse = |code| {
+        let requests = Fault::on(Verb::Create).resource("podcertificaterequests");
+        node.server.faults().inject(requests.status(code))
+    };
+    let fault = refuse(500);
+    node.apply(&web());
+    node.wait("the reason", |node| {
+        let reason = node.volume("web", "id")?.delivery.reason;
+        let told = "credential bundle is not issued yet: cannot create a PodCertificateRequest: ";
+        reason.starts_with(told).then_some(())
+    })
+    .await;
+    fault.lift();
+    // An API server that does not have the kind: the kubelet's word where the feature is off.
+    let fault = refuse(404);
+    sleep(Duration::from_mins(3)).await;
+    node.until_failing("web", "id", "unimplemented").await;
+    fault.lift();
+    sleep(Duration::from_mins(3)).await;
+    let signer = Signer::new(&node);
+    let chain = signer.issue(&signer.pending().await).await;
+    until_chain(&node, &chain).await;
+    node.stop().await;
+}

@@ -1,0 +1,161 @@
+//! Disks that take nothing: a volume says so, keeps what it has, and heals.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use larder_agent::status::Phase;
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+
+use crate::harness::{Node, config_map, pod};
+
+/// A small disk for the directories of a node's pods, or, for those who may not mount, just their parent.
+struct Disk {
+    path: PathBuf,
+    is_mounted: bool,
+}
+
+impl Disk {
+    /// A disk of 256 KiB.
+    fn mount(path: &Path) -> Self {
+        let options = c"size=256k,mode=0755";
+        let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), Some(options));
+        if let Err(error) = mounted {
+            let said = format!(
+                "NOT TESTED WITH A DISK OF ITS OWN: this process may not mount a tmpfs ({error}); directories that may not be \
+                 written to stand in for it\n"
+            );
+            // Straight to the stream, which no test runner holds back.
+            io::stderr().write_all(said.as_bytes()).unwrap();
+        }
+        Self {
+            path: path.to_owned(),
+            is_mounted: mounted.is_ok(),
+        }
+    }
+
+    fn set_read_only(&self, read_only: bool) {
+        if self.is_mounted {
+            let flags = if read_only {
+                MountFlags::RDONLY
+            } else {
+                MountFlags::empty()
+            };
+            mount_remount(&self.path, flags, c"").unwrap();
+        } else {
+            let mode = if read_only { 0o500 } else { 0o755 };
+            for volume in volumes(&self.path) {
+                fs::set_permissions(volume, fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            unmount(&self.path, UnmountFlags::DETACH).unwrap();
+        }
+    }
+}
+
+/// Directories that hold a `..data`.
+fn volumes(below: &Path) -> Vec<PathBuf> {
+    if below.join("..data").is_symlink() {
+        return vec![below.to_owned()];
+    }
+    let entries = fs::read_dir(below).unwrap().map(|entry| entry.unwrap());
+    let directories = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    directories
+        .flat_map(|entry| volumes(&entry.path()))
+        .collect()
+}
+
+async fn until_disk_fails(node: &Node, words: &str) -> String {
+    node.wait("the volume to fail", |node| {
+        let delivery = node.volume("web", "cfg")?.delivery;
+        let fails = delivery.phase == Phase::Failing;
+        (fails && delivery.reason.contains(words)).then_some(delivery.reason)
+    })
+    .await
+}
+
+/// A node whose pods are on a disk of their own, with a volume that holds `a`: `1`.
+async fn node_on_disk() -> (Node, Disk) {
+    let mut node = Node::prepare();
+    let pods = node.path().join("pods");
+    fs::create_dir(&pods).unwrap();
+    let disk = Disk::mount(&pods);
+    // Attempts are many in a test, whose time is not to be spent in pauses.
+    node.sync_frequency = Some(Duration::from_millis(200));
+    node.run();
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.until("web", "cfg", &[("a", "1")]).await;
+    (node, disk)
+}
+
+/// What lies in the volume's directory besides its links: one set.
+fn sets(node: &Node) -> usize {
+    let path = node.volume_path("web", "cfg").unwrap();
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    entries
+        .filter(|entry| entry.file_type().unwrap().is_dir())
+        .count()
+}
+
+#[tokio::test]
+async fn a_read_only_disk_leaves_the_old_files_and_heals() {
+    let (mut node, disk) = node_on_disk().await;
+    disk.set_read_only(true);
+    node.apply(&config_map("app", &[("a", "2"), ("b", "2")]));
+    let words = if disk.is_mounted {
+        "Read-only file system"
+    } else {
+        "Permission denied"
+    };
+    let reason = until_disk_fails(&node, words).await;
+    // The step and the path are named.
+    let path = node.volume_path("web", "cfg").unwrap();
+    assert!(reason.contains(path.to_str().unwrap()), "{reason}");
+    node.until("web", "cfg", &[("a", "1")]).await;
+    disk.set_read_only(false);
+    node.until("web", "cfg", &[("a", "2"), ("b", "2")]).await;
+    assert_eq!(sets(&node), 1);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_the_old_files_and_heals() {
+    let (mut node, disk) = node_on_disk().await;
+    if !disk.is_mounted {
+        // Only a disk of its own can be filled without harm to anybody. It was said above.
+        return node.stop().await;
+    }
+    let big = "x".repeat(300 << 10);
+    node.apply(&config_map("app", &[("a", "2"), ("big", &big)]));
+    until_disk_fails(&node, "No space left on device").await;
+    node.until("web", "cfg", &[("a", "1")]).await;
+    assert_eq!(sets(&node), 1, "what was begun is not left behind");
+    // Somebody else frees the disk, or the object shrinks.
+    node.apply(&config_map("app", &[("a", "3")]));
+    node.until("web", "cfg", &[("a", "3")]).await;
+    // Full to the last byte: not even a small file finds its place.
+    let filler = disk.path.join("filler");
+    let mut size = 256 << 10;
+    while size > 0 && fs::write(&filler, vec![0; size]).is_err() {
+        size -= 4096;
+    }
+    let some = "y".repeat(20 << 10);
+    node.apply(&config_map("app", &[("a", "4"), ("b", &some)]));
+    until_disk_fails(&node, "No space left on device").await;
+    node.until("web", "cfg", &[("a", "3")]).await;
+    fs::remove_file(filler).unwrap();
+    node.until("web", "cfg", &[("a", "4"), ("b", &some)]).await;
+    assert_eq!(sets(&node), 1);
+    node.stop().await;
+}

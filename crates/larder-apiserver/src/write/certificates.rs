@@ -1,0 +1,286 @@
+//! Rules for PodCertificateRequests: what a node asks for, and what a signer answers.
+//!
+//! Kubernetes 1.36, `pkg/apis/certificates/validation/validation.go`; the texts as kube-apiserver 1.36 answered them. On purpose not
+//! here: the signature of the request is not verified, and the older form without a PKCS#10 request is not taken.
+
+use std::str::FromStr as _;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use jiff::{SignedDuration, Timestamp};
+use larder_objects::{
+    pem,
+    validation::is_signer_name,
+    x509::{Certificate, PublicKey, requested_key},
+};
+use serde_json::Value;
+
+use super::text;
+use crate::status::Cause;
+
+/// Life of a certificate whose request does not say, in seconds.
+pub(super) const DEFAULT_SECS: i64 = 86_400;
+/// Shortest life of a certificate, in seconds.
+const MIN_SECS: i64 = 3600;
+/// Longest life of a certificate, in seconds: 91 days, and a day for the signers of Kubernetes itself.
+const MAX_SECS: (i64, i64) = (91 * 86_400, 86_400);
+/// How far a certificate's beginning may be from the server's time.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
+/// How far its refresh must be from its beginning and its end.
+const MARGIN: SignedDuration = SignedDuration::from_mins(10);
+
+const ENDINGS: [&str; 3] = ["Issued", "Denied", "Failed"];
+
+/// Checks the spec of a request; `old` is what it replaces.
+pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
+    if let Some(old) = old {
+        if old["spec"] != new["spec"] {
+            causes.push(invalid("spec", None, "field is immutable"));
+        }
+        return;
+    }
+    let signer = text(new, "/spec/signerName");
+    if !is_signer_name(signer) {
+        let rule =
+            "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        causes.push(invalid("spec.signerName", Some(signer), rule));
+    }
+    for field in ["podName", "serviceAccountName", "nodeName"] {
+        if text(new, &format!("/spec/{field}")).is_empty() {
+            causes.push(required(&format!("spec.{field}"), ""));
+        }
+    }
+    let longest = if signer.starts_with("kubernetes.io/") {
+        MAX_SECS.1
+    } else {
+        MAX_SECS.0
+    };
+    let seconds = max_seconds(new);
+    if !(MIN_SECS..=longest).contains(&seconds) {
+        causes.push(Cause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: format!(
+                "Invalid value: {seconds}: must be in the range [{MIN_SECS}, {longest}]"
+            ),
+            field: "spec.maxExpirationSeconds".to_owned(),
+        });
+    }
+    let annotations = new["spec"]["unverifiedUserAnnotations"].as_object();
+    for key in annotations.into_iter().flat_map(|all| all.keys()) {
+        if !key.contains('/') {
+            let rule = "must be a domain-prefixed key (such as \"acme.io/foo\")";
+            causes.push(invalid("spec.unverifiedUserAnnotations", Some(key), rule));
+        }
+    }
+    check_key(new, causes);
+}
+
+fn check_key(request: &Value, causes: &mut Vec<Cause>) {
+    let field = "spec.stubPKCS10Request";
+    let Some(der) = stub(request) else {
+        let rule =
+            "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set";
+        return causes.push(invalid("spec", None, rule));
+    };
+    let (value, rule) = match requested_key(&der).and_then(PublicKey::parse) {
+        None => (None, "must be a valid PKCS#10 CSR"),
+        Some(PublicKey::Ed25519 | PublicKey::Elliptic(Some(_)) | PublicKey::Rsa(3072 | 4096)) => {
+            return;
+        }
+        Some(PublicKey::Rsa(bits)) => (
+            Some(format!("{bits}-bit modulus")),
+            "RSA keys must have modulus size 3072 or 4096",
+        ),
+        Some(PublicKey::Elliptic(None)) => (
+            Some("curve of another name".to_owned()),
+            "elliptic public keys must use curve P256, P384, or P521",
+        ),
+    };
+    causes.push(invalid(field, value.as_deref(), rule));
+}
+
+/// Checks what a signer answers at `now`: one ending, once, and with it a certificate that fits the request.
+pub(super) fn check_status(old: &Value, new: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
+    if old["status"] == new["status"] {
+        return;
+    }
+    let endings = |request: &Value| {
+        let conditions = request["status"]["conditions"].as_array();
+        conditions.cloned().unwrap_or_default()
+    };
+    if !endings(old).is_empty() {
+        let rule = "immutable after PodCertificateRequest is issued, denied, or failed";
+        return causes.push(invalid("status", None, rule));
+    }
+    let conditions = endings(new);
+    if conditions.is_empty() {
+        let rule =
+            "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"";
+        return causes.push(invalid("status", None, rule));
+    }
+    for (index, condition) in conditions.iter().enumerate() {
+        let word = |field: &str| condition[field].as_str().unwrap_or_default();
+        let (type_, field) = (word("type"), format!("status.conditions.[{index}]"));
+        if !ENDINGS.contains(&type_) {
+            causes.push(unsupported(&format!("{field}.type"), type_, &ENDINGS));
+        } else if index > 0 {
+            let rule = "There may be at most one condition with type \"Issued\", \"Denied\", or \"Failed\"";
+            causes.push(invalid(&format!("{field}.type"), Some(type_), rule));
+        }
+        if word("status") != "True" {
+            let status = format!("{field}.status");
+            causes.push(unsupported(&status, word("status"), &["True"]));
+        }
+        if word("reason").is_empty() {
+            causes.push(required(&format!("status.conditions[{index}].reason"), ""));
+        }
+    }
+    if !causes.is_empty() {
+        return;
+    }
+    if conditions[0]["type"] == "Issued" {
+        check_issued(new, now, causes);
+    } else if has_certificate(new) {
+        let rule = "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
+        causes.push(invalid("status", None, rule));
+    }
+}
+
+fn has_certificate(request: &Value) -> bool {
+    [
+        "certificateChain",
+        "notBefore",
+        "notAfter",
+        "beginRefreshAt",
+    ]
+    .iter()
+    .any(|field| !request["status"][*field].is_null())
+}
+
+fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
+    let chain = text(request, "/status/certificateChain");
+    let field = "status.certificateChain";
+    let blocks = pem::blocks(chain);
+    let certificates: Option<Vec<_>> = blocks
+        .iter()
+        .map(|block| match block.label {
+            "CERTIFICATE" => Certificate::parse(&block.der),
+            _ => None,
+        })
+        .collect();
+    let leaf = match certificates.as_deref() {
+        Some([leaf, ..]) => leaf,
+        Some([]) => {
+            let rule = "issued certificate chain must contain at least one certificate";
+            return causes.push(invalid(field, Some(chain), rule));
+        }
+        None => {
+            let rule = "issued certificate chain must consist of PEM-wrapped certificates only";
+            return causes.push(invalid(field, Some(chain), rule));
+        }
+    };
+    let asked = stub(request);
+    if asked.as_deref().and_then(requested_key) != Some(leaf.public_key) {
+        let rule = "leaf certificate was not issued to the requested public key";
+        return causes.push(invalid(field, Some(chain), rule));
+    }
+    let time = |field: &str| text(request, &format!("/status/{field}")).to_owned();
+    for (name, encoded, shown) in [
+        ("notBefore", &leaf.not_before, "NotBefore"),
+        ("notAfter", &leaf.not_after, "NotAfter"),
+    ] {
+        let (field, given) = (format!("status.{name}"), time(name));
+        if given.is_empty() {
+            let rule = "must be present and consistent with the issued certificate";
+            causes.push(required(&field, rule));
+        } else if given != *encoded {
+            let rule = format!("must be set to the {shown} time encoded in the leaf certificate");
+            causes.push(invalid(&field, Some(&given), &rule));
+        }
+    }
+    let parsed = |text: &str| Timestamp::from_str(text).ok();
+    let (Some(begin), Some(end)) = (parsed(&leaf.not_before), parsed(&leaf.not_after)) else {
+        return causes.push(invalid(
+            field,
+            Some(chain),
+            "leaf certificate has no valid times",
+        ));
+    };
+    if begin.duration_since(now).abs() > SKEW {
+        let rule = "must be set to within 5 minutes of kube-apiserver's current time";
+        causes.push(invalid("status.notBefore", Some(&leaf.not_before), rule));
+    }
+    let life = end.duration_since(begin).as_secs();
+    let longest = max_seconds(request);
+    if life < MIN_SECS {
+        let rule = "leaf certificate lifetime must be >= 1 hour";
+        causes.push(invalid(field, None, rule));
+    } else if life > longest {
+        let rule =
+            format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({longest})");
+        causes.push(invalid(field, None, &rule));
+    }
+    let (field, given) = ("status.beginRefreshAt", time("beginRefreshAt"));
+    match parsed(&given) {
+        None => {
+            let rule = "must be present and in the range [notbefore+10min, notafter-10min]";
+            causes.push(required(field, rule));
+        }
+        Some(refresh) if refresh.duration_since(begin) < MARGIN => {
+            let rule = "must be at least 10 minutes after status.notBefore";
+            causes.push(invalid(field, Some(&given), rule));
+        }
+        Some(refresh) if end.duration_since(refresh) < MARGIN => {
+            let rule = "must be at least 10 minutes before status.notAfter";
+            causes.push(invalid(field, Some(&given), rule));
+        }
+        Some(_) => {}
+    }
+}
+
+/// The PKCS#10 request in DER.
+fn stub(request: &Value) -> Option<Vec<u8>> {
+    let text = text(request, "/spec/stubPKCS10Request");
+    let der = BASE64.decode(text).ok();
+    der.filter(|der| !der.is_empty())
+}
+
+fn max_seconds(request: &Value) -> i64 {
+    request["spec"]["maxExpirationSeconds"]
+        .as_i64()
+        .unwrap_or(DEFAULT_SECS)
+}
+
+fn invalid(field: &str, value: Option<&str>, rule: &str) -> Cause {
+    let value = value
+        .map(|value| format!("{value:?}: "))
+        .unwrap_or_default();
+    Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("Invalid value: {value}{rule}"),
+        field: field.to_owned(),
+    }
+}
+
+fn required(field: &str, rule: &str) -> Cause {
+    let rule = match rule {
+        "" => String::new(),
+        rule => format!(": {rule}"),
+    };
+    Cause {
+        reason: "FieldValueRequired".to_owned(),
+        message: format!("Required value{rule}"),
+        field: field.to_owned(),
+    }
+}
+
+fn unsupported(field: &str, value: &str, supported: &[&str]) -> Cause {
+    let supported: Vec<_> = supported.iter().map(|word| format!("{word:?}")).collect();
+    Cause {
+        reason: "FieldValueNotSupported".to_owned(),
+        message: format!(
+            "Unsupported value: {value:?}: supported values: {}",
+            supported.join(", ")
+        ),
+        field: field.to_owned(),
+    }
+}

@@ -1,0 +1,309 @@
+//! ClusterTrustBundles and PodCertificateRequests: who reads them, what is taken, and what a signer may answer. The texts are those
+//! of kube-apiserver 1.36.
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint does not see that helpers of tests are tests"
+)]
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use larder_apiserver::{ApiServer, Authorization, Options, User};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+
+fn server() -> ApiServer {
+    let server = ApiServer::new(Options {
+        authorization: Authorization::Node,
+        ..Options::default()
+    });
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "uid": "node"}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa", "uid": "account"}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "pod"},
+            "spec": {"nodeName": "n0", "serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}]}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "uid": "other"},
+            "spec": {"nodeName": "n1", "serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}]}}),
+    ] {
+        server.apply(&object).unwrap();
+    }
+    server
+}
+
+fn client(server: &ApiServer, node: &str) -> Client {
+    let user = User {
+        name: format!("system:node:{node}"),
+        groups: vec!["system:nodes".to_owned()],
+    };
+    Client::new(server.service_as(user), "default")
+}
+
+fn admin(server: &ApiServer) -> Client {
+    Client::new(server.service(), "default")
+}
+
+/// The message of a refusal, without what it is about.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: kube::Result<T>) -> String {
+    let kube::Error::Api(status) = result.unwrap_err() else {
+        panic!("no answer of the server")
+    };
+    let parts = [" is invalid: ", " is forbidden: "];
+    let found = parts
+        .iter()
+        .find_map(|part| status.message.split_once(part));
+    found.map_or(status.message.clone(), |(_, rule)| rule.to_owned())
+}
+
+fn authority() -> (KeyPair, String, CertificateParams) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap();
+    (key, certificate.pem(), params)
+}
+
+/// A request for a key, and the request's JSON with `change` put over its spec.
+fn request(key: &KeyPair, change: Value) -> PodCertificateRequest {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let stub = params.serialize_request(key).unwrap();
+    let mut spec = json!({
+        "signerName": "example.com/s",
+        "podName": "p", "podUID": "pod",
+        "serviceAccountName": "sa", "serviceAccountUID": "account",
+        "nodeName": "n0", "nodeUID": "node",
+        "stubPKCS10Request": BASE64.encode(stub.der()),
+    });
+    for (field, value) in change.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    serde_json::from_value(json!({"metadata": {"generateName": "req-"}, "spec": spec})).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_read_trust_bundles_and_do_not_write_them() {
+    let server = server();
+    let (_, pem, _) = authority();
+    let bundle = |name: &str, signer: Option<&str>| -> ClusterTrustBundle {
+        let spec = json!({"trustBundle": pem, "signerName": signer});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    };
+    let post = PostParams::default();
+    let bundles: Api<ClusterTrustBundle> = Api::all(admin(&server));
+    bundles.create(&post, &bundle("plain", None)).await.unwrap();
+    bundles
+        .create(&post, &bundle("example.com:s:1", Some("example.com/s")))
+        .await
+        .unwrap();
+    assert_eq!(
+        refused(bundles.create(&post, &bundle("a:b", None)).await),
+        r#"metadata.name: Invalid value: "a:b": ClusterTrustBundle without signer name must not have ":" in its name"#
+    );
+    let read: Api<ClusterTrustBundle> = Api::all(client(&server, "n0"));
+    assert_eq!(
+        read.list(&ListParams::default()).await.unwrap().items.len(),
+        2
+    );
+    let of_signer = ListParams::default().fields("spec.signerName=example.com/s");
+    let found = read.list(&of_signer).await.unwrap().items;
+    assert_eq!(found[0].metadata.name.as_deref(), Some("example.com:s:1"));
+    assert_eq!(
+        refused(read.create(&post, &bundle("mine", None)).await),
+        r#"User "system:node:n0" cannot create resource "clustertrustbundles" in API group "certificates.k8s.io" at the cluster scope"#
+    );
+    let mut changed = bundles.get("plain").await.unwrap();
+    changed.spec.trust_bundle = "nothing".to_owned();
+    assert_eq!(
+        refused(bundles.replace("plain", &post, &changed).await),
+        r#"spec.trustBundle: Invalid value: "<value omitted>": at least one trust anchor must be provided"#
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_asks_for_certificates_of_its_own_pods_only() {
+    let server = server();
+    let key = KeyPair::generate().unwrap();
+    let requests: Api<PodCertificateRequest> = Api::default_namespaced(client(&server, "n0"));
+    let post = PostParams::default();
+    let made = requests.create(&post, &request(&key, json!({}))).await;
+    let made = made.unwrap();
+    assert_eq!(made.spec.max_expiration_seconds, Some(86_400));
+    let name = made.metadata.name.unwrap();
+    assert!(name.starts_with("req-"), "{name}");
+
+    for (change, rule) in [
+        (
+            json!({"podName": "other", "podUID": "other"}),
+            r#"pod "default/other" is not running on node "n0" named in the PodCertificateRequest"#,
+        ),
+        (
+            json!({"podUID": "x"}),
+            r#"PodCertificateRequest for pod "default/p" contains pod UID ("x") which differs from running pod "pod""#,
+        ),
+        (
+            json!({"podName": "gone"}),
+            r#"while retrieving pod "default/gone" named in the PodCertificateRequest: pod "gone" not found"#,
+        ),
+        (
+            json!({"serviceAccountName": "default"}),
+            r#"PodCertificateRequest for pod "default/p" contains serviceAccountName ("default") that differs from running pod ("sa")"#,
+        ),
+        (
+            json!({"serviceAccountUID": "x"}),
+            r#"PodCertificateRequest for pod "default/p" names service account UID "x", which differs from the running service account ("account")"#,
+        ),
+        (
+            json!({"nodeName": "n1"}),
+            r#"PodCertificateRequest.Spec.NodeName="n1", which is not the requesting node "n0""#,
+        ),
+        (
+            json!({"nodeUID": "x"}),
+            r#"PodCertificateRequest for pod "default/p" names node UID "x", inconsistent with the running node ("node")"#,
+        ),
+        (
+            json!({"maxExpirationSeconds": 600}),
+            "spec.maxExpirationSeconds: Invalid value: 600: must be in the range [3600, 7862400]",
+        ),
+        (
+            json!({"signerName": "kubernetes.io/s", "maxExpirationSeconds": 86_401}),
+            "spec.maxExpirationSeconds: Invalid value: 86401: must be in the range [3600, 86400]",
+        ),
+        (
+            json!({"stubPKCS10Request": "AQID"}),
+            "spec.stubPKCS10Request: Invalid value: must be a valid PKCS#10 CSR",
+        ),
+        (
+            json!({"unverifiedUserAnnotations": {"a": "b"}}),
+            r#"spec.unverifiedUserAnnotations: Invalid value: "a": must be a domain-prefixed key (such as "acme.io/foo")"#,
+        ),
+    ] {
+        let answer = requests.create(&post, &request(&key, change)).await;
+        assert_eq!(refused(answer), rule);
+    }
+
+    let all: Api<PodCertificateRequest> = Api::all(client(&server, "n0"));
+    let own = ListParams::default().fields("spec.nodeName=n0");
+    assert_eq!(all.list(&own).await.unwrap().items.len(), 1);
+    let only = "can only list/watch podcertificaterequests with nodeName field selector";
+    assert!(refused(all.list(&ListParams::default()).await).ends_with(only));
+    requests.get(&name).await.unwrap();
+    let stranger: Api<PodCertificateRequest> = Api::default_namespaced(client(&server, "n1"));
+    assert!(refused(stranger.get(&name).await).contains("no relationship found"));
+    let status = json!({"status": {}});
+    let patched = requests
+        .patch_status(&name, &PatchParams::default(), &Patch::Merge(&status))
+        .await;
+    let rule = "nodes may not access the status subresource of PodCertificateRequests";
+    assert!(refused(patched).ends_with(rule));
+    let gone = requests.delete(&name, &DeleteParams::default()).await;
+    let rule = "nodes may not delete podcertificaterequests";
+    assert!(refused(gone.map(|_| ())).ends_with(rule));
+}
+
+#[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "a table of answers and rules")]
+async fn a_signer_answers_once_and_with_a_certificate_that_fits() {
+    let server = server();
+    let key = KeyPair::generate().unwrap();
+    let requests: Api<PodCertificateRequest> = Api::default_namespaced(admin(&server));
+    let made = requests
+        .create(&PostParams::default(), &request(&key, json!({})))
+        .await
+        .unwrap();
+    let name = made.metadata.name.unwrap();
+    let began = made.metadata.creation_timestamp.unwrap().0;
+    let at = |minutes: i64| began + jiff::SignedDuration::from_mins(minutes);
+    let (ca_key, ca_pem, ca_params) = authority();
+    let issuer = Issuer::new(ca_params, ca_key);
+    let issue = |key: &KeyPair, from: i64, to: i64| {
+        let mut params = CertificateParams::default();
+        let time = |minutes| {
+            let when: std::time::SystemTime = at(minutes).into();
+            when.into()
+        };
+        (params.not_before, params.not_after) = (time(from), time(to));
+        params.signed_by(key, &issuer).unwrap().pem() + &ca_pem
+    };
+    let ending = |type_: &str| json!([{"type": type_, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": began.to_string()}]);
+    let answer = |chain: &str, from: i64, refresh: i64, to: i64| {
+        json!({"status": {
+            "conditions": ending("Issued"), "certificateChain": chain,
+            "notBefore": at(from).to_string(), "notAfter": at(to).to_string(), "beginRefreshAt": at(refresh).to_string(),
+        }})
+    };
+    let put = async |status: &Value| {
+        let merge = Patch::Merge(status);
+        let params = PatchParams::default();
+        requests.patch_status(&name, &params, &merge).await
+    };
+    let two_hours = issue(&key, 0, 120);
+    let mut no_condition = answer(&two_hours, 0, 60, 120);
+    no_condition["status"]["conditions"] = json!([]);
+    let mut denied = answer(&two_hours, 0, 60, 120);
+    denied["status"]["conditions"] = ending("Denied");
+    let other = KeyPair::generate().unwrap();
+    for (status, rule) in [
+        (no_condition, "status is immutable unless transitioning to"),
+        (
+            denied,
+            "non-condition status fields must be empty when denying",
+        ),
+        (
+            json!({"status": {"conditions": ending("Other")}}),
+            r#"Unsupported value: "Other": supported values: "Issued", "Denied", "Failed""#,
+        ),
+        (
+            json!({"status": {"conditions": ending("Issued")}}),
+            "issued certificate chain must contain at least one certificate",
+        ),
+        (
+            answer(&issue(&other, 0, 120), 0, 60, 120),
+            "leaf certificate was not issued to the requested public key",
+        ),
+        (
+            answer(&two_hours, 0, 60, 121),
+            "must be set to the NotAfter time encoded in the leaf certificate",
+        ),
+        (
+            answer(&issue(&key, -6, 120), -6, 60, 120),
+            "must be set to within 5 minutes of kube-apiserver's current time",
+        ),
+        (
+            answer(&issue(&key, 0, 59), 0, 30, 59),
+            "leaf certificate lifetime must be >= 1 hour",
+        ),
+        (
+            answer(&issue(&key, 0, 24 * 60 + 1), 0, 30, 24 * 60 + 1),
+            "leaf certificate lifetime must be <= spec.maxExpirationSeconds (86400)",
+        ),
+        (
+            answer(&two_hours, 0, 9, 120),
+            "must be at least 10 minutes after status.notBefore",
+        ),
+        (
+            answer(&two_hours, 0, 111, 120),
+            "must be at least 10 minutes before status.notAfter",
+        ),
+    ] {
+        let message = refused(put(&status).await);
+        assert!(message.contains(rule), "{message} / {rule}");
+    }
+    let good = answer(&two_hours, 0, 60, 120);
+    put(&good).await.unwrap();
+    // The same again is no change.
+    put(&good).await.unwrap();
+    let failed = json!({"status": {"conditions": ending("Failed")}});
+    assert_eq!(
+        refused(put(&failed).await),
+        "status: Invalid value: immutable after PodCertificateRequest is issued, denied, or failed"
+    );
+    let spec = json!({"spec": {"maxExpirationSeconds": 3700}});
+    let changed = requests
+        .patch(&name, &PatchParams::default(), &Patch::Merge(&spec))
+        .await;
+    assert_eq!(refused(changed), "spec: Invalid value: field is immutable");
+}
