@@ -1,35 +1,76 @@
-//! Manifests: nothing panics, and what was read can be projected or says why not.
+//! Manifests: nothing panics, and what was read can be projected from the objects beside it or says why not.
 
 #![no_main]
 
-use larder_objects::manifest::Loader;
-use larder_projection::{Inputs, Needs, RuntimeFeatures, containers, environment, mounts, project};
+use std::{
+    path::{Component, Path},
+    sync::Arc,
+};
+
+use larder_objects::manifest::{Loader, Manifest};
+use larder_projection::{
+    Inputs, Needs, NodeFacts, RuntimeFeatures, ServiceFacts, Unavailable, containers, environment,
+    fs_group, memory_limit, mounts, nested_mount_points, project,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     let mut loader = Loader::new("default");
     loader.text("fuzz", text);
     let manifests = loader.finish();
-    for error in &manifests.errors {
+    for error in manifests.errors.iter().chain(&manifests.warnings) {
         let _ = error.to_string();
     }
-    let inputs = Inputs {
-        services: Some(Vec::new().into()),
-        ..Inputs::default()
-    };
-    for pod in manifests.pods() {
-        let _ = Needs::of_pod(pod);
+    let (mut pods, mut found, mut services) = (Vec::new(), Inputs::default(), Vec::new());
+    for document in manifests.documents {
+        let name = document.object.pointer("/metadata/name");
+        let name = name.and_then(|name| name.as_str()).unwrap_or_default();
+        match document.manifest {
+            Manifest::Pod(pod) => pods.push(pod),
+            Manifest::ConfigMap(map) => {
+                found.config_maps.insert(name.to_owned(), Ok(Arc::new(map)));
+            }
+            Manifest::Secret(secret) => {
+                found.secrets.insert(name.to_owned(), Ok(Arc::new(secret)));
+            }
+            Manifest::Service(service) => services.extend(ServiceFacts::new(&service)),
+            Manifest::Node(node) => found.node = Some(Arc::new(NodeFacts::new(&node))),
+            _ => {}
+        }
+    }
+    found.services = Some(services.into());
+    for pod in &pods {
+        let mut inputs = found.clone();
+        let needs = Needs::of_pod(pod);
+        for name in needs.config_maps {
+            let entry = inputs.config_maps.entry(name.to_owned());
+            entry.or_insert(Err(Unavailable::NotFound));
+        }
+        for name in needs.secrets {
+            let entry = inputs.secrets.entry(name.to_owned());
+            entry.or_insert(Err(Unavailable::NotFound));
+        }
+        let _ = fs_group(pod);
+        let _ = inputs
+            .node
+            .as_deref()
+            .and_then(|node| memory_limit(pod, node));
         for container in containers(pod) {
             if let Ok(environment) = environment(pod, container, &inputs) {
                 let _ = mounts(pod, container, &environment, RuntimeFeatures::default());
             }
         }
-        for volume in pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten())
-        {
-            let _ = project(pod, volume, &inputs);
+        let volumes = pod.spec.iter().flat_map(|spec| &spec.volumes).flatten();
+        for volume in volumes {
+            let _ = nested_mount_points(pod, &volume.name);
+            let Ok(projection) = project(pod, volume, &inputs) else {
+                continue;
+            };
+            for path in projection.payload.keys() {
+                let is_name = |component| matches!(component, Component::Normal(_));
+                assert!(Path::new(path.as_str()).components().all(is_name), "{path}");
+                assert!(!path.as_str().starts_with(".."), "{path}");
+            }
         }
     }
 });
