@@ -205,7 +205,6 @@ async fn a_node_asks_for_certificates_of_its_own_pods_only() {
 }
 
 #[tokio::test(start_paused = true)]
-#[expect(clippy::too_many_lines, reason = "a table of answers and rules")]
 async fn a_signer_answers_once_and_with_a_certificate_that_fits() {
     let server = server();
     let key = KeyPair::generate().unwrap();
