@@ -59,7 +59,7 @@ impl Server {
         self.streaming_retry = None;
     }
 
-    /// A request that was sent after `moment` was answered with the most recent state, which is that of `version`.
+    /// A streaming list that was asked for after `moment` has brought the most recent state, which is that of `version`.
     pub(super) fn proved(&mut self, moment: u64, version: &ResourceVersion) {
         let newer = |floor: &Floor| floor.moment < moment;
         if !version.is_empty() && self.floor.as_ref().is_none_or(newer) {

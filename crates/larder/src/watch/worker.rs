@@ -9,12 +9,14 @@
 //!    starts, an API server that restarts) reaches the API server as an orderly queue.
 //! 2. Whatever is under way for an object ends with its removal: futures are dropped, so that requests are cancelled,
 //!    and results that were ready at that moment are of a step that is no longer current (I2).
-//! 3. A request that proves freshness was sent after the moment that it proves was read.
+//! 3. A request that proves freshness was sent after the moment that it proves was read, or asks for nothing older than
+//!    a version that such a request was answered with.
 
 mod admission;
 mod overflow;
 mod proof;
 mod publish;
+mod requests;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -26,22 +28,22 @@ use futures::{
 use larder_objects::Object;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::{DelayQueue, delay_queue};
-use tracing::{debug, trace};
+use tracing::debug;
 
 use self::{
     admission::{Admission, Part, Permit},
     overflow::Place,
     proof::Proof,
     publish::publish,
+    requests::{Following, Step, abort},
 };
 use super::{
-    reflector::{Effect, Event, Next, Reflector, Turn},
+    reflector::{Effect, Next, Reflector, Turn},
     server::Server,
 };
 use crate::{
-    api::{Api, ByName, EventStream, Listed, WatchEvent},
+    api::Api,
     config::ManagerConfig,
-    error::RequestError,
     status::ObjectState,
     store::{
         Entry,
@@ -72,28 +74,6 @@ enum Wake<K: Object> {
     Cancelled,
     Timer(u64, Part),
     IdlePass,
-}
-
-/// The end of something that was under way.
-struct Step<K: Object> {
-    id: u64,
-    outcome: Outcome<K>,
-}
-
-enum Outcome<K: Object> {
-    Opened(Result<EventStream<ByName<K>>, RequestError>),
-    Listed(Result<Listed<ByName<K>>, RequestError>),
-    Event(
-        Following<K>,
-        Option<Result<WatchEvent<ByName<K>>, RequestError>>,
-    ),
-    Proof(u64, Result<Arc<K>, RequestError>),
-}
-
-/// An open watch, and what it has sent of a state that is not complete yet.
-struct Following<K: Object> {
-    stream: EventStream<ByName<K>>,
-    collected: Option<Arc<K>>,
 }
 
 /// One object and what is under way for it.
@@ -264,75 +244,6 @@ impl<K: Object> Worker<K> {
         self.turn(id, turn, None, None);
     }
 
-    fn step(&mut self, step: Step<K>) {
-        let Step { id, outcome } = step;
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        let now = Instant::now();
-        let metrics = &self.shared.metrics;
-        let server = &mut self.server;
-        let (turn, found, open) = match outcome {
-            Outcome::Opened(result) => {
-                metrics.requested("watch", outcome_label(&result));
-                let (result, open) = match result {
-                    Ok(stream) => (
-                        Ok(()),
-                        Some(Following {
-                            stream,
-                            collected: None,
-                        }),
-                    ),
-                    Err(error) => (Err(error), None),
-                };
-                (object.reflector.opened(result, now, server), None, open)
-            }
-            Outcome::Listed(result) => {
-                metrics.requested("list", outcome_label(&result));
-                let (result, found) = match result {
-                    Ok(Listed { state, version }) => (Ok(version), state),
-                    Err(error) => (Err(error), None),
-                };
-                (object.reflector.listed(result, now, server), found, None)
-            }
-            Outcome::Event(mut open, Some(Ok(event))) => {
-                let (event, found) = match event {
-                    WatchEvent::Changed(found) => {
-                        let version = found.metadata().resource_version.clone();
-                        (Event::Change(version), Some(found))
-                    }
-                    WatchEvent::Deleted((), version) => (Event::Change(version), None),
-                    WatchEvent::Bookmark {
-                        version,
-                        initial_events_end,
-                    } => {
-                        let found = open.collected.take_if(|_| initial_events_end);
-                        let event = Event::Bookmark {
-                            version,
-                            initial_events_end,
-                        };
-                        (event, found)
-                    }
-                    WatchEvent::Error(error) => (Event::Error(error), None),
-                };
-                (
-                    object.reflector.event(event, now, server),
-                    found,
-                    Some(open),
-                )
-            }
-            Outcome::Event(_, ended) => {
-                let error = ended.and_then(Result::err);
-                (object.reflector.closed(error, now, server), None, None)
-            }
-            Outcome::Proof(moment, result) => {
-                metrics.requested("get", outcome_label(&result));
-                return self.proof(id, moment, result);
-            }
-        };
-        self.turn(id, turn, found, open);
-    }
-
     fn timer(&mut self, id: u64, part: Part) {
         let Some(object) = self.objects.get_mut(&id) else {
             return;
@@ -394,7 +305,9 @@ impl<K: Object> Worker<K> {
                     if *reset {
                         self.server.floor_lost();
                     }
-                    if *consistent {
+                    // A plain list may come from the storage, behind which the API server's cache may lag for seconds. What
+                    // is streamed comes from the cache.
+                    if *consistent && open.is_some() {
                         self.server.proved(object.asked, version);
                     }
                 }
@@ -442,82 +355,6 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    /// Sends the requests of those who wait, as long as there are permits.
-    fn admit(&mut self) {
-        while let Some((id, part, permit)) = self.admission.next() {
-            let Some(object) = self.objects.get_mut(&id) else {
-                continue;
-            };
-            match part {
-                Part::Reflector if object.queued => {
-                    object.queued = false;
-                    let floor = self.server.floor(object.entry.newest_reference());
-                    let next = object
-                        .reflector
-                        .ask_again(Instant::now(), &self.server, floor);
-                    if let Some(next) = next {
-                        object.permit = Some(permit);
-                        let moment = floor.map(|floor| floor.moment);
-                        self.ask(id, next, moment);
-                    }
-                }
-                Part::Reflector => {}
-                Part::Proof => self.prove_queued(id, permit),
-            }
-        }
-    }
-
-    /// Sends the reflector's request. If it is consistent it proves `moment`, or the present one.
-    fn ask(&mut self, id: u64, request: Next, moment: Option<u64>) {
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        object.asked = moment.unwrap_or_else(|| self.shared.entries.now());
-        trace!(kind = K::KIND.as_str(), key = %object.entry.key, ?request, "ask");
-        let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));
-        match request {
-            Next::Open(watch) => self.spawn(id, async move {
-                let target = ByName::new(entry);
-                Outcome::Opened(api.watch(target, &watch).await)
-            }),
-            Next::List(version) => self.spawn(id, async move {
-                let target = ByName::new(entry);
-                Outcome::Listed(api.list(&target, version.as_ref()).await)
-            }),
-            Next::Read | Next::ReadFor(_) | Next::Sleep(_) | Next::Rest => {}
-        }
-    }
-
-    fn read(&mut self, id: u64, mut open: Following<K>) {
-        self.spawn(id, async move {
-            let event = open.stream.next().await;
-            Outcome::Event(open, event)
-        });
-    }
-
-    /// Puts the object's next step under way, in place of the one before.
-    fn spawn(&mut self, id: u64, step: impl Future<Output = Outcome<K>> + Send + 'static) {
-        let handle = self.push(id, step);
-        if let Some(object) = self.objects.get_mut(&id) {
-            abort(&mut object.step);
-            object.step = Some(handle);
-        }
-    }
-
-    fn push(
-        &mut self,
-        id: u64,
-        step: impl Future<Output = Outcome<K>> + Send + 'static,
-    ) -> AbortHandle {
-        let (handle, registration) = AbortHandle::new_pair();
-        let step: BoxFuture<'static, Step<K>> = Box::pin(async move {
-            let outcome = step.await;
-            Step { id, outcome }
-        });
-        self.steps.push(Abortable::new(step, registration));
-        handle
-    }
-
     /// Stops the watches that nobody read from for longer than `max_idle`.
     fn stop_idle_watches(&mut self) {
         let (now, max_idle) = (Instant::now(), self.config.max_idle());
@@ -563,12 +400,6 @@ fn rest<K: Object>(timers: &mut DelayQueue<(u64, Part)>, object: &mut Watched<K>
     set_timer(timers, object, None);
 }
 
-fn abort(step: &mut Option<AbortHandle>) {
-    if let Some(step) = step.take() {
-        step.abort();
-    }
-}
-
 fn set_timer<K>(
     timers: &mut DelayQueue<(u64, Part)>,
     object: &mut Watched<K>,
@@ -578,11 +409,4 @@ fn set_timer<K>(
         timers.remove(&key);
     }
     object.timer = time.map(|time| timers.insert((object.entry.cell.id, Part::Reflector), time));
-}
-
-fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(error) => error.label(),
-    }
 }

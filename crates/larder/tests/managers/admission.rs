@@ -159,3 +159,16 @@ async fn an_api_server_that_lags_behind_what_was_proved_is_asked_for_its_most_re
     let _b = b.synced(6, None);
     assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_plain_list_proved_is_not_asked_of_the_api_servers_cache() {
+    let (manager, mut script) = manager(1);
+    manager.register_pod(&pod_with("p", &["a", "b"]));
+    next(&mut script, "a").await.refuse(422);
+    let a = next(&mut script, "a").await;
+    a.check("limit=500 !resourceVersion");
+    a.list(5, None);
+    let _a = next(&mut script, "a").await.stream();
+    let b = next(&mut script, "b").await;
+    b.check("limit=500 !resourceVersion");
+}

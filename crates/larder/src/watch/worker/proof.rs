@@ -8,10 +8,11 @@ use tokio::time::Instant;
 use tokio_util::time::delay_queue;
 
 use super::{
-    Outcome, Worker,
+    Worker,
     admission::{Part, Permit},
     overflow::Place,
     publish::tell,
+    requests::Outcome,
     rest,
 };
 use crate::{
