@@ -4,6 +4,7 @@
 //! cargo bench -p larder --bench scale                          # 100, 500, 1000 and 2000 objects
 //! cargo bench -p larder --bench scale -- 5000                  # other numbers
 //! cargo bench -p larder --bench scale -- --kubeconfig FILE 500 # another API server, in namespace larder-bench
+//!                                        --server-pid PID       # where it runs on this machine: its processor time
 //! ```
 //!
 //! Every row is a process of its own, so that nothing is left over from the row before; the server is another one. See
@@ -28,13 +29,19 @@ fn main() -> Result<()> {
     let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
     let mut numbers = Vec::new();
     let mut kubeconfig = None;
+    let mut server = None;
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--serve" => return server::serve(),
             "--node" => {
                 let kubeconfig = arguments.next().context("--node FILE NUMBER")?;
                 let number = arguments.next().context("--node FILE NUMBER")?.parse()?;
-                return node::run(kubeconfig.into(), number);
+                let server = arguments.next().map(|pid| pid.parse()).transpose()?;
+                return node::run(kubeconfig.into(), number, server);
+            }
+            "--server-pid" => {
+                let pid = arguments.next().context("--server-pid PID")?;
+                server = Some(pid.parse().context("--server-pid PID")?);
             }
             "--kubeconfig" => kubeconfig = Some(arguments.next().context("--kubeconfig FILE")?),
             number => numbers.push(number.parse().context("a number of objects")?),
@@ -45,22 +52,27 @@ fn main() -> Result<()> {
     }
     let rows = numbers
         .into_iter()
-        .map(|number| measure(number, kubeconfig.as_deref()))
+        .map(|number| measure(number, kubeconfig.as_deref(), server))
         .collect::<Result<Vec<_>>>()?;
     println!("{}", report::of(&rows));
     Ok(())
 }
 
 /// One row: a fresh server, unless there is one, and a fresh node.
-fn measure(number: usize, kubeconfig: Option<&str>) -> Result<Measured> {
-    let server = kubeconfig.is_none().then(|| Process::start(&["--serve"]));
-    let mut server = server.transpose()?;
-    let kubeconfig = match (&mut server, kubeconfig) {
-        (Some(server), _) => server.line()?,
-        (None, Some(file)) => file.to_owned(),
+fn measure(number: usize, kubeconfig: Option<&str>, server: Option<u32>) -> Result<Measured> {
+    let mut own = match kubeconfig {
+        None => Some(Process::start(&["--serve"])?),
+        Some(_) => None,
+    };
+    let (kubeconfig, server) = match (&mut own, kubeconfig) {
+        (Some(own), _) => (own.line()?, Some(own.child.id())),
+        (None, Some(file)) => (file.to_owned(), server),
         (None, None) => unreachable!("a server was started"),
     };
-    let mut node = Process::start(&["--node", &kubeconfig, &number.to_string()])?;
+    let (number, server) = (number.to_string(), server.map(|pid| pid.to_string()));
+    let mut arguments = vec!["--node", &kubeconfig, &number];
+    arguments.extend(server.as_deref());
+    let mut node = Process::start(&arguments)?;
     serde_json::from_str(&node.line()?).context("the node's measurements")
 }
 

@@ -5,6 +5,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -32,8 +33,13 @@ pub(crate) struct Measured {
     pub(crate) objects: usize,
     /// From the first registration until every object could be read; one has been read before.
     pub(crate) synced_ms: f64,
+    /// A client that only opens the same watches, as many at a time, until all have sent what there is; if the server
+    /// streams lists.
+    pub(crate) bare_synced_ms: Option<f64>,
     /// Processor time of the node meanwhile.
     pub(crate) cpu_ms: f64,
+    /// Processor time of the server meanwhile, if it is a process of this machine that is known.
+    pub(crate) server_cpu_ms: Option<f64>,
     pub(crate) watch_connections: usize,
     pub(crate) request_connections: usize,
     /// Growth of resident memory from before the registrations, for each object.
@@ -74,13 +80,13 @@ impl Quantiles {
 
 /// Measures `number` objects on the server of `kubeconfig` and prints the result as JSON.
 #[tokio::main(worker_threads = 2)]
-pub(crate) async fn run(kubeconfig: PathBuf, number: usize) -> Result<()> {
-    let measured = measure(kubeconfig, number).await?;
+pub(crate) async fn run(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Result<()> {
+    let measured = measure(kubeconfig, number, server).await?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)?;
     Ok(())
 }
 
-async fn measure(kubeconfig: PathBuf, number: usize) -> Result<Measured> {
+async fn measure(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Result<Measured> {
     // Whoever writes is not the node: it has its own connections.
     let (writer, _) = connect(&kubeconfig).await?;
     prepare(&writer, number).await?;
@@ -96,6 +102,7 @@ async fn measure(kubeconfig: PathBuf, number: usize) -> Result<Measured> {
 
     let memory = resident_bytes()?;
     let processor = processor_time()?;
+    let server_processor = server.map(processor_time_of).transpose()?;
     let start = Instant::now();
     for pod in &pods {
         manager.register_pod(pod);
@@ -105,23 +112,33 @@ async fn measure(kubeconfig: PathBuf, number: usize) -> Result<Measured> {
     }
     let synced = start.elapsed();
     let processor = processor_time()?.saturating_sub(processor);
+    let server_processor = match (server, server_processor) {
+        (Some(server), Some(before)) => Some(processor_time_of(server)?.saturating_sub(before)),
+        _ => None,
+    };
     let grown = resident_bytes()?.saturating_sub(memory);
     let connections = transport.connections();
     let on = |lane| connections.iter().filter(|c| c.lane == lane).count();
 
+    let idle = latency(&writer, &client, &manager).await?;
+    let busy = tokio::select! {
+        latency = latency(&writer, &client, &manager) => latency?,
+        ended = change_others(&writer, number) => match ended? {},
+    };
+    // Last, so that nothing of it is in memory before.
+    let bare = bare_sync(&kubeconfig, number).await.ok();
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     Ok(Measured {
         objects: number,
         synced_ms: synced.as_secs_f64() * 1e3,
+        bare_synced_ms: bare.map(|time| time.as_secs_f64() * 1e3),
         cpu_ms: processor.as_secs_f64() * 1e3,
+        server_cpu_ms: server_processor.map(|time| time.as_secs_f64() * 1e3),
         watch_connections: on(Lane::Watch),
         request_connections: on(Lane::Request),
         bytes_per_object: grown as f64 / number as f64,
-        idle: latency(&writer, &client, &manager).await?,
-        busy: tokio::select! {
-            latency = latency(&writer, &client, &manager) => latency?,
-            ended = change_others(&writer, number) => match ended? {},
-        },
+        idle,
+        busy,
     })
 }
 
@@ -279,6 +296,46 @@ async fn bare_watch(client: &kube::Client, name: &str) -> Result<Body> {
     Ok(response.into_body())
 }
 
+/// Opens a streaming list of each object over connections of its own, and waits until all have ended their initial events.
+async fn bare_sync(kubeconfig: &std::path::Path, number: usize) -> Result<Duration> {
+    let (client, _) = connect(kubeconfig).await?;
+    let start = Instant::now();
+    let watches: Vec<Body> = stream::iter(0..number)
+        .map(|index| streaming_list(&client, index))
+        .buffer_unordered(ManagerConfig::default().max_requests_in_flight)
+        .try_collect()
+        .await?;
+    let synced = start.elapsed();
+    drop(watches);
+    Ok(synced)
+}
+
+async fn streaming_list(client: &kube::Client, index: usize) -> Result<Body> {
+    let watch = format!(
+        "/api/v1/namespaces/{NAMESPACE}/configmaps?watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
+         &resourceVersionMatch=NotOlderThan&fieldSelector=metadata.name%3D{}",
+        name(index)
+    );
+    let response = client
+        .send(Request::get(watch).body(Body::empty())?)
+        .await?;
+    anyhow::ensure!(
+        response.status().is_success(),
+        "the streaming list is refused: {}",
+        response.status()
+    );
+    let mut body = response.into_body();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("initial-events-end") {
+        let frame = body
+            .frame()
+            .await
+            .context("the streaming list has ended")??;
+        seen.extend_from_slice(&frame.into_data().unwrap_or_default());
+    }
+    Ok(body)
+}
+
 /// Changes the other objects one after the other, for ever.
 async fn change_others(writer: &kube::Client, number: usize) -> Result<Infallible> {
     let mut ticks = interval(Duration::from_secs(1) / u32::try_from(BACKGROUND)?);
@@ -308,4 +365,16 @@ fn processor_time() -> Result<Duration> {
         u64::try_from(time.tv_sec)?,
         u32::try_from(time.tv_nsec)?,
     ))
+}
+
+/// Time that all threads of another process have run, in steps of 10 ms.
+fn processor_time_of(process: u32) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name of the program may hold spaces; behind it come the third and further fields, and times are the 14th and 15th.
+    let (_, fields) = stat
+        .rsplit_once(')')
+        .context("a line of proc_pid_stat(5)")?;
+    let times = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = times.map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    Ok(Duration::from_millis(10 * ticks))
 }

@@ -12,8 +12,8 @@ const KUBELET_SYNCED_MS: [(usize, f64); 3] = [(500, 440.0), (1000, 2000.0), (200
 
 pub(crate) fn of(rows: &[Measured]) -> String {
     let mut text = String::from(
-        "| objects | synced | kubelet's / ours | CPU | connections (watches + others) | memory per object | kubelet's / ours |\n\
-         | --: | --: | --: | --: | --: | --: | --: |\n",
+        "| objects | synced | kubelet's / ours | bare | CPU | server's CPU | connections (watches + others) | memory per object | kubelet's / ours |\n\
+         | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n",
     );
     for row in rows {
         let kubelet = KUBELET_SYNCED_MS
@@ -28,7 +28,9 @@ pub(crate) fn of(rows: &[Measured]) -> String {
                 row.objects.to_string(),
                 format!("{:.0} ms", row.synced_ms),
                 ratio,
+                millis(row.bare_synced_ms),
                 format!("{:.0} ms", row.cpu_ms),
+                millis(row.server_cpu_ms),
                 format!("{} + {}", row.watch_connections, row.request_connections),
                 format!("{:.1} KiB", row.bytes_per_object / 1024.0),
                 format!("{:.1}", KUBELET_BYTES_PER_OBJECT / row.bytes_per_object),
@@ -55,6 +57,10 @@ pub(crate) fn of(rows: &[Measured]) -> String {
         }
     }
     text
+}
+
+fn millis(time: Option<f64>) -> String {
+    time.map_or("–".to_owned(), |time| format!("{time:.0} ms"))
 }
 
 fn quantiles(times: &Quantiles) -> String {
