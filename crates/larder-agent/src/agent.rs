@@ -49,7 +49,7 @@ use crate::{
     node,
     reconcile::{Board, Reconciler, Shared},
     root_dir::RootDir,
-    status::{AgentStatus, ObjectStatus, PodStatus, ServedPod},
+    status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
     tokens::Tokens,
 };
 
@@ -120,6 +120,7 @@ struct About {
     node: String,
     started: Timestamp,
     change_detection: String,
+    watch_scope: String,
 }
 
 /// What the sources have said of themselves.
@@ -170,6 +171,7 @@ impl Agent {
         let (node_ttl, ttl) = NodeTtl::channel();
         let managers = ManagerConfig {
             strategy: config.change_detection,
+            watch_scope: config.watch_scope,
             sync_frequency: config.sync_frequency,
             node_ttl: ttl,
             max_watches: config.max_watches,
@@ -211,6 +213,7 @@ impl Agent {
             node: config.node_name.clone(),
             started: shared.clock.now(),
             change_detection: config.change_detection.to_string(),
+            watch_scope: config.watch_scope.to_string(),
         };
         let handle = AgentHandle {
             shared: Arc::new(shared),
@@ -585,6 +588,10 @@ impl AgentHandle {
             root_dir: self.shared.host.path().display().to_string(),
             started: self.about.started,
             change_detection: self.about.change_detection.clone(),
+            watch_scope: self.about.watch_scope.clone(),
+            watch_scopes: watch_scopes(&self.shared.config_maps)
+                .chain(watch_scopes(&self.shared.secrets))
+                .collect(),
             silent_sources,
             problems,
             pods: self.pod_statuses(),
@@ -621,6 +628,15 @@ impl AgentHandle {
         encode(&mut text, &self.registry).expect("text is written to memory");
         text
     }
+}
+
+fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = WatchScopeStatus> {
+    manager.scopes().into_iter().map(|scope| WatchScopeStatus {
+        kind: K::KIND.to_string(),
+        namespace: scope.namespace.to_string(),
+        scope: scope.choice.scope.to_string(),
+        reason: scope.choice.reason,
+    })
 }
 
 fn objects<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = ObjectStatus> {

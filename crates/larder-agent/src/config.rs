@@ -21,7 +21,9 @@ use std::{
     time::Duration,
 };
 
-use larder::{ManagerConfig, Strategy, pods::static_pod::ApiReferences, transport::RateLimit};
+use larder::{
+    ManagerConfig, Strategy, WatchScope, pods::static_pod::ApiReferences, transport::RateLimit,
+};
 
 use self::file::Fields;
 pub use self::file::FileError;
@@ -59,6 +61,9 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// `configMapAndSecretChangeDetectionStrategy`; defaults to `Watch`.
     pub change_detection: Strategy,
+    /// `watchScope`: whether one watch covers an object (`Object`, the default), a namespace (`Namespace`), or whichever the
+    /// API server grants (`Auto`). Has a meaning under change detection `Watch` only.
+    pub watch_scope: WatchScope,
     /// Time between two repairing passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
     pub sync_frequency: Duration,
     /// File or directory of static pods. `staticPodPath`, relative to the configuration file; off by default.
@@ -96,6 +101,8 @@ pub struct Flags {
     pub listen: Option<SocketAddr>,
     /// `--change-detection`.
     pub change_detection: Option<Strategy>,
+    /// `--watch-scope`.
+    pub watch_scope: Option<WatchScope>,
 }
 
 /// What the defaults depend on.
@@ -207,11 +214,13 @@ impl Config {
             root_dir,
             listen,
             change_detection,
+            watch_scope,
         } = flags;
         self.node_name = node_name.unwrap_or_else(|| std::mem::take(&mut self.node_name));
         self.root_dir = root_dir.unwrap_or_else(|| std::mem::take(&mut self.root_dir));
         self.listen = listen.or(self.listen);
         self.change_detection = change_detection.unwrap_or(self.change_detection);
+        self.watch_scope = watch_scope.unwrap_or(self.watch_scope);
         if is_dns_subdomain(&self.node_name) {
             Ok(())
         } else {
@@ -244,6 +253,9 @@ impl Config {
             })?,
             change_detection: fields
                 .take_text("configMapAndSecretChangeDetectionStrategy", str::parse)?
+                .unwrap_or_default(),
+            watch_scope: fields
+                .take_text("watchScope", str::parse)?
                 .unwrap_or_default(),
             sync_frequency: dialect.period(&mut fields, "syncFrequency", MINUTE)?,
             static_pod_path: dialect.unless_empty(

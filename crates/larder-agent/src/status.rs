@@ -19,6 +19,11 @@ pub struct AgentStatus {
     pub started: Timestamp,
     /// Change detection strategy.
     pub change_detection: String,
+    /// Watch scope, as configured.
+    pub watch_scope: String,
+    /// Under `Auto`, what was chosen for each namespace with references, by kind and namespace.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub watch_scopes: Vec<WatchScopeStatus>,
     /// Pod sources that have not reported yet; nothing is removed until there are none.
     pub silent_sources: Vec<String>,
     /// What is wrong with manifests or sources at present.
@@ -27,6 +32,20 @@ pub struct AgentStatus {
     pub pods: Vec<PodStatus>,
     /// The objects that pods refer to, by kind, namespace and name.
     pub objects: Vec<ObjectStatus>,
+}
+
+/// How the referenced objects of one kind in one namespace are watched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchScopeStatus {
+    /// `ConfigMap` or `Secret`.
+    pub kind: String,
+    /// Namespace.
+    pub namespace: String,
+    /// `Object` or `Namespace`.
+    pub scope: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// One pod.

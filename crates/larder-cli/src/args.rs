@@ -3,7 +3,7 @@
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
-use larder::Strategy;
+use larder::{Strategy, WatchScope};
 use rustix::process::Signal;
 
 use crate::exec::{ANCHOR, OnChange, STAGE};
@@ -79,6 +79,11 @@ pub(crate) struct RunArgs {
     /// How changes of ConfigMaps and Secrets are noticed: Get, Cache or Watch [default: Watch]
     #[arg(long, value_name = "STRATEGY")]
     pub(crate) change_detection: Option<Strategy>,
+
+    /// What one watch covers: an Object, a Namespace for identities that may list and watch it, or, with Auto, a namespace
+    /// wherever the API server grants that [default: Object]
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) watch_scope: Option<WatchScope>,
 
     /// Form of the log on standard error; LARDER_LOG selects what is in it, as in debug or larder=trace
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]

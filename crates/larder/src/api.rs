@@ -1,4 +1,4 @@
-//! The requests to the API server: get of one name, list and watch of a [`Target`].
+//! The requests to the API server: get of one name, list and watch of a [`Target`], and what this identity may do.
 //!
 //! Built by hand over [`kube::Client::send`], because the typed methods of `kube` log the body of an answer that they
 //! cannot decode, and that body may be a Secret.
@@ -179,6 +179,37 @@ impl Api {
         Ok(EventStream::new(body, target))
     }
 
+    /// Whether this identity may do `verb` to all `resource` of `namespace`: a self subject access review.
+    pub(crate) async fn may(
+        &self,
+        verb: &str,
+        resource: &str,
+        namespace: &str,
+    ) -> Result<bool, RequestError> {
+        let review = serde_json::json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {
+                "verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": namespace,
+            }},
+        });
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+            .header(header::ACCEPT, "application/json")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(review.to_string().into_bytes()))
+            .expect("the path is fixed");
+        within(async {
+            let body = self.exchange(request).await?;
+            let answer = read_answer(body, false).await?;
+            let review: Review = serde_json::from_slice(&answer)
+                .map_err(|_| RequestError::Unexpected("no access review"))?;
+            Ok(review.status.allowed)
+        })
+        .await
+    }
+
     /// Sends a GET; an answer other than 2xx becomes an error.
     async fn send(&self, path: &str, query: &Query, stream: bool) -> Result<Body, RequestError> {
         let mut request = Request::builder()
@@ -192,6 +223,11 @@ impl Api {
         let request = request
             .body(Body::empty())
             .expect("path and query are percent-encoded");
+        self.exchange(request).await
+    }
+
+    /// Sends a request; an answer other than 2xx becomes an error.
+    async fn exchange(&self, request: Request<Body>) -> Result<Body, RequestError> {
         let answer = self
             .client
             .send(request)
@@ -236,6 +272,17 @@ async fn data(body: &mut Body) -> Result<Option<Bytes>, RequestError> {
         }
     }
     Ok(None)
+}
+
+/// The answer to a self subject access review.
+#[derive(Deserialize)]
+struct Review {
+    status: ReviewStatus,
+}
+
+#[derive(Deserialize)]
+struct ReviewStatus {
+    allowed: bool,
 }
 
 /// The `Status` of a failed request, as far as anybody here looks at it.

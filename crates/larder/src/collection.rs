@@ -76,9 +76,9 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
             field_selector: field_selector.map(Into::into),
             kind: PhantomData,
         };
-        Self {
-            follower: Follower::new(Api::new(client), path),
-        }
+        let mut follower = Follower::new(Api::new(client), path);
+        follower.start(true);
+        Self { follower }
     }
 
     /// Asks for all objects anew.

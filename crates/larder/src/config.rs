@@ -46,11 +46,56 @@ impl FromStr for Strategy {
     }
 }
 
+/// Under strategy `Watch`, what one watch covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WatchScope {
+    /// One referenced object, by name: all that a node may ask for. The default.
+    #[default]
+    Object,
+    /// A namespace: one watch per kind for all its referenced objects, for who may list and watch the namespace. The API
+    /// server sends the other objects of the namespace too; they are dropped as they come in, and their bytes are wiped.
+    Namespace,
+    /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace gets
+    /// its first reference, and anew after its last.
+    Auto,
+}
+
+impl WatchScope {
+    /// The name in a configuration file: `Object`, `Namespace`, `Auto`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Object => "Object",
+            Self::Namespace => "Namespace",
+            Self::Auto => "Auto",
+        }
+    }
+}
+
+impl fmt::Display for WatchScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for WatchScope {
+    type Err = ConfigError;
+
+    /// Exactly this spelling, as for [`Strategy`].
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        [Self::Object, Self::Namespace, Self::Auto]
+            .into_iter()
+            .find(|scope| scope.as_str() == text)
+            .ok_or_else(|| ConfigError::WatchScope(text.to_owned()))
+    }
+}
+
 /// The settings of one manager. `Default` has the kubelet's values where the kubelet has the setting.
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
     /// Change detection strategy. Defaults to `Watch`.
     pub strategy: Strategy,
+    /// Under `Watch`, what one watch covers. Defaults to `Object`.
+    pub watch_scope: WatchScope,
     /// The kubelet's `syncFrequency`: how often a pod is looked at again. Defaults to 1 min; must be positive.
     ///
     /// Under `Watch`, a watch that nobody read from for five times as long (at least 60 s) is stopped until the next
@@ -84,6 +129,7 @@ impl Default for ManagerConfig {
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
+            watch_scope: WatchScope::default(),
             sync_frequency: Duration::from_mins(1),
             read_timeout: Duration::from_secs(1),
             default_ttl: Duration::from_mins(1),
@@ -179,6 +225,9 @@ pub enum ConfigError {
     /// No such strategy; the kubelet's text.
     #[error("unknown configmap and secret manager mode: {0}")]
     Strategy(String),
+    /// No such scope.
+    #[error("unknown watch scope: {0}; expected one of Object, Namespace, Auto")]
+    WatchScope(String),
     /// A time that must be greater than zero.
     #[error("{0} must be greater than 0")]
     NotPositive(&'static str),

@@ -173,6 +173,11 @@ impl RequestError {
         self.code() == Some(429)
     }
 
+    /// 5xx: the API server is in trouble.
+    pub(crate) fn is_server_error(&self) -> bool {
+        self.code().is_some_and(|code| code >= 500)
+    }
+
     /// 410 in either form: the requested version is gone.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Status { code, reason, .. } if *code == 410 || reason == "Expired" || reason == "Gone")

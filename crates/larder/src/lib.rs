@@ -83,10 +83,10 @@ pub mod transport;
 mod watch;
 
 pub use changes::{ChangeKind, Changes, ObjectChange};
-pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy};
+pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
 pub use error::{Error, RequestError};
 pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager};
 pub use metrics::ManagerMetrics;
 pub use registration::PodIdentity;
-pub use status::{ObjectState, ObjectStatus};
+pub use status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice};
 pub use store::fake::FakeObjects;

@@ -10,6 +10,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ConfigMap, Object, ObjectKey, ResourceVersion, Secret};
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     error::Error,
     metrics::{Census, Count, ManagerMetrics, Metrics},
     registration::{Change, Hold, Holder, PodIdentity, PodRef, Registrations},
-    status::{ObjectState, ObjectStatus},
+    status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice},
     store::{
         caching::CachingStore,
         entries::Facts,
@@ -291,6 +292,20 @@ impl<K: Object> ObjectManager<K> {
         let mut objects = self.inner.store.status(&pods, Instant::now());
         objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         objects
+    }
+
+    /// What [`WatchScope::Auto`](crate::WatchScope::Auto) chose, for each namespace with references, sorted; the choice
+    /// for a namespace is missing until it was made.
+    pub fn scopes(&self) -> Vec<NamespaceScope> {
+        let Store::Watching(store) = &self.inner.store else {
+            return Vec::new();
+        };
+        let scopes = store.shared.scopes.lock();
+        let scope = |(namespace, choice): (&SmolStr, &ScopeChoice)| NamespaceScope {
+            namespace: namespace.clone(),
+            choice: choice.clone(),
+        };
+        scopes.iter().map(scope).collect()
     }
 
     /// The registered pods, sorted.

@@ -3,8 +3,27 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{ObjectKey, ResourceVersion};
+use smol_str::SmolStr;
 
-use crate::{error::RequestError, registration::PodIdentity};
+use crate::{config::WatchScope, error::RequestError, registration::PodIdentity};
+
+/// What [`WatchScope::Auto`] chose for a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeChoice {
+    /// `Object` or `Namespace`.
+    pub scope: WatchScope,
+    /// Why, for people to read.
+    pub reason: String,
+}
+
+/// How the referenced objects of a namespace are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceScope {
+    /// The namespace.
+    pub namespace: SmolStr,
+    /// What was chosen.
+    pub choice: ScopeChoice,
+}
 
 /// What may be concluded about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

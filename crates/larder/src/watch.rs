@@ -2,15 +2,19 @@
 //!
 //! [`reflector`] decides: a pure state machine that is told what happened and answers with the next request. Two act for it.
 //! One [`worker`] task owns the requests, streams and timers of all objects that are watched by name; a watch that waits
-//! costs a few hundred bytes there, and no task of its own. A [`follower`] drives the reflector of one collection. What one
-//! reflector of a worker learns about the API server, all know ([`server`]).
+//! costs a few hundred bytes there, and no task of its own. A [`follower`] drives the reflector of one collection; one
+//! that serves all objects of a [`namespace`] is told by [`scopes`] whom it serves. What one reflector of a worker learns
+//! about the API server, all know ([`server`]).
 
 mod follower;
+mod namespace;
 mod reflector;
+mod scopes;
 mod server;
 mod worker;
 
 pub(crate) use self::{
     follower::{Follower, News},
+    scopes::Scopes,
     worker::{Command, Worker},
 };

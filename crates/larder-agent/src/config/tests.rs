@@ -44,6 +44,7 @@ nodeName: edge-7
 rootDir: state
 listen: 127.0.0.1:0
 configMapAndSecretChangeDetectionStrategy: Cache
+watchScope: Auto
 syncFrequency: 1m30s
 staticPodPath: pods
 fileCheckFrequency: 500ms
@@ -69,6 +70,7 @@ registerNode: true
                 127.0.0.1:0,
             ),
             change_detection: Cache,
+            watch_scope: Auto,
             sync_frequency: 90s,
             static_pod_path: Some(
                 "/etc/larder/pods",
@@ -99,6 +101,12 @@ fn mistakes_are_named_with_line_and_field() {
     refused(
         "nodeName: a\nsyncFreqency: 1m\n",
         expect![[r#"line 2: unknown field "syncFreqency""#]],
+    );
+    refused(
+        "watchScope: namespace",
+        expect![
+            "line 1: watchScope: unknown watch scope: namespace; expected one of Object, Namespace, Auto"
+        ],
     );
     refused(
         "syncFrequency: 0s",
@@ -190,12 +198,14 @@ fn a_flag_wins_over_the_file() {
         .apply(Flags {
             node_name: Some("from-flag".to_owned()),
             change_detection: Some(Strategy::Get),
+            watch_scope: Some(WatchScope::Namespace),
             ..Flags::default()
         })
         .unwrap();
     assert_eq!(config.node_name, "from-flag");
     assert_eq!(config.root_dir, Path::new("/from/file"));
     assert_eq!(config.change_detection, Strategy::Get);
+    assert_eq!(config.watch_scope, WatchScope::Namespace);
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
         node_name: args.node_name.clone(),
         listen: args.listen,
         change_detection: args.change_detection,
+        watch_scope: args.watch_scope,
         ..Flags::default()
     };
     let config = config(&args.place, flags)?;

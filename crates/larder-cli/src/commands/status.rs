@@ -32,8 +32,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
 
 fn tables(status: &AgentStatus) -> String {
     let mut text = format!(
-        "node {}, change detection {}, root directory {}\n",
-        status.node, status.change_detection, status.root_dir
+        "node {}, change detection {}, watch scope {}, root directory {}\n",
+        status.node, status.change_detection, status.watch_scope, status.root_dir
     );
     // Writing to a String does not fail.
     for source in &status.silent_sources {
@@ -45,6 +45,17 @@ fn tables(status: &AgentStatus) -> String {
     for problem in &status.problems {
         let _ = writeln!(text, "problem: {problem}");
     }
+
+    let mut rows = vec![["NAMESPACE", "KIND", "WATCH SCOPE", "REASON"].map(str::to_owned)];
+    for choice in &status.watch_scopes {
+        rows.push([
+            choice.namespace.clone(),
+            choice.kind.clone(),
+            choice.scope.clone(),
+            choice.reason.clone(),
+        ]);
+    }
+    section(&mut text, &rows);
 
     let mut rows =
         vec![["POD", "SOURCE", "PHASE", "SINCE", "UID", "MIRROR", "REASON"].map(str::to_owned)];

@@ -333,6 +333,10 @@ fn bad_usage_and_unreadable_input_end_with_2() {
             "unknown configmap and secret manager mode: watch",
         ),
         (
+            "run --manifests . --watch-scope namespace",
+            "unknown watch scope: namespace; expected one of Object, Namespace, Auto",
+        ),
+        (
             "run --manifests . --node-name A_b",
             r#"node name "A_b" is not a lower-case DNS name"#,
         ),

@@ -46,6 +46,11 @@ pub(crate) trait Target: fmt::Debug + Send + Sync + 'static {
     /// The version of an item.
     fn version(item: &Self::Item) -> &ResourceVersion;
 
+    /// What a consistent request that is made now proves; see [`Entries::now`](crate::store::Entries::now).
+    fn moment(&self) -> u64 {
+        0
+    }
+
     /// Adds an item to the state, or replaces it.
     fn add(state: &mut Self::State, item: Self::Item);
 

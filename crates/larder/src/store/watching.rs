@@ -11,6 +11,7 @@
 //! 3. No lock is held across an await (I5).
 
 use std::{
+    collections::BTreeMap,
     pin::pin,
     sync::{
         Arc,
@@ -19,8 +20,10 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use futures::FutureExt as _;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 use tokio::{
     sync::Notify,
     time::{Duration, Instant, timeout_at},
@@ -34,12 +37,12 @@ use super::{
 use crate::{
     api::Api,
     changes::{ChangeKind, Publisher},
-    config::ManagerConfig,
+    config::{ManagerConfig, WatchScope},
     error::{Error, RequestError},
     metrics::Metrics,
     registration::Holder,
-    status::ObjectState,
-    watch::{Command, Worker},
+    status::{ObjectState, ScopeChoice},
+    watch::{Command, Scopes, Worker},
 };
 
 /// What the store knows about one object. A read that need not wait looks at the first two fields only.
@@ -296,9 +299,38 @@ pub(crate) struct Shared<K> {
     pub(crate) entries: Entries<Cell<K>>,
     pub(crate) changes: Publisher,
     pub(crate) metrics: Metrics,
-    commands: Mutex<Vec<Command<K>>>,
-    pub(crate) arrived: Notify,
+    /// For the task of the store.
+    pub(crate) commands: Commands<K>,
+    /// How the objects of each namespace are watched, where that is not a matter of course.
+    pub(crate) scopes: Mutex<BTreeMap<SmolStr, ScopeChoice>>,
     closed: AtomicBool,
+}
+
+/// A queue of commands. Its owner waits for `arrived` and takes them all.
+#[derive(Debug)]
+pub(crate) struct Commands<K> {
+    queue: Mutex<Vec<Command<K>>>,
+    pub(crate) arrived: Notify,
+}
+
+impl<K> Default for Commands<K> {
+    fn default() -> Self {
+        Self {
+            queue: Mutex::default(),
+            arrived: Notify::new(),
+        }
+    }
+}
+
+impl<K> Commands<K> {
+    pub(crate) fn send(&self, command: Command<K>) {
+        self.queue.lock().push(command);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn take(&self) -> Vec<Command<K>> {
+        std::mem::take(&mut *self.queue.lock())
+    }
 }
 
 impl<K> Shared<K> {
@@ -309,15 +341,6 @@ impl<K> Shared<K> {
 }
 
 impl<K: Object> Shared<K> {
-    fn send(&self, command: Command<K>) {
-        self.commands.lock().push(command);
-        self.arrived.notify_one();
-    }
-
-    pub(crate) fn take_commands(&self) -> Vec<Command<K>> {
-        std::mem::take(&mut *self.commands.lock())
-    }
-
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -325,7 +348,7 @@ impl<K: Object> Shared<K> {
     /// Tells the worker that a reader waits, unless it knows.
     pub(crate) fn want(&self, cell: &Cell<K>) {
         if !cell.wanted.swap(true, Ordering::AcqRel) {
-            self.send(Command::Wanted(cell.id));
+            self.commands.send(Command::Wanted(cell.id));
         }
     }
 }
@@ -345,16 +368,21 @@ impl<K: Object> WatchStore<K> {
             entries: Entries::default(),
             changes: Publisher::default(),
             metrics,
-            commands: Mutex::default(),
-            arrived: Notify::new(),
+            commands: Commands::default(),
+            scopes: Mutex::default(),
             closed: AtomicBool::new(false),
         });
-        let worker = Worker::new(Arc::clone(&shared), api, config);
+        let run = match config.watch_scope {
+            WatchScope::Object => Worker::new(Arc::clone(&shared), api, config).run().boxed(),
+            WatchScope::Namespace | WatchScope::Auto => {
+                Scopes::new(Arc::clone(&shared), api, config).run().boxed()
+            }
+        };
         #[expect(
             clippy::disallowed_methods,
             reason = "the one task of a store, owned by the handle that the store keeps"
         )]
-        let worker = AbortOnDropHandle::new(tokio::spawn(worker.run()));
+        let worker = AbortOnDropHandle::new(tokio::spawn(run));
         Self {
             shared,
             last_id: AtomicU64::new(0),
@@ -366,13 +394,15 @@ impl<K: Object> WatchStore<K> {
         let make = || Cell::new(self.last_id.fetch_add(1, Ordering::Relaxed));
         match self.shared.entries.add(namespace, name, holder, make) {
             Added::Entry(entry) if !self.shared.is_closed() => {
-                self.shared.send(Command::Added(entry));
+                self.shared.commands.send(Command::Added(entry));
             }
             Added::Holder(entry) => {
                 entry.cell.touch();
                 // A new pod may have brought the right that was missing.
                 if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
-                    self.shared.send(Command::Referenced(entry.cell.id));
+                    self.shared
+                        .commands
+                        .send(Command::Referenced(entry.cell.id));
                 }
             }
             Added::Entry(_) | Added::Count => {}
@@ -383,7 +413,7 @@ impl<K: Object> WatchStore<K> {
         if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
             entry.cell.remove();
             self.shared.changes.forget(&entry.key);
-            self.shared.send(Command::Removed(entry.cell.id));
+            self.shared.commands.send(Command::Removed(entry.cell.id));
         }
     }
 
@@ -468,7 +498,7 @@ impl<K: Object> WatchStore<K> {
         self.shared.close();
         let worker = self.worker.lock().take();
         if let Some(worker) = worker {
-            self.shared.send(Command::ShutDown);
+            self.shared.commands.send(Command::ShutDown);
             if let Err(error) = worker.await
                 && let Ok(panic) = error.try_into_panic()
             {

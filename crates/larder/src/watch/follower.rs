@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     reflector::{Effect, Event, Next, Reflector, Restart, Turn},
     server::Server,
+    worker::outcome_label,
 };
 use crate::{
     api::{Api, EventStream, Listed, Target, WatchEvent},
@@ -33,6 +34,16 @@ pub(crate) struct Follower<T: Target> {
     collected: T::State,
     /// When the reflector wants to be asked again, whatever happens until then.
     deadline: Option<Instant>,
+    asked: Asked,
+}
+
+/// The last request for a complete state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// The moment that its answer proves, if that is consistent; see [`Target::moment`].
+    pub(crate) moment: u64,
+    /// How many there were, with this one.
+    pub(crate) count: u64,
 }
 
 /// What is under way.
@@ -55,10 +66,6 @@ enum Outcome<T: Target> {
 #[derive(Debug)]
 pub(crate) enum News<T: Target> {
     /// The complete state.
-    #[expect(
-        dead_code,
-        reason = "for followers of ConfigMaps and Secrets, which come next"
-    )]
     Synced {
         state: T::State,
         version: ResourceVersion,
@@ -70,10 +77,6 @@ pub(crate) enum News<T: Target> {
     /// An object was added or modified.
     Changed(T::Item),
     /// An object was deleted, at this version.
-    #[expect(
-        dead_code,
-        reason = "for followers of ConfigMaps and Secrets, which come next"
-    )]
     Deleted(T::Gone, ResourceVersion),
     /// The watch goes on after an interruption: what readers have is in step again.
     Resumed,
@@ -109,9 +112,9 @@ impl<T: Target> fmt::Debug for Follower<T> {
 }
 
 impl<T: Target + Clone> Follower<T> {
-    /// Begins to follow `target` with the first [`next`](Self::next).
+    /// Nothing is asked for before [`start`](Self::start) and [`next`](Self::next).
     pub(crate) fn new(api: Api, target: T) -> Self {
-        let mut follower = Self {
+        Self {
             api,
             target,
             reflector: Reflector::new(fastrand::Rng::new()),
@@ -119,9 +122,39 @@ impl<T: Target + Clone> Follower<T> {
             step: Step::Nothing,
             collected: T::State::default(),
             deadline: None,
-        };
-        follower.start(true);
-        follower
+            asked: Asked::default(),
+        }
+    }
+
+    /// The last request for a complete state; the one that [`News::Synced`] answers.
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.reflector.is_resting()
+    }
+
+    /// Whether it waits out a delay.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.reflector.is_waiting()
+    }
+
+    /// Whether a request is under way whose answer has not come yet, or not all of it.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.reflector.awaits_answer()
+    }
+
+    /// Asks for a consistent state when it comes to the next one.
+    pub(crate) fn want_consistent(&mut self) {
+        self.reflector.want_consistent();
+    }
+
+    /// Ends what is under way; the version last seen stays the lower bound of a later start.
+    pub(crate) fn stop(&mut self) {
+        self.reflector.stop();
+        self.turn(Next::Rest);
     }
 
     /// Asks for the whole state at once, whatever is under way: the most recent one if `consistent`.
@@ -260,12 +293,16 @@ impl<T: Target + Clone> Follower<T> {
             Next::Open(watch) => {
                 self.deadline = None;
                 self.collected = T::State::default();
+                if watch.initial_events {
+                    self.count();
+                }
                 let (api, target) = (self.api.clone(), self.target.clone());
                 let open = async move { api.watch(target, &watch).await };
                 self.step = Step::Opening(Box::pin(open));
             }
             Next::List(version) => {
                 self.deadline = None;
+                self.count();
                 let (api, target) = (self.api.clone(), self.target.clone());
                 let list = async move { api.list(&target, version.as_ref()).await };
                 self.step = Step::Listing(Box::pin(list));
@@ -279,6 +316,16 @@ impl<T: Target + Clone> Follower<T> {
                 self.deadline = None;
             }
         }
+    }
+}
+
+impl<T: Target> Follower<T> {
+    /// A request for a complete state is about to be made.
+    fn count(&mut self) {
+        self.asked = Asked {
+            moment: self.target.moment(),
+            count: self.asked.count + 1,
+        };
     }
 }
 
@@ -298,13 +345,5 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => pending().await,
-    }
-}
-
-/// The outcome of a request as a label of a metric.
-pub(super) fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(error) => error.label(),
     }
 }

@@ -30,6 +30,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::{DelayQueue, delay_queue};
 use tracing::debug;
 
+pub(super) use self::requests::outcome_label;
 use self::{
     admission::{Admission, Part, Permit},
     overflow::Place,
@@ -47,7 +48,7 @@ use crate::{
     status::ObjectState,
     store::{
         Entry,
-        watching::{Cell, Shared},
+        watching::{Cell, Commands, Shared},
     },
 };
 
@@ -97,6 +98,8 @@ struct Watched<K> {
 
 pub(crate) struct Worker<K: Object> {
     shared: Arc<Shared<K>>,
+    /// What it is told: the store's own commands, or those that concern objects which are watched by name.
+    commands: Option<Arc<Commands<K>>>,
     api: Api,
     config: ManagerConfig,
     objects: HashMap<u64, Watched<K>>,
@@ -131,6 +134,7 @@ impl<K: Object> Worker<K> {
         idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             shared,
+            commands: None,
             api,
             config: config.clone(),
             objects: HashMap::new(),
@@ -145,13 +149,20 @@ impl<K: Object> Worker<K> {
         }
     }
 
+    /// Takes its commands from here instead of from the store.
+    pub(super) fn listening_to(mut self, commands: Arc<Commands<K>>) -> Self {
+        self.commands = Some(commands);
+        self
+    }
+
     /// Works until it is told to shut down, or dropped.
     pub(crate) async fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
+        let (shared, own) = (Arc::clone(&self.shared), self.commands.clone());
+        let commands = own.as_deref().unwrap_or(&shared.commands);
         loop {
             // Every arm is cancel-safe: commands stay in their queue, the others in their collections.
             let wake = tokio::select! {
-                () = shared.arrived.notified() => Wake::Commands,
+                () = commands.arrived.notified() => Wake::Commands,
                 Some(step) = self.steps.next(), if !self.steps.is_empty() => match step {
                     Ok(step) => Wake::Step(step),
                     Err(_) => Wake::Cancelled,
@@ -164,7 +175,7 @@ impl<K: Object> Worker<K> {
             };
             match wake {
                 Wake::Commands => {
-                    for command in shared.take_commands() {
+                    for command in commands.take() {
                         if matches!(command, Command::ShutDown) {
                             return;
                         }

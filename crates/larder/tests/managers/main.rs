@@ -1,13 +1,19 @@
 //! The managers against API servers in memory, with time paused.
 
+#![expect(
+    clippy::duplicate_mod,
+    reason = "the scenarios of `watching.rs` hold in either scope"
+)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod admission;
+mod by_namespace;
+mod by_object;
 mod caching;
 mod cluster;
 mod model;
+mod namespaces;
 mod overflow;
 mod reflector;
 mod scripted;
 mod traffic;
-mod watching;

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use larder::{ConfigMapManager, Error, ManagerConfig, Strategy};
+use larder::{ConfigMapManager, Error, ManagerConfig, Strategy, WatchScope};
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, TestCaseError, any, prop, prop_oneof,
 };
@@ -94,6 +94,7 @@ impl Object {
 
 struct Model {
     strategy: Strategy,
+    scope: WatchScope,
     cluster: Cluster,
     manager: ConfigMapManager,
     objects: Vec<Object>,
@@ -110,10 +111,11 @@ const HEALED: Duration = Duration::from_secs(61);
 const TTL: Duration = Duration::from_mins(1);
 
 impl Model {
-    fn new(strategy: Strategy) -> Self {
+    fn new(strategy: Strategy, scope: WatchScope) -> Self {
         let cluster = Cluster::new();
         let config = ManagerConfig {
             strategy,
+            watch_scope: scope,
             ..ManagerConfig::default()
         };
         let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
@@ -128,6 +130,7 @@ impl Model {
         });
         Self {
             strategy,
+            scope,
             objects: objects.collect(),
             cluster,
             manager,
@@ -294,7 +297,7 @@ impl Model {
         require(allowed, || format!("state {found} is stale: {context}"))
     }
 
-    /// I1 and I4: requests by name only, for referenced names only, and one watch for each at most.
+    /// I1 and I4: requests by name only, and one watch for each referenced name at most; or one watch in all.
     fn check_traffic(&self) -> Result<(), TestCaseError> {
         for request in self.cluster.requests() {
             let (path, query) = request.split_once('?').unwrap_or((&request, ""));
@@ -302,11 +305,15 @@ impl Model {
                 path.ends_with(&format!("/configmaps/{name}"))
                     || query.contains(&format!("fieldSelector=metadata.name%3D{name}"))
             });
-            require(by_name, || format!("not by name: {request}"))?;
+            let of_all = self.scope == WatchScope::Namespace && path.ends_with("/configmaps");
+            require(by_name || of_all, || format!("not by name: {request}"))?;
         }
         let mut referenced: Vec<_> = self.references.keys().map(|(_, of)| *of).collect();
         referenced.sort_unstable();
         referenced.dedup();
+        if self.scope == WatchScope::Namespace {
+            referenced.truncate(1);
+        }
         let open = self.cluster.server.open_watches();
         require(open <= referenced.len(), || {
             format!("{open} watches of {} objects", referenced.len())
@@ -327,8 +334,8 @@ async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-fn check(strategy: Strategy) {
-    let cases = rounds("LARDER_MODEL_SEQUENCES", 10_000, 900).div_ceil(3);
+fn check(strategy: Strategy, scope: WatchScope) {
+    let cases = rounds("LARDER_MODEL_SEQUENCES", 10_000, 900).div_ceil(4);
     let mut runner = TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,
@@ -340,7 +347,7 @@ fn check(strategy: Strategy) {
             .start_paused(true)
             .build()
             .unwrap();
-        runtime.block_on(async { Model::new(strategy).run(steps).await })
+        runtime.block_on(async { Model::new(strategy, scope).run(steps).await })
     });
     if let Err(error) = result {
         panic!("{error}");
@@ -349,15 +356,20 @@ fn check(strategy: Strategy) {
 
 #[test]
 fn strategy_get_does_what_the_model_does() {
-    check(Strategy::Get);
+    check(Strategy::Get, WatchScope::Object);
 }
 
 #[test]
 fn strategy_cache_does_what_the_model_does() {
-    check(Strategy::Cache);
+    check(Strategy::Cache, WatchScope::Object);
 }
 
 #[test]
 fn strategy_watch_does_what_the_model_does() {
-    check(Strategy::Watch);
+    check(Strategy::Watch, WatchScope::Object);
+}
+
+#[test]
+fn strategy_watch_does_what_the_model_does_with_one_watch_per_namespace() {
+    check(Strategy::Watch, WatchScope::Namespace);
 }

@@ -126,6 +126,15 @@ impl Exchange {
         );
     }
 
+    /// Answers whoever asks for one object once more, with a get or a list.
+    pub(crate) fn prove(self, version: u64, object: &str) {
+        if self.path_and_query.contains('?') {
+            self.list(version, Some(object));
+        } else {
+            self.answer(200, object);
+        }
+    }
+
     /// Answers with a failure.
     pub(crate) fn refuse(self, code: u16) {
         self.answer(
@@ -148,12 +157,7 @@ impl Exchange {
         if let Some(object) = object {
             stream.event("ADDED", object);
         }
-        stream.event(
-            "BOOKMARK",
-            &format!(
-                r#"{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
-            ),
-        );
+        stream.end_of_initial_events(version);
         stream
     }
 }
@@ -163,6 +167,16 @@ impl Stream {
     pub(crate) fn event(&self, kind: &str, object: &str) {
         let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         drop(self.0.unbounded_send(Ok(Frame::data(line.into()))));
+    }
+
+    /// Sends the bookmark that ends the initial events of a streaming list.
+    pub(crate) fn end_of_initial_events(&self, version: u64) {
+        self.event(
+            "BOOKMARK",
+            &format!(
+                r#"{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
+            ),
+        );
     }
 
     /// Sends an `ERROR` event.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use larder::{ConfigMapManager, Error, ManagerConfig, Strategy};
+use larder::{ConfigMapManager, Error, ManagerConfig, ManagerMetrics, Strategy};
 use larder_apiserver::AuditRecord;
 
 use crate::{
     cluster::Cluster,
-    scripted::{pod, pod_with},
+    scripted::{Script, object, pod, pod_with},
 };
 
 const COLLECTION: &str = "/api/v1/namespaces/n/configmaps";
@@ -128,4 +128,66 @@ async fn only_referenced_names_are_ever_asked_for() {
         assert!(asked.len() > 5, "{asked:?}");
         assert!(asked.iter().all(|(_, name)| name == "a"), "{asked:?}");
     }
+}
+
+// managers 80: the rules of the node authorizer, N1 and N2
+#[tokio::test(start_paused = true)]
+async fn every_request_is_one_that_a_node_may_make() {
+    for strategy in [Strategy::Get, Strategy::Cache, Strategy::Watch] {
+        let cluster = Cluster::new();
+        cluster.set("a", "one", false);
+        cluster.authorize(&["a"]);
+        let config = ManagerConfig {
+            strategy,
+            ..ManagerConfig::default()
+        };
+        let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
+        manager.register_pod(&pod("p1"));
+        assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");
+        cluster.cut();
+        cluster.set("a", "two", false);
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "two");
+        // The object of another node's pod.
+        manager.register_pod(&pod_with("p2", &["other"]));
+        let error = manager.get("n", "other").await.unwrap_err();
+        assert!(error.is_forbidden() && !error.is_not_found(), "{error:?}");
+        let refused = error.request().unwrap().to_string();
+        assert_eq!(
+            refused,
+            "no relationship found between node 'n0' and this object"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_tell_states_and_outcomes_and_no_names() {
+    let (client, mut script) = Script::new();
+    let metrics = ManagerMetrics::default();
+    let config = ManagerConfig::default();
+    let manager = ConfigMapManager::with_metrics(client, &config, &metrics).unwrap();
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(registry.sub_registry_with_prefix("larder"));
+    manager.register_pod(&pod_with("p1", &["a", "the-name"]));
+    let _stream = script.next().await.synced(5, Some(&object(5, "one")));
+    script.next().await.refuse(403);
+    for _ in 0..2 {
+        manager.get("n", "a").await.unwrap();
+    }
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"larder_objects{kind="ConfigMap",state="synced"} 1"#,
+        r#"larder_objects{kind="ConfigMap",state="pending"} 1"#,
+        r#"larder_references{kind="ConfigMap"} 2"#,
+        r#"larder_requests_total{kind="ConfigMap",verb="watch",outcome="forbidden"} 1"#,
+        r#"larder_requests_total{kind="ConfigMap",verb="watch",outcome="ok"} 1"#,
+        r#"larder_watch_restarts_total{kind="ConfigMap",reason="refused"} 1"#,
+        r#"larder_cache_hits_total{kind="ConfigMap"}"#,
+        r#"larder_oldest_data_seconds{kind="ConfigMap"}"#,
+        r#"larder_read_wait_seconds_count{kind="ConfigMap"}"#,
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("the-name"), "{text}");
 }

@@ -1,19 +1,26 @@
-//! Strategy `Watch` against a scripted API server, with time paused.
+//! Strategy `Watch` against a scripted API server, with time paused: the same promises in either scope.
 
 use std::time::Duration;
 
-use larder::{
-    ChangeKind, ConfigMapManager, Error, ManagerConfig, ManagerMetrics, ObjectState, Strategy,
-};
+use larder::{ChangeKind, ConfigMapManager, Error, ManagerConfig, ObjectState, WatchScope};
 
+use super::SCOPE;
 use crate::{
     cluster::{Cluster, rounds},
     scripted::{Script, Stream, immutable, object, pod, pod_with},
 };
 
+fn watching(client: kube::Client) -> ConfigMapManager {
+    let config = ManagerConfig {
+        watch_scope: SCOPE,
+        ..ManagerConfig::default()
+    };
+    ConfigMapManager::new(client, &config).unwrap()
+}
+
 fn manager() -> (ConfigMapManager, Script) {
     let (client, script) = Script::new();
-    (ConfigMapManager::watching(client), script)
+    (watching(client), script)
 }
 
 async fn value(manager: &ConfigMapManager) -> String {
@@ -54,9 +61,11 @@ async fn one_watch_whatever_the_number_of_pods_and_none_after_the_last() {
             .path_and_query
             .starts_with("/api/v1/namespaces/n/configmaps?")
     );
-    request.check(
-        "fieldSelector=metadata.name%3Da watch=true allowWatchBookmarks=true !resourceVersion",
-    );
+    request.check("watch=true allowWatchBookmarks=true !resourceVersion");
+    request.check(match SCOPE {
+        WatchScope::Object => "fieldSelector=metadata.name%3Da",
+        _ => "!fieldSelector",
+    });
     assert_eq!(request.headers["accept-encoding"], "identity");
     let stream = request.synced(5, Some(&object(5, "one")));
     assert_eq!(value(&manager).await, "one");
@@ -82,13 +91,17 @@ async fn a_new_pod_never_reads_data_older_than_its_registration() {
     manager.register_pod(&pod("p2"));
     let (read, ()) = tokio::join!(value(&manager), async {
         let request = script.next().await;
-        assert_eq!(request.path_and_query, "/api/v1/namespaces/n/configmaps/a");
+        let about_it = match SCOPE {
+            WatchScope::Object => "/api/v1/namespaces/n/configmaps/a",
+            _ => "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3Da&limit=500",
+        };
+        assert_eq!(request.path_and_query, about_it);
         // The running pod does not wait for it.
         assert_eq!(
             manager.get_for(&pod("p1"), "a").await.unwrap().data["k"],
             "old"
         );
-        request.answer(200, &object(6, "new"));
+        request.prove(6, &object(6, "new"));
     });
     assert_eq!(read, "new");
     assert_eq!(value(&manager).await, "new");
@@ -113,7 +126,7 @@ async fn a_recreated_immutable_object_is_noticed_by_a_new_pod() {
     // Upstream serves the old data to every pod; B5: looked at once more for a new one.
     manager.register_pod(&pod("p2"));
     let (read, ()) = tokio::join!(value(&manager), async {
-        script.next().await.answer(200, &immutable(9, "u2", "new"));
+        script.next().await.prove(9, &immutable(9, "u2", "new"));
     });
     assert_eq!(read, "new");
     assert_eq!(
@@ -232,9 +245,9 @@ async fn what_was_immutable_is_watched_again_when_it_no_longer_is() {
     assert_eq!(value(&manager).await, "old");
     manager.register_pod(&pod("p2"));
     let (read, stream) = tokio::join!(value(&manager), async {
-        script.next().await.answer(200, &object(9, "new"));
+        script.next().await.prove(9, &object(9, "new"));
         let request = script.next().await;
-        request.check("sendInitialEvents=true resourceVersion=9");
+        request.check("sendInitialEvents=true");
         request.synced(9, Some(&object(9, "new")))
     });
     assert_eq!(read, "new");
@@ -250,10 +263,16 @@ async fn a_proof_that_finds_nothing_leads_to_a_list() {
     assert_eq!(value(&manager).await, "old");
     manager.register_pod(&pod("p2"));
     let (read, _stream) = tokio::join!(value(&manager), async {
-        script.next().await.refuse(404);
+        let request = script.next().await;
+        if SCOPE == WatchScope::Namespace {
+            // This list tells the version of the absence.
+            request.list(9, None);
+            return None;
+        }
+        request.refuse(404);
         let request = script.next().await;
         request.check("sendInitialEvents=true !resourceVersion");
-        request.synced(9, None)
+        Some(request.synced(9, None))
     });
     assert_eq!(read, r#"configmap "a" not found"#);
 }
@@ -282,7 +301,7 @@ async fn during_an_outage_running_pods_read_on_and_new_ones_are_told_the_cause()
 
     // The reader that gave up hears when its answer is there, although the object is the same.
     let mut changes = manager.subscribe();
-    script.next().await.answer(200, &object(7, "old"));
+    script.next().await.prove(7, &object(7, "old"));
     assert!(matches!(
         changes.next().await.unwrap().kind,
         ChangeKind::Updated
@@ -295,6 +314,7 @@ async fn idling() -> (ConfigMapManager, Script, Stream) {
     let (client, mut script) = Script::new();
     let config = ManagerConfig {
         sync_frequency: Duration::from_secs(1),
+        watch_scope: SCOPE,
         ..ManagerConfig::default()
     };
     let manager = ConfigMapManager::new(client, &config).unwrap();
@@ -330,7 +350,7 @@ async fn an_idle_watch_stops_and_starts_again_with_the_next_read() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_first_list_is_not_idle() {
     let (client, mut script) = Script::new();
-    let manager = ConfigMapManager::watching(client);
+    let manager = watching(client);
     manager.register_pod(&pod("p1"));
     // Each request ends at its own deadline and is made again.
     let slow = async {
@@ -360,7 +380,7 @@ async fn a_slow_first_list_is_not_idle() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_is_never_read_is_watched_for_a_while() {
     let (client, mut script) = Script::new();
-    let manager = ConfigMapManager::watching(client);
+    let manager = watching(client);
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.synced(5, Some(&object(5, "one")));
     script.silence(Duration::from_mins(4)).await;
@@ -393,7 +413,7 @@ async fn what_idled_is_not_served_without_the_api_server() {
 #[tokio::test(start_paused = true)]
 async fn a_read_never_revives_what_was_unregistered() {
     let cluster = Cluster::new();
-    let manager = ConfigMapManager::watching(cluster.client());
+    let manager = watching(cluster.client());
     for round in 0..rounds("LARDER_RACE_ROUNDS", 100_000, 2000) {
         manager.register_pod(&pod("p1"));
         let read = manager.get("n", "a");
@@ -429,7 +449,7 @@ fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let manager = ConfigMapManager::watching(cluster.client());
+        let manager = watching(cluster.client());
         let mut tasks = tokio::task::JoinSet::new();
         let (racer, p1) = (manager.clone(), pod("p1"));
         tasks.spawn(async move {
@@ -479,7 +499,7 @@ async fn nothing_is_asked_for_after_shutdown() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_objects_in_ten_streams_all_arrive() {
     let cluster = Cluster::new();
-    let manager = ConfigMapManager::watching(cluster.client());
+    let manager = watching(cluster.client());
     let streams = (0..10).map(|stream| {
         let (manager, cluster) = (manager.clone(), &cluster);
         async move {
@@ -499,7 +519,14 @@ async fn a_thousand_objects_in_ten_streams_all_arrive() {
         }
     });
     futures::future::join_all(streams).await;
-    assert_eq!(cluster.server.open_watches(), 1000);
+    let watches = match SCOPE {
+        WatchScope::Object => 1000,
+        _ => 1,
+    };
+    assert_eq!(cluster.server.open_watches(), watches);
+    if SCOPE != WatchScope::Object {
+        return;
+    }
     // One streaming list each, which is the watch as well.
     assert_eq!(
         cluster
@@ -511,67 +538,6 @@ async fn a_thousand_objects_in_ten_streams_all_arrive() {
     );
 }
 
-// managers 80: the rules of the node authorizer, N1 and N2
-#[tokio::test(start_paused = true)]
-async fn every_request_is_one_that_a_node_may_make() {
-    for strategy in [Strategy::Get, Strategy::Cache, Strategy::Watch] {
-        let cluster = Cluster::new();
-        cluster.set("a", "one", false);
-        cluster.authorize(&["a"]);
-        let config = ManagerConfig {
-            strategy,
-            ..ManagerConfig::default()
-        };
-        let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
-        manager.register_pod(&pod("p1"));
-        assert_eq!(value(&manager).await, "one");
-        cluster.cut();
-        cluster.set("a", "two", false);
-        tokio::time::sleep(Duration::from_mins(2)).await;
-        assert_eq!(value(&manager).await, "two");
-        // The object of another node's pod.
-        manager.register_pod(&pod_with("p2", &["other"]));
-        let error = manager.get("n", "other").await.unwrap_err();
-        assert!(error.is_forbidden() && !error.is_not_found(), "{error:?}");
-        let refused = error.request().unwrap().to_string();
-        assert_eq!(
-            refused,
-            "no relationship found between node 'n0' and this object"
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn metrics_tell_states_and_outcomes_and_no_names() {
-    let (client, mut script) = Script::new();
-    let metrics = ManagerMetrics::default();
-    let config = ManagerConfig::default();
-    let manager = ConfigMapManager::with_metrics(client, &config, &metrics).unwrap();
-    let mut registry = prometheus_client::registry::Registry::default();
-    metrics.register(registry.sub_registry_with_prefix("larder"));
-    manager.register_pod(&pod_with("p1", &["a", "the-name"]));
-    let _stream = script.next().await.synced(5, Some(&object(5, "one")));
-    script.next().await.refuse(403);
-    value(&manager).await;
-    value(&manager).await;
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    for line in [
-        r#"larder_objects{kind="ConfigMap",state="synced"} 1"#,
-        r#"larder_objects{kind="ConfigMap",state="pending"} 1"#,
-        r#"larder_references{kind="ConfigMap"} 2"#,
-        r#"larder_requests_total{kind="ConfigMap",verb="watch",outcome="forbidden"} 1"#,
-        r#"larder_requests_total{kind="ConfigMap",verb="watch",outcome="ok"} 1"#,
-        r#"larder_watch_restarts_total{kind="ConfigMap",reason="refused"} 1"#,
-        r#"larder_cache_hits_total{kind="ConfigMap"}"#,
-        r#"larder_oldest_data_seconds{kind="ConfigMap"}"#,
-        r#"larder_read_wait_seconds_count{kind="ConfigMap"}"#,
-    ] {
-        assert!(text.contains(line), "{line} is not in\n{text}");
-    }
-    assert!(!text.contains("the-name"), "{text}");
-}
-
 // I3: an event that a live GET has overtaken
 #[tokio::test(start_paused = true)]
 async fn an_overtaken_event_takes_no_reader_back() {
@@ -581,7 +547,7 @@ async fn an_overtaken_event_takes_no_reader_back() {
     assert_eq!(value(&manager).await, "one");
     manager.register_pod(&pod("p2"));
     let (read, ()) = tokio::join!(value(&manager), async {
-        script.next().await.answer(200, &object(12, "twelve"));
+        script.next().await.prove(12, &object(12, "twelve"));
     });
     assert_eq!(read, "twelve");
     stream.event("MODIFIED", &immutable(10, "u1", "ten"));

@@ -190,7 +190,7 @@ pub(super) fn abort(step: &mut Option<AbortHandle>) {
     }
 }
 
-fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
+pub(in crate::watch) fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
     match result {
         Ok(_) => "ok",
         Err(error) => error.label(),

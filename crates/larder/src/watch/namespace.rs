@@ -1,0 +1,643 @@
+//! One watch for all referenced objects of a namespace.
+//!
+//! The API server sends everything in the namespace, since no selector says "one of these names", and one that excludes
+//! types may hide a Secret that a pod refers to. What is not referenced is dropped while it is read.
+//!
+//! A watch tells nothing of an object that was not referenced when its state was obtained. So an object that joins
+//! later, or gets a new reader, is listed once by name: that proves presence and absence alike, and its version says
+//! which of the watch's events are older. For many at once the whole state is asked for instead.
+//!
+//! Invariants:
+//! 1. There is at most one watch, and none while nothing is referenced or all that is referenced is final (I1, I2).
+//! 2. The absence of an object from a complete state counts only if the object was referenced before that state was
+//!    asked for.
+//! 3. While a state is being obtained, nothing is listed by name: the list might be older than the state, which does not
+//!    speak of the object, and what happened in between would be lost.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{
+    StreamExt,
+    future::{AbortHandle, Abortable, BoxFuture},
+    stream::FuturesUnordered,
+};
+use larder_objects::{Kind, Object, ObjectMeta, ResourceVersion};
+use smol_str::SmolStr;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::time::{DelayQueue, delay_queue};
+use tracing::{debug, warn};
+
+use super::{
+    Command, Follower, News,
+    follower::{Asked, Happening},
+    worker::outcome_label,
+};
+use crate::{
+    api::{self, Api, ByName, Listed, Target},
+    backoff::Backoff,
+    changes::ChangeKind,
+    error::RequestError,
+    status::ObjectState,
+    store::{
+        Entry,
+        watching::{Cell, Commands, Finding, Shared},
+    },
+};
+
+/// More new readers than this are served by the state of the whole namespace.
+const LISTS_BY_NAME: usize = 16;
+
+/// Time between two looks whether anything was read.
+const IDLE_PASS: Duration = Duration::from_secs(15);
+
+/// The referenced objects of a namespace.
+pub(super) struct InNamespace<K> {
+    shared: Arc<Shared<K>>,
+    namespace: SmolStr,
+}
+
+/// A referenced object as the API server has it.
+#[derive(Debug)]
+pub(super) enum Seen<K> {
+    Object(Arc<K>),
+    /// It cannot be decoded.
+    Unreadable(ObjectMeta, Arc<RequestError>),
+}
+
+impl<K> Clone for InNamespace<K> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            namespace: self.namespace.clone(),
+        }
+    }
+}
+
+impl<K> fmt::Debug for InNamespace<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InNamespace").field(&self.namespace).finish()
+    }
+}
+
+impl<K: Object> InNamespace<K> {
+    fn is_referenced(&self, name: &str) -> bool {
+        let entries = &self.shared.entries;
+        entries.with(&self.namespace, name, |_| ()).is_some()
+    }
+}
+
+impl<K: Object> Target for InNamespace<K> {
+    type Item = Seen<K>;
+    type Gone = SmolStr;
+    type State = HashMap<SmolStr, Seen<K>>;
+
+    const SECRET: bool = matches!(K::KIND, Kind::Secret);
+
+    fn path(&self) -> Result<String, RequestError> {
+        api::collection(K::KIND, &self.namespace)
+    }
+
+    fn field_selector(&self) -> Option<String> {
+        None
+    }
+
+    fn is_one(&self) -> bool {
+        false
+    }
+
+    fn read(&self, json: &[u8]) -> Result<Option<Seen<K>>, RequestError> {
+        let metadata = api::metadata(json)?;
+        if !self.is_referenced(&metadata.name) {
+            return Ok(None);
+        }
+        Ok(Some(match K::from_json(json) {
+            Ok(object) => Seen::Object(Arc::new(object)),
+            Err(error) => Seen::Unreadable(metadata, Arc::new(error.into())),
+        }))
+    }
+
+    fn gone(&self, metadata: ObjectMeta) -> Option<SmolStr> {
+        self.is_referenced(&metadata.name).then_some(metadata.name)
+    }
+
+    fn version(seen: &Seen<K>) -> &ResourceVersion {
+        &seen.metadata().resource_version
+    }
+
+    fn moment(&self) -> u64 {
+        self.shared.entries.now()
+    }
+
+    fn add(state: &mut Self::State, seen: Seen<K>) {
+        state.insert(seen.metadata().name.clone(), seen);
+    }
+
+    fn remove(state: &mut Self::State, name: &SmolStr) {
+        state.remove(name);
+    }
+}
+
+impl<K: Object> Seen<K> {
+    fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Object(object) => object.metadata(),
+            Self::Unreadable(metadata, _) => metadata,
+        }
+    }
+}
+
+/// One referenced object. There may be very many.
+struct Member<K> {
+    entry: Arc<Entry<Cell<K>>>,
+    /// It joined after so many requests for the state; see [`Asked::count`].
+    joined: u64,
+    proof: Option<Box<Proof>>,
+}
+
+impl<K: Object> Member<K> {
+    /// Whether everybody who refers to the object may read what is known.
+    fn is_proven(&self) -> bool {
+        self.entry.cell.proven() >= self.entry.newest_reference()
+    }
+
+    /// Whether what is known is final for everybody who refers to it.
+    fn is_final(&self) -> bool {
+        self.entry.cell.state() == ObjectState::Immutable && self.is_proven()
+    }
+}
+
+/// The list by name that shows that what is known is new enough for a new reader.
+enum Proof {
+    UnderWay(AbortHandle, Backoff),
+    Waiting(delay_queue::Key, Backoff),
+}
+
+/// The end of a list by name.
+struct Proved<K: Object> {
+    id: u64,
+    moment: u64,
+    /// An answer before was older than what is known.
+    again: bool,
+    result: Result<Listed<ByName<K>>, RequestError>,
+}
+
+enum Wake<K: Object> {
+    Commands,
+    Happened(Box<Happening<InNamespace<K>>>),
+    Proved(Box<Proved<K>>),
+    /// A list was cancelled and is dropped by now.
+    Cancelled,
+    Timer(u64),
+    IdlePass,
+}
+
+pub(super) struct Namespace<K: Object> {
+    shared: Arc<Shared<K>>,
+    commands: Arc<Commands<K>>,
+    api: Api,
+    max_idle: Duration,
+    name: SmolStr,
+    follower: Follower<InNamespace<K>>,
+    members: HashMap<u64, Member<K>>,
+    /// The members that readers wait for.
+    wanted: BTreeSet<u64>,
+    lists: FuturesUnordered<Abortable<BoxFuture<'static, Proved<K>>>>,
+    /// When a list by name may be tried again.
+    timers: DelayQueue<u64>,
+    last_read: Instant,
+    reads: u64,
+    random: fastrand::Rng,
+}
+
+impl<K: Object> Namespace<K> {
+    pub(super) fn new(
+        shared: Arc<Shared<K>>,
+        commands: Arc<Commands<K>>,
+        api: Api,
+        max_idle: Duration,
+        namespace: SmolStr,
+    ) -> Self {
+        let target = InNamespace {
+            shared: Arc::clone(&shared),
+            namespace: namespace.clone(),
+        };
+        Self {
+            shared,
+            commands,
+            follower: Follower::new(api.clone(), target),
+            api,
+            max_idle,
+            name: namespace,
+            members: HashMap::new(),
+            wanted: BTreeSet::new(),
+            lists: FuturesUnordered::new(),
+            timers: DelayQueue::new(),
+            last_read: Instant::now(),
+            reads: 0,
+            random: fastrand::Rng::new(),
+        }
+    }
+
+    /// Works until it is told to end, or dropped.
+    pub(super) async fn run(mut self) {
+        let commands = Arc::clone(&self.commands);
+        let mut idle_pass = interval_at(Instant::now() + IDLE_PASS, IDLE_PASS);
+        idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Every arm is cancel-safe: commands stay in their queue, the others in their collections.
+            let wake = tokio::select! {
+                () = commands.arrived.notified() => Wake::Commands,
+                happening = self.follower.next() => Wake::Happened(Box::new(happening)),
+                Some(proved) = self.lists.next(), if !self.lists.is_empty() => match proved {
+                    Ok(proved) => Wake::Proved(Box::new(proved)),
+                    Err(_) => Wake::Cancelled,
+                },
+                Some(timer) = self.timers.next(), if !self.timers.is_empty() => {
+                    Wake::Timer(timer.into_inner())
+                }
+                _ = idle_pass.tick() => Wake::IdlePass,
+            };
+            match wake {
+                Wake::Commands => {
+                    for command in commands.take() {
+                        if matches!(command, Command::ShutDown) {
+                            return;
+                        }
+                        self.command(command);
+                    }
+                }
+                Wake::Happened(happening) => self.happened(*happening),
+                Wake::Proved(proved) => self.proved(*proved),
+                Wake::Cancelled => {}
+                Wake::Timer(id) => self.retry(id),
+                Wake::IdlePass => self.stop_if_idle(),
+            }
+            self.pursue();
+        }
+    }
+
+    fn command(&mut self, command: Command<K>) {
+        match command {
+            Command::Added(entry) => {
+                // Its removal is the next command, or one of the next.
+                if entry.cell.state() == ObjectState::Removed {
+                    return;
+                }
+                let member = Member {
+                    joined: self.follower.asked().count,
+                    entry,
+                    proof: None,
+                };
+                let id = member.entry.cell.id;
+                self.members.insert(id, member);
+                self.last_read = Instant::now();
+                // Whether anybody reads it or not: it is to be known.
+                self.wanted.insert(id);
+            }
+            Command::Referenced(id) => {
+                let failure = self
+                    .members
+                    .get(&id)
+                    .and_then(|member| member.entry.cell.failure());
+                if self.follower.is_waiting() && failure.is_some_and(|error| error.is_forbidden()) {
+                    self.follower.start(true);
+                }
+            }
+            Command::Wanted(id) => {
+                self.wanted.insert(id);
+            }
+            Command::Removed(id) => {
+                self.wanted.remove(&id);
+                if let Some(member) = self.members.remove(&id) {
+                    self.cancel(member.proof);
+                }
+                self.rest_if_final();
+            }
+            Command::ShutDown => {}
+        }
+    }
+
+    fn happened(&mut self, happening: Happening<InNamespace<K>>) {
+        let Happening {
+            news,
+            restart,
+            answered,
+        } = happening;
+        if let Some((verb, outcome)) = answered {
+            self.shared.metrics.requested(verb, outcome);
+        }
+        if let Some(reason) = restart {
+            self.shared.metrics.restarted(reason.label());
+            let now = Instant::now();
+            for member in self.members.values().filter(|member| !member.is_final()) {
+                member.entry.cell.interrupted(now);
+            }
+        }
+        match news {
+            None => {}
+            Some(News::Synced {
+                state,
+                version,
+                consistent,
+                reset,
+            }) => self.synced(state, &version, consistent, reset),
+            Some(News::Changed(seen)) => {
+                let name = seen.metadata().name.clone();
+                if let Some(member) = self.member(&name).filter(|member| !member.is_final()) {
+                    self.see(member, seen, None, false);
+                }
+            }
+            Some(News::Deleted(name, version)) => {
+                if let Some(member) = self.member(&name).filter(|member| !member.is_final()) {
+                    let finding = Finding {
+                        object: None,
+                        version,
+                        proven: None,
+                        reset: false,
+                    };
+                    self.tell(member, |cell| cell.publish(finding));
+                }
+            }
+            Some(News::Resumed) => {
+                self.tell_all(Cell::resumed);
+            }
+            Some(News::Failed(error)) => {
+                let now = Instant::now();
+                if self.tell_all(|cell| cell.failed(Arc::clone(&error), now)) {
+                    let error: &dyn std::error::Error = &error;
+                    warn!(kind = K::KIND.as_str(), namespace = %self.name, error, "failed to follow a namespace, will retry");
+                }
+            }
+        }
+        self.rest_if_final();
+    }
+
+    /// Takes over the complete state.
+    fn synced(
+        &self,
+        mut state: HashMap<SmolStr, Seen<K>>,
+        version: &ResourceVersion,
+        consistent: bool,
+        reset: bool,
+    ) {
+        let Asked { moment, count } = self.follower.asked();
+        for member in self.members.values().filter(|member| !member.is_final()) {
+            let covered = member.joined < count;
+            let proven = (consistent && covered).then_some(moment);
+            match state.remove(&member.entry.key.name) {
+                Some(seen) => self.see(member, seen, proven, reset),
+                None if covered => {
+                    let finding = Finding {
+                        object: None,
+                        version: version.clone(),
+                        proven,
+                        reset,
+                    };
+                    self.tell(member, |cell| cell.publish(finding));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Takes over what was seen of a member.
+    fn see(&self, member: &Member<K>, seen: Seen<K>, proven: Option<u64>, reset: bool) {
+        match seen {
+            Seen::Object(object) => {
+                let finding = Finding {
+                    version: object.metadata().resource_version.clone(),
+                    object: Some(object),
+                    proven,
+                    reset,
+                };
+                self.tell(member, |cell| cell.publish(finding));
+            }
+            Seen::Unreadable(_, error) => {
+                self.tell(member, |cell| cell.failed(error, Instant::now()));
+            }
+        }
+    }
+
+    /// The member of that name; none for the moment when its reference is new and was not told yet.
+    fn member(&self, name: &str) -> Option<&Member<K>> {
+        let entries = &self.shared.entries;
+        let id = entries.with(&self.name, name, |entry| entry.cell.id)?;
+        self.members.get(&id)
+    }
+
+    /// Gets under way what the waiting readers need, unless it is.
+    fn pursue(&mut self) {
+        let (members, shared) = (&self.members, &self.shared);
+        let mut open = Vec::new();
+        self.wanted.retain(|id| {
+            let Some(member) = members.get(id) else {
+                return false;
+            };
+            let cell = &member.entry.cell;
+            match cell.state() {
+                ObjectState::Removed => false,
+                ObjectState::Synced | ObjectState::Absent | ObjectState::Immutable
+                    if member.is_proven() =>
+                {
+                    cell.satisfy();
+                    // A reference that came meanwhile found the want still standing and told nobody.
+                    if !member.is_proven() {
+                        shared.want(cell);
+                    }
+                    false
+                }
+                state => {
+                    if member.proof.is_none() {
+                        open.push((*id, state));
+                    }
+                    true
+                }
+            }
+        });
+        if open.is_empty() || self.follower.awaits_answer() {
+            return;
+        }
+        if self.follower.is_waiting() {
+            self.follower.want_consistent();
+        } else if self.follower.is_resting() {
+            self.last_read = Instant::now();
+            // What was immutable is looked at once more; it does not need a watch.
+            let watched = |(_, state): &(u64, ObjectState)| *state != ObjectState::Immutable;
+            if open.iter().any(watched) {
+                let proven = |(id, _): &(u64, ObjectState)| members[id].is_proven();
+                self.follower.start(!open.iter().all(proven));
+            } else {
+                self.list(&open);
+            }
+        } else if open.len() > LISTS_BY_NAME {
+            self.follower.start(true);
+        } else {
+            self.list(&open);
+        }
+    }
+
+    fn list(&mut self, open: &[(u64, ObjectState)]) {
+        for (id, _) in open {
+            self.list_by_name(*id, Backoff::new(), false);
+        }
+    }
+
+    fn list_by_name(&mut self, id: u64, backoff: Backoff, again: bool) {
+        let Some(member) = self.members.get_mut(&id) else {
+            return;
+        };
+        let moment = self.shared.entries.now();
+        let (api, entry) = (self.api.clone(), Arc::clone(&member.entry));
+        let (handle, registration) = AbortHandle::new_pair();
+        let list: BoxFuture<'static, _> = Box::pin(async move {
+            let result = api.list(&ByName::<K>::new(entry), None).await;
+            Proved {
+                id,
+                moment,
+                again,
+                result,
+            }
+        });
+        self.lists.push(Abortable::new(list, registration));
+        member.proof = Some(Box::new(Proof::UnderWay(handle, backoff)));
+    }
+
+    fn proved(&mut self, proved: Proved<K>) {
+        let Proved {
+            id,
+            moment,
+            again,
+            result,
+        } = proved;
+        let outcome = outcome_label(&result);
+        self.shared.metrics.requested("list", outcome);
+        let Some(member) = self.members.get_mut(&id) else {
+            return;
+        };
+        let Some(Proof::UnderWay(_, mut backoff)) = member.proof.take().map(|proof| *proof) else {
+            return;
+        };
+        match result {
+            Ok(Listed { state, version }) => {
+                let version = match &state {
+                    Some(object) => object.metadata().resource_version.clone(),
+                    None => version,
+                };
+                if version.is_older_than(&member.entry.cell.version()) {
+                    // Overtaken by an event, or the API server was restored from a backup: the second time, a new state tells.
+                    if again {
+                        self.follower.start(true);
+                    } else {
+                        self.list_by_name(id, backoff, true);
+                    }
+                    return;
+                }
+                let finding = Finding {
+                    object: state,
+                    version,
+                    proven: Some(moment),
+                    reset: false,
+                };
+                let member = &self.members[&id];
+                self.tell(member, |cell| cell.publish(finding));
+                if self.follower.is_resting() && !member.is_final() {
+                    // It was immutable; another one of that name is not.
+                    self.follower.start(false);
+                }
+            }
+            Err(error) => {
+                let now = Instant::now();
+                let delay = backoff.delay(now, error.is_forbidden(), self.random.f64());
+                let delay = delay.max(error.retry_after().unwrap_or_default());
+                let key = self.timers.insert(id, delay);
+                member.proof = Some(Box::new(Proof::Waiting(key, backoff)));
+                let error = Arc::new(error);
+                self.tell(&self.members[&id], |cell| cell.failed(error, now));
+            }
+        }
+    }
+
+    /// A list by name failed a while ago.
+    fn retry(&mut self, id: u64) {
+        let Some(member) = self.members.get_mut(&id) else {
+            return;
+        };
+        if let Some(Proof::Waiting(_, backoff)) = member.proof.take().map(|proof| *proof) {
+            let watching = !self.follower.is_waiting() && !self.follower.awaits_answer();
+            if watching && !member.is_proven() {
+                self.list_by_name(id, backoff, false);
+            }
+        }
+    }
+
+    /// Stops the watch when nobody has read any of the objects for longer than `max_idle`.
+    fn stop_if_idle(&mut self) {
+        let now = Instant::now();
+        let mut reads = 0;
+        let (mut accessed, mut synced) = (false, true);
+        for member in self.members.values() {
+            let cell = &member.entry.cell;
+            reads += member.entry.reads();
+            accessed |= cell.take_accessed();
+            // What has not synced yet is not idle, however long it takes.
+            synced &= cell.state() != ObjectState::Pending && !cell.is_wanted();
+        }
+        if accessed || reads != self.reads {
+            self.reads = reads;
+            self.last_read = now;
+        }
+        if synced && now > self.last_read + self.max_idle && !self.follower.is_resting() {
+            debug!(kind = K::KIND.as_str(), namespace = %self.name, "stop idle watch");
+            self.follower.stop();
+            for member in self.members.values() {
+                if member.entry.cell.state() != ObjectState::Immutable {
+                    member.entry.cell.idle();
+                }
+            }
+        }
+    }
+
+    /// Stops the watch when nothing can come of it.
+    fn rest_if_final(&mut self) {
+        if !self.follower.is_resting() && self.members.values().all(Member::is_final) {
+            self.follower.stop();
+        }
+    }
+
+    fn cancel(&mut self, proof: Option<Box<Proof>>) {
+        match proof.map(|proof| *proof) {
+            None => {}
+            Some(Proof::UnderWay(handle, _)) => handle.abort(),
+            Some(Proof::Waiting(key, _)) => {
+                self.timers.remove(&key);
+            }
+        }
+    }
+
+    /// Changes every cell that is not final. Returns whether that was news to any.
+    fn tell_all(&self, change: impl Fn(&Cell<K>) -> Option<ChangeKind>) -> bool {
+        let mut news = false;
+        for member in self.members.values().filter(|member| !member.is_final()) {
+            news |= self.tell(member, &change);
+        }
+        news
+    }
+
+    /// Changes the member's cell and tells the subscribers if it is news.
+    fn tell(
+        &self,
+        member: &Member<K>,
+        change: impl FnOnce(&Cell<K>) -> Option<ChangeKind>,
+    ) -> bool {
+        let event = change(&member.entry.cell);
+        if let Some(event) = &event {
+            self.shared.changes.publish(&member.entry.key, event);
+        }
+        event.is_some()
+    }
+}

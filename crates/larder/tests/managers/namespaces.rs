@@ -1,0 +1,324 @@
+//! One watch for a namespace: what is particular about it.
+
+use std::time::Duration;
+
+use larder::{ChangeKind, ConfigMapManager, ManagerConfig, ObjectState, WatchScope};
+use larder_apiserver::AuditRecord;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::{
+    cluster::Cluster,
+    scripted::{Exchange, Script, Stream, object, pod, pod_with},
+};
+
+const LIST: &str = "watch=true sendInitialEvents=true !fieldSelector";
+
+fn manager(scope: WatchScope, client: kube::Client) -> ConfigMapManager {
+    let config = ManagerConfig {
+        watch_scope: scope,
+        ..ManagerConfig::default()
+    };
+    ConfigMapManager::new(client, &config).unwrap()
+}
+
+/// A manager with a pod that refers to `a`, which does not exist, and the watch of its namespace at version 5.
+async fn watched() -> (ConfigMapManager, Script, Stream) {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Namespace, client);
+    manager.register_pod(&pod("p1"));
+    let request = script.next().await;
+    request.check(LIST).check("!resourceVersion");
+    let stream = request.synced(5, None);
+    assert!(manager.get("n", "a").await.unwrap_err().is_not_found());
+    (manager, script, stream)
+}
+
+/// ConfigMap `n/<name>` at `version`.
+fn named(name: &str, version: u64, value: &str) -> String {
+    object(version, value).replace(r#""name":"a""#, &format!(r#""name":"{name}""#))
+}
+
+async fn value(manager: &ConfigMapManager, name: &str) -> String {
+    match manager.get("n", name).await {
+        Ok(map) => map.data["k"].clone(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Lets everything that is ready happen.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_joins_is_listed_once_and_then_followed() {
+    let (manager, mut script, stream) = watched().await;
+    // Not referenced yet: dropped.
+    stream.event("ADDED", &named("b", 6, "one"));
+    settle().await;
+    manager.register_pod(&pod_with("p2", &["b"]));
+    let request = script.next().await;
+    request.check("fieldSelector=metadata.name%3Db !watch !resourceVersion");
+    request.list(9, Some(&named("b", 6, "one")));
+    assert_eq!(value(&manager, "b").await, "one");
+    let mut changes = manager.subscribe();
+    stream.event("MODIFIED", &named("b", 10, "two"));
+    changes.next().await.unwrap();
+    assert_eq!(value(&manager, "b").await, "two");
+    script.silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_older_than_the_list_takes_nobody_back() {
+    let (manager, mut script, stream) = watched().await;
+    manager.register_pod(&pod_with("p2", &["b"]));
+    // Deleted at 8, as the list knows; the watch is late.
+    script.next().await.list(9, None);
+    assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
+    stream.event("ADDED", &named("b", 7, "late"));
+    stream.event("MODIFIED", &object(10, "other"));
+    settle().await;
+    assert_eq!(value(&manager, "a").await, "other");
+    assert_eq!(value(&manager, "b").await, r#"configmap "b" not found"#);
+    stream.event("ADDED", &named("b", 11, "new"));
+    settle().await;
+    assert_eq!(value(&manager, "b").await, "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_while_the_state_is_being_obtained_is_not_taken_for_absent() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Namespace, client);
+    manager.register_pod(&pod("p1"));
+    let stream = script.next().await.stream();
+    stream.event("ADDED", &object(4, "one"));
+    // Has gone by before anybody referred to it.
+    stream.event("ADDED", &named("b", 3, "one"));
+    settle().await;
+    manager.register_pod(&pod_with("p2", &["b"]));
+    // Nothing is asked by name before the state is there.
+    script.silence(Duration::from_secs(1)).await;
+    stream.end_of_initial_events(5);
+    let request = script.next().await;
+    request.check("fieldSelector=metadata.name%3Db");
+    assert_eq!(value(&manager, "a").await, "one");
+    let status = manager.objects();
+    assert_eq!(status[1].state, ObjectState::Pending);
+    request.list(6, Some(&named("b", 3, "one")));
+    assert_eq!(value(&manager, "b").await, "one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_join_at_once_are_served_by_one_state() {
+    let (manager, mut script, stream) = watched().await;
+    let names: Vec<_> = (0..20).map(|number| format!("m{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    manager.register_pod(&pod_with("p2", &names));
+    let request = script.next().await;
+    request.check(LIST).check("!resourceVersion");
+    assert!(stream.is_dropped());
+    let _stream = request.synced(9, Some(&named("m7", 8, "one")));
+    assert_eq!(value(&manager, "m7").await, "one");
+    assert!(manager.get("n", "m8").await.unwrap_err().is_not_found());
+    script.silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_object_fails_alone_and_heals() {
+    let (manager, mut script, stream) = watched().await;
+    manager.register_pod(&pod_with("p2", &["b"]));
+    script.next().await.list(6, Some(&named("b", 6, "one")));
+    assert_eq!(value(&manager, "b").await, "one");
+    let mut changes = manager.subscribe();
+    stream.event(
+        "MODIFIED",
+        &named("b", 7, "hunter2")
+            .replace(r#"{"k":"#, r#"{"k":["#)
+            .replace("}}", "]}}"),
+    );
+    let change = changes.next().await.unwrap();
+    let ChangeKind::Failed(error) = change.kind else {
+        panic!("{change:?}");
+    };
+    assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    // What is known stays, and the others go on.
+    assert_eq!(value(&manager, "b").await, "one");
+    stream.event("ADDED", &object(8, "a"));
+    settle().await;
+    assert_eq!(value(&manager, "a").await, "a");
+    stream.event("MODIFIED", &named("b", 9, "two"));
+    settle().await;
+    assert_eq!(value(&manager, "b").await, "two");
+    assert!(
+        manager
+            .objects()
+            .iter()
+            .all(|object| object.failure.is_none())
+    );
+    script.silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forbidden_namespace_is_told_by_every_read_and_heals() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Namespace, client);
+    manager.register_pod(&pod_with("p1", &["a", "b"]));
+    let refuse = async {
+        for _ in 0..5 {
+            let refusal = r#"{"kind":"Status","code":403,"reason":"Forbidden",
+                "message":"configmaps is forbidden: User \"u\" cannot watch resource \"configmaps\" in the namespace \"n\""}"#;
+            script.next().await.answer(403, refusal);
+        }
+        script.next().await
+    };
+    let (request, a, b) = tokio::join!(refuse, manager.get("n", "a"), manager.get("n", "b"));
+    for error in [a.unwrap_err(), b.unwrap_err()] {
+        assert!(error.is_forbidden(), "{error:?}");
+        let cause = error.request().unwrap().to_string();
+        assert!(cause.contains(r#"in the namespace "n""#), "{cause}");
+    }
+    let _stream = request.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
+}
+
+const COLLECTION: &str = "/api/v1/namespaces/n/configmaps";
+
+/// The verbs of the requests for the whole namespace, and those by name.
+fn asked(cluster: &Cluster) -> (Vec<&'static str>, Vec<&'static str>) {
+    let records: Vec<AuditRecord> = cluster.audit.take();
+    let records = records
+        .iter()
+        .filter(|record| record.path.starts_with(COLLECTION));
+    let (by_name, whole): (Vec<_>, Vec<_>) = records.partition(|record| {
+        record.path != COLLECTION || record.query.contains("fieldSelector=metadata.name")
+    });
+    let verbs = |records: Vec<&AuditRecord>| records.iter().map(|record| record.verb).collect();
+    (verbs(whole), verbs(by_name))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_serves_a_namespace_and_the_last_reference_ends_it() {
+    let cluster = Cluster::new();
+    for name in ["a", "b", "unreferenced"] {
+        cluster.set(name, "one", false);
+    }
+    cluster.audit.take();
+    let manager = manager(WatchScope::Namespace, cluster.client());
+    let pods: Vec<_> = (0..50)
+        .map(|number| pod_with(&format!("p{number}"), &["a", "b", "missing"]))
+        .collect();
+    for pod in &pods {
+        manager.register_pod(pod);
+    }
+    for pod in &pods {
+        assert_eq!(manager.get_for(pod, "a").await.unwrap().data["k"], "one");
+        let error = manager.get_for(pod, "missing").await.unwrap_err();
+        assert!(error.is_not_found(), "{error}");
+    }
+    cluster.set("b", "two", false);
+    cluster.set("unreferenced", "two", false);
+    settle().await;
+    assert_eq!(value(&manager, "b").await, "two");
+    assert_eq!(asked(&cluster), (vec!["watch"], vec![]));
+    for pod in &pods {
+        manager.unregister_pod(pod);
+    }
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    assert_eq!(asked(&cluster), (vec![], vec![]));
+    assert_eq!(cluster.server.open_watches(), 0);
+}
+
+/// Answers the reviews of what may be done, one by one.
+async fn review(script: &mut Script, allowed: &[bool]) {
+    for allowed in allowed {
+        let request: Exchange = script.next().await;
+        assert_eq!(
+            request.path_and_query,
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        );
+        request.answer(201, &json!({"status": {"allowed": allowed}}).to_string());
+    }
+}
+
+/// What was chosen for namespace `n`.
+fn chosen(manager: &ConfigMapManager) -> Option<(WatchScope, String)> {
+    let scopes = manager.scopes();
+    let choice = &scopes.first()?.choice;
+    Some((choice.scope, choice.reason.clone()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_watches_the_namespace_where_it_may() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Auto, client);
+    manager.register_pod(&pod("p1"));
+    review(&mut script, &[true, true]).await;
+    let request = script.next().await;
+    request.check(LIST);
+    let stream = request.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    let reason = "may list and watch the namespace".to_owned();
+    assert_eq!(chosen(&manager), Some((WatchScope::Namespace, reason)));
+    // And asks anew after the last reference.
+    manager.unregister_pod(&pod("p1"));
+    settle().await;
+    assert!(stream.is_dropped());
+    assert_eq!(chosen(&manager), None);
+    manager.register_pod(&pod("p1"));
+    review(&mut script, &[true, true]).await;
+    script.next().await.check(LIST);
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_watches_by_name_where_it_may_not() {
+    for (answers, verb) in [(&[false][..], "list"), (&[true, false], "watch")] {
+        let (client, mut script) = Script::new();
+        let manager = manager(WatchScope::Auto, client);
+        manager.register_pod(&pod("p1"));
+        review(&mut script, answers).await;
+        let request = script.next().await;
+        request.check("fieldSelector=metadata.name%3Da sendInitialEvents=true");
+        let stream = request.synced(5, Some(&object(5, "one")));
+        assert_eq!(value(&manager, "a").await, "one");
+        let reason = format!("may not {verb} configmaps of the namespace");
+        assert_eq!(chosen(&manager), Some((WatchScope::Object, reason)));
+        manager.unregister_pod(&pod("p1"));
+        settle().await;
+        assert!(stream.is_dropped());
+        script.silence(Duration::from_hours(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_waits_for_an_api_server_that_is_away_and_for_no_other_answer() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Auto, client);
+    manager.register_pod(&pod("p1"));
+    let mut reader = JoinSet::new();
+    reader.spawn({
+        let manager = manager.clone();
+        async move { manager.get("n", "a").await }
+    });
+    script.next().await.refuse(503);
+    let error = reader.join_next().await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.request().unwrap().to_string(), "refused with 503");
+    // A server that does not know such questions answers for good.
+    script.next().await.refuse(404);
+    script.next().await.check("fieldSelector=metadata.name%3Da");
+    let (scope, reason) = chosen(&manager).unwrap();
+    assert_eq!(scope, WatchScope::Object);
+    assert!(reason.contains("refused with 404"), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_asks_nothing_more_once_the_last_reference_is_gone() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Auto, client);
+    manager.register_pod(&pod("p1"));
+    let request = script.next().await;
+    manager.unregister_pod(&pod("p1"));
+    script.silence(Duration::from_hours(1)).await;
+    assert!(request.is_cancelled());
+}
