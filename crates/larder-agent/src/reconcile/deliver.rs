@@ -60,19 +60,17 @@ impl Failed {
 }
 
 impl Job {
-    /// Delivers the targets; outcomes are in the same order.
-    pub(super) fn run(mut self) -> Vec<Result<Done, Failed>> {
+    /// Delivers the targets; outcomes are in the same order. Also returns whether nothing is left to be tidied up.
+    pub(super) fn run(mut self) -> (Vec<Result<Done, Failed>>, bool) {
         let pod = self.pod.clone();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.read_env_files(uid);
-        if let Some(keep) = &self.keep {
-            self.tidy(uid, keep);
-        }
+        let tidy = self.keep.as_ref().is_none_or(|keep| self.tidy(uid, keep));
         let outcomes = self.targets.iter().map(|target| match target {
             Target::Volume(name, kind) => self.volume(uid, name, *kind),
             Target::Environment(name) => self.environment(uid, name),
         });
-        outcomes.collect()
+        (outcomes.collect(), tidy)
     }
 
     /// Reads the files that variables come from: in every pass, since other containers write them at any time.
@@ -152,7 +150,7 @@ impl Job {
     }
 
     /// Removes what the pod no longer has, and makes its link by name. Neither keeps anything from being delivered.
-    fn tidy(&self, uid: &str, keep: &[Target]) {
+    fn tidy(&self, uid: &str, keep: &[Target]) -> bool {
         let (mut volumes, mut kept_containers) = (Vec::new(), Vec::new());
         for target in keep {
             match target {
@@ -169,8 +167,9 @@ impl Job {
         if let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) {
             errors.extend(self.host.link_pod(namespace, name, uid).err());
         }
-        for error in errors {
-            warn!(error = chain(&error), "directory of the pod not tidied up");
+        for error in &errors {
+            warn!(error = chain(error), "directory of the pod not tidied up");
         }
+        errors.is_empty()
     }
 }

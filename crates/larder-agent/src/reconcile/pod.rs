@@ -321,7 +321,8 @@ impl Worker {
             host: self.shared.host.clone(),
             now: self.shared.clock.now(),
         };
-        let outcomes = blocking(move || job.run()).await;
+        let (outcomes, tidy) = blocking(move || job.run()).await;
+        self.tidy |= !tidy;
         let mut replaced = false;
         for (index, outcome) in ready.into_iter().zip(outcomes) {
             replaced |= self.record(index, outcome);

@@ -12,6 +12,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::{
@@ -34,6 +35,8 @@ const GROUP_ROOT: u32 = 0o2770;
 pub struct VolumeHost {
     root: Directory,
     memory: Memory,
+    /// Held while `by-name` is changed, which all pods share.
+    pub(super) names: Mutex<()>,
 }
 
 /// A volume of a pod.
@@ -109,7 +112,11 @@ impl VolumeHost {
         let root = Directory::open(&root)?;
         let memory = Memory::probe(root.as_fd(), may_mount)
             .map_err(|errno| DiskError::new(Step::Mount, root.path(), errno))?;
-        Ok(Self { root, memory })
+        Ok(Self {
+            root,
+            memory,
+            names: Mutex::new(()),
+        })
     }
 
     /// Where Secrets are kept.

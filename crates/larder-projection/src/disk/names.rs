@@ -1,4 +1,6 @@
 //! `by-name/<namespace>/<pod>`: links to the directories of pods, for people and for those who know no UIDs.
+//!
+//! Pods share the directories of their namespaces and the temporary link in them, so one thread at a time changes them.
 
 use std::os::fd::AsFd;
 
@@ -26,6 +28,7 @@ impl VolumeHost {
     pub fn link_pod(&self, namespace: &str, pod: &str, uid: &str) -> Result<bool, DiskError> {
         let target = target(element(uid)?);
         let (namespace, pod) = (element(namespace)?, element(pod)?);
+        let _alone = self.names.lock();
         let directory = self
             .root()
             .ensure(layout::BY_NAME, MODE)?
@@ -65,6 +68,7 @@ impl VolumeHost {
         &self,
         goes: impl Fn(Option<&str>) -> Result<bool, DiskError>,
     ) -> Result<(), DiskError> {
+        let _alone = self.names.lock();
         let Some(by_name) = self.root().child(layout::BY_NAME)? else {
             return Ok(());
         };
@@ -164,6 +168,29 @@ mod tests {
             pods/u1/ 0750
         "]]
         .assert_eq(&show(root.path()));
+    }
+
+    #[test]
+    fn pods_that_come_and_go_at_once_do_not_hinder_each_other() {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        std::thread::scope(|scope| {
+            for pod in 0..8 {
+                let host = &host;
+                scope.spawn(move || {
+                    let (name, uid) = (format!("p{pod}"), format!("u{pod}"));
+                    for _ in 0..100 {
+                        assert!(host.link_pod("prod", &name, &uid).unwrap());
+                        host.unlink_pod(&uid).unwrap();
+                    }
+                    host.link_pod("prod", &name, &uid).unwrap();
+                });
+            }
+        });
+        for pod in 0..8 {
+            let link = fs::read_link(root.path().join(format!("by-name/prod/p{pod}"))).unwrap();
+            assert_eq!(link.to_str(), Some(&*format!("../../pods/u{pod}")));
+        }
     }
 
     #[test]
