@@ -29,6 +29,7 @@ use crate::{ApiError, Verb, serve::Connections, store::Store};
 /// Which requests go wrong, how often, and how.
 #[derive(Clone, Debug)]
 pub struct Fault<E = Effect> {
+    user: Option<SmolStr>,
     verb: Option<Verb>,
     resource: Option<SmolStr>,
     namespace: Option<SmolStr>,
@@ -79,6 +80,7 @@ impl Fault<()> {
     /// Requests of any verb.
     pub fn on_any() -> Self {
         Self {
+            user: None,
             verb: None,
             resource: None,
             namespace: None,
@@ -87,6 +89,13 @@ impl Fault<()> {
             times: u32::MAX,
             effect: (),
         }
+    }
+
+    /// Only those of the user of this name: `system:node:n1`.
+    #[must_use]
+    pub fn user(mut self, name: &str) -> Self {
+        self.user = Some(name.into());
+        self
     }
 
     /// Only those for this resource, as in a path: `secrets`.
@@ -185,6 +194,7 @@ impl Fault<()> {
 
     fn effect(self, effect: Effect) -> Fault {
         Fault {
+            user: self.user,
             verb: self.verb,
             resource: self.resource,
             namespace: self.namespace,
@@ -203,6 +213,8 @@ fn status(code: u16) -> StatusCode {
 /// What faults select requests by.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
+    /// `None` for those who do not say who they are.
+    pub(crate) user: Option<&'a str>,
     pub(crate) verb: Verb,
     /// Empty when the request is not about objects.
     pub(crate) resource: &'a str,
@@ -217,6 +229,7 @@ impl Fault {
             wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
         };
         self.verb.is_none_or(|verb| verb == request.verb)
+            && fits(&self.user, request.user)
             && fits(&self.resource, Some(request.resource))
             && fits(&self.namespace, request.namespace)
             && fits(&self.name, request.name)

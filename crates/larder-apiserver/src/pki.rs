@@ -119,6 +119,11 @@ impl Authority {
         self.clients.lock().get(certificate).cloned()
     }
 
+    /// Forgets every certificate of the user of this name.
+    pub(crate) fn revoke(&self, name: &str) {
+        self.clients.lock().retain(|_, user| user.name != name);
+    }
+
     /// TLS for a server that is reached as `address`, and by the names that a cluster's API server has.
     pub(crate) fn server_config(&self, address: IpAddr) -> Result<ServerConfig, TlsError> {
         let mut names = vec![

@@ -64,7 +64,7 @@ impl ApiServer {
             _ => Ok(Verb::of_method(&parts.method)),
         };
         let recorded = *verb.as_ref().unwrap_or(&Verb::Get);
-        let effect = self.strike(recorded, route.as_ref().ok(), &query);
+        let effect = self.strike(user.as_ref(), recorded, route.as_ref().ok(), &query);
         match &effect {
             Some(Effect::Silence) => {
                 self.record(recorded, &parts, 0);
@@ -95,7 +95,13 @@ impl ApiServer {
     }
 
     /// The fault that concerns a request.
-    fn strike(&self, verb: Verb, route: Option<&Route>, query: &Query<'_>) -> Option<Effect> {
+    fn strike(
+        &self,
+        user: Option<&User>,
+        verb: Verb,
+        route: Option<&Route>,
+        query: &Query<'_>,
+    ) -> Option<Effect> {
         let target = match route {
             Some(Route::Objects(target)) => Some(target),
             _ => None,
@@ -107,6 +113,7 @@ impl ApiServer {
         let selected = selector.as_ref().and_then(FieldSelector::name);
         let name = target.and_then(|target| target.name.as_ref()).or(selected);
         self.faults().strike(&faults::Request {
+            user: user.map(|user| user.name.as_str()),
             verb,
             resource: target.map_or("", |target| target.kind.resource().plural),
             namespace: target.and_then(|target| target.namespace.as_deref()),

@@ -147,6 +147,12 @@ impl ApiServer {
             .kubeconfig(&format!("https://{address}"), user)
     }
 
+    /// Makes the certificates that the user of this name has void, as if they had expired: connections from now on get 401. New ones
+    /// from [`ApiServer::kubeconfig`] are valid.
+    pub fn revoke(&self, user: &str) {
+        self.authority().revoke(user);
+    }
+
     async fn connection(
         self,
         stream: TcpStream,
