@@ -2,12 +2,12 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf};
 
-use larder_apiserver::{ApiServer, Authorization, Options, Transport, User};
+use larder_apiserver::{ApiServer, AuditLog, Authorization, Fault, Options, Transport, User};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Identity, NODE};
+use crate::{Identity, NODE, NodeRequest};
 
 /// A server and what its clients need.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ impl EmbeddedServer {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let options = Options {
             authorization: Authorization::Node,
+            audit: AuditLog::in_memory(),
             ..Options::default()
         };
         let mut server = Self {
@@ -54,16 +55,59 @@ impl EmbeddedServer {
         self.serving.shutdown().await;
     }
 
-    pub(crate) fn kubeconfig(&self, identity: Identity) -> anyhow::Result<PathBuf> {
-        let user = match identity {
-            Identity::Admin => User::admin(),
-            Identity::Node => User {
-                name: format!("system:node:{NODE}"),
-                groups: vec!["system:nodes".to_owned()],
-            },
-        };
-        let path = self.folder.path().join(format!("{identity:?}.kubeconfig"));
-        fs::write(&path, self.api.kubeconfig(self.address, user)?)?;
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn compact(&self) {
+        self.api.compact();
+    }
+
+    pub(crate) fn expire_credentials(&self) {
+        self.api.revoke(&user(Identity::Node).name);
+        self.api.faults().close_connections();
+    }
+
+    pub(crate) fn throttle(&self, throttled: bool) {
+        self.api.faults().clear();
+        if throttled {
+            let fault = Fault::on_any().user(&user(Identity::Node).name);
+            self.api.faults().inject(fault.retry_after(429, 1));
+        }
+    }
+
+    pub(crate) fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
+        let records = self.api.audit().records().into_iter();
+        // Only the node speaks through larder's transport.
+        let of_node = records.filter(|record| record.user_agent.starts_with("larder/"));
+        let requests = of_node.map(|record| {
+            Ok(NodeRequest {
+                at: record.time.parse()?,
+                verb: record.verb.to_owned(),
+                uri: format!("{}?{}", record.path, record.query),
+            })
+        });
+        requests.collect()
+    }
+
+    pub(crate) fn kubeconfig(
+        &self,
+        identity: Identity,
+        address: SocketAddr,
+    ) -> anyhow::Result<PathBuf> {
+        let name = format!("{identity:?}-{}.kubeconfig", address.port());
+        let path = self.folder.path().join(name);
+        fs::write(&path, self.api.kubeconfig(address, user(identity))?)?;
         Ok(path)
+    }
+}
+
+fn user(identity: Identity) -> User {
+    match identity {
+        Identity::Admin => User::admin(),
+        Identity::Node => User {
+            name: format!("system:node:{NODE}"),
+            groups: vec!["system:nodes".to_owned()],
+        },
     }
 }

@@ -3,11 +3,14 @@
 //! With `KUBEBUILDER_ASSETS` set to a folder that holds `etcd` and `kube-apiserver` (the variable that Go's envtest uses), the
 //! suite starts these; otherwise it starts the embedded server. The tests do not know which one they talk to.
 
+mod busy;
 pub mod corpus;
 mod embedded;
+mod proxy;
 mod real;
 mod server;
 
 pub use embedded::EmbeddedServer;
+pub use proxy::Proxy;
 pub use real::RealServer;
-pub use server::{Identity, NODE, Server};
+pub use server::{Identity, NODE, NodeRequest, Server};

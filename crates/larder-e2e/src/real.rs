@@ -2,19 +2,21 @@
 
 use std::{
     fs::{self, File},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
+use jiff::Timestamp;
 use rcgen::KeyPair;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::{Identity, NODE, server::client};
+use crate::{Identity, NODE, NodeRequest, busy::BusyServer, server::client};
 
 /// The two processes; dropped, they are killed and their folder is removed.
 #[derive(Debug)]
@@ -25,6 +27,10 @@ pub struct RealServer {
     port: u16,
     etcd: Option<Child>,
     apiserver: Option<Child>,
+    /// Counts the bearer tokens that the node has had.
+    node_token: u32,
+    /// Those who have answered in the API server's place.
+    busy: Vec<BusyServer>,
 }
 
 impl RealServer {
@@ -38,12 +44,7 @@ impl RealServer {
         let key = KeyPair::generate()?;
         fs::write(folder.path().join("sa.key"), key.serialize_pem())?;
         fs::write(folder.path().join("sa.pub"), key.public_key_pem())?;
-        let tokens = format!(
-            "{},admin,admin,\"system:masters\"\n{},system:node:{NODE},{NODE},\"system:nodes\"\n",
-            token(Identity::Admin),
-            token(Identity::Node),
-        );
-        fs::write(folder.path().join("tokens.csv"), tokens)?;
+        fs::write(folder.path().join("audit.json"), audit_policy().to_string())?;
         let mut server = Self {
             assets: assets.to_owned(),
             folder,
@@ -51,33 +52,119 @@ impl RealServer {
             port: free_port()?,
             etcd: None,
             apiserver: None,
+            node_token: 0,
+            busy: Vec::new(),
         };
+        server.write_tokens()?;
+        server.renew_credentials()?;
         server.start_etcd()?;
         server.start_apiserver().await?;
         Ok(server)
     }
 
-    pub(crate) fn kubeconfig(&self, identity: Identity) -> anyhow::Result<PathBuf> {
-        let token = token(identity);
-        let path = self.folder.path().join(format!("{token}.kubeconfig"));
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    pub(crate) fn kubeconfig(
+        &self,
+        identity: Identity,
+        address: SocketAddr,
+    ) -> anyhow::Result<PathBuf> {
+        let path = self
+            .folder
+            .path()
+            .join(format!("{identity:?}-{}.kubeconfig", address.port()));
+        let user = match identity {
+            Identity::Admin => json!({"token": ADMIN}),
+            Identity::Node => json!({"tokenFile": self.folder.path().join(NODE_TOKEN)}),
+        };
         let content = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": token}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "clusters": [{"name": "c", "cluster": {
-                "server": format!("https://127.0.0.1:{}", self.port),
+                "server": format!("https://{address}"),
                 "certificate-authority": self.folder.path().join("certs/apiserver.crt"),
             }}],
-            "users": [{"name": token, "user": {"token": token}}],
+            "users": [{"name": "u", "user": user}],
         });
         fs::write(&path, content.to_string())?;
         Ok(path)
     }
 
+    /// The tokens that the API server takes from its next start on.
+    fn write_tokens(&self) -> std::io::Result<()> {
+        let tokens = format!(
+            "{ADMIN},admin,admin,\"system:masters\"\n{},system:node:{NODE},{NODE},\"system:nodes\"\n",
+            self.node_token(),
+        );
+        fs::write(self.folder.path().join("tokens.csv"), tokens)
+    }
+
+    fn node_token(&self) -> String {
+        format!("node-{}", self.node_token)
+    }
+
+    pub(crate) async fn expire_credentials(&mut self) -> anyhow::Result<()> {
+        self.kill_apiserver();
+        self.node_token += 1;
+        self.write_tokens()?;
+        self.start_apiserver().await
+    }
+
+    pub(crate) fn renew_credentials(&self) -> anyhow::Result<()> {
+        fs::write(self.folder.path().join(NODE_TOKEN), self.node_token())?;
+        Ok(())
+    }
+
     /// Kills the API server and leaves etcd running.
     pub(crate) fn kill_apiserver(&mut self) {
         stop(&mut self.apiserver);
+    }
+
+    /// Has etcd forget all versions but the current ones.
+    pub(crate) async fn compact(&self) -> anyhow::Result<()> {
+        let config = kube::Config::new(format!("http://127.0.0.1:{}", self.etcd_port).parse()?);
+        let etcd = kube::Client::try_from(config)?;
+        let ask = async |path: &str, body: Value| -> anyhow::Result<Value> {
+            let request = http::Request::post(path).body(serde_json::to_vec(&body)?)?;
+            let answer = etcd.request_text(request).await;
+            Ok(serde_json::from_str(&answer.context("etcd refused")?)?)
+        };
+        // The key is a zero byte: no object has it, but the answer tells the current revision.
+        let found = ask("/v3/kv/range", json!({"key": "AA=="})).await?;
+        let compact = json!({"revision": found["header"]["revision"], "physical": true});
+        ask("/v3/kv/compaction", compact).await?;
+        Ok(())
+    }
+
+    /// Starts who answers with 429 in this server's place; its address.
+    pub(crate) async fn start_busy(&mut self) -> anyhow::Result<SocketAddr> {
+        let certs = self.folder.path().join("certs");
+        let (certificate, key) = (certs.join("apiserver.crt"), certs.join("apiserver.key"));
+        let busy = BusyServer::start(&certificate, &key).await?;
+        let address = busy.address();
+        self.busy.push(busy);
+        Ok(address)
+    }
+
+    pub(crate) fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
+        let log = fs::read_to_string(self.folder.path().join("audit.log"))?;
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let served = whole.lines().map(|line| {
+            let event: AuditEvent = serde_json::from_str(line)?;
+            anyhow::Ok(NodeRequest {
+                at: event.request_received_timestamp,
+                verb: event.verb,
+                uri: event.request_uri,
+            })
+        });
+        let mut requests = served.collect::<Result<Vec<_>, _>>()?;
+        requests.extend(self.busy.iter().flat_map(BusyServer::refused));
+        requests.sort_by_key(|request| request.at);
+        Ok(requests)
     }
 
     /// Starts the API server on the port that it had before.
@@ -109,6 +196,8 @@ impl RealServer {
                 // Beta and off by default, as all of it that is not yet v1.
                 "--runtime-config=certificates.k8s.io/v1beta1=true",
                 "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true",
+                &format!("--audit-policy-file={}", path("audit.json")),
+                &format!("--audit-log-path={}", path("audit.log")),
             ],
         )?;
         self.apiserver = Some(child);
@@ -121,7 +210,7 @@ impl RealServer {
             self.check_alive()?;
             // A process of its own: there is nothing to be notified by.
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let answer = match client(self.kubeconfig(Identity::Admin)?).await {
+            let answer = match client(self.kubeconfig(Identity::Admin, self.address())?).await {
                 Ok(client) => client
                     .request_text(http::Request::get("/readyz").body(Vec::new())?)
                     .await
@@ -197,16 +286,36 @@ impl Drop for RealServer {
     }
 }
 
+/// Records each request of the node once, when it comes.
+fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"],
+        "rules": [
+            {"level": "Metadata", "users": [format!("system:node:{NODE}")]},
+            {"level": "None"},
+        ],
+    })
+}
+
+/// What is read of an event of `audit.k8s.io/v1`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AuditEvent {
+    request_received_timestamp: Timestamp,
+    verb: String,
+    #[serde(rename = "requestURI")]
+    request_uri: String,
+}
+
 /// How long a start may take; a real server needs some seconds for its bootstrap hooks.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
-/// The bearer token of `identity`; the server listens on loopback and lives as long as a test.
-const fn token(identity: Identity) -> &'static str {
-    match identity {
-        Identity::Admin => "admin",
-        Identity::Node => "node",
-    }
-}
+/// The administrator's bearer token; the server listens on loopback and lives as long as a test.
+const ADMIN: &str = "admin";
+/// File of the node's bearer token.
+const NODE_TOKEN: &str = "node.token";
 
 fn stop(child: &mut Option<Child>) {
     if let Some(mut child) = child.take() {

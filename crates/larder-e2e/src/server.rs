@@ -1,13 +1,17 @@
 //! The API server under test.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
+use jiff::Timestamp;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::{embedded::EmbeddedServer, real::RealServer};
+use crate::{Proxy, embedded::EmbeddedServer, real::RealServer};
 
 /// The node whose identity the server knows.
 pub const NODE: &str = "n0";
@@ -19,6 +23,17 @@ pub enum Identity {
     Admin,
     /// `system:node:n0` of group `system:nodes`.
     Node,
+}
+
+/// A request that the node has sent, and the server has recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRequest {
+    /// When the server knew of it.
+    pub at: Timestamp,
+    /// `get`, `list`, `watch` and so on.
+    pub verb: String,
+    /// Path and query of the URL.
+    pub uri: String,
 }
 
 /// An API server on loopback, over TLS; dropped, it ends.
@@ -43,15 +58,44 @@ impl Server {
         }
     }
 
+    /// Which server it is, for people.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embedded(_) => "the embedded API server",
+            Self::Real(_) => "a real kube-apiserver",
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        match self {
+            Self::Embedded(server) => server.address(),
+            Self::Real(server) => server.address(),
+        }
+    }
+
     /// File for the clients of `identity`.
     ///
     /// # Errors
     ///
     /// The file cannot be written.
     pub fn kubeconfig(&self, identity: Identity) -> anyhow::Result<PathBuf> {
+        self.kubeconfig_at(identity, self.address())
+    }
+
+    /// File for the clients of `identity` that come through `proxy`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn kubeconfig_through(&self, proxy: &Proxy, identity: Identity) -> anyhow::Result<PathBuf> {
+        self.kubeconfig_at(identity, proxy.address())
+    }
+
+    fn kubeconfig_at(&self, identity: Identity, address: SocketAddr) -> anyhow::Result<PathBuf> {
         match self {
-            Self::Embedded(server) => server.kubeconfig(identity),
-            Self::Real(server) => server.kubeconfig(identity),
+            Self::Embedded(server) => server.kubeconfig(identity, address),
+            Self::Real(server) => server.kubeconfig(identity, address),
         }
     }
 
@@ -81,6 +125,84 @@ impl Server {
         match self {
             Self::Embedded(server) => server.serve().await,
             Self::Real(server) => server.start_apiserver().await,
+        }
+    }
+
+    /// Forgets all versions but the current ones. A real API server that runs still knows what its watch cache holds.
+    ///
+    /// # Errors
+    ///
+    /// etcd did not do it.
+    pub async fn compact(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Embedded(server) => {
+                server.compact();
+                Ok(())
+            }
+            Self::Real(server) => server.compact().await,
+        }
+    }
+
+    /// Answers every request of the node with 429 and `Retry-After: 1`, until [`Self::relax`]. In the place of a real server, another
+    /// one does that for those who come through `proxy`.
+    ///
+    /// # Errors
+    ///
+    /// The other server did not start.
+    pub async fn throttle(&mut self, proxy: &Proxy) -> anyhow::Result<()> {
+        match self {
+            Self::Embedded(server) => server.throttle(true),
+            Self::Real(server) => proxy.lead_to(server.start_busy().await?),
+        }
+        Ok(())
+    }
+
+    /// Answers as usual again.
+    pub fn relax(&self, proxy: &Proxy) {
+        match self {
+            Self::Embedded(server) => server.throttle(false),
+            Self::Real(server) => proxy.lead_to(server.address()),
+        }
+    }
+
+    /// From now on answers 401 to the credentials that the node has; what is open is cut.
+    ///
+    /// # Errors
+    ///
+    /// The real server, which reads its tokens when it starts, did not start again.
+    pub async fn expire_credentials(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Embedded(server) => {
+                server.expire_credentials();
+                Ok(())
+            }
+            Self::Real(server) => server.expire_credentials().await,
+        }
+    }
+
+    /// Puts new credentials of the node where those were that its kubeconfig names: a certificate for the embedded server, a token
+    /// for the real one.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written.
+    pub fn renew_credentials(&self) -> anyhow::Result<()> {
+        match self {
+            // Writes the same file.
+            Self::Embedded(_) => self.kubeconfig(Identity::Node).map(|_| ()),
+            Self::Real(server) => server.renew_credentials(),
+        }
+    }
+
+    /// The requests of the node so far, oldest first. A real server does not tell those with credentials that it does not know.
+    ///
+    /// # Errors
+    ///
+    /// The audit log of the real server cannot be read.
+    pub fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
+        match self {
+            Self::Embedded(server) => server.node_requests(),
+            Self::Real(server) => server.node_requests(),
         }
     }
 }

@@ -1,0 +1,284 @@
+//! Outages under many watches, against either API server: what is known stays served, everything recovers by itself, nothing is
+//! stale afterwards, and the server is not overrun by those who come back.
+//!
+//! The bounds are on numbers of requests; how many there were in the busiest second is printed.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use larder::{ConfigMapManager, ManagerConfig, transport};
+use larder_e2e::{Identity, NODE, Proxy, Server};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Watched objects.
+const OBJECTS: usize = 500;
+/// As many as a pod may plausibly mount.
+const VOLUMES: usize = 50;
+/// Objects that change during an outage.
+const CHANGED: usize = 100;
+/// Longer than anything here takes, restarts of a real server included.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A node with [`OBJECTS`] watches, all in step.
+struct Scene {
+    server: Server,
+    proxy: Proxy,
+    manager: ConfigMapManager,
+    /// Requests before the outage.
+    before: usize,
+}
+
+impl Scene {
+    /// With the network of the node going through the proxy, or straight to the server.
+    async fn start(through_proxy: bool) -> Self {
+        let server = Server::start().await.unwrap();
+        let proxy = Proxy::start(server.address()).await.unwrap();
+        let client = server.client().await.unwrap();
+        let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+        in_parallel(0..OBJECTS, async |index| {
+            let map = json!({"metadata": {"name": format!("c-{index:03}")}, "data": {"key": "0"}});
+            let map = serde_json::from_value(map).unwrap();
+            maps.create(&PostParams::default(), &map).await.unwrap();
+        })
+        .await;
+        let pods: Api<Pod> = Api::default_namespaced(client);
+        let path = if through_proxy {
+            server.kubeconfig_through(&proxy, Identity::Node)
+        } else {
+            server.kubeconfig(Identity::Node)
+        };
+        let source = transport::Source::Kubeconfig {
+            path: path.unwrap(),
+            context: None,
+        };
+        let connected = transport::connect(
+            source,
+            transport::Config::default(),
+            transport::Metrics::default(),
+        );
+        let (client, _) = connected.await.unwrap();
+        let manager = ConfigMapManager::new(client, &ManagerConfig::default()).unwrap();
+        for number in 0..OBJECTS / VOLUMES {
+            let pod = pods.create(&PostParams::default(), &pod(number)).await;
+            manager.register_pod(&pod.unwrap());
+        }
+        let mut scene = Self {
+            server,
+            proxy,
+            manager,
+            before: 0,
+        };
+        scene.all_in_step().await;
+        scene.before = scene.server.node_requests().unwrap().len();
+        scene
+    }
+
+    /// Gives some objects this value.
+    async fn change(&self, value: &str) {
+        let maps: Api<ConfigMap> = Api::default_namespaced(self.server.client().await.unwrap());
+        let patch = Patch::Merge(json!({"data": {"key": value}}));
+        in_parallel(0..CHANGED, async |index| {
+            let name = format!("c-{:03}", index * (OBJECTS / CHANGED));
+            maps.patch(&name, &PatchParams::default(), &patch)
+                .await
+                .unwrap();
+        })
+        .await;
+    }
+
+    /// Every object is served, with the value that it had before the outage.
+    async fn all_are_served(&self) {
+        for object in self.manager.objects() {
+            let map = self.manager.get("default", &object.key.name).await.unwrap();
+            assert_eq!(map.data["key"], "0");
+        }
+    }
+
+    /// Waits until this many objects have failed to be followed.
+    async fn until_failing(&self, failing: usize) {
+        let count = || {
+            let objects = self.manager.objects().into_iter();
+            objects.filter(|object| object.failure.is_some()).count()
+        };
+        let noticed = timeout(PATIENCE, async {
+            while count() < failing {
+                sleep(LOOK).await;
+            }
+        });
+        assert!(
+            noticed.await.is_ok(),
+            "only {} objects have failed",
+            count()
+        );
+    }
+
+    /// Waits until every object is watched again and is what the API server has.
+    async fn all_in_step(&self) {
+        let client = self.server.client().await.unwrap();
+        let maps: Api<ConfigMap> = Api::default_namespaced(client);
+        let listed = maps.list(&ListParams::default()).await.unwrap();
+        let wanted: BTreeMap<_, _> = listed
+            .iter()
+            .map(|map| (map.name_any(), map.resource_version().unwrap()))
+            .collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let objects = self.manager.objects().into_iter();
+            let behind: Vec<_> = objects
+                .filter(|object| {
+                    object.failure.is_some()
+                        || !object.age.is_zero()
+                        || wanted.get(object.key.name.as_str()).map(String::as_str)
+                            != Some(&*object.version.to_string())
+                })
+                .collect();
+            if behind.is_empty() {
+                break;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{} objects are behind, such as {:?}",
+                behind.len(),
+                behind[0]
+            );
+            sleep(LOOK).await;
+        }
+        for map in &listed {
+            if map.name_any() != "kube-root-ca.crt" {
+                let got = self.manager.get("default", &map.name_any()).await.unwrap();
+                assert_eq!(
+                    got.data["key"].as_bytes(),
+                    map.data.as_ref().unwrap()["key"].as_bytes()
+                );
+            }
+        }
+    }
+
+    /// The requests since the outage began, told with those of the busiest second.
+    fn requests(&self, what: &str) -> usize {
+        let requests = self.server.node_requests().unwrap().split_off(self.before);
+        let mut verbs: BTreeMap<&str, usize> = BTreeMap::new();
+        for request in &requests {
+            *verbs.entry(&request.verb).or_default() += 1;
+        }
+        let times: Vec<Timestamp> = requests.iter().map(|request| request.at).collect();
+        let within_a_second = |start: &Timestamp| {
+            let after = times.iter().filter(|time| *time >= start);
+            after
+                .filter(|time| time.duration_since(*start).as_secs() < 1)
+                .count()
+        };
+        let busiest = times.iter().map(within_a_second).max().unwrap_or_default();
+        let text = format!(
+            "{what}, {OBJECTS} watches, {}: {} requests {verbs:?}, at most {busiest} in a second\n",
+            self.server.name(),
+            requests.len(),
+        );
+        // Straight to the stream, which no test runner holds back.
+        io::stderr().write_all(text.as_bytes()).unwrap();
+        requests.len()
+    }
+}
+
+/// A pod of the node that mounts some of the objects.
+fn pod(number: usize) -> Pod {
+    let volumes: Vec<_> = (number * VOLUMES..(number + 1) * VOLUMES)
+        .map(|index| json!({"name": format!("v{index}"), "configMap": {"name": format!("c-{index:03}")}}))
+        .collect();
+    let pod = json!({
+        "metadata": {"name": format!("p-{number}")},
+        "spec": {
+            "nodeName": NODE,
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "c", "image": "i"}],
+            "volumes": volumes,
+        },
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+async fn in_parallel(indices: std::ops::Range<usize>, work: impl AsyncFn(usize)) {
+    stream::iter(indices)
+        .for_each_concurrent(8, |index| work(index))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_is_caught_up_with_in_few_requests() {
+    let mut scene = Scene::start(false).await;
+    scene.server.kill().await;
+    scene.until_failing(OBJECTS).await;
+    scene.all_are_served().await;
+    scene.server.restart().await.unwrap();
+    scene.change("1").await;
+    scene.all_in_step().await;
+    // Each watch is resumed; where the server has forgotten its version, a list and a watch come on top.
+    let requests = scene.requests("server killed and restarted");
+    assert!(requests <= 4 * OBJECTS, "{requests}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_compacted_while_the_node_was_cut_off_is_listed_anew() {
+    let mut scene = Scene::start(true).await;
+    scene.proxy.stall(true);
+    scene.change("1").await;
+    scene.server.compact().await.unwrap();
+    scene.all_are_served().await;
+    // A real server answers from what it remembers unless it is a new one.
+    scene.server.kill().await;
+    scene.server.restart().await.unwrap();
+    scene.proxy.cut();
+    scene.proxy.stall(false);
+    scene.all_in_step().await;
+    let requests = scene.requests("etcd compacted while the node was cut off");
+    assert!(requests <= 4 * OBJECTS, "{requests}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_requests_are_answered_with_fewer() {
+    let mut scene = Scene::start(true).await;
+    let began = Instant::now();
+    scene.server.throttle(&scene.proxy).await.unwrap();
+    scene.proxy.cut();
+    scene.until_failing(OBJECTS).await;
+    scene.change("1").await;
+    scene.all_are_served().await;
+    scene.server.relax(&scene.proxy);
+    scene.all_in_step().await;
+    let requests = scene.requests("429 with Retry-After: 1");
+    // Nobody asks again before the second that the server asks for is over.
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
+    assert!(
+        requests <= OBJECTS * (seconds + 3),
+        "{requests} in {seconds} s"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewed_credentials_are_picked_up() {
+    let mut scene = Scene::start(false).await;
+    scene.server.expire_credentials().await.unwrap();
+    scene.until_failing(OBJECTS).await;
+    scene.all_are_served().await;
+    scene.change("1").await;
+    scene.server.renew_credentials().unwrap();
+    scene.all_in_step().await;
+    let requests = scene.requests("credentials expired and renewed");
+    // The back-off doubles up to half a minute, and token files are read each minute.
+    assert!(requests <= 12 * OBJECTS, "{requests}");
+}
