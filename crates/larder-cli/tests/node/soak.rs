@@ -33,10 +33,10 @@ const SHORT: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(80);
 /// Between the end of a fault and the next one.
 const PEACE: (Duration, Duration) = (Duration::from_millis(1500), Duration::from_secs(12));
-/// Most that memory may grow from the first third to the last. Not the resident size, which counts what of the binary was needed so
+/// Most that memory may grow from the second third to the last. Not the resident size, which counts what of the binary was needed so
 /// far, but what the process has of its own.
 const GROWTH: f64 = 0.1;
-/// Most descriptors that may come to those of the first third: connections that come and go.
+/// Most descriptors that may come to those of the second third: connections that come and go.
 const DESCRIPTORS: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -320,19 +320,18 @@ impl Soak {
         let third = usages.len() / 3;
         let mut flat = true;
         if third > 0 {
-            let (first, last) = (&usages[..third], &usages[usages.len() - third..]);
             let mut compare = |what: &str, of: fn(&Usage) -> u64| {
                 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
                 let mean = |usages: &[Usage]| {
                     usages.iter().map(of).sum::<u64>() as f64 / usages.len() as f64
                 };
-                let (before, after) = (mean(first), mean(last));
-                let growth = 100.0 * (after / before - 1.0);
-                let _ = writeln!(
-                    text,
-                    "{what}: first third {before:.0}, last third {after:.0} ({growth:+.1} %)"
-                );
-                (before, after)
+                let means = [
+                    mean(&usages[..third]),
+                    mean(&usages[third..usages.len() - third]),
+                    mean(&usages[usages.len() - third..]),
+                ];
+                let _ = writeln!(text, "{what}, by thirds: {means:.0?}");
+                (means[1], means[2])
             };
             compare("KiB resident", |usage| usage.resident_kib);
             let own = compare("KiB of its own", |usage| usage.own_kib);
