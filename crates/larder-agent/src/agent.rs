@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
+    fmt, fs, io,
     sync::Arc,
     time::Duration,
 };
@@ -25,10 +25,13 @@ use larder::{
         static_pod::StaticPods,
     },
 };
-use larder_objects::{Kind, Object};
+use larder_objects::{Kind, Object, ObjectKey, chain};
 use larder_projection::disk::{DiskError, Memory, PodOnDisk, VolumeHost};
 use parking_lot::Mutex;
-use prometheus_client::{encoding::text::encode, registry::Registry};
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    registry::Registry,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -40,7 +43,6 @@ use tracing::{error, info, warn};
 use crate::{
     blocking::blocking,
     certificates::{self, Certificates, SourceId},
-    chain::chain,
     clock::Clock,
     config::Config,
     ender::Ender,
@@ -93,7 +95,7 @@ pub struct Agent {
     handle: AgentHandle,
     issuer: certificates::Issuer,
     /// Locked as long as the agent lives.
-    _root: RootDir,
+    root: RootDir,
 }
 
 impl fmt::Debug for Agent {
@@ -110,7 +112,7 @@ pub struct AgentHandle {
     shared: Arc<Shared>,
     pods: Pods,
     sources: Arc<Mutex<Sources>>,
-    registry: Arc<Registry>,
+    registries: Arc<[Registry; 2]>,
     about: Arc<About>,
 }
 
@@ -150,7 +152,8 @@ enum Event {
 
 impl Agent {
     /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose directory
-    /// `root` has locked. `clock` is the [machine's](Clock::system), but in tests. Metrics are added to `registry`, whose prefix is the caller's.
+    /// `root` has locked. `clock` is the [machine's](Clock::system), but in tests. Metrics are added to `registry`, whose prefix is
+    /// the caller's; those that the kubelet has too are beside them, under its names.
     ///
     /// # Errors
     ///
@@ -188,9 +191,13 @@ impl Agent {
             HttpSource::new(url, headers, period, static_pods(&config))
         });
         let http = http.transpose().map_err(BuildError::StaticPodUrl)?;
+        let copies = root.manifests(PodSource::Http);
+        let http = http.map(|http| http.remembering(copies));
         let manager = PodManager::default();
         let pod_metrics = PodMetrics::new(manager.reader());
-        pod_metrics.register(&mut registry);
+        // Under the kubelet's own names, which dashboards know.
+        let mut kubelets = Registry::with_prefix("kubelet");
+        pod_metrics.register(&mut kubelets);
         let facts = watch::Sender::new(Facts::default());
         let (certificates, issuer) =
             Certificates::new(client.clone(), clock.clone(), &config.node_name);
@@ -219,7 +226,7 @@ impl Agent {
             shared: Arc::new(shared),
             pods: manager.reader(),
             sources: Arc::default(),
-            registry: Arc::new(registry),
+            registries: Arc::new([registry, kubelets]),
             about: Arc::new(about),
         };
         Ok(Self {
@@ -233,7 +240,7 @@ impl Agent {
             pod_metrics,
             handle,
             issuer,
-            _root: root,
+            root,
         })
     }
 
@@ -250,7 +257,7 @@ impl Agent {
                 "Secrets are kept on disk: this process may not mount a tmpfs, and the root directory is not in memory"
             );
         }
-        self.prune_names().await;
+        self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = JoinSet::new();
         let expected = self.start_sources(reports, &mut tasks);
@@ -315,12 +322,30 @@ impl Agent {
         node.reconciler.drain().await;
     }
 
-    /// Removes links to pods that have no directory, before any pod is served: the pods that are will be linked anew.
-    async fn prune_names(&self) {
+    /// Removes what an earlier agent left and nobody needs: links to pods that have no directory (the others will be linked anew),
+    /// and copies of the manifests of a source that is off now.
+    async fn tidy(&self) {
         let host = self.handle.shared.host.clone();
-        if let Err(error) = blocking(move || host.prune_names()).await {
-            warn!(error = chain(&error), "links by name not tidied up");
-        }
+        let sources = [
+            (PodSource::File, self.config.static_pod_path.is_none()),
+            (PodSource::Http, self.config.static_pod_url.is_none()),
+        ];
+        let off = sources.into_iter().filter(|(_, off)| *off);
+        let copies: Vec<_> = off.map(|(source, _)| self.root.manifests(source)).collect();
+        blocking(move || {
+            if let Err(error) = host.prune_names() {
+                warn!(error = chain(&error), "links by name not tidied up");
+            }
+            for path in copies {
+                match fs::remove_dir_all(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        warn!(%error, path = %path.display(), "copies of manifests not removed");
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        })
+        .await;
     }
 
     /// Starts whatever reports pods or facts; returns the sources of pods.
@@ -345,7 +370,8 @@ impl Agent {
         tasks.spawn(ApiSource::new(client.clone(), node_name).run(reports.clone()));
         if let Some(path) = &self.config.static_pod_path {
             let period = self.config.file_check_frequency;
-            let file = FileSource::new(path, period, static_pods(&self.config));
+            let file = FileSource::new(path, period, static_pods(&self.config))
+                .remembering(self.root.manifests(PodSource::File));
             tasks.spawn(file.run(reports.clone()));
             expected.push(PodSource::File);
         }
@@ -462,8 +488,7 @@ impl NodePods {
                     self.registered.insert(uid, pod);
                 }
                 Step::Retire(pod) => {
-                    self.reconciler
-                        .retire(&ResolvedPodUid::new(PodUid::of(&pod).as_str()));
+                    self.reconciler.retire(&pod);
                 }
                 Step::Unregister(uid) => {
                     if let Some(pod) = self.registered.remove(&uid) {
@@ -520,8 +545,12 @@ impl NodePods {
                         self.lifecycle.life(&uid),
                         Some(PodLife::Served | PodLife::Retiring { .. })
                     ) {
-                        info!(pod.uid = %uid, "pod went while no agent was there");
-                        self.reconciler.retire(&uid);
+                        let name = pod
+                            .name
+                            .map(|(namespace, name)| ObjectKey::new(namespace, name));
+                        let shown = name.as_ref().map(tracing::field::display);
+                        info!(pod = shown, pod.uid = %uid, "pod went while no agent was there");
+                        self.reconciler.clean_up(&uid, name);
                     }
                 }
             }
@@ -625,7 +654,12 @@ impl AgentHandle {
     /// All metrics, as Prometheus reads them.
     pub fn metrics(&self) -> String {
         let mut text = String::new();
-        encode(&mut text, &self.registry).expect("text is written to memory");
+        let written = self
+            .registries
+            .iter()
+            .try_for_each(|registry| encode_registry(&mut text, registry))
+            .and_then(|()| encode_eof(&mut text));
+        written.expect("text is written to memory");
         text
     }
 }

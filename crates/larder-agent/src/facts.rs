@@ -15,12 +15,11 @@ use larder::{
     NodeTtl,
     collection::{Change, Collection, Found},
 };
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::chain::chain;
 
 /// The facts as last heard; `None` until they were heard once.
 #[derive(Clone, Debug, Default)]

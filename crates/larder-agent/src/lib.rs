@@ -6,7 +6,6 @@ pub mod agent;
 mod backoff;
 mod blocking;
 mod certificates;
-mod chain;
 pub mod clock;
 pub mod config;
 mod ender;

@@ -126,13 +126,23 @@ impl Reconciler {
         let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
         let reads = parts(pod).into_iter().flat_map(|part| part.reads).collect();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default().into();
-        self.want(&uid, Some(pod), Wanted::Serve(pod.clone()));
+        let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
+        self.want(&uid, Wanted::Serve(pod.clone()), place);
         self.index(&uid, namespace, reads);
     }
 
-    /// Takes down whatever there is of the pod with this UID. [`Self::volumes_gone`] tells when it is done.
-    pub(crate) fn retire(&mut self, uid: &ResolvedPodUid) {
-        self.want(uid, None, Wanted::Retire);
+    /// Takes down whatever there is of `pod`. [`Self::volumes_gone`] tells when it is done.
+    pub(crate) fn retire(&mut self, pod: &Pod) {
+        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
+        self.want(&uid, Wanted::Retire, place);
+        self.index(&uid, SmolStr::default(), BTreeSet::new());
+    }
+
+    /// Takes down what an earlier agent left of a pod, of which the directory is known and perhaps the name.
+    pub(crate) fn clean_up(&mut self, uid: &ResolvedPodUid, name: Option<ObjectKey>) {
+        let place = Place::found(uid.clone(), name, self.shared.host.path(), self.shared.clock.now());
+        self.want(uid, Wanted::Retire, place);
         self.index(uid, SmolStr::default(), BTreeSet::new());
     }
 
@@ -143,9 +153,8 @@ impl Reconciler {
 
     /// Shows a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &Pod, reason: &str) {
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
         let now = self.shared.clock.now();
-        let place = Place::new(uid, Some(pod), self.shared.host.path(), now);
+        let place = Place::of(pod, self.shared.host.path(), now);
         place.show(Phase::Ended, reason, Vec::new(), now);
         self.shared.board.put(Arc::new(place));
     }
@@ -224,15 +233,15 @@ impl Reconciler {
         }
     }
 
-    fn want(&mut self, uid: &ResolvedPodUid, pod: Option<&Pod>, wanted: Wanted) {
+    /// Tells the worker of a pod; if there is none, a new one that shows itself in `place`.
+    fn want(&mut self, uid: &ResolvedPodUid, wanted: Wanted, place: Place) {
         if let Some(served) = self.pods.get(uid)
             && served.inbox.want(wanted.clone()).is_ok()
         {
             return;
         }
         let inbox = Arc::new(Inbox::new(wanted));
-        let (path, now) = (self.shared.host.path(), self.shared.clock.now());
-        let place = Arc::new(Place::new(uid.clone(), pod, path, now));
+        let place = Arc::new(place);
         self.shared.board.put(place.clone());
         let worker = Worker::new(self.shared.clone(), inbox.clone(), place);
         let (shutdown, left) = (self.shutdown.clone(), uid.clone());

@@ -7,12 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use larder::pods::PodSource;
 use rustix::fs::FlockOperation;
 
 /// Held while an agent uses the directory; holds the number of its process, for people.
 const LOCK: &str = "agent.lock";
 /// The agent's local API, for `larder status`.
 const SOCKET: &str = "agent.sock";
+/// Copies of the last good manifests of static pods, by source.
+const MANIFESTS: &str = "static-pods";
 
 /// A root directory that is ours until dropped.
 #[derive(Debug)]
@@ -112,6 +115,11 @@ impl RootDir {
     /// The directory, absolute.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where the last good manifests of a source of static pods are kept.
+    pub fn manifests(&self, source: PodSource) -> PathBuf {
+        self.path.join(MANIFESTS).join(source.as_str())
     }
 
     /// Where the agent's local API listens.

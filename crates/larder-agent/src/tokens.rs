@@ -15,7 +15,7 @@ use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use larder_objects::SecretBytes;
+use larder_objects::{SecretBytes, chain};
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -24,7 +24,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::{backoff::Backoff, chain::chain, clock::Clock};
+use crate::{backoff::Backoff, clock::Clock};
 
 /// Longest answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;

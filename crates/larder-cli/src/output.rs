@@ -4,10 +4,12 @@
 
 use std::{
     error::Error,
-    fmt::{self, Write as _},
+    fmt,
     io::{self, BufWriter, IsTerminal, Write},
     process::ExitCode,
 };
+
+use larder_objects::chain;
 
 /// Prints what clap has to say: help to standard output, errors to standard error.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
@@ -24,18 +26,6 @@ pub(crate) fn error(error: &dyn Error) {
 /// Prints something that the user should know and that is no error.
 pub(crate) fn note(text: impl fmt::Display) {
     eprintln!("larder: {text}");
-}
-
-/// An error and its causes: `a: b: c`.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to a String does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Lets `print` write to standard output. That nobody reads to the end is no error: `larder … | head` is good use.

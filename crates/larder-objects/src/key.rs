@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 /// Namespace and name of an object; the kind is known from the context.
 ///
-/// Displays as `namespace/name`. Cloning is cheap.
+/// Displays as `namespace/name`, or as the name alone without a namespace. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Namespace; empty for objects of cluster scope.
@@ -27,6 +27,9 @@ impl ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
     }
 }

@@ -6,6 +6,7 @@
 //! 1. Secret bytes are zeroised when dropped, and neither `Debug` nor an error of this crate shows any of them.
 //! 2. An object is decoded in full or refused; a field of the wrong type never becomes an empty one.
 
+mod chain;
 mod config_map;
 pub mod defaults;
 mod key;
@@ -18,6 +19,7 @@ pub mod validation;
 pub mod x509;
 mod yaml;
 
+pub use chain::chain;
 pub use config_map::ConfigMap;
 pub use key::ObjectKey;
 pub use object::{DecodeError, Kind, Object, ObjectMeta, ResourceVersion};

@@ -14,13 +14,12 @@ use k8s_openapi::{
 };
 use kube::Client;
 use larder::collection::{Change, Collection, Found};
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, chain};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::key::{KeyError, PodKey};
-use crate::chain::chain;
 
 const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
 

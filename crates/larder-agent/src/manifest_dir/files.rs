@@ -8,9 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder_objects::manifest::{Document, Loader, is_manifest_name};
-
-use crate::chain::chain;
+use larder_objects::{
+    chain,
+    manifest::{Document, Loader, is_manifest_name},
+};
 
 /// Namespace of objects that name none, as `kubectl`'s.
 const DEFAULT_NAMESPACE: &str = "default";

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use larder::pods::{PodSource, ResolvedPodUid};
+use larder::pods::{PodSource, PodUid, ResolvedPodUid};
 use larder_objects::ObjectKey;
 use parking_lot::Mutex;
 
@@ -26,18 +26,34 @@ pub(super) enum Shown {
 }
 
 impl Place {
-    pub(super) fn new(uid: ResolvedPodUid, pod: Option<&Pod>, root: &Path, now: Timestamp) -> Self {
-        let metadata = pod.map(|pod| &pod.metadata);
-        let text = |field: Option<&Option<String>>| field.cloned().flatten().unwrap_or_default();
-        let namespace = text(metadata.map(|metadata| &metadata.namespace));
-        let name = match text(metadata.map(|metadata| &metadata.name)) {
-            name if name.is_empty() => uid.to_string(),
-            name => name,
-        };
-        let source = pod.and_then(PodSource::of);
+    pub(super) fn of(pod: &Pod, root: &Path, now: Timestamp) -> Self {
+        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let name = ObjectKey::new(text(&pod.metadata.namespace), text(&pod.metadata.name));
+        Self::new(uid, Some(name), PodSource::of(pod), root, now)
+    }
+
+    /// The place of a pod of which only the directory was found, and perhaps a link with its name.
+    pub(super) fn found(
+        uid: ResolvedPodUid,
+        name: Option<ObjectKey>,
+        root: &Path,
+        now: Timestamp,
+    ) -> Self {
+        Self::new(uid, name, None, root, now)
+    }
+
+    fn new(
+        uid: ResolvedPodUid,
+        name: Option<ObjectKey>,
+        source: Option<PodSource>,
+        root: &Path,
+        now: Timestamp,
+    ) -> Self {
+        let name = name.unwrap_or_else(|| ObjectKey::new("", uid.as_str()));
         let status = PodStatus {
-            namespace: namespace.clone(),
-            name: name.clone(),
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
             uid: uid.to_string(),
             source: source.map_or("", PodSource::as_str).to_owned(),
             mirror: None,
@@ -48,7 +64,7 @@ impl Place {
         };
         Self {
             uid,
-            name: ObjectKey::new(namespace, name),
+            name,
             status: Mutex::new(status),
         }
     }

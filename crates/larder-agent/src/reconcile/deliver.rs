@@ -4,25 +4,35 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use larder_objects::{ObjectKey, chain};
 use larder_projection::{
     Inputs, Needs, Unavailable, VolumeKind, containers,
     disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, memory_limit, nested_mount_points, project,
 };
-use tracing::warn;
 
 use super::plan::Target;
-use crate::chain::chain;
 
 /// What to deliver, with all that it takes.
 pub(super) struct Job {
     pub(super) pod: Arc<Pod>,
     pub(super) inputs: Inputs,
     pub(super) targets: Vec<Target>,
-    /// If given, everything else of the pod that is on disk is removed.
+    /// If given, everything else of the pod that is on disk is removed, and its link by name is made.
     pub(super) keep: Option<Vec<Target>>,
+    /// Namespace and name of the pod.
+    pub(super) name: ObjectKey,
     pub(super) host: Arc<VolumeHost>,
     pub(super) now: Timestamp,
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// Of the targets, in their order.
+    pub(super) parts: Vec<Result<Done, Failed>>,
+    /// What is wrong with the pod's directory beside them, if that was looked at; empty when nothing is.
+    pub(super) upkeep: Option<String>,
 }
 
 /// A part is in place.
@@ -60,17 +70,20 @@ impl Failed {
 }
 
 impl Job {
-    /// Delivers the targets; outcomes are in the same order. Also returns whether nothing is left to be tidied up.
-    pub(super) fn run(mut self) -> (Vec<Result<Done, Failed>>, bool) {
+    /// Delivers the targets.
+    pub(super) fn run(mut self) -> Outcome {
         let pod = self.pod.clone();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.read_env_files(uid);
-        let tidy = self.keep.as_ref().is_none_or(|keep| self.tidy(uid, keep));
-        let outcomes = self.targets.iter().map(|target| match target {
+        let upkeep = self.keep.as_ref().map(|keep| self.tidy(uid, keep));
+        let parts = self.targets.iter().map(|target| match target {
             Target::Volume(name, kind) => self.volume(uid, name, *kind),
             Target::Environment(name) => self.environment(uid, name),
         });
-        (outcomes.collect(), tidy)
+        Outcome {
+            parts: parts.collect(),
+            upkeep,
+        }
     }
 
     /// Reads the files that variables come from: in every pass, since other containers write them at any time.
@@ -149,8 +162,9 @@ impl Job {
         })
     }
 
-    /// Removes what the pod no longer has, and makes its link by name. Neither keeps anything from being delivered.
-    fn tidy(&self, uid: &str, keep: &[Target]) -> bool {
+    /// Removes what the pod no longer has, and makes its link by name; returns what went wrong. Neither keeps anything from
+    /// being delivered.
+    fn tidy(&self, uid: &str, keep: &[Target]) -> String {
         let (mut volumes, mut kept_containers) = (Vec::new(), Vec::new());
         for target in keep {
             match target {
@@ -163,13 +177,11 @@ impl Job {
             .retain(uid, &volumes, &kept_containers)
             .err()
             .unwrap_or_default();
-        let metadata = &self.pod.metadata;
-        if let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) {
-            errors.extend(self.host.link_pod(namespace, name, uid).err());
-        }
-        for error in &errors {
-            warn!(error = chain(error), "directory of the pod not tidied up");
-        }
-        errors.is_empty()
+        let link = self
+            .host
+            .link_pod(&self.name.namespace, &self.name.name, uid);
+        errors.extend(link.err());
+        let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
+        reasons.join(", ")
     }
 }

@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
+use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, chain};
 use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use tokio::time::timeout;
 
 use super::{Shared, plan::Need};
-use crate::{chain::chain, facts::Facts};
+use crate::facts::Facts;
 
 /// How long the Node, the Services or the trust bundles are waited for. The managers wait as long for an object (kubelet 1.36,
 /// `pkg/kubelet/util/manager/watch_based_manager.go`).

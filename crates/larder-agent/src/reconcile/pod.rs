@@ -22,6 +22,7 @@ use std::{
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use larder_objects::chain;
 use larder_projection::VolumeKind;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ use tracing::{debug, info, warn};
 use super::{
     Shared,
     board::{Place, Shown},
-    deliver::{Done, Failed, Job},
+    deliver::{Done, Failed, Job, Outcome},
     fetch::{Have, fetch, inputs},
     inbox::{Inbox, Wanted},
     pace::Pace,
@@ -39,7 +40,6 @@ use super::{
 use crate::{
     backoff::Backoff,
     blocking::blocking,
-    chain::chain,
     metrics,
     status::{ContainerStatus, Delivery, Phase, VolumeStatus},
 };
@@ -74,6 +74,18 @@ impl PartState {
     }
 }
 
+/// The pod's directory beside its parts: nothing in it that the pod no longer has, and a link by name to it. Looked at whenever
+/// the pod changes (perhaps it did while no agent was there), in every repairing pass, and again after a failure.
+#[derive(Debug, Default)]
+struct Upkeep {
+    /// With the next delivery.
+    due: bool,
+    retry_at: Option<Instant>,
+    backoff: Backoff,
+    /// What is wrong; empty when nothing is.
+    failure: String,
+}
+
 /// Whether the worker goes on.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
@@ -96,8 +108,7 @@ pub(super) struct Worker {
     changed_at: Option<Instant>,
     /// When everything is looked at again, whatever happened.
     repair_at: Instant,
-    /// What is on disk and no part of the pod is to be removed: the manifest was edited, perhaps while no agent was there.
-    tidy: bool,
+    upkeep: Upkeep,
     /// Delay and time of the next attempt to take the volumes down; `None` when they are down.
     teardown: Option<(Backoff, Instant)>,
 }
@@ -117,7 +128,7 @@ impl Worker {
             in_flight: BTreeSet::new(),
             pace: Pace::new(now),
             changed_at: None,
-            tidy: false,
+            upkeep: Upkeep::default(),
             teardown: None,
         }
     }
@@ -194,7 +205,7 @@ impl Worker {
             };
             self.parts.push(state);
         }
-        self.tidy = true;
+        self.upkeep.due = true;
     }
 
     /// When something is to be done without anybody's word.
@@ -203,12 +214,21 @@ impl Worker {
             return at;
         }
         let retries = self.parts.iter().filter_map(|state| state.retry_at);
-        let paced = self
-            .parts
-            .iter()
-            .any(|state| state.due)
-            .then(|| self.pace.next(Instant::now()));
-        retries.chain(paced).fold(self.repair_at, Instant::min)
+        let paced = self.is_due().then(|| self.pace.next(Instant::now()));
+        retries
+            .chain(self.upkeep.retry_at)
+            .chain(paced)
+            .fold(self.repair_at, Instant::min)
+    }
+
+    /// Whether there is something to deliver, as far as is known before it is fetched.
+    fn is_due(&self) -> bool {
+        self.parts.iter().any(|state| state.due) || self.is_upkeep_due()
+    }
+
+    /// The directory waits for the first part that can be delivered.
+    fn is_upkeep_due(&self) -> bool {
+        self.upkeep.due && !self.parts.iter().any(|state| state.waits)
     }
 
     /// Takes in what has been fetched by now, so that one pass serves all of it.
@@ -235,19 +255,18 @@ impl Worker {
             self.repair_at = now + self.shared.repair_period();
             self.have.clear();
             self.parts.iter_mut().for_each(|state| state.due = true);
+            self.upkeep.due = true;
         }
         for state in &mut self.parts {
-            if state.retry_at.is_some_and(|at| at <= now) {
-                state.due = true;
-            }
+            state.due |= state.retry_at.take_if(|at| *at <= now).is_some();
         }
-        let any_due = self.parts.iter().any(|state| state.due);
-        if !any_due || self.pace.next(now) > now {
+        self.upkeep.due |= self.upkeep.retry_at.take_if(|at| *at <= now).is_some();
+        if !self.is_due() || self.pace.next(now) > now {
             return Step::Stay;
         }
         self.fetch();
         let ready = self.ready();
-        if !ready.is_empty() {
+        if !ready.is_empty() || self.is_upkeep_due() {
             self.deliver(ready, now).await;
         }
         self.forget_unread();
@@ -312,19 +331,22 @@ impl Worker {
             pod: pod.clone(),
             inputs: inputs(&self.have, &self.shared.facts.borrow()),
             targets: targets.collect(),
-            keep: mem::take(&mut self.tidy).then(|| {
+            keep: mem::take(&mut self.upkeep.due).then(|| {
                 self.parts
                     .iter()
                     .map(|state| state.part.target.clone())
                     .collect()
             }),
+            name: self.place.name.clone(),
             host: self.shared.host.clone(),
             now: self.shared.clock.now(),
         };
-        let (outcomes, tidy) = blocking(move || job.run()).await;
-        self.tidy |= !tidy;
+        let Outcome { parts, upkeep } = blocking(move || job.run()).await;
+        if let Some(failure) = upkeep {
+            self.record_upkeep(failure);
+        }
         let mut replaced = false;
-        for (index, outcome) in ready.into_iter().zip(outcomes) {
+        for (index, outcome) in ready.into_iter().zip(parts) {
             replaced |= self.record(index, outcome);
         }
         let changed_at = self.changed_at.take();
@@ -384,6 +406,19 @@ impl Worker {
         swapped && seen
     }
 
+    fn record_upkeep(&mut self, failure: String) {
+        let upkeep = &mut self.upkeep;
+        if failure.is_empty() {
+            *upkeep = Upkeep::default();
+            return;
+        }
+        upkeep.retry_at = Some(Instant::now() + upkeep.backoff.failed());
+        if upkeep.failure != failure {
+            warn!(pod = %self.place.name, error = failure, "directory of the pod not in order, will be tried again");
+            upkeep.failure = failure;
+        }
+    }
+
     /// Lets go of what no waiting part will read.
     fn forget_unread(&mut self) {
         let waiting = self.parts.iter().filter(|state| state.waits);
@@ -404,8 +439,18 @@ impl Worker {
         }
         let (host, uid) = (self.shared.host.clone(), self.place.uid.clone());
         let pod = &self.place.name;
-        match blocking(move || host.remove_pod(uid.as_str())).await {
-            Ok(()) => {
+        let name = pod.clone();
+        let removed = blocking(move || {
+            let mut errors = host.remove_pod(uid.as_str()).err().unwrap_or_default();
+            // A directory that was found without a link has none to remove.
+            if !name.namespace.is_empty() {
+                let unlinked = host.unlink_pod(&name.namespace, &name.name, uid.as_str());
+                errors.extend(unlinked.err());
+            }
+            errors
+        });
+        match removed.await {
+            errors if errors.is_empty() => {
                 info!(%pod, "volumes removed");
                 self.teardown = None;
                 let now = self.shared.clock.now();
@@ -414,7 +459,7 @@ impl Worker {
                     return Step::Leave;
                 }
             }
-            Err(errors) => {
+            errors => {
                 let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
                 let reason = reasons.join(", ");
                 let at = Instant::now() + backoff.failed();
@@ -431,7 +476,7 @@ impl Worker {
     /// Shows how far everything is. The pod's own phase is that of the part that needs attention most.
     fn publish(&self) {
         let worst = self.parts.iter().max_by_key(|state| state.delivery.phase);
-        let (phase, reason) = worst.map_or((Phase::Delivered, String::new()), |state| {
+        let (mut phase, mut reason) = worst.map_or((Phase::Delivered, String::new()), |state| {
             let Delivery { phase, reason, .. } = &state.delivery;
             let reason = match reason.as_str() {
                 "" => String::new(),
@@ -439,6 +484,10 @@ impl Worker {
             };
             (*phase, reason)
         });
+        if phase < Phase::Failing && !self.upkeep.failure.is_empty() {
+            phase = Phase::Failing;
+            reason = format!("directory: {}", self.upkeep.failure);
+        }
         let parts = self.parts.iter().map(|state| match &state.part.target {
             Target::Volume(name, kind) => Shown::Volume(VolumeStatus {
                 name: name.clone(),

@@ -45,6 +45,8 @@ pub(crate) struct Node {
     root: TempDir,
     /// Static pods are read from here.
     pub(crate) static_pods: TempDir,
+    /// Whether they are.
+    pub(crate) follow_static_pods: bool,
     /// How the agent learns of changes.
     pub(crate) strategy: Strategy,
     /// How often the agent looks at everything again; `None` leaves the default.
@@ -93,6 +95,7 @@ impl Node {
             server,
             root: tempfile::tempdir().unwrap(),
             static_pods: tempfile::tempdir().unwrap(),
+            follow_static_pods: true,
             strategy: Strategy::default(),
             sync_frequency: None,
             clock,
@@ -116,7 +119,9 @@ impl Node {
         let (mut config, _) = Config::load(None, flags, &host).unwrap();
         config.change_detection = self.strategy;
         config.sync_frequency = self.sync_frequency.unwrap_or(config.sync_frequency);
-        config.static_pod_path = Some(self.static_pods.path().to_owned());
+        config.static_pod_path = self
+            .follow_static_pods
+            .then(|| self.static_pods.path().to_owned());
         config.static_pod_api_references = ApiReferences::Allow;
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
@@ -176,6 +181,15 @@ impl Node {
         self.server.apply(object).unwrap();
     }
 
+    /// The manifest of a static pod; its file.
+    pub(crate) fn static_pod(&self, mut pod: Value) -> PathBuf {
+        let metadata = pod["metadata"]["name"].as_str().unwrap();
+        let file = self.static_pods.path().join(format!("{metadata}.json"));
+        pod["spec"]["nodeName"] = json!(null);
+        fs::write(&file, pod.to_string()).unwrap();
+        file
+    }
+
     pub(crate) fn delete(&self, kind: Kind, name: &str) {
         self.server.delete(kind, "default", name).unwrap();
     }
@@ -187,6 +201,10 @@ impl Node {
 
     pub(crate) fn status(&self) -> AgentStatus {
         self.running.as_ref().unwrap().handle.status()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.running.as_ref().unwrap().handle.metrics()
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -51,6 +51,7 @@ async fn a_pod_gets_its_files_and_every_edit_reaches_them() {
 
 #[tokio::test]
 async fn a_missing_object_is_named_and_heals_when_it_appears() {
+    // projection 36
     let node = Node::start();
     node.apply(&config_map("there", &[("k", "v")]));
     node.apply(
@@ -75,6 +76,7 @@ async fn a_missing_object_is_named_and_heals_when_it_appears() {
 
 #[tokio::test]
 async fn a_required_object_or_key_that_goes_leaves_the_files_in_place() {
+    // projection 36
     let node = Node::start();
     node.apply(&config_map("app", &[("a", "1"), ("b", "1")]));
     let items = json!({"configMap": {"name": "app", "items": [{"key": "a", "path": "x"}]}});
@@ -110,6 +112,122 @@ async fn an_optional_object_may_come_and_go() {
     node.until("web", "opt", &[("k", "v")]).await;
     node.delete(Kind::Secret, "maybe");
     node.until("web", "opt", &[]).await;
+}
+
+#[tokio::test]
+async fn optional_volumes_follow_what_is_deleted_updated_and_created() {
+    // projection 35
+    let node = Node::start();
+    node.apply(&secret("deleted", &[("data-1", "value-1")]));
+    node.apply(&secret("updated", &[("data-1", "value-1")]));
+    let optional = |name: &str| json!({"secret": {"secretName": name, "optional": true}});
+    node.apply(
+        &pod("web")
+            .volume("del", optional("deleted"))
+            .volume("upd", optional("updated"))
+            .volume("create", optional("created"))
+            .build(),
+    );
+    node.until("web", "del", &[("data-1", "value-1")]).await;
+    node.until("web", "upd", &[("data-1", "value-1")]).await;
+    node.until("web", "create", &[]).await;
+    node.delete(Kind::Secret, "deleted");
+    node.apply(&secret("updated", &[("data-3", "value-3")]));
+    node.apply(&secret("created", &[("data-1", "value-1")]));
+    node.until("web", "del", &[]).await;
+    node.until("web", "upd", &[("data-3", "value-3")]).await;
+    node.until("web", "create", &[("data-1", "value-1")]).await;
+}
+
+#[tokio::test]
+async fn a_pod_reads_its_own_namespace_only() {
+    // projection 33
+    let node = Node::start();
+    node.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}}));
+    let mut other = secret("login", &[("k", "theirs")]);
+    other["metadata"]["namespace"] = json!("other");
+    node.apply(&other);
+    node.apply(&pod("web").secret("login", "login").build());
+    node.until_failing("web", "login", r#"secret "login" not found"#)
+        .await;
+    node.apply(&secret("login", &[("k", "ours")]));
+    node.until("web", "login", &[("k", "ours")]).await;
+    // Neither an edit nor the end of the other one is news.
+    other["stringData"] = json!({"k": "edited"});
+    node.apply(&other);
+    node.server.delete(Kind::Secret, "other", "login").unwrap();
+    node.apply(&config_map("later", &[("k", "v")]));
+    node.apply(&pod("later").config_map("cfg", "later").build());
+    node.until("later", "cfg", &[("k", "v")]).await;
+    node.until("web", "login", &[("k", "ours")]).await;
+}
+
+#[tokio::test]
+async fn labels_of_a_pod_reach_its_files_and_nothing_is_swapped_without_a_change() {
+    // projection 48
+    let node = Node::start();
+    let items = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
+    let mut web = pod("web")
+        .volume("info", json!({"downwardAPI": {"items": items}}))
+        .build();
+    web["metadata"]["labels"] = json!({"l": "1"});
+    node.apply(&web);
+    node.until("web", "info", &[("labels", "l=\"1\"")]).await;
+    let path = node.volume_path("web", "info").unwrap().join("..data");
+    let set = fs::read_link(&path).unwrap();
+    // An annotation makes the agent look again, and is in no file.
+    web["metadata"]["annotations"] = json!({"a": "1"});
+    node.apply(&web);
+    node.apply(&pod("later").build());
+    node.wait("a later pod", |node| node.environment("later", "main"))
+        .await;
+    assert_eq!(fs::read_link(&path).unwrap(), set);
+    web["metadata"]["labels"] = json!({"l": "2"});
+    node.apply(&web);
+    node.until("web", "info", &[("labels", "l=\"2\"")]).await;
+    assert_ne!(fs::read_link(&path).unwrap(), set);
+}
+
+#[tokio::test]
+async fn a_static_pod_that_cannot_be_taken_down_keeps_its_mirror() {
+    // managers 61: what a container runtime that is down is to the kubelet, a disk in disorder is here.
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let mirror = |node: &Node| {
+        let found = node.server.get(Kind::Pod, "default", &name)?;
+        Some(found["metadata"]["uid"].as_str().unwrap().to_owned())
+    };
+    let uid = node.wait("the mirror pod", mirror).await;
+    let volumes = Path::new(&node.pod(&name).unwrap().path).join("volumes");
+    let aside = node.path().join("aside");
+    fs::rename(&volumes, &aside).unwrap();
+    fs::write(&volumes, "in the way").unwrap();
+
+    fs::remove_file(&file).unwrap();
+    let removing = node.wait("the failure to be told", |node| {
+        node.pod(&name)
+            .filter(|pod| pod.delivery.phase == Phase::Removing && !pod.delivery.reason.is_empty())
+    });
+    let reason = removing.await.delivery.reason;
+    assert!(reason.contains("volumes"), "{reason}");
+    assert_eq!(mirror(&node), Some(uid));
+    let metrics = node.metrics();
+    let gauge = |line: &str| metrics.lines().any(|found| found == line);
+    assert!(
+        gauge(r#"kubelet_working_pods{lifecycle="terminating",config="orphan",static="true"} 1"#)
+            && gauge(r#"kubelet_desired_pods{static="true"} 0"#),
+        "{metrics}"
+    );
+
+    fs::remove_file(&volumes).unwrap();
+    fs::rename(&aside, &volumes).unwrap();
+    node.wait("pod and mirror to go", |node| {
+        (node.pod(&name).is_none() && mirror(node).is_none()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -356,10 +474,7 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
 async fn a_static_pod_is_served_and_shows_its_mirror() {
     let node = Node::start();
     node.apply(&config_map("app", &[("a", "1")]));
-    let mut manifest = pod("static").config_map("cfg", "app").build();
-    manifest["spec"]["nodeName"] = json!(null);
-    let file = node.static_pods.path().join("static.json");
-    fs::write(&file, manifest.to_string()).unwrap();
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
     let name = format!("static-{NODE}");
     node.until(&name, "cfg", &[("a", "1")]).await;
     let status = node.wait("the mirror pod", |node| {
@@ -378,6 +493,151 @@ async fn a_static_pod_is_served_and_shows_its_mirror() {
     })
     .await;
     assert!(!Path::new(&directory).exists());
+}
+
+#[tokio::test]
+async fn a_static_pod_whose_manifest_is_broken_at_a_restart_is_served_on() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let manifest = pod("static").config_map("cfg", "app").build();
+    let file = node.static_pod(manifest.clone());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let before = node.wait("the mirror pod", |node| {
+        node.pod(&name).filter(|pod| pod.mirror.is_some())
+    });
+    let before = before.await;
+    let data = node.volume_path(&name, "cfg").unwrap().join("..data");
+    let set = fs::read_link(&data).unwrap();
+    node.stop().await;
+
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, &text[..text.len() / 2]).unwrap();
+    for _ in 0..2 {
+        node.run();
+        node.settled().await;
+        node.until(&name, "cfg", &[("a", "1")]).await;
+        assert_eq!(fs::read_link(&data).unwrap(), set, "nothing is rewritten");
+        let problem = node.wait("the problem to be told", |node| {
+            node.status().problems.into_iter().next()
+        });
+        assert!(problem.await.contains("static.json: gives no static pod"));
+        node.stop().await;
+    }
+    // Served means fresh, and it is the same pod with the same mirror.
+    node.run();
+    node.apply(&config_map("app", &[("a", "2")]));
+    node.until(&name, "cfg", &[("a", "2")]).await;
+    let after = node.wait("the mirror pod", |node| {
+        node.pod(&name).filter(|pod| pod.mirror.is_some())
+    });
+    let after = after.await;
+    assert_eq!((after.uid, after.mirror), (before.uid, before.mirror));
+    // It ends being broken.
+    node.static_pod(manifest);
+    node.wait("the problem to go", |node| {
+        node.status().problems.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_static_pod_whose_manifest_is_gone_at_a_restart_is_gone() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
+    node.static_pod(pod("stays").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let directory = node.pod(&name).unwrap().path;
+    let mirror = |node: &Node| node.server.get(Kind::Pod, "default", &name);
+    node.wait("the mirror pod", mirror).await;
+    node.stop().await;
+
+    fs::remove_file(file).unwrap();
+    node.run();
+    node.wait("pod, directory and mirror to go", |node| {
+        let gone = !Path::new(&directory).exists() && mirror(node).is_none();
+        (gone && node.is_ready()).then_some(())
+    })
+    .await;
+    assert!(node.pod(&name).is_none());
+    node.until(&format!("stays-{NODE}"), "cfg", &[("a", "1")])
+        .await;
+}
+
+#[tokio::test]
+async fn manifests_are_remembered_privately_and_only_as_long_as_they_are_followed() {
+    let mut node = Node::start();
+    let mut manifest = pod("static").build();
+    manifest["spec"]["containers"][0]["env"] = json!([{"name": "PASSWORD", "value": "hunter2"}]);
+    let file = node.static_pod(manifest);
+    let name = format!("static-{NODE}");
+    node.wait("the variable", |node| node.environment(&name, "main"))
+        .await;
+    let copies = node.path().join("static-pods/file");
+    let copy = |copies: &Path| {
+        let entry = fs::read_dir(copies).unwrap().next();
+        entry.map(|entry| entry.unwrap().path())
+    };
+    let found = copy(&copies).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&found), mode(&copies)), (0o600, 0o700));
+    assert_eq!(mode(copies.parent().unwrap()), 0o700);
+    node.stop().await;
+
+    // Of a damaged copy nothing is left but a word, and the agent works on.
+    fs::write(&found, "garbage").unwrap();
+    fs::write(&file, "garbage").unwrap();
+    node.apply(&pod("other").build());
+    node.run();
+    node.wait("both to be told", |node| {
+        let problems = node.status().problems;
+        let told = |text| problems.iter().any(|problem| problem.contains(text));
+        (told("static.json: gives no static pod")
+            && told("copy of a last good manifest is damaged"))
+        .then_some(())
+    })
+    .await;
+    node.wait("the other pod", |node| node.environment("other", "main"))
+        .await;
+    node.stop().await;
+
+    node.follow_static_pods = false;
+    node.run();
+    node.settled().await;
+    assert!(!copies.exists());
+}
+
+#[tokio::test]
+async fn a_link_by_name_is_made_as_soon_as_nothing_is_in_its_way() {
+    let node = Node::prepare();
+    let by_name = node.path().join("by-name");
+    fs::write(&by_name, "in the way").unwrap();
+    let mut node = node;
+    node.run();
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    // The volume is delivered all the same.
+    node.until("web", "cfg", &[("a", "1")]).await;
+    let told = node.wait("the failure to be told", |node| {
+        node.pod("web")
+            .filter(|pod| pod.delivery.phase == Phase::Failing)
+    });
+    let reason = told.await.delivery.reason;
+    assert!(reason.starts_with("directory: cannot "), "{reason}");
+    assert!(reason.contains("by-name"), "{reason}");
+
+    fs::remove_file(&by_name).unwrap();
+    node.wait("the link", |_| {
+        fs::read_link(by_name.join("default/web")).ok()
+    })
+    .await;
+    node.wait("the pod to heal", |node| {
+        let phase = node.pod("web")?.delivery.phase;
+        (phase == Phase::Delivered).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context as _;
 use larder_agent::feed::Feed;
 use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
+use larder_objects::chain;
 use tempfile::NamedTempFile;
 use tokio::{
     net::TcpListener,
@@ -45,7 +46,7 @@ async fn serve(args: &ApiserverArgs) -> Result<Outcome, Failure> {
         None => None,
         Some(dir) => {
             let feed = Feed::open(dir, server.clone(), None).await;
-            Some(feed.map_err(|error| Failure::unreadable(output::chain(&error)))?)
+            Some(feed.map_err(|error| Failure::unreadable(chain(&error)))?)
         }
     };
     let listener = TcpListener::bind(args.listen)

@@ -16,6 +16,7 @@ use larder_agent::{
     root_dir::RootDir,
 };
 use larder_apiserver::{ApiServer, Options};
+use larder_objects::chain;
 use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
 use tokio::{
@@ -65,7 +66,7 @@ pub(super) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure>
         ..flags
     };
     let (config, warning) = Config::load(place.config.as_deref(), flags, &Host::current())
-        .map_err(|error| Failure::unreadable(output::chain(&error)))?;
+        .map_err(|error| Failure::unreadable(chain(&error)))?;
     if let Some(warning) = warning {
         warn!("{warning}");
     }
@@ -126,7 +127,7 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
             ));
         }
         Err(error) => warn!(
-            error = output::chain(&error),
+            error = chain(&error),
             "`larder status` and `larder exec` will not reach this agent"
         ),
     }
@@ -218,7 +219,7 @@ async fn origin(
             Some(_) => "",
             None => " (to serve pods without a cluster, give --manifests DIR; to reach one from outside, --kubeconfig FILE)",
         };
-        Failure::unreadable(format!("{}{advice}", output::chain(&error)))
+        Failure::unreadable(format!("{}{advice}", chain(&error)))
     })?;
     Ok(Origin {
         client,
@@ -235,7 +236,7 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> 
         .context("cannot create the Node")?;
     let feed = Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
         .await
-        .map_err(|error| Failure::unreadable(output::chain(&error)))?;
+        .map_err(|error| Failure::unreadable(chain(&error)))?;
     Ok(Origin {
         client: Client::new(server.service(), "default"),
         feed: Some(feed),

@@ -71,6 +71,8 @@ pub struct SetUp {
 pub struct PodOnDisk {
     /// UID of the pod.
     pub uid: String,
+    /// Its namespace and name, if a link by name leads to it.
+    pub name: Option<(String, String)>,
     /// Its volumes.
     pub volumes: Vec<(VolumeKind, String)>,
 }
@@ -193,7 +195,8 @@ impl VolumeHost {
         }
     }
 
-    /// Takes all volumes of a pod down and removes all else that is ours: environments, markers, links by name.
+    /// Takes all volumes of a pod down and removes all else that is ours: environments and markers. The link by name is
+    /// [`Self::unlink_pod`]'s: who has ten thousand pods does not want them searched for the end of one.
     ///
     /// The directory of the pod goes if nothing of others is left in it, such as volumes of other types.
     ///
@@ -203,7 +206,6 @@ impl VolumeHost {
     pub fn remove_pod(&self, pod_uid: &str) -> Result<(), Vec<DiskError>> {
         let mut errors = Vec::new();
         let mut note = |result: Result<(), DiskError>| errors.extend(result.err());
-        note(self.unlink_pod(pod_uid));
         match self.pod(pod_uid) {
             Ok(Some(pod)) => {
                 match volumes_of(&pod) {
@@ -272,11 +274,13 @@ impl VolumeHost {
         let Some(pods) = self.root.child(layout::PODS)? else {
             return Ok(Vec::new());
         };
+        let mut names = self.names_by_uid()?;
         let mut found = Vec::new();
         for uid in pods.directories()? {
             if let Some(pod) = pods.child(&uid)? {
                 let volumes = volumes_of(&pod)?;
-                found.push(PodOnDisk { uid, volumes });
+                let name = names.remove(&uid);
+                found.push(PodOnDisk { uid, name, volumes });
             }
         }
         Ok(found)

@@ -2,7 +2,7 @@
 //!
 //! Pods share the directories of their namespaces and the temporary link in them, so one thread at a time changes them.
 
-use std::os::fd::AsFd;
+use std::{collections::HashMap, os::fd::AsFd};
 
 use rustix::{fs::FileType, io::Errno};
 
@@ -46,31 +46,68 @@ impl VolumeHost {
         Ok(true)
     }
 
+    /// Removes `by-name/<namespace>/<pod>`, unless it leads to another pod by now. It may be gone already.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed.
+    pub fn unlink_pod(&self, namespace: &str, pod: &str, uid: &str) -> Result<(), DiskError> {
+        let target = target(element(uid)?);
+        let (namespace, pod) = (element(namespace)?, element(pod)?);
+        let _alone = self.names.lock();
+        let Some(by_name) = self.root().child(layout::BY_NAME)? else {
+            return Ok(());
+        };
+        if let Some(directory) = by_name.child(namespace)? {
+            match sys::read_link(directory.as_fd(), pod) {
+                Ok(found) if found.to_bytes() == target.as_bytes() => directory.remove(pod)?,
+                Ok(_) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Err(errno) => return Err(directory.failed(Step::ListDirectory, pod)(errno)),
+            }
+        }
+        by_name.remove_if_empty(namespace).map(drop)
+    }
+
     /// Removes the links that lead to no pod, and what a crash left beside them.
     ///
     /// # Errors
     ///
     /// The first step that failed.
     pub fn prune_names(&self) -> Result<(), DiskError> {
-        self.remove_names(|link| match link {
-            Some(uid) => Ok(self.pod(uid)?.is_none()),
-            None => Ok(true),
-        })
-    }
-
-    /// Removes the links that lead to a pod.
-    pub(super) fn unlink_pod(&self, uid: &str) -> Result<(), DiskError> {
-        self.remove_names(|link| Ok(link == Some(uid)))
-    }
-
-    /// Removes the links to pods for which `goes` holds, and the namespaces that are empty then. `None` stands for other links.
-    fn remove_names(
-        &self,
-        goes: impl Fn(Option<&str>) -> Result<bool, DiskError>,
-    ) -> Result<(), DiskError> {
         let _alone = self.names.lock();
+        let names = self.links()?;
         let Some(by_name) = self.root().child(layout::BY_NAME)? else {
             return Ok(());
+        };
+        for (namespace, pod, uid) in names {
+            let leads = match uid {
+                Some(uid) => self.pod(&uid)?.is_some(),
+                None => false,
+            };
+            if let Some(directory) = by_name.child(&namespace)?
+                && !leads
+            {
+                directory.remove(&pod)?;
+            }
+        }
+        for namespace in by_name.directories()? {
+            by_name.remove_if_empty(&namespace)?;
+        }
+        Ok(())
+    }
+
+    /// The names of the pods that links lead to, by UID.
+    pub(super) fn names_by_uid(&self) -> Result<HashMap<String, (String, String)>, DiskError> {
+        let names = self.links()?.into_iter();
+        let of_pods = names.filter_map(|(namespace, pod, uid)| Some((uid?, (namespace, pod))));
+        Ok(of_pods.collect())
+    }
+
+    /// Every link: the namespace, the name, and the UID of the pod it leads to, if it has the form of ours.
+    fn links(&self) -> Result<Vec<(String, String, Option<String>)>, DiskError> {
+        let mut names = Vec::new();
+        let Some(by_name) = self.root().child(layout::BY_NAME)? else {
+            return Ok(names);
         };
         for namespace in by_name.directories()? {
             let Some(directory) = by_name.child(&namespace)? else {
@@ -78,13 +115,11 @@ impl VolumeHost {
             };
             let entries = directory.entries()?.into_iter();
             for (name, _) in entries.filter(|&(_, kind)| kind == FileType::Symlink) {
-                if goes(uid(&directory, &name)?.as_deref())? {
-                    directory.remove(&name)?;
-                }
+                let uid = uid(&directory, &name)?;
+                names.push((namespace.clone(), name, uid));
             }
-            by_name.remove_if_empty(&namespace)?;
         }
-        Ok(())
+        Ok(names)
     }
 }
 
@@ -139,6 +174,20 @@ mod tests {
             pods/u2/ 0750
         "]]
         .assert_eq(&show(root.path()));
+        assert_eq!(
+            host.scan()
+                .unwrap()
+                .into_iter()
+                .map(|pod| pod.name.is_some())
+                .collect::<Vec<_>>(),
+            [false, true]
+        );
+        // The replaced pod takes nothing with it.
+        host.unlink_pod("prod", "web", "u1").unwrap();
+        assert!(root.path().join("by-name/prod/web").is_symlink());
+        for namespace in ["prod", "test", "test", "none"] {
+            host.unlink_pod(namespace, "web", "u2").unwrap();
+        }
         host.remove_pod("u1").unwrap();
         host.remove_pod("u2").unwrap();
         expect![[r"
@@ -181,7 +230,7 @@ mod tests {
                     let (name, uid) = (format!("p{pod}"), format!("u{pod}"));
                     for _ in 0..100 {
                         assert!(host.link_pod("prod", &name, &uid).unwrap());
-                        host.unlink_pod(&uid).unwrap();
+                        host.unlink_pod("prod", &name, &uid).unwrap();
                     }
                     host.link_pod("prod", &name, &uid).unwrap();
                 });
@@ -201,6 +250,9 @@ mod tests {
             assert!(host.link_pod(name, "web", "u1").is_err(), "{name:?}");
             assert!(host.link_pod("prod", name, "u1").is_err(), "{name:?}");
             assert!(host.link_pod("prod", "web", name).is_err(), "{name:?}");
+            assert!(host.unlink_pod(name, "web", "u1").is_err(), "{name:?}");
+            assert!(host.unlink_pod("prod", name, "u1").is_err(), "{name:?}");
+            assert!(host.unlink_pod("prod", "web", name).is_err(), "{name:?}");
         }
         expect![""].assert_eq(&show(root.path()));
     }

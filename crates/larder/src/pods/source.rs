@@ -6,10 +6,12 @@
 mod api;
 mod file;
 mod http;
+mod last_good;
 
 use std::{error::Error, fmt, sync::Arc};
 
-use tokio::sync::mpsc;
+use larder_objects::chain;
+use tokio::{sync::mpsc, task::JoinError};
 
 use super::{identity::PodSource, merge::SourcePods};
 
@@ -47,13 +49,7 @@ pub struct SourceProblem {
 /// Displays as subject and chain of causes.
 impl fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.subject, self.error)?;
-        let mut cause = self.error.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        write!(f, "{}: {}", self.subject, chain(&*self.error))
     }
 }
 
@@ -109,4 +105,12 @@ impl Reporter {
         let report = SourceReport { source, event };
         self.reports.send(report).await.map_err(|_| Closed)
     }
+}
+
+/// The result of a blocking task, which is never cancelled.
+fn joined<T>(result: Result<T, JoinError>) -> T {
+    result.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
+    })
 }

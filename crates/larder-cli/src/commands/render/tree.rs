@@ -9,6 +9,7 @@ mod words;
 use std::io::{self, Write};
 
 use k8s_openapi::api::core::v1::Volume;
+use larder_objects::chain;
 use larder_projection::{
     Absent, ContainerKind, ContainerView, Environment, Mount, ObjectError, Origin, PayloadError,
     Projection, SourceError, is_used,
@@ -20,7 +21,7 @@ use self::{
     words::{absent, origin, size, value, volume_type},
 };
 use super::{View, mount_table};
-use crate::output::{Style, chain};
+use crate::output::Style;
 
 /// Writes one tree for each pod, with a blank line between them.
 pub(super) fn write(

@@ -235,6 +235,7 @@ fn volumes_are_found_again_and_leave_nothing() {
         found,
         [PodOnDisk {
             uid: "u1".into(),
+            name: None,
             volumes
         }]
     );

@@ -2,7 +2,8 @@
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/config/{file,file_linux}.go`: one pod per file, names with a leading dot are skipped, no
 //! recursion, symlinks are followed. We differ where the kubelet loses pods:
-//! - A file that cannot be read or decoded keeps the pod that it had (the kubelet drops it at the next full read).
+//! - A file that cannot be read or decoded keeps the pod that it had (the kubelet drops it at the next full read), also over a
+//!   restart if [`FileSource::remembering`] says where.
 //! - A path that disappears keeps its pods; one that was never there has none. (The kubelet drops them all.)
 //! - A directory that is deleted and made again is watched again.
 //! - Backup files of editors and package managers are no pods, and of two files with one pod the ignored one is named.
@@ -23,12 +24,12 @@ use std::{
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::{
     sync::{Notify, mpsc},
-    task::{JoinError, spawn_blocking},
+    task::spawn_blocking,
     time,
 };
 
 use self::scan::{PathIdentity, Scanner};
-use super::{Closed, Reporter, SourceProblem, SourceReport};
+use super::{Closed, Reporter, SourceProblem, SourceReport, joined};
 use crate::pods::{identity::PodSource, merge::SourcePods, static_pod::StaticPods};
 
 pub use scan::FileSourceError;
@@ -48,6 +49,7 @@ pub struct FileSource {
     path: PathBuf,
     check_frequency: Duration,
     static_pods: StaticPods,
+    copies: Option<PathBuf>,
 }
 
 impl FileSource {
@@ -62,7 +64,17 @@ impl FileSource {
             path: path.components().collect(),
             check_frequency,
             static_pods,
+            copies: None,
         }
+    }
+
+    /// Keeps copies of the last good manifests in `directory`, which is the source's own: private to the user, since a manifest may
+    /// hold a password. So a manifest that is broken, or a path that is missing, when the next source starts keeps its pods
+    /// then too.
+    #[must_use]
+    pub fn remembering(mut self, directory: PathBuf) -> Self {
+        self.copies = Some(directory);
+        self
     }
 
     /// Reports the pods until nobody receives.
@@ -77,7 +89,9 @@ impl FileSource {
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
         let notices = Arc::new(Notify::new());
         let mut watch = Watch::default();
-        let mut scanner = Scanner::new(self.path.clone(), self.static_pods);
+        let (path, static_pods, copies) = (self.path.clone(), self.static_pods, self.copies);
+        let recalled = spawn_blocking(move || Scanner::new(path, static_pods, copies));
+        let mut scanner = joined(recalled.await);
         loop {
             let (path, notify) = (self.path.clone(), Arc::clone(&notices));
             let look = spawn_blocking(move || {
@@ -111,14 +125,6 @@ impl FileSource {
             }
         }
     }
-}
-
-/// The result of a blocking task, which is never cancelled.
-fn joined<T>(result: Result<T, JoinError>) -> T {
-    result.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
-    })
 }
 
 /// The system's watch of the directory in question: the path itself, or for a file the directory that holds it.

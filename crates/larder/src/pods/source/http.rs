@@ -4,9 +4,11 @@
 //! skipped. An answer that is no good keeps the pods; an empty one means none. We differ where the kubelet forgets or tells too much:
 //! - A body counts as seen only once its pods were reported. (The kubelet remembers it first: a body that does not decode is an
 //!   error once and then silence, and after an empty answer the old body does not bring its pods back.)
+//! - A URL that does not answer, or not well, after a restart has the pods that it had, if [`HttpSource::remembering`] says where
+//!   they are kept.
 //! - Neither bodies nor header values nor the query of the URL are in any text.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -16,11 +18,12 @@ use http::{
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use k8s_openapi::api::core::v1::Pod;
 use larder_objects::StableHash;
-use tokio::{sync::mpsc, time};
+use tokio::{sync::mpsc, task::spawn_blocking, time};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
 
-use super::{Closed, Reporter, SourceReport};
+use super::{Closed, Reporter, SourceProblem, SourceReport, joined, last_good::LastGood};
 use crate::pods::{
     identity::PodSource,
     merge::SourcePods,
@@ -49,6 +52,8 @@ pub struct HttpSource {
     service: HttpService,
     /// Hash of the body whose pods were reported last.
     reported: Option<StableHash>,
+    /// Where the last good body is kept for the next run.
+    copies: Option<PathBuf>,
 }
 
 /// Header values are secrets.
@@ -160,7 +165,16 @@ impl HttpSource {
             static_pods,
             service,
             reported: None,
+            copies: None,
         })
+    }
+
+    /// Keeps a copy of the last good body in `directory`, which is the source's own and private to the user. So a URL that gives
+    /// no pods when the next source starts, but for an empty answer, has the pods that it had.
+    #[must_use]
+    pub fn remembering(mut self, directory: PathBuf) -> Self {
+        self.copies = Some(directory);
+        self
     }
 
     /// Reports the pods until nobody receives.
@@ -174,35 +188,74 @@ impl HttpSource {
 
     async fn follow(&mut self, reporter: &mut Reporter) -> Result<(), Closed> {
         let subject = shown_url(&self.url.to_string());
+        let (mut last_good, mut remembered) = self.recall().await;
         loop {
             let fetched = time::timeout(TIMEOUT, self.fetch()).await;
-            let pods = match fetched.unwrap_or(Err(HttpSourceError::Timeout)) {
-                Ok(text) => self.new_pods(&text),
-                Err(error) => Err(error),
-            };
-            match pods {
-                Ok(pods) => {
-                    if let Some(pods) = pods {
-                        reporter.pods(SourcePods::All(pods)).await?;
-                    }
-                    reporter.problems(Vec::new()).await?;
+            let body = fetched.unwrap_or(Err(HttpSourceError::Timeout));
+            let (pods, error) = match body.and_then(|text| Ok((self.new_pods(&text)?, text))) {
+                Ok((pods, text)) => {
+                    last_good = self.kept(last_good, Some(text)).await;
+                    (pods, None)
                 }
+                Err(error @ HttpSourceError::Empty) => {
+                    last_good = self.kept(last_good, None).await;
+                    (Some(Vec::new()), Some(error))
+                }
+                // The first answer is no good, so the last one of an earlier run counts.
                 Err(error) => {
-                    if let HttpSourceError::Empty = error {
-                        reporter.pods(SourcePods::All(Vec::new())).await?;
-                    }
-                    reporter.problem(&subject, error).await?;
+                    let pods = remembered.as_ref().map(|text| self.new_pods(text));
+                    (pods.and_then(Result::ok).flatten(), Some(error))
                 }
+            };
+            remembered = None;
+            if let Some(pods) = pods {
+                reporter.pods(SourcePods::All(pods)).await?;
             }
+            let problem = error.map(|error| SourceProblem {
+                subject: subject.clone(),
+                error: Arc::new(error),
+            });
+            let copies = last_good.iter().flat_map(LastGood::problems);
+            let problems = problem.into_iter().chain(copies).collect();
+            reporter.problems(problems).await?;
             time::sleep(self.check_frequency).await;
         }
     }
 
+    /// What an earlier run has kept of this URL.
+    async fn recall(&self) -> (Option<LastGood>, Option<String>) {
+        let Some(copies) = self.copies.clone() else {
+            return (None, None);
+        };
+        let recalled = spawn_blocking(move || LastGood::recall(copies));
+        let (last_good, remembered) = joined(recalled.await);
+        let of_this = remembered
+            .into_iter()
+            .find(|copy| copy.place == self.place().as_bytes());
+        (Some(last_good), of_this.map(|copy| copy.text))
+    }
+
+    /// Keeps `text` as the only copy, or none.
+    async fn kept(&self, last_good: Option<LastGood>, text: Option<String>) -> Option<LastGood> {
+        let (place, mut last_good) = (self.place(), last_good?);
+        let keep = spawn_blocking(move || {
+            let place = place.as_bytes();
+            last_good.retain(text.iter().map(|_| place));
+            if let Some(text) = text {
+                last_good.keep(place, &text);
+            }
+            last_good
+        });
+        Some(joined(keep.await))
+    }
+
+    /// What the copy is of. A URL may hold a password, which needs no second place.
+    fn place(&self) -> String {
+        StableHash::EMPTY.with(self.url.to_string()).to_string()
+    }
+
     /// The pods of an answer; `None` when they are those reported last.
-    fn new_pods(
-        &mut self,
-        text: &str,
-    ) -> Result<Option<Vec<k8s_openapi::api::core::v1::Pod>>, HttpSourceError> {
+    fn new_pods(&mut self, text: &str) -> Result<Option<Vec<Pod>>, HttpSourceError> {
         if text.is_empty() {
             self.reported = None;
             return Err(HttpSourceError::Empty);

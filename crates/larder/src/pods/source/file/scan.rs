@@ -1,10 +1,14 @@
 //! One look at the path: what is there now, beside what was there before. Synchronous.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs::{self, File},
     io::{self, Read},
-    os::unix::fs::MetadataExt,
+    os::unix::{
+        ffi::{OsStrExt as _, OsStringExt as _},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +18,10 @@ use larder_objects::StableHash;
 
 use crate::pods::{
     identity::FullName,
-    source::SourceProblem,
+    source::{
+        SourceProblem,
+        last_good::{LastGood, Remembered},
+    },
     static_pod::{StaticPodError, StaticPods},
 };
 
@@ -85,13 +92,19 @@ pub(super) struct Scanner {
     static_pods: StaticPods,
     /// What each file had when it was last there.
     files: BTreeMap<PathBuf, Manifest>,
+    /// Where that is kept for the next run.
+    last_good: Option<LastGood>,
+    /// Whether pods have been named, so that silence means those.
+    told: bool,
 }
 
 /// What is known of one file.
 #[derive(Debug, Default)]
 struct Manifest {
-    /// Hash of the text that `pod` and `problem` were made of.
+    /// Hash of the text that was read last.
     text: Option<StableHash>,
+    /// Whether `pod` was made of that text.
+    is_good: bool,
     /// The last good pod.
     pod: Option<Pod>,
     /// What is wrong with the file now.
@@ -111,38 +124,73 @@ impl PathIdentity {
 }
 
 impl Scanner {
-    pub(super) fn new(path: PathBuf, static_pods: StaticPods) -> Self {
-        Self {
+    /// Of `path`. With a directory for copies of the last good manifests, those of an earlier run count as read before.
+    pub(super) fn new(path: PathBuf, static_pods: StaticPods, copies: Option<PathBuf>) -> Self {
+        let mut this = Self {
             path,
             static_pods,
             files: BTreeMap::new(),
+            last_good: None,
+            told: false,
+        };
+        if let Some(copies) = copies {
+            let (last_good, remembered) = LastGood::recall(copies);
+            this.last_good = Some(last_good);
+            remembered.into_iter().for_each(|copy| this.recall(copy));
+        }
+        this
+    }
+
+    fn recall(&mut self, Remembered { place, text }: Remembered) {
+        let path = PathBuf::from(OsString::from_vec(place));
+        let is_here =
+            path == self.path || (path.parent() == Some(self.path.as_path()) && is_manifest(&path));
+        if !is_here {
+            return;
+        }
+        // What is no pod any more, by other settings or another version, is for its file to say.
+        if let Ok((pod, more)) = self.static_pods.from_file(&path, &text) {
+            let manifest = Manifest {
+                text: Some(StableHash::EMPTY.with(&text)),
+                is_good: true,
+                pod: Some(pod),
+                problem: more.map(|error| Arc::new(error.into())),
+            };
+            self.files.insert(path, manifest);
         }
     }
 
     /// Looks once. Comes back with its result, so that a blocking task can own it meanwhile.
     pub(super) fn look(mut self) -> (Self, Looked) {
-        let looked = match fs::metadata(&self.path) {
+        let mut looked = match fs::metadata(&self.path) {
             Ok(metadata) if metadata.is_dir() => self.look_at_directory(),
             Ok(metadata) if metadata.is_file() => self.look_at_file(),
             Ok(_) => self.silent(FileSourceError::NotAFile),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Looked {
-                // What was there stays. With nothing known that is nothing, which is worth saying: the source is there.
-                pods: self.files.is_empty().then(Vec::new),
-                missing: true,
-                ..self.silent(FileSourceError::Missing)
-            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let looked = self.silent(FileSourceError::Missing);
+                Looked {
+                    // With nothing known there are no pods, which is worth saying: the source is there.
+                    pods: looked.pods.or_else(|| (!self.told).then(Vec::new)),
+                    missing: true,
+                    ..looked
+                }
+            }
             Err(source) => self.silent(FileSourceError::Read {
                 step: "stat",
                 source,
             }),
         };
+        self.told |= looked.pods.is_some();
+        let copies = self.last_good.iter().flat_map(LastGood::problems);
+        looked.problems.extend(copies);
         (self, looked)
     }
 
-    /// Nothing to say about pods but that something is wrong.
+    /// Nothing new to say about pods but that something is wrong. What was named stays, and so does what an earlier run knew.
     fn silent(&self, error: FileSourceError) -> Looked {
+        let known = || self.collect().pods.filter(|pods| !pods.is_empty());
         Looked {
-            pods: None,
+            pods: if self.told { None } else { known() },
             problems: vec![SourceProblem {
                 subject: self.path.display().to_string(),
                 error: Arc::new(error),
@@ -151,9 +199,18 @@ impl Scanner {
         }
     }
 
+    /// Forgets all files but these.
+    fn retain(&mut self, paths: &[PathBuf]) {
+        let present: BTreeSet<_> = paths.iter().collect();
+        self.files.retain(|known, _| present.contains(known));
+        if let Some(last_good) = &mut self.last_good {
+            last_good.retain(paths.iter().map(|path| path.as_os_str().as_bytes()));
+        }
+    }
+
     fn look_at_file(&mut self) -> Looked {
         let path = self.path.clone();
-        self.files.retain(|known, _| *known == path);
+        self.retain(std::slice::from_ref(&path));
         self.read(&path);
         let looked = self.collect();
         // A file that never was good says nothing; one that was keeps its pod.
@@ -181,7 +238,7 @@ impl Scanner {
                 });
             }
         };
-        self.files.retain(|known, _| paths.contains(known));
+        self.retain(&paths);
         for path in paths {
             self.read(&path);
         }
@@ -194,15 +251,21 @@ impl Scanner {
         match read_text(path) {
             Ok(text) => {
                 let hash = StableHash::EMPTY.with(&text);
-                if known.text.replace(hash) == Some(hash) {
-                    return;
-                }
-                match self.static_pods.from_file(path, &text) {
-                    Ok((pod, more)) => {
-                        known.pod = Some(pod);
-                        known.problem = more.map(|error| Arc::new(error.into()));
+                if known.text.replace(hash) != Some(hash) {
+                    let pod = self.static_pods.from_file(path, &text);
+                    known.is_good = pod.is_ok();
+                    match pod {
+                        Ok((pod, more)) => {
+                            known.pod = Some(pod);
+                            known.problem = more.map(|error| Arc::new(error.into()));
+                        }
+                        Err(error) => known.problem = Some(Arc::new(error.into())),
                     }
-                    Err(error) => known.problem = Some(Arc::new(error.into())),
+                }
+                if let Some(last_good) = &mut self.last_good
+                    && known.is_good
+                {
+                    last_good.keep(path.as_os_str().as_bytes(), &text);
                 }
             }
             Err(error) => {

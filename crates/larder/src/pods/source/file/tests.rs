@@ -21,7 +21,7 @@ fn static_pods() -> StaticPods {
     StaticPods::new("n1", ApiReferences::Refuse)
 }
 
-/// A path in a fresh directory, and who looks at it.
+/// A path in a fresh directory, and who looks at it. Copies are kept beside it.
 struct Files {
     directory: TempDir,
     scanner: Option<Scanner>,
@@ -30,11 +30,18 @@ struct Files {
 impl Files {
     fn new() -> Self {
         let directory = TempDir::new().unwrap();
-        let scanner = Scanner::new(directory.path().join("m"), static_pods());
-        Self {
+        let mut files = Self {
             directory,
-            scanner: Some(scanner),
-        }
+            scanner: None,
+        };
+        files.restart();
+        files
+    }
+
+    /// Who looks now knows only what the one before left.
+    fn restart(&mut self) {
+        let copies = self.directory.path().join("copies");
+        self.scanner = Some(Scanner::new(self.path(), static_pods(), Some(copies)));
     }
 
     fn directory() -> Self {
@@ -217,6 +224,110 @@ fn a_directory_that_disappears_keeps_its_pods_until_it_is_there_again() {
     files.check(None, &["m: path does not exist, ignoring"]);
     fs::create_dir(files.path()).unwrap();
     files.check(Some(&[]), &[]);
+}
+
+#[test]
+fn a_manifest_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i:1"));
+    files.put("b.yaml", &manifest("b", "i:1"));
+    files.check(Some(&["a=i:1", "b=i:1"]), &[]);
+    let before = files.look().pods;
+    files.put("a.yaml", &manifest("a", "i:2")[..70]);
+    for _ in 0..2 {
+        files.restart();
+        files.check(Some(&["a=i:1", "b=i:1"]), &["m/a.yaml"]);
+        assert_eq!(
+            files.look().pods,
+            before,
+            "the very same pods, UIDs included"
+        );
+    }
+    files.put("a.yaml", &manifest("a", "i:2"));
+    files.check(Some(&["a=i:2", "b=i:1"]), &[]);
+    files.restart();
+    files.put("a.yaml", "");
+    files.check(Some(&["a=i:2", "b=i:1"]), &["m/a.yaml"]);
+}
+
+#[test]
+fn a_manifest_that_is_gone_when_the_source_starts_again_is_gone() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+    files.remove("a.yaml");
+    files.restart();
+    files.check(Some(&[]), &[]);
+    // Its copy as well: it does not come back with a broken file of the same name.
+    files.put("a.yaml", "garbage");
+    files.restart();
+    files.check(Some(&[]), &["m/a.yaml"]);
+}
+
+#[test]
+fn a_directory_that_is_missing_when_the_source_starts_again_keeps_its_pods() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+    let away = files.directory.path().join("away");
+    fs::rename(files.path(), &away).unwrap();
+    files.restart();
+    files.check(Some(&["a=i"]), &["m: path does not exist, ignoring"]);
+    files.check(None, &["m: path does not exist, ignoring"]);
+    fs::rename(&away, files.path()).unwrap();
+    files.check(Some(&["a=i"]), &[]);
+    // The copies of one path say nothing about another.
+    fs::rename(files.path(), &away).unwrap();
+    let copies = files.directory.path().join("copies");
+    let elsewhere = files.directory.path().join("elsewhere");
+    let (_, looked) = Scanner::new(elsewhere, static_pods(), Some(copies)).look();
+    assert_eq!(looked.pods, Some(Vec::new()));
+}
+
+#[test]
+fn a_single_file_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
+    let mut files = Files::new();
+    fs::write(files.path(), manifest("a", "i")).unwrap();
+    files.check(Some(&["a=i"]), &[]);
+    fs::write(files.path(), "garbage").unwrap();
+    files.restart();
+    files.check(Some(&["a=i"]), &["m: gives no static pod: "]);
+}
+
+#[test]
+fn what_was_allowed_when_it_was_kept_may_not_be_any_more() {
+    let mut files = Files::directory();
+    let copies = files.directory.path().join("copies");
+    let secret = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i}]\n  \
+                  volumes: [{name: v, secret: {secretName: s}}]\n";
+    files.put("a.yaml", secret);
+    let allowing = StaticPods::new("n1", ApiReferences::Allow);
+    let (_, looked) = Scanner::new(files.path(), allowing, Some(copies)).look();
+    assert_eq!(looked.pods.map(|pods| pods.len()), Some(1));
+    files.restart();
+    files.check(Some(&[]), &["m/a.yaml: gives no static pod: "]);
+}
+
+#[test]
+fn a_damaged_copy_costs_nothing_but_itself() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.put("b.yaml", &manifest("b", "i"));
+    files.check(Some(&["a=i", "b=i"]), &[]);
+    let copies = files.directory.path().join("copies");
+    for entry in fs::read_dir(&copies).unwrap() {
+        let path = entry.unwrap().path();
+        if fs::read_to_string(&path).unwrap().contains("a.yaml") {
+            fs::write(path, "garbage").unwrap();
+        }
+    }
+    files.put("b.yaml", "garbage");
+    files.restart();
+    // The manifest is good, so its copy is made again.
+    files.check(Some(&["a=i", "b=i"]), &["m/b.yaml"]);
+    files.put("a.yaml", "garbage");
+    files.restart();
+    files.check(Some(&["a=i", "b=i"]), &["m/a.yaml", "m/b.yaml"]);
 }
 
 #[test]

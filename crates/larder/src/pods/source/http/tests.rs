@@ -38,6 +38,10 @@ struct Fixture {
 
 impl Fixture {
     fn new(answers: Answers) -> Self {
+        Self::remembering(answers, None)
+    }
+
+    fn remembering(answers: Answers, copies: Option<PathBuf>) -> Self {
         let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
@@ -69,7 +73,10 @@ impl Fixture {
             StaticPods::new("n1", ApiReferences::Refuse),
             BoxCloneSyncService::new(service),
         );
-        let source = source.unwrap();
+        let mut source = source.unwrap();
+        if let Some(copies) = copies {
+            source = source.remembering(copies);
+        }
         let debug = format!("{source:?}");
         assert!(
             !debug.contains("s3cret") && !debug.contains("t0ken"),
@@ -149,6 +156,40 @@ async fn an_empty_body_means_no_pods_and_the_old_body_brings_them_back() {
     fixture
         .check(&["pods [a-n1]", "pods []", empty, "pods [a-n1]", "well"])
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_run_had_counts_until_there_is_a_good_answer() {
+    let root = tempfile::TempDir::new().unwrap();
+    let start = |answers| Fixture::remembering(answers, Some(root.path().join("copies")));
+    let list = ok(
+        "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n",
+    );
+    start(vec![list]).check(&["pods [a-n1]"]).await;
+    for entry in std::fs::read_dir(root.path().join("copies")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = path.display().to_string() + &std::fs::read_to_string(&path).unwrap();
+        assert!(
+            !text.contains("password") && !text.contains("t0ken"),
+            "{text}"
+        );
+    }
+    let mut again = start(vec![
+        (503, String::new(), None),
+        ok("garbage"),
+        ok(manifest("b")),
+    ]);
+    let trouble = ["the answer is 503", "gives no static pods"];
+    again.check(&["pods [a-n1]", trouble[0], trouble[1]]).await;
+    again.check(&["pods [b-n1]", "well"]).await;
+    // An empty answer means what it says, now and at the next start.
+    start(vec![ok("")])
+        .check(&["pods []", "the answer is empty"])
+        .await;
+    let mut last = start(vec![]);
+    last.check(&["no answer"]).await;
+    time::sleep(Duration::from_mins(1)).await;
+    assert!(last.reports.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]

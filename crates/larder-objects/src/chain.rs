@@ -2,8 +2,14 @@
 
 use std::error::Error;
 
-/// `error` and its causes, joined as `{:#}` of `anyhow` does.
-pub(crate) fn chain(error: &dyn Error) -> String {
+/// `error` and its causes: `a: b: c`, as `{:#}` of `anyhow` writes them. For errors whose texts say their own part only.
+///
+/// ```
+/// # use larder_objects::chain;
+/// let error = std::io::Error::other("disk full");
+/// assert_eq!(chain(&error), "disk full");
+/// ```
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
