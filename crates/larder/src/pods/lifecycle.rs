@@ -80,6 +80,10 @@ pub struct PodLifecycle {
     /// Static pods by full name in order of arrival; the first may run. Never empty.
     static_pods: HashMap<FullName, VecDeque<ResolvedPodUid>>,
     restarted: RestartedPods,
+    /// What [`Self::working`] tells: kept up with each change, for it is asked after each.
+    working: WorkingPods,
+    /// What [`Self::ending_static_pods`] tells, likewise.
+    ending: BTreeSet<FullName>,
 }
 
 /// How many pods came again under a UID that was known; kubelet 1.36, `restarted_pods_total`.
@@ -113,6 +117,23 @@ struct Tracked {
     gone: bool,
     /// A pod of the same UID that came while this one was ending.
     successor: Option<Arc<Pod>>,
+    /// As what it is counted.
+    counted: Option<WorkingKind>,
+}
+
+impl Tracked {
+    /// What it is to be counted as. Held pods count as `sync`, as the kubelet's do whose start waits.
+    fn kind(&self) -> WorkingKind {
+        WorkingKind {
+            lifecycle: match self.life {
+                PodLife::Held(_) | PodLife::Served => "sync",
+                PodLife::Retiring { .. } => "terminating",
+                PodLife::Finished => "terminated",
+            },
+            gone: self.gone,
+            is_static: is_static_pod(&self.pod),
+        }
+    }
 }
 
 impl PodLifecycle {
@@ -134,32 +155,14 @@ impl PodLifecycle {
         self.restarted
     }
 
-    /// How many pods have come how far. Held pods count as `sync`, as the kubelet's do whose start waits.
+    /// How many pods have come how far.
     pub fn working(&self) -> WorkingPods {
-        let mut working = WorkingPods::new();
-        for tracked in self.pods.values() {
-            let kind = WorkingKind {
-                lifecycle: match tracked.life {
-                    PodLife::Held(_) | PodLife::Served => "sync",
-                    PodLife::Retiring { .. } => "terminating",
-                    PodLife::Finished => "terminated",
-                },
-                gone: tracked.gone,
-                is_static: is_static_pod(&tracked.pod),
-            };
-            *working.entry(kind).or_default() += 1;
-        }
-        working
+        self.working.clone()
     }
 
     /// Static pods that have gone from their source and still end: their mirror pods have to stay.
     pub fn ending_static_pods(&self) -> BTreeSet<FullName> {
-        let ending = |tracked: &&Tracked| {
-            let on_disk = matches!(tracked.life, PodLife::Served | PodLife::Retiring { .. });
-            is_static_pod(&tracked.pod) && tracked.gone && on_disk
-        };
-        let ending = self.pods.values().filter(ending);
-        ending.map(|tracked| FullName::of(&tracked.pod)).collect()
+        self.ending.clone()
     }
 
     /// Takes in one pod of an update of the sources.
@@ -168,12 +171,14 @@ impl PodLifecycle {
             return Vec::new();
         }
         let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
-        match operation {
+        let steps = match operation {
             Operation::Remove => self.removed(&uid),
             Operation::Add | Operation::Update | Operation::Delete | Operation::Reconcile => {
-                self.seen(uid, pod)
+                self.seen(uid.clone(), pod)
             }
-        }
+        };
+        self.recount(&uid);
+        steps
     }
 
     /// Every source has named all its pods: what is gone is gone.
@@ -183,7 +188,12 @@ impl PodLifecycle {
         }
         let gone = self.pods.iter().filter(|(_, tracked)| tracked.gone);
         let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
-        gone.iter().flat_map(|uid| self.removed(uid)).collect()
+        let mut steps = Vec::new();
+        for uid in gone {
+            steps.extend(self.removed(&uid));
+            self.recount(&uid);
+        }
+        steps
     }
 
     /// The network of the node came or went. What is served stays so.
@@ -211,7 +221,7 @@ impl PodLifecycle {
             steps.push(Step::Unregister(uid.clone()));
         }
         if gone || successor.is_some() {
-            self.pods.remove(uid);
+            self.forget(uid);
         }
         let next = self.leave_queue(&full_name, uid);
         if let Some(pod) = successor {
@@ -223,6 +233,7 @@ impl PodLifecycle {
             steps.extend(self.seen(uid.clone(), &pod));
         }
         steps.extend(next.and_then(|next| self.start(&next)));
+        self.recount(uid);
         steps
     }
 
@@ -279,6 +290,7 @@ impl PodLifecycle {
             life,
             gone: false,
             successor: None,
+            counted: None,
         };
         self.pods.insert(uid.clone(), tracked);
         if is_static_pod(pod) {
@@ -307,7 +319,7 @@ impl PodLifecycle {
             PodLife::Served | PodLife::Retiring { .. } => Vec::new(),
             PodLife::Held(_) | PodLife::Finished => {
                 let full_name = FullName::of(&tracked.pod);
-                self.pods.remove(uid);
+                self.forget(uid);
                 let next = self.leave_queue(&full_name, uid);
                 next.and_then(|next| self.start(&next))
                     .into_iter()
@@ -336,7 +348,50 @@ impl PodLifecycle {
         } else {
             PodLife::Served
         };
-        (tracked.life == PodLife::Served).then(|| Step::Serve(Arc::clone(&tracked.pod)))
+        let step = (tracked.life == PodLife::Served).then(|| Step::Serve(Arc::clone(&tracked.pod)));
+        self.recount(uid);
+        step
+    }
+
+    fn forget(&mut self, uid: &ResolvedPodUid) {
+        if let Some(Tracked { pod, counted, .. }) = self.pods.remove(uid) {
+            self.count(&pod, counted, None);
+        }
+    }
+
+    /// Counts the pod as what it is now.
+    fn recount(&mut self, uid: &ResolvedPodUid) {
+        if let Some(tracked) = self.pods.get_mut(uid) {
+            let kind = tracked.kind();
+            let before = tracked.counted.replace(kind);
+            let pod = Arc::clone(&tracked.pod);
+            self.count(&pod, before, Some(kind));
+        }
+    }
+
+    fn count(&mut self, pod: &Pod, before: Option<WorkingKind>, now: Option<WorkingKind>) {
+        if before == now {
+            return;
+        }
+        if let Some(kind) = before
+            && let Some(count) = self.working.get_mut(&kind)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.working.remove(&kind);
+            }
+        }
+        if let Some(kind) = now {
+            *self.working.entry(kind).or_default() += 1;
+        }
+        // A held pod that goes is forgotten at once, so what is gone and not over is on disk.
+        let ends =
+            |kind: WorkingKind| kind.is_static && kind.gone && kind.lifecycle != "terminated";
+        if now.is_some_and(ends) {
+            self.ending.insert(FullName::of(pod));
+        } else if before.is_some_and(ends) {
+            self.ending.remove(&FullName::of(pod));
+        }
     }
 
     /// Takes `uid` out of the static pods with `full_name`; the one that is first now, if that has changed.

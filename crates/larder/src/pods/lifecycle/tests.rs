@@ -20,12 +20,30 @@ impl Lives {
     fn check(&mut self, operation: Operation, pod: PodBuilder, expected: &[&str]) {
         let steps = self.0.handle(operation, &pod.shared());
         assert_eq!(words(&steps), expected);
+        self.check_counts();
     }
 
     #[track_caller]
     fn check_volumes_gone(&mut self, uid: &str, expected: &[&str]) {
         let steps = self.0.volumes_gone(&ResolvedPodUid::new(uid));
         assert_eq!(words(&steps), expected);
+        self.check_counts();
+    }
+
+    /// What is kept up with each change is what a count of all pods gives.
+    #[track_caller]
+    fn check_counts(&self) {
+        let mut working = WorkingPods::new();
+        let mut ending = BTreeSet::new();
+        for tracked in self.0.pods.values() {
+            *working.entry(tracked.kind()).or_default() += 1;
+            let on_disk = matches!(tracked.life, PodLife::Served | PodLife::Retiring { .. });
+            if is_static_pod(&tracked.pod) && tracked.gone && on_disk {
+                ending.insert(FullName::of(&tracked.pod));
+            }
+        }
+        assert_eq!(self.0.working(), working);
+        assert_eq!(self.0.ending_static_pods(), ending);
     }
 
     #[track_caller]
