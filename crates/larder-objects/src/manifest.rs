@@ -7,7 +7,8 @@
 //! Invariants:
 //! 1. One document's trouble costs that document only; it is in [`Manifests::errors`] with file, document, line and field.
 //! 2. No error quotes a value of a Secret.
-//! 3. Of two documents with one kind, namespace and name the first stays.
+//! 3. Of two documents with one kind, namespace and name the first stays. The pods of two workloads of one name are such two: a
+//!    pod is known by its name, so both cannot be there, and the error says so.
 //!
 //! # Examples
 //!
@@ -37,6 +38,7 @@
 mod decode;
 mod error;
 mod files;
+mod generated;
 mod json;
 mod kind;
 mod normalize;
@@ -56,6 +58,7 @@ use k8s_openapi::api::{
 };
 use smol_str::SmolStr;
 
+use self::generated::GeneratedNames;
 pub use self::{
     error::{ManifestError, Problem, Subject},
     files::is_manifest_name,
@@ -166,8 +169,9 @@ pub struct Loader {
     /// Whether pods without UID get one.
     uids: bool,
     manifests: Manifests,
-    /// Where each object was first seen.
-    seen: HashMap<(&'static str, ObjectKey), Origin>,
+    /// Where each object was first seen, and the workload that it was made of.
+    seen: HashMap<(&'static str, ObjectKey), (Origin, Option<String>)>,
+    generated: GeneratedNames,
 }
 
 impl Loader {
@@ -178,10 +182,12 @@ impl Loader {
             uids: true,
             manifests: Manifests::default(),
             seen: HashMap::new(),
+            generated: GeneratedNames::default(),
         }
     }
 
-    /// Leaves pods without UID as they are, for a caller that has another way to name them.
+    /// Leaves pods without UID as they are, for a caller that has another way to name them, and refuses objects with no name but a
+    /// `generateName`.
     #[must_use]
     pub fn without_uids(mut self) -> Self {
         self.uids = false;

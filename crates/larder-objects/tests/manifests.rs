@@ -281,7 +281,7 @@ metadata: {name: a}
 #[test]
 fn objects_without_type_or_name_are_errors() {
     check(
-        "kind: ConfigMap\nmetadata: {name: a}\n---\napiVersion: v1\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {generateName: a-}\n---\n- a\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n",
+        "kind: ConfigMap\nmetadata: {name: a}\n---\napiVersion: v1\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {generateName: ''}\n---\n- a\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n",
         expect![[r#"
             error: app.yaml: document 1, line 1: ConfigMap "a": apiVersion: Required value
             error: app.yaml: document 2, line 4: "a": kind: Required value
@@ -315,6 +315,71 @@ fn of_two_objects_with_one_name_the_first_stays() {
     assert!(
         matches!(&manifests.documents[0].manifest, Manifest::ConfigMap(map) if map.data["k"] == "1")
     );
+}
+
+#[test]
+fn workloads_whose_pods_would_share_a_name_are_both_named() {
+    let workload = |kind: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}\n"
+        )
+    };
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
+    let mut loader = Loader::new("default");
+    loader.text("a.yaml", &workload("Deployment"));
+    loader.text(
+        "b.yaml",
+        &[
+            workload("StatefulSet"),
+            pod.to_owned(),
+            workload("Deployment"),
+        ]
+        .join("---\n"),
+    );
+    loader.text("c.yaml", &pod.replace("name: web", "name: other"));
+    loader.text(
+        "d.yaml",
+        &workload("DaemonSet").replace("name: web", "name: other"),
+    );
+    expect![[r#"
+        Pod default/web at a.yaml: document 1, line 1
+        Pod default/other at c.yaml: document 1, line 1
+        error: b.yaml: document 1, line 1: StatefulSet "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
+        error: b.yaml: document 2, line 6: Pod "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
+        error: b.yaml: document 3, line 11: Deployment "web": is already defined in a.yaml: document 1, line 1
+        error: d.yaml: document 1, line 1: DaemonSet "other": the pod default/other is already made from Pod other in c.yaml: document 1, line 1; give one of the two another name
+    "#]]
+    .assert_eq(&show(&loader.finish()));
+}
+
+#[test]
+fn a_name_is_made_as_the_api_server_makes_it_but_always_the_same() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {generateName: job-}\nspec: {containers: [{name: c, image: i}]}\n";
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: job-}\nspec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}\n";
+    let text = [pod, pod, job].join("---\n");
+    let names = |name: &str, text: &str| {
+        let mut loader = Loader::new("default");
+        loader.text(name, text);
+        let manifests = loader.finish();
+        assert!(manifests.errors.is_empty(), "{:?}", manifests.errors);
+        let name = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.name.clone().unwrap();
+        manifests.pods().map(name).collect::<Vec<_>>()
+    };
+    let expected = ["job-kfqjp", "job-mhd4b", "job-n28vh"];
+    assert_eq!(names("jobs.yaml", &text), expected);
+    // Neither the way to the file nor an edit of something else matters.
+    assert_eq!(
+        names("/m/jobs.yaml", &text.replace("image: i", "image: j")),
+        expected
+    );
+    let before = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n";
+    assert_eq!(names("./m/jobs.yaml", &format!("{before}{text}")), expected);
+    // Another file has other pods.
+    assert_ne!(names("other.yaml", &text), expected);
+    // A caller that names objects itself gets none named.
+    let mut loader = Loader::new("default").without_uids();
+    loader.text("jobs.yaml", pod);
+    assert_eq!(loader.finish().errors.len(), 1);
 }
 
 #[test]

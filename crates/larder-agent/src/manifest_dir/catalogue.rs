@@ -102,8 +102,16 @@ pub(super) struct Catalogue {
 
 #[derive(Debug, Default)]
 struct FileState {
-    objects: BTreeMap<ObjectId, Fingerprint>,
+    objects: BTreeMap<ObjectId, Held>,
     problems: Vec<String>,
+}
+
+/// One object of a file.
+#[derive(Debug)]
+struct Held {
+    fingerprint: Fingerprint,
+    /// The workload that the pod is made from, as `Deployment web`.
+    workload: Option<String>,
 }
 
 impl Catalogue {
@@ -116,19 +124,24 @@ impl Catalogue {
         documents: Vec<Document>,
         problems: Vec<String>,
     ) -> Objects {
-        let objects: Objects = documents
-            .into_iter()
-            .map(|document| (ObjectId::of(&document.object), document.object))
-            .collect();
         let state = self.files.entry(file.to_owned()).or_default();
         if problems.is_empty() {
             state.objects.clear();
         }
-        let fingerprints = objects
-            .iter()
-            .map(|(id, object)| (id.clone(), Fingerprint::of(object)));
-        state.objects.extend(fingerprints);
         state.problems = problems;
+        let mut objects = Objects::new();
+        for Document {
+            object, workload, ..
+        } in documents
+        {
+            let id = ObjectId::of(&object);
+            let held = Held {
+                fingerprint: Fingerprint::of(&object),
+                workload,
+            };
+            state.objects.insert(id.clone(), held);
+            objects.insert(id, object);
+        }
         objects
     }
 
@@ -161,16 +174,21 @@ impl Catalogue {
         let mut problems = Vec::new();
         for (file, state) in &self.files {
             problems.extend(state.problems.iter().cloned());
-            for id in state.objects.keys() {
+            for (id, held) in &state.objects {
                 match owners.entry(id) {
                     Entry::Vacant(entry) => {
-                        entry.insert(file);
+                        entry.insert((file, held));
                     }
-                    Entry::Occupied(owner) => problems.push(format!(
-                        "{}: {id} stands in {} already",
-                        file.display(),
-                        owner.get().display()
-                    )),
+                    Entry::Occupied(owner) => {
+                        let (owner, first) = owner.get();
+                        problems.push(format!(
+                            "{}: {id}{} stands in {}{} already",
+                            file.display(),
+                            made_from(held),
+                            owner.display(),
+                            made_from(first),
+                        ));
+                    }
                 }
             }
         }
@@ -182,10 +200,10 @@ impl Catalogue {
         let mut plan = Plan::default();
         let mut wanted = BTreeMap::new();
         for (file, state) in &self.files {
-            for (id, fingerprint) in &state.objects {
+            for (id, held) in &state.objects {
                 if let Entry::Vacant(entry) = wanted.entry(id.clone()) {
-                    entry.insert(*fingerprint);
-                    if self.served.get(id) != Some(fingerprint) {
+                    entry.insert(held.fingerprint);
+                    if self.served.get(id) != Some(&held.fingerprint) {
                         plan.upsert.insert(id.clone(), file.clone());
                     }
                 }
@@ -200,6 +218,12 @@ impl Catalogue {
         self.served = wanted;
         plan
     }
+}
+
+/// Says what a pod is made from, where that is not plain.
+fn made_from(held: &Held) -> String {
+    let workload = held.workload.as_deref();
+    workload.map_or(String::new(), |workload| format!(" (of {workload})"))
 }
 
 #[cfg(test)]
@@ -294,6 +318,20 @@ mod tests {
         catalogue.removed(Path::new("f"));
         assert_eq!(plan(&mut catalogue), changes(&["a from g"], &[]));
         assert_eq!(catalogue.problems(), [""; 0]);
+    }
+
+    #[test]
+    fn of_two_workloads_with_one_pod_both_are_named() {
+        let mut catalogue = Catalogue::default();
+        for (file, kind) in [("f", "Deployment"), ("g", "StatefulSet")] {
+            let mut loader = Loader::new("n");
+            loader.text(file, &format!("apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}\n"));
+            catalogue.read(Path::new(file), loader.finish().documents, Vec::new());
+        }
+        assert_eq!(
+            catalogue.problems(),
+            ["g: Pod n/web (of StatefulSet web) stands in f (of Deployment web) already"]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{fmt, io};
 
 use super::Origin;
-use crate::validation::FieldErrors;
+use crate::{ObjectKey, validation::FieldErrors};
 
 /// Why a file or a document was not taken.
 ///
@@ -107,6 +107,15 @@ pub enum Problem {
         /// Where it was seen first.
         first: Origin,
     },
+    /// The pod of a workload has the name of another one.
+    SamePod {
+        /// Namespace and name of both.
+        pod: ObjectKey,
+        /// What the other one is made from, as `Deployment web`, or `Pod web` for a pod that stands there itself.
+        other: String,
+        /// Where it was seen first.
+        first: Origin,
+    },
 }
 
 impl Problem {
@@ -118,7 +127,9 @@ impl Problem {
             }
             Self::UnknownKind { .. } => "kind",
             Self::Invalid(errors) => errors.first().map_or("", |error| &error.field),
-            Self::Syntax(_) | Self::NotAnObject | Self::Duplicate { .. } => "",
+            Self::Syntax(_) | Self::NotAnObject | Self::Duplicate { .. } | Self::SamePod { .. } => {
+                ""
+            }
         }
     }
 
@@ -154,6 +165,10 @@ impl fmt::Display for Problem {
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),
             Self::Invalid(errors) => write!(f, "{errors}"),
             Self::Duplicate { first } => write!(f, "is already defined in {first}"),
+            Self::SamePod { pod, other, first } => write!(
+                f,
+                "the pod {pod} is already made from {other} in {first}; give one of the two another name"
+            ),
         }
     }
 }

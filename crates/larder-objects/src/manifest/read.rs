@@ -185,6 +185,11 @@ impl Loader {
     }
 
     fn object(&mut self, source: &Source<'_>, item: Option<usize>, object: RawObject) {
+        let object = if self.uids {
+            self.generated.name(source.file, &self.namespace, object)
+        } else {
+            object
+        };
         let text = |pointer| Some(object.text(pointer).to_owned()).filter(|text| !text.is_empty());
         let subject = Subject {
             kind: text("/kind"),
@@ -245,9 +250,17 @@ impl Loader {
             object.text("/metadata/namespace"),
             object.text("/metadata/name"),
         );
-        if let Some(first) = self.seen.get(&(kind, key.clone())) {
-            let problem = Problem::Duplicate {
-                first: first.clone(),
+        if let Some((first, maker)) = self.seen.get(&(kind, key.clone())) {
+            let first = first.clone();
+            let problem = if *maker == workload {
+                Problem::Duplicate { first }
+            } else {
+                let other = maker.clone();
+                Problem::SamePod {
+                    other: other.unwrap_or_else(|| format!("{kind} {}", key.name)),
+                    pod: key,
+                    first,
+                }
             };
             return self.failed(source, item, subject, problem);
         }
@@ -262,7 +275,8 @@ impl Loader {
             let warning = Self::error(source, item, subject.clone(), problem);
             self.manifests.warnings.push(warning);
         }
-        self.seen.insert((kind, key), origin.clone());
+        self.seen
+            .insert((kind, key), (origin.clone(), workload.clone()));
         self.manifests.documents.push(Document {
             origin,
             workload,
