@@ -20,7 +20,6 @@ use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-
 /// The facts as last heard; `None` until they were heard once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {

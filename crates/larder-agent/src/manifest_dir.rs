@@ -15,7 +15,6 @@
 mod catalogue;
 mod files;
 mod schedule;
-mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use larder::pods::source::{DirectoryWatch, Signal, Touch};
 use larder_objects::manifest::RawObject;
 use tokio::{
     sync::watch as latest,
@@ -36,8 +36,7 @@ pub use self::catalogue::ObjectId;
 use self::{
     catalogue::{Catalogue, Objects},
     files::{Reading, Stamp},
-    schedule::{PATIENCE, Schedule, Touch},
-    watch::{DirectoryWatch, Signal},
+    schedule::{PATIENCE, Schedule},
 };
 use crate::blocking::blocking;
 
@@ -79,7 +78,7 @@ pub struct ManifestDir {
     /// Files that have lost an object, in which state, and since when.
     doubts: BTreeMap<PathBuf, (Stamp, Instant)>,
     schedule: Schedule,
-    watch: Option<DirectoryWatch>,
+    watch: DirectoryWatch,
     next_pass: Instant,
     problems: latest::Sender<Arc<[String]>>,
 }
@@ -104,7 +103,7 @@ impl ManifestDir {
             stamps: BTreeMap::new(),
             doubts: BTreeMap::new(),
             schedule: Schedule::default(),
-            watch: None,
+            watch: DirectoryWatch::default(),
             next_pass: Instant::now(),
             problems: latest::Sender::new(Arc::from([])),
         };
@@ -136,11 +135,7 @@ impl ManifestDir {
                     self.schedule.touch(path, touch, Instant::now());
                     continue;
                 }
-                Event::Signal(Signal::Ended) => {
-                    self.watch = None;
-                    BTreeSet::new()
-                }
-                Event::Signal(Signal::Overflow) | Event::Pass => BTreeSet::new(),
+                Event::Signal(Signal::Ended | Signal::Overflow) | Event::Pass => BTreeSet::new(),
                 Event::Due(touched) => touched,
             };
             self.rearm();
@@ -158,16 +153,10 @@ impl ManifestDir {
     async fn event(&mut self) -> Event {
         let due = self.schedule.next();
         let wake = due.map_or(self.next_pass, |due| due.min(self.next_pass));
-        let signal = async {
-            match &mut self.watch {
-                Some(watch) => watch.next().await,
-                None => std::future::pending().await,
-            }
-        };
         // Both arms are cancel-safe. Signals first, as they may put off what is due.
         tokio::select! {
             biased;
-            signal = signal => Event::Signal(signal),
+            signal = self.watch.next() => Event::Signal(signal),
             () = sleep_until(wake) => {
                 let touched = self.schedule.take_due(Instant::now());
                 if touched.is_empty() { Event::Pass } else { Event::Due(touched) }
@@ -177,21 +166,14 @@ impl ManifestDir {
 
     /// Watches the directory (again), if its path no longer leads to the one that is watched.
     fn rearm(&mut self) {
-        if self
-            .watch
-            .as_ref()
-            .is_some_and(|watch| watch.is_of(&self.path))
-        {
-            return;
+        if let Err(error) = self.watch.renew(&self.path) {
+            debug!(%error, path = %self.path.display(), "cannot watch the manifests, polling");
         }
-        self.watch = DirectoryWatch::new(&self.path)
-            .inspect_err(|error| debug!(%error, path = %self.path.display(), "cannot watch the manifests, polling"))
-            .ok();
     }
 
     /// Reads the files of `touched` and all whose stamp differs, but for those in the middle of a change.
     async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<Changes> {
-        self.next_pass = Instant::now() + if self.watch.is_some() { PASS } else { POLL };
+        self.next_pass = Instant::now() + if self.watch.is_armed() { PASS } else { POLL };
         let directory = self.path.clone();
         let present = blocking(move || files::list(&directory)).await?;
 

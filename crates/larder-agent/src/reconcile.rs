@@ -141,7 +141,12 @@ impl Reconciler {
 
     /// Takes down what an earlier agent left of a pod, of which the directory is known and perhaps the name.
     pub(crate) fn clean_up(&mut self, uid: &ResolvedPodUid, name: Option<ObjectKey>) {
-        let place = Place::found(uid.clone(), name, self.shared.host.path(), self.shared.clock.now());
+        let place = Place::found(
+            uid.clone(),
+            name,
+            self.shared.host.path(),
+            self.shared.clock.now(),
+        );
         self.want(uid, Wanted::Retire, place);
         self.index(uid, SmolStr::default(), BTreeSet::new());
     }

@@ -242,7 +242,7 @@ impl Node<'_> {
         pods.into_iter()
             .filter(move |pod| pod.field("spec.nodeName") == node)
             .map(|pod| Object::value(&pod))
-            .filter(|pod| text(pod, MIRROR).is_empty())
+            .filter(|pod| pod.pointer(MIRROR).is_none())
     }
 
     fn unrelated(&self) -> String {
@@ -261,6 +261,7 @@ fn account_of(pod: &Value) -> String {
     }
 }
 
+/// Whatever its value, the annotation makes a mirror pod.
 const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
 /// An object that a pod names.

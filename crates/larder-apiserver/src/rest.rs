@@ -160,7 +160,7 @@ impl ApiServer {
                 self.authorize(&user, verb, &target, query)?;
                 let body = read_body(body).await?;
                 self.admit(&user, verb, &target, &parts.headers, &body)?;
-                self.serve_objects(verb, &target, query, &parts.headers, &body)
+                self.serve_objects(&user, verb, &target, query, &parts.headers, &body)
             }
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
@@ -172,6 +172,7 @@ impl ApiServer {
 
     fn serve_objects(
         &self,
+        user: &User,
         verb: Verb,
         target: &Target,
         query: &Query<'_>,
@@ -199,6 +200,13 @@ impl ApiServer {
             _ => {}
         }
         let part = part(verb, target)?;
+        let authorization = self.options().authorization;
+        let admitted = |old: &Value, new: Value| {
+            if (target.kind, target.subresource.as_deref()) == (Kind::Pod, Some("status")) {
+                authorization.admit_status(user, old, &new)?;
+            }
+            Ok(new)
+        };
         match (verb, &target.name) {
             (Verb::Watch, _) => {
                 let params = WatchParams::parse(query, target)?;
@@ -232,7 +240,7 @@ impl ApiServer {
                 let params = WriteParams::parse(query)?;
                 let body = object_body(headers, body)?;
                 let key = read::key(target.namespace.as_ref(), name);
-                let make = |_: &Value| Ok(body.clone());
+                let make = |old: &Value| admitted(old, body.clone());
                 let written = self
                     .writer()
                     .update(target.kind, &key, part, params, make)?;
@@ -245,7 +253,7 @@ impl ApiServer {
                     .ok_or_else(|| ApiError::unsupported_media_type(patch::MEDIA_TYPES))?;
                 let body = parse_json(body)?;
                 let key = read::key(target.namespace.as_ref(), name);
-                let make = |old: &Value| patch_type.apply(target.kind, old, &body);
+                let make = |old: &Value| admitted(old, patch_type.apply(target.kind, old, &body)?);
                 let written = self
                     .writer()
                     .update(target.kind, &key, part, params, make)?;

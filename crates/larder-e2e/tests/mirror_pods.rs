@@ -100,8 +100,12 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
         ),
         (
             Box::new(|pod| {
+                // Of two that are equal a real server keeps one.
                 let owner = pod["metadata"]["ownerReferences"][0].clone();
-                pod["metadata"]["ownerReferences"] = json!([owner, owner]);
+                let mut other = owner.clone();
+                other["uid"] = json!("other");
+                other["controller"] = json!(false);
+                pod["metadata"]["ownerReferences"] = json!([owner, other]);
             }),
             "single owner reference",
         ),

@@ -342,7 +342,7 @@ fn workloads_whose_pods_would_share_a_name_are_both_named() {
         &workload("DaemonSet").replace("name: web", "name: other"),
     );
     expect![[r#"
-        Pod default/web at a.yaml: document 1, line 1
+        Pod default/web of Deployment web at a.yaml: document 1, line 1
         Pod default/other at c.yaml: document 1, line 1
         error: b.yaml: document 1, line 1: StatefulSet "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
         error: b.yaml: document 2, line 6: Pod "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name

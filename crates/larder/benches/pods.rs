@@ -1,4 +1,5 @@
-//! Cost per pod of a change that goes through the merge into the pod manager, beside how many pods there are: it is flat.
+//! Cost per pod of what happens to the pods of a node: the merge of the sources, the pod manager, the lifecycle. It is the same
+//! beside a hundred pods and beside ten thousand.
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic as a test may")]
 
 use std::{hint::black_box, sync::Arc};
@@ -6,7 +7,10 @@ use std::{hint::black_box, sync::Arc};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use larder::pods::{FullName, Operation, PodManager, PodMerge, PodSource, PodUid, SourcePods};
+use larder::pods::{
+    FullName, Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods,
+    lifecycle::{PodLifecycle, Step},
+};
 use serde_json::json;
 
 fn pod(index: usize, image: &str) -> Pod {
@@ -24,6 +28,7 @@ fn pod(index: usize, image: &str) -> Pod {
 struct Node {
     merge: PodMerge,
     manager: PodManager,
+    lifecycle: PodLifecycle,
 }
 
 impl Node {
@@ -31,13 +36,16 @@ impl Node {
         let mut node = Self {
             merge: PodMerge::new([PodSource::Api]),
             manager: PodManager::default(),
+            lifecycle: PodLifecycle::new(true),
         };
+        node.lifecycle.all_sources_seen();
         node.take(SourcePods::All(
             (0..pods).map(|index| pod(index, "i:1")).collect(),
         ));
         node
     }
 
+    /// What an agent does with a report, but for the volumes, which are gone as soon as they shall be.
     fn take(&mut self, pods: SourcePods) {
         let merged = self
             .merge
@@ -48,8 +56,74 @@ impl Node {
                     Operation::Remove => self.manager.remove_pod(&pod),
                     _ => self.manager.add_pod(Arc::clone(&pod)),
                 }
+                for step in self.lifecycle.handle(update.operation, &pod) {
+                    if let Step::Retire(pod) = step {
+                        let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
+                        black_box(self.lifecycle.volumes_gone(&uid));
+                    }
+                }
             }
         }
+        // For the metrics and the mirror pods, after every report.
+        black_box((
+            self.lifecycle.working(),
+            self.lifecycle.ending_static_pods(),
+        ));
+    }
+}
+
+/// The pods of an empty node, one after the other: each is added, then each updated, then each removed.
+fn all_changes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("add, update and remove each of");
+    group.sample_size(10);
+    for pods in [100, 1_000, 10_000] {
+        let of = |image: &'static str| (0..pods).map(move |index| pod(index, image));
+        let gone = |pod: Pod| SourcePods::Gone(FullName::of(&pod), PodUid::of(&pod));
+        let one = |pod: Pod| SourcePods::One(Box::new(pod));
+        let words = || {
+            let changed = of("i:1").chain(of("i:2")).map(one);
+            changed.chain(of("i:2").map(gone)).collect::<Vec<_>>()
+        };
+        group.throughput(Throughput::Elements(pods as u64));
+        group.bench_function(format!("{pods} pods, all layers"), |bencher| {
+            let setup = || (Node::with(0), words());
+            bencher.iter_batched(
+                setup,
+                |(mut node, words)| {
+                    words.into_iter().for_each(|pods| node.take(pods));
+                    node
+                },
+                BatchSize::LargeInput,
+            );
+        });
+        group.bench_function(format!("{pods} pods, merge"), |bencher| {
+            let setup = || (PodMerge::new([PodSource::Api]), words());
+            bencher.iter_batched(
+                setup,
+                |(mut merge, words)| {
+                    for pods in words {
+                        black_box(merge.merge(PodSource::Api, pods, Timestamp::UNIX_EPOCH));
+                    }
+                    merge
+                },
+                BatchSize::LargeInput,
+            );
+        });
+        let shared = |image| of(image).map(Arc::new).collect::<Vec<_>>();
+        let (added, updated) = (shared("i:1"), shared("i:2"));
+        group.bench_function(format!("{pods} pods, pod manager"), |bencher| {
+            bencher.iter_batched(
+                PodManager::default,
+                |mut manager| {
+                    for pod in added.iter().chain(&updated) {
+                        manager.update_pod(Arc::clone(pod));
+                    }
+                    updated.iter().for_each(|pod| manager.remove_pod(pod));
+                    manager
+                },
+                BatchSize::LargeInput,
+            );
+        });
     }
 }
 
@@ -116,5 +190,5 @@ fn lookups(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, one_change, first_set, lookups);
+criterion_group!(benches, all_changes, one_change, first_set, lookups);
 criterion_main!(benches);

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use larder::pods::source::Touch;
 use tokio::time::Instant;
 
 /// Time after the last step of an edit; gathers files that are replaced together.
@@ -19,17 +20,6 @@ const SETTLE: Duration = Duration::from_millis(2);
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// The longest that a file which is written without pause is left alone.
 const LONGEST: Duration = Duration::from_secs(1);
-
-/// What somebody did to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Touch {
-    /// It was closed after writing, or renamed into place.
-    Settled,
-    /// It is being written.
-    Writing,
-    /// It was removed or renamed away.
-    Gone,
-}
 
 /// The files to look at, each with its time.
 #[derive(Debug, Default)]

@@ -317,11 +317,11 @@ async fn a_restart_rewrites_nothing_and_cleans_up_what_left_meanwhile() {
         (fs::read_link(&data).unwrap(), inode(&data.join("a"))),
         (set, file)
     );
-    node.wait("the other pod's directory to go", |_| {
-        (!Path::new(&left).exists()).then_some(())
+    node.wait("the other pod to go", |node| {
+        (!Path::new(&left).exists() && node.pod("leaves").is_none()).then_some(())
     })
     .await;
-    assert!(node.pod("leaves").is_none());
+    assert!(!node.path().join("by-name/default/leaves").is_symlink());
 }
 
 #[tokio::test]

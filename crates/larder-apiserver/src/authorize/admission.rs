@@ -22,8 +22,7 @@ impl Authorization {
         (kind, key): (Kind, &ObjectKey),
         object: Option<&Value>,
     ) -> Result<(), ApiError> {
-        let node = user.name.strip_prefix("system:node:");
-        let Some(node) = node.filter(|_| self == Self::Node) else {
+        let Some(node) = self.node(user) else {
             return Ok(());
         };
         match (kind, object) {
@@ -33,6 +32,45 @@ impl Authorization {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The NodeRestriction admission of a pod's new status, which must not be a way to change anything else.
+    ///
+    /// # Errors
+    ///
+    /// 403 with what would change.
+    pub(crate) fn admit_status(
+        self,
+        user: &User,
+        old: &Value,
+        new: &Value,
+    ) -> Result<(), ApiError> {
+        let Some(node) = self.node(user) else {
+            return Ok(());
+        };
+        // An absent map is an empty one.
+        let differs = |pointer| {
+            let [old, new] =
+                [old, new].map(|pod| pod.pointer(pointer).filter(|value| is_set(value)));
+            old != new
+        };
+        for (pointer, what) in [
+            ("/metadata/labels", "labels through pod status"),
+            ("/status/resourceClaimStatuses", "resource claim statuses"),
+        ] {
+            if differs(pointer) {
+                let why = format!("node \"{node}\" cannot update {what}");
+                let name = text(old, "/metadata/name");
+                return Err(ApiError::forbidden(Kind::Pod.resource(), name, &why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The node that `user` is, if nodes are restricted.
+    fn node(self, user: &User) -> Option<&str> {
+        let node = user.name.strip_prefix("system:node:");
+        node.filter(|_| self == Self::Node)
     }
 }
 
@@ -60,7 +98,7 @@ fn admit_pod(
     let Some(pod) = pod else {
         return Ok(());
     };
-    if text(pod, MIRROR).is_empty() {
+    if pod.pointer(MIRROR).is_none() {
         return refuse(format!("node \"{node}\" can only create mirror pods"));
     }
     if text(pod, "/spec/nodeName") != node {
@@ -106,15 +144,9 @@ fn admit_pod(
             held.uid
         ));
     }
-    match references(&pod["spec"]).first() {
-        Some(Reference::Secret(_)) => refuse(format!(
-            "node \"{node}\" can not create pods that reference secrets"
-        )),
-        Some(Reference::ConfigMap(_)) => refuse(format!(
-            "node \"{node}\" can not create pods that reference configmaps"
-        )),
-        None if !text(pod, "/spec/serviceAccountName").is_empty() => refuse(format!(
-            "node \"{node}\" can not create pods that reference a service account"
+    match api_reference(&pod["spec"]) {
+        Some(resource) => refuse(format!(
+            "node \"{node}\" can not create pods that reference {resource}"
         )),
         None => Ok(()),
     }
@@ -159,7 +191,7 @@ fn admit_certificate_request(
             "pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest"
         ));
     }
-    if !text(&pod.value(), MIRROR).is_empty() {
+    if pod.value().pointer(MIRROR).is_some() {
         return refuse(format!("pod \"{namespace}/{name}\" is a mirror pod"));
     }
     let uid = spec("podUID");
@@ -195,3 +227,71 @@ fn admit_certificate_request(
     }
     Ok(())
 }
+
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => true,
+    }
+}
+
+/// The first API resource that a pod's spec refers to, as the refusal names it (kube-apiserver 1.36, `pkg/api/pod/util.go`).
+fn api_reference(spec: &Value) -> Option<&'static str> {
+    let account = |field: &str| !spec[field].as_str().unwrap_or_default().is_empty();
+    if account("serviceAccountName") || account("serviceAccount") {
+        return Some("serviceaccounts");
+    }
+    let references = references(spec);
+    let is_secret = |reference: &Reference| matches!(reference, Reference::Secret(_));
+    if references.iter().any(is_secret) {
+        return Some("secrets");
+    }
+    if !references.is_empty() {
+        return Some("configmaps");
+    }
+    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    if !items(&spec["resourceClaims"]).is_empty() {
+        return Some("resourceclaims");
+    }
+    let named = |source: &Value, resources: &[(&str, &'static str)]| {
+        let found = resources
+            .iter()
+            .find(|(field, _)| !source[*field].is_null());
+        found.map(|(_, resource)| *resource)
+    };
+    items(&spec["volumes"]).iter().find_map(|volume| {
+        let of_projection = |source: &Value| named(source, &PROJECTIONS);
+        named(volume, &VOLUMES).or_else(|| {
+            let sources = items(&volume["projected"]["sources"]);
+            sources.iter().find_map(of_projection)
+        })
+    })
+}
+
+/// Volume types that need the API server, in the order in which they are looked for.
+const VOLUMES: [(&str, &str); 7] = [
+    ("configMap", "configmaps (via configmap volumes)"),
+    ("secret", "secrets (via secret volumes)"),
+    ("csi", "csidrivers (via CSI volumes)"),
+    ("glusterfs", "endpoints (via glusterFS volumes)"),
+    ("persistentVolumeClaim", "persistentvolumeclaims"),
+    (
+        "ephemeral",
+        "persistentvolumeclaims (via ephemeral volumes)",
+    ),
+    ("azureFile", "secrets (via azureFile volumes)"),
+];
+
+/// Sources of projected volumes that do.
+const PROJECTIONS: [(&str, &str); 5] = [
+    ("configMap", "configmaps (via projected volumes)"),
+    ("secret", "secrets (via projected volumes)"),
+    (
+        "serviceAccountToken",
+        "serviceaccounts (via projected volumes)",
+    ),
+    ("clusterTrustBundle", "clustertrustbundles"),
+    ("podCertificate", "podcertificates"),
+];

@@ -43,7 +43,7 @@ pub(super) fn apply(
             if let Some(old) = old {
                 check_pod_update(old, value, &mut causes);
             }
-            if !text(value, MIRROR).is_empty() && text(value, "/spec/nodeName").is_empty() {
+            if value.pointer(MIRROR).is_some() && text(value, "/spec/nodeName").is_empty() {
                 causes.push(invalid(
                     "metadata.annotations[kubernetes.io/config.mirror]",
                     "must set spec.nodeName if mirror pod annotation is set",

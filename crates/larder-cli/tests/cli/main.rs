@@ -11,6 +11,7 @@ mod refs;
 mod render;
 mod run;
 mod shell;
+mod static_url;
 mod vectors;
 
 use std::{

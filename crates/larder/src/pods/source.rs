@@ -4,6 +4,7 @@
 //! quiet about its pods, so that those it named before stay.
 
 mod api;
+mod directory;
 mod file;
 mod http;
 mod last_good;
@@ -16,6 +17,7 @@ use tokio::{sync::mpsc, task::JoinError};
 use super::{identity::PodSource, merge::SourcePods};
 
 pub use api::{ApiSource, ApiSourceError};
+pub use directory::{DirectoryWatch, Signal, Touch};
 pub use file::{FileSource, FileSourceError};
 pub use http::{HttpService, HttpSource, HttpSourceError};
 

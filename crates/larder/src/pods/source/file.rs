@@ -9,27 +9,28 @@
 //! - Backup files of editors and package managers are no pods, and of two files with one pod the ignored one is named.
 //!
 //! Invariants:
-//! 1. A look at the path reads what is there as a whole; notices of changes only say when to look. So no notice can be lost,
-//!    and polling alone gives the same, later.
-//! 2. A file is decoded once per text. It is read at every look: times of files are too coarse to tell two quick edits apart.
+//! 1. A look without a notice reads what is there as a whole; notices of changes only say when to look sooner, and at what. So
+//!    polling alone gives the same, later.
+//! 2. A file is decoded once per text, and read whenever a notice names it: times of files are too coarse to tell two quick edits
+//!    apart.
 
 mod scan;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::{
-    sync::{Notify, mpsc},
-    task::spawn_blocking,
-    time,
-};
+use tokio::{sync::mpsc, task::spawn_blocking, time};
 
-use self::scan::{PathIdentity, Scanner};
-use super::{Closed, Reporter, SourceProblem, SourceReport, joined};
+use self::scan::Scanner;
+use super::{
+    Closed, Reporter, SourceProblem, SourceReport,
+    directory::{DirectoryWatch, Signal},
+    joined,
+};
 use crate::pods::{identity::PodSource, merge::SourcePods, static_pod::StaticPods};
 
 pub use scan::FileSourceError;
@@ -87,93 +88,86 @@ impl FileSource {
     }
 
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
-        let notices = Arc::new(Notify::new());
-        let mut watch = Watch::default();
+        let mut watch = DirectoryWatch::default();
+        let mut touched = Touched::All;
         let (path, static_pods, copies) = (self.path.clone(), self.static_pods, self.copies);
         let recalled = spawn_blocking(move || Scanner::new(path, static_pods, copies));
         let mut scanner = joined(recalled.await);
         loop {
-            let (path, notify) = (self.path.clone(), Arc::clone(&notices));
+            let path = self.path.clone();
             let look = spawn_blocking(move || {
-                // Watched before it is read: what changes in between gives a notice.
-                let unwatched = watch.renew(&path, &notify);
-                let (scanner, looked) = scanner.look();
+                let directory = if path.is_file() {
+                    path.parent()
+                } else {
+                    Some(path.as_path())
+                };
+                let unwatched = directory.and_then(|directory| watch.renew(directory).err());
+                let (scanner, looked) = scanner.look(&touched);
                 (watch, scanner, looked, unwatched)
             });
             let (looked, unwatched);
             (watch, scanner, looked, unwatched) = joined(look.await);
             let missing = looked.missing;
             let mut problems = looked.problems;
-            problems.extend(unwatched.map(|error| SourceProblem {
+            problems.extend(unwatched.map(|source| SourceProblem {
                 subject: self.path.display().to_string(),
-                error: Arc::new(error),
+                error: Arc::new(FileSourceError::Watch { source }),
             }));
             if let Some(pods) = looked.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
             reporter.problems(problems).await?;
-            let patience = if missing || watch.armed.is_none() {
+            let patience = if missing || !watch.is_armed() {
                 self.check_frequency.min(RETRY)
             } else {
                 self.check_frequency
             };
-            if time::timeout(patience, notices.notified()).await.is_ok() {
-                let quiet =
-                    async { while time::timeout(QUIET, notices.notified()).await.is_ok() {} };
-                // Either way it is time to look.
-                let _ = time::timeout(RESTLESS, quiet).await;
-            }
+            touched = match time::timeout(patience, watch.next()).await {
+                Err(_) => Touched::All,
+                Ok(signal) => {
+                    let mut touched = Touched::These(BTreeSet::new());
+                    touched.add(signal);
+                    let quiet = async {
+                        while let Ok(signal) = time::timeout(QUIET, watch.next()).await {
+                            touched.add(signal);
+                        }
+                    };
+                    // Either way it is time to look.
+                    let _ = time::timeout(RESTLESS, quiet).await;
+                    touched
+                }
+            };
         }
     }
 }
 
-/// The system's watch of the directory in question: the path itself, or for a file the directory that holds it.
-#[derive(Default)]
-struct Watch {
-    /// The watcher, and the directory that it watches.
-    armed: Option<(RecommendedWatcher, PathIdentity)>,
+/// What there is to read.
+#[derive(Debug)]
+enum Touched {
+    /// Everything.
+    All,
+    /// These files, and those that are new.
+    These(BTreeSet<PathBuf>),
 }
 
-impl Watch {
-    /// Watches `path`, again if it is not what it was.
-    fn renew(&mut self, path: &Path, notices: &Arc<Notify>) -> Option<FileSourceError> {
-        let directory = if path.is_file() { path.parent()? } else { path };
-        let identity = PathIdentity::of(directory);
-        if let (Some((_, armed)), Some(identity)) = (&self.armed, &identity)
-            && armed == identity
-        {
-            return None;
-        }
-        self.armed = None;
-        // A missing path is the scan's to report.
-        let identity = identity?;
-        let notices = Arc::clone(notices);
-        let notice = move |event: Result<notify::Event, notify::Error>| {
-            // Our own reading is no change.
-            if !event.is_ok_and(
-                |event| matches!(event.kind, notify::EventKind::Access(kind) if !is_write(kind)),
-            ) {
-                notices.notify_one();
+impl Touched {
+    fn add(&mut self, signal: Signal) {
+        match (signal, self) {
+            (Signal::Touched(path, _), Self::These(paths)) => {
+                paths.insert(path);
             }
-        };
-        let watch = notify::recommended_watcher(notice).and_then(|mut watcher| {
-            watcher.watch(directory, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        match watch {
-            Ok(watcher) => {
-                self.armed = Some((watcher, identity));
-                None
-            }
-            Err(source) => Some(FileSourceError::Watch { source }),
+            (Signal::Touched(..), Self::All) => {}
+            (Signal::Overflow | Signal::Ended, touched) => *touched = Self::All,
         }
     }
-}
 
-fn is_write(kind: notify::event::AccessKind) -> bool {
-    use notify::event::{AccessKind, AccessMode};
-
-    kind == AccessKind::Close(AccessMode::Write)
+    /// Whether the file at `path` is to be read though it is known.
+    fn concerns(&self, path: &Path) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(paths) => paths.contains(path),
+        }
+    }
 }
 
 #[cfg(test)]

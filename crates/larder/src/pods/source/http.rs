@@ -10,6 +10,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header,
@@ -147,6 +148,8 @@ impl HttpSource {
     /// # Errors
     ///
     /// The URL or a header cannot be used.
+    ///
+    /// A user and a password in the URL are sent as Go's client sends them, unless `headers` authorize otherwise.
     pub fn with_service(
         url: &str,
         headers: &BTreeMap<String, Vec<String>>,
@@ -159,8 +162,8 @@ impl HttpSource {
             return Err(HttpSourceError::Url);
         }
         Ok(Self {
+            headers: header_map(headers, &url)?,
             url,
-            headers: header_map(headers)?,
             check_frequency,
             static_pods,
             service,
@@ -316,7 +319,10 @@ impl HttpSource {
     }
 }
 
-fn header_map(headers: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, HttpSourceError> {
+fn header_map(
+    headers: &BTreeMap<String, Vec<String>>,
+    url: &Uri,
+) -> Result<HeaderMap, HttpSourceError> {
     let mut map = HeaderMap::new();
     for (name, values) in headers {
         let unusable = || HttpSourceError::Header(name.clone());
@@ -327,7 +333,41 @@ fn header_map(headers: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, Http
             map.append(key.clone(), value);
         }
     }
+    if let (Some(basic), header::Entry::Vacant(entry)) =
+        (basic_authorization(url), map.entry(header::AUTHORIZATION))
+    {
+        entry.insert(basic);
+    }
     Ok(map)
+}
+
+/// User and password of `url` as a header: RFC 7617.
+fn basic_authorization(url: &Uri) -> Option<HeaderValue> {
+    let (user, _) = url.authority()?.as_str().rsplit_once('@')?;
+    let (user, password) = user.split_once(':').unwrap_or((user, ""));
+    let pair = [decoded(user)?, b":".to_vec(), decoded(password)?].concat();
+    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(pair))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// The bytes of a part of a URL, in which some are written as `%` and two hexadecimal digits.
+fn decoded(part: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut rest = part.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        bytes.push(match (first, after) {
+            (b'%', [high, low, after @ ..]) => {
+                rest = after;
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?
+            }
+            (b'%', _) => return None,
+            (byte, _) => *byte,
+        });
+    }
+    Some(bytes)
 }
 
 /// Where `location`, absolute or relative, leads from `url`.

@@ -5,10 +5,7 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, Read},
-    os::unix::{
-        ffi::{OsStrExt as _, OsStringExt as _},
-        fs::MetadataExt,
-    },
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,6 +13,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::StableHash;
 
+use super::Touched;
 use crate::pods::{
     identity::FullName,
     source::{
@@ -111,18 +109,6 @@ struct Manifest {
     problem: Option<Arc<FileSourceError>>,
 }
 
-/// Which directory a path leads to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct PathIdentity(u64, u64);
-
-impl PathIdentity {
-    /// The identity of what is at `path`; `None` when nothing is.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let metadata = fs::metadata(path).ok()?;
-        Some(Self(metadata.dev(), metadata.ino()))
-    }
-}
-
 impl Scanner {
     /// Of `path`. With a directory for copies of the last good manifests, those of an earlier run count as read before.
     pub(super) fn new(path: PathBuf, static_pods: StaticPods, copies: Option<PathBuf>) -> Self {
@@ -161,9 +147,9 @@ impl Scanner {
     }
 
     /// Looks once. Comes back with its result, so that a blocking task can own it meanwhile.
-    pub(super) fn look(mut self) -> (Self, Looked) {
+    pub(super) fn look(mut self, touched: &Touched) -> (Self, Looked) {
         let mut looked = match fs::metadata(&self.path) {
-            Ok(metadata) if metadata.is_dir() => self.look_at_directory(),
+            Ok(metadata) if metadata.is_dir() => self.look_at_directory(touched),
             Ok(metadata) if metadata.is_file() => self.look_at_file(),
             Ok(_) => self.silent(FileSourceError::NotAFile),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -221,7 +207,7 @@ impl Scanner {
         }
     }
 
-    fn look_at_directory(&mut self) -> Looked {
+    fn look_at_directory(&mut self, touched: &Touched) -> Looked {
         let listed = fs::read_dir(&self.path).and_then(|entries| {
             let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.path());
             entries.map(path).collect::<io::Result<Vec<_>>>()
@@ -240,6 +226,9 @@ impl Scanner {
         };
         self.retain(&paths);
         for path in paths {
+            if self.files.contains_key(&path) && !touched.concerns(&path) {
+                continue;
+            }
             self.read(&path);
         }
         self.collect()

@@ -63,7 +63,7 @@ impl Files {
     }
 
     fn look(&mut self) -> Looked {
-        let (scanner, looked) = self.scanner.take().unwrap().look();
+        let (scanner, looked) = self.scanner.take().unwrap().look(&Touched::All);
         self.scanner = Some(scanner);
         looked
     }
@@ -179,6 +179,25 @@ fn edits_renames_and_removals_change_the_set() {
 }
 
 #[test]
+fn a_notice_has_only_what_it_names_and_what_is_new_read() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i:1"));
+    files.put("b.yaml", &manifest("b", "i:1"));
+    files.check(Some(&["a=i:1", "b=i:1"]), &[]);
+    files.put("a.yaml", &manifest("a", "i:2"));
+    files.put("b.yaml", &manifest("b", "i:2"));
+    files.put("c.yaml", &manifest("c", "i:1"));
+    let touched = Touched::These([files.path().join("b.yaml")].into());
+    let (scanner, looked) = files.scanner.take().unwrap().look(&touched);
+    files.scanner = Some(scanner);
+    assert_eq!(
+        looked.pods.as_deref().map(names),
+        Some(["a=i:1", "b=i:2", "c=i:1"].map(str::to_owned).to_vec())
+    );
+    files.check(Some(&["a=i:2", "b=i:2", "c=i:1"]), &[]);
+}
+
+#[test]
 fn hidden_and_backup_files_are_no_pods_and_any_other_name_is() {
     // managers 67
     let mut files = Files::directory();
@@ -280,7 +299,7 @@ fn a_directory_that_is_missing_when_the_source_starts_again_keeps_its_pods() {
     fs::rename(files.path(), &away).unwrap();
     let copies = files.directory.path().join("copies");
     let elsewhere = files.directory.path().join("elsewhere");
-    let (_, looked) = Scanner::new(elsewhere, static_pods(), Some(copies)).look();
+    let (_, looked) = Scanner::new(elsewhere, static_pods(), Some(copies)).look(&Touched::All);
     assert_eq!(looked.pods, Some(Vec::new()));
 }
 
@@ -302,7 +321,7 @@ fn what_was_allowed_when_it_was_kept_may_not_be_any_more() {
                   volumes: [{name: v, secret: {secretName: s}}]\n";
     files.put("a.yaml", secret);
     let allowing = StaticPods::new("n1", ApiReferences::Allow);
-    let (_, looked) = Scanner::new(files.path(), allowing, Some(copies)).look();
+    let (_, looked) = Scanner::new(files.path(), allowing, Some(copies)).look(&Touched::All);
     assert_eq!(looked.pods.map(|pods| pods.len()), Some(1));
     files.restart();
     files.check(Some(&[]), &["m/a.yaml: gives no static pod: "]);
