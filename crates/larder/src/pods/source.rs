@@ -90,18 +90,6 @@ impl Reporter {
         self.send(SourceEvent::Problems(problems)).await
     }
 
-    async fn problem(
-        &mut self,
-        subject: &str,
-        error: impl Error + Send + Sync + 'static,
-    ) -> Result<(), Closed> {
-        let problem = SourceProblem {
-            subject: subject.to_owned(),
-            error: Arc::new(error),
-        };
-        self.problems(vec![problem]).await
-    }
-
     async fn send(&self, event: SourceEvent) -> Result<(), Closed> {
         let source = self.source;
         let report = SourceReport { source, event };
