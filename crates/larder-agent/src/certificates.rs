@@ -24,7 +24,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
 use kube::Client;
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, chain};
 use larder_projection::{Needs, PodCertificate, SourceKey, Unavailable};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -39,7 +39,7 @@ use self::{
     key::PodKey,
     request::{Ending, RequestError, Requests, create, ending, follow_requests},
 };
-use crate::{backoff::Backoff, blocking::blocking, chain::chain, clock::Clock};
+use crate::{backoff::Backoff, blocking::blocking, clock::Clock};
 
 /// A refresh begins up to this much later than the signer asks, so that many are not begun at once. As the kubelet.
 const REFRESH_JITTER: Duration = Duration::from_mins(5);

@@ -9,6 +9,7 @@ use kube::{Api, ResourceExt as _, api::DeleteParams};
 use larder::transport;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
+    clock::Clock,
     config::{Config, Flags, Host},
     root_dir::RootDir,
     status::PodStatus,
@@ -69,6 +70,7 @@ impl StaticNode {
             volumes,
             client,
             PodEnd::Elsewhere,
+            Clock::system(),
             Registry::default(),
         )
         .unwrap();

@@ -122,7 +122,9 @@ impl Scanner {
         if let Some(copies) = copies {
             let (last_good, remembered) = LastGood::recall(copies);
             this.last_good = Some(last_good);
-            remembered.into_iter().for_each(|copy| this.recall(copy));
+            for copy in remembered {
+                this.recall(copy);
+            }
         }
         this
     }

@@ -186,10 +186,10 @@ async fn what_an_earlier_run_had_counts_until_there_is_a_good_answer() {
     start(vec![ok("")])
         .check(&["pods []", "the answer is empty"])
         .await;
-    let mut last = start(vec![]);
-    last.check(&["no answer"]).await;
+    let mut silent = start(vec![]);
+    silent.check(&["no answer"]).await;
     time::sleep(Duration::from_mins(1)).await;
-    assert!(last.reports.try_recv().is_err());
+    assert!(silent.reports.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]
