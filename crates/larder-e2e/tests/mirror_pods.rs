@@ -49,6 +49,9 @@ fn mirror(node: &Node, change: impl FnOnce(&mut Value)) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
+/// What is done to a mirror pod, and why it is refused then.
+type Case<'a> = (Box<dyn FnOnce(&mut Value)>, &'a str);
+
 fn volume(source: Value) -> impl FnOnce(&mut Value) {
     move |pod| {
         pod["spec"]["volumes"] = json!([source]);
@@ -61,6 +64,7 @@ fn projected(source: Value) -> impl FnOnce(&mut Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "most of it is a table")]
 async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
     // managers 81
     let server = Server::start().await.unwrap();
@@ -81,7 +85,6 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
     let node: Node = serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap();
     let node = nodes.create(&create, &node).await.unwrap();
 
-    type Case<'a> = (Box<dyn FnOnce(&mut Value)>, &'a str);
     let owner = |field: &'static str, value: Value| -> Box<dyn FnOnce(&mut Value)> {
         Box::new(move |pod| pod["metadata"]["ownerReferences"][0][field] = value)
     };
