@@ -19,7 +19,7 @@ use larder_projection::{
 
 use super::{
     Origin,
-    start::{MountedVolume, Source, Start},
+    start::{MountedVolume, Source, Start, identity, mode_for_only_user},
     target::{Contents, Target},
 };
 use crate::{
@@ -95,16 +95,23 @@ impl<'a> Session<'a> {
         inputs: &Inputs,
     ) -> anyhow::Result<bool> {
         let pod = &target.pod;
-        let projection = project(pod, volume, inputs)?;
+        let fs_group = fs_group(pod);
+        let mut payload = project(pod, volume, inputs)?.payload;
+        if let mapped @ Some(_) = self.sandbox.mapped() {
+            let identity = identity(pod, target.container(), mapped)?;
+            for file in payload.values_mut() {
+                file.mode = mode_for_only_user(&identity, file.owner, fs_group, file.mode);
+            }
+        }
         let volume = PodVolume {
             pod_uid: target.uid(),
             name: &volume.name,
             kind,
-            fs_group: fs_group(pod),
+            fs_group,
             size_limit: None,
             mount_points: &nested_mount_points(pod, &volume.name)?,
         };
-        let set_up = self.host.set_up(&volume, &projection.payload, now())?;
+        let set_up = self.host.set_up(&volume, &payload, now())?;
         Ok(set_up.written.swapped)
     }
 

@@ -107,8 +107,34 @@ impl MountedVolume {
     }
 }
 
+/// The mode of a file for a user namespace, which has one user only, so that everything belongs to that one: the owner's bits become those
+/// that the user of the pod would have, were the file `owner`'s and the group root's or that of `fs_group`.
+pub(super) fn mode_for_only_user(
+    identity: &Identity,
+    owner: Option<u32>,
+    fs_group: Option<u32>,
+    mode: u32,
+) -> u32 {
+    let Some(user) = identity.user else {
+        // Nobody in particular: the caller, whose files these are.
+        return mode;
+    };
+    if user == 0 || user == owner.unwrap_or(0) {
+        return mode;
+    }
+    let in_group =
+        fs_group.is_some() || identity.group.unwrap_or(0) == 0 || identity.groups.contains(&0);
+    let bits = match (in_group, fs_group) {
+        // The group gets these, whatever the mode.
+        (true, Some(_)) => mode >> 3 | 0o4,
+        (true, None) => mode >> 3,
+        (false, _) => mode,
+    };
+    mode & 0o077 | (bits & 0o7) << 6
+}
+
 /// Who the command is, by the security contexts of container and pod.
-fn identity(
+pub(super) fn identity(
     pod: &Pod,
     container: ContainerView<'_>,
     mapped: Option<(u32, u32)>,
@@ -180,4 +206,41 @@ fn with_caller(variables: &Environment<'_>) -> Vec<(String, Vec<u8>)> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_user_of_a_namespace_may_do_what_the_user_of_the_pod_may() {
+        // projection 41, 42
+        let user = |user, group, groups: &[u32]| Identity {
+            user,
+            group,
+            groups: groups.to_vec(),
+            mapped: Some((1000, 1000)),
+        };
+        let token = Some(4711);
+        for (identity, owner, fs_group, mode, expected) in [
+            (user(Some(4711), Some(42), &[]), None, None, 0o400, 0o000),
+            (user(Some(4711), Some(42), &[]), None, None, 0o644, 0o444),
+            // A user without a group is in root's.
+            (user(Some(4711), None, &[]), None, None, 0o440, 0o440),
+            (user(Some(4711), Some(42), &[0]), None, None, 0o640, 0o440),
+            (
+                user(Some(4711), Some(42), &[7]),
+                None,
+                Some(7),
+                0o400,
+                0o400,
+            ),
+            (user(Some(4711), Some(42), &[]), token, None, 0o600, 0o600),
+            (user(Some(0), None, &[]), None, None, 0o400, 0o400),
+            (user(None, None, &[]), None, None, 0o400, 0o400),
+        ] {
+            let seen = mode_for_only_user(&identity, owner, fs_group, mode);
+            assert_eq!(seen, expected, "{identity:?} {mode:o}");
+        }
+    }
 }
