@@ -309,18 +309,38 @@ fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Everybody that this test run can be; CI can be all.
+fn callers() -> &'static [Caller] {
+    if geteuid().is_root() {
+        return &[Caller::Root, Caller::Ordinary];
+    }
+    assert!(std::env::var_os("CI").is_none(), "CI has to be root");
+    &[Caller::Ordinary]
+}
+
+#[test]
+fn an_empty_dir_is_for_the_group_of_the_pod() {
+    if !may_mount() {
+        return;
+    }
+    let script = "cd /larder-test/scratch; stat -c '%a' .; echo kept > file && stat -c '%g' file";
+    for &caller in callers() {
+        let desk = desk("securityContext: {runAsUser: 1000, runAsGroup: 3, fsGroup: 1001}");
+        let expected = match caller {
+            Caller::Root => "2777\n1001\n",
+            // A user namespace has one group.
+            Caller::Ordinary => "777\n3\n",
+        };
+        assert_eq!(printed(&desk, caller, script), expected, "{caller:?}");
+    }
+}
+
 #[test]
 fn a_user_who_is_not_root_needs_the_group_for_a_tight_secret() {
     // projection 41
     if !may_mount() {
         return;
     }
-    let callers = if geteuid().is_root() {
-        &[Caller::Root, Caller::Ordinary][..]
-    } else {
-        assert!(std::env::var_os("CI").is_none(), "CI has to be root");
-        &[Caller::Ordinary]
-    };
     let script = "id -u; id -g; cat /var/run/larder-test/tls/password 2>/dev/null || echo denied";
     for (context, expected) in [
         ("{runAsUser: 1000}", "1000\n0\ndenied\n"),
@@ -331,7 +351,7 @@ fn a_user_who_is_not_root_needs_the_group_for_a_tight_secret() {
         ),
         ("{runAsUser: 0}", "0\n0\nhunter2"),
     ] {
-        for &caller in callers {
+        for &caller in callers() {
             let desk = desk(&format!("securityContext: {context}"));
             let printed = printed(&desk, caller, script);
             assert_eq!(printed, expected, "{context} {caller:?}");

@@ -174,22 +174,72 @@ spec:
         "",
         1,
         expect![[r#"
-        default/web  app.yaml: document 3, line 11
-        ├─ does not start
-        │  ├─ container c  secret "db" not found
-        │  ├─ container d  missing value for NOPE
-        │  └─ volume v     secret "db" not found  there is one in namespace other, out of reach
-        ├─ container c
-        │  ├─ not started: secret "db" not found
-        │  ├─ envFrom  Secret db is not there      there is one in namespace other, out of reach
-        │  ├─ B        ConfigMap app has no key b
-        │  ├─ C        Secret nope is not there
-        │  └─ /v       volume v: Secret db, read-only
-        │     └─ not filled: secret "db" not found
-        └─ container d
-           └─ not started: missing value for NOPE
-    "#]],
+            default/web  app.yaml: document 3, line 11
+            ├─ does not start
+            │  ├─ container c  secret "db" not found
+            │  ├─ container d  missing value for NOPE  a subPathExpr refers to it
+            │  └─ volume v     secret "db" not found   there is one in namespace other, out of reach
+            ├─ container c
+            │  ├─ not started: secret "db" not found
+            │  ├─ envFrom  Secret db is not there      there is one in namespace other, out of reach
+            │  ├─ B        ConfigMap app has no key b
+            │  ├─ C        Secret nope is not there
+            │  └─ /v       volume v: Secret db, read-only
+            │     └─ not filled: secret "db" not found
+            └─ container d
+               └─ not started: missing value for NOPE
+        "#]],
     );
+}
+
+#[test]
+fn a_tree_says_what_only_a_running_pod_has_and_what_a_sub_path_misses() {
+    let manifest = "apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: required
+    image: i
+    env: [{name: A, valueFrom: {fileKeyRef: {volumeName: shared, path: app.env, key: A}}}]
+  - name: optional
+    image: i
+    env: [{name: A, valueFrom: {fileKeyRef: {volumeName: shared, path: app.env, key: A, optional: true}}}]
+    volumeMounts:
+    - {name: shared, mountPath: /shared}
+    - {name: config, mountPath: /etc/app.conf, subPath: app.conf}
+    - {name: config, mountPath: /etc/motd, subPath: motd}
+  - name: unnamed
+    image: i
+    volumeMounts: [{name: shared, mountPath: /shared, subPathExpr: $(A)}]
+  volumes:
+  - {name: shared, emptyDir: {}}
+  - {name: config, configMap: {name: app, optional: true, items: [{key: motd, path: motd}, {key: app.conf, path: app.conf}]}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {motd: hello}}
+";
+    let run = Desk::with([("app.yaml", manifest)]).run("render -f app.yaml");
+    assert_eq!(run.code, 1);
+    expect![[r#"
+        default/web  app.yaml: document 1, line 1
+        ├─ does not start
+        │  ├─ container required  couldn't parse env file: failed to read app.env of volume shared: no such file  only a running pod has it
+        │  └─ container unnamed   missing value for A                                                             a subPathExpr refers to it
+        ├─ container required
+        │  ├─ not started: couldn't parse env file: failed to read app.env of volume shared: no such file
+        │  └─ A  app.env of volume shared is not there  only a running pod has it
+        ├─ container optional
+        │  ├─ environment: empty
+        │  │  └─ optional and not there: A in app.env of volume shared; only a running pod has it
+        │  ├─ /shared        volume shared: emptyDir
+        │  ├─ /etc/app.conf  app.conf of volume config: ConfigMap app, read-only
+        │  │  ├─ the volume has no app.conf: the container gets an empty directory
+        │  │  └─ optional and not there: key app.conf of ConfigMap app
+        │  └─ /etc/motd      motd of volume config: ConfigMap app, read-only
+        │     └─ motd  0644  5 B  ConfigMap app
+        └─ container unnamed
+           └─ not started: missing value for A
+    "#]].assert_eq(&run.stdout);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
 };
 
@@ -176,7 +176,16 @@ impl<'a> Session<'a> {
                     path,
                 })?);
             }
-            Source::EmptyDir => self.directory(&format!("empty/{}", mount.volume))?,
+            Source::EmptyDir => {
+                let path = self.directory(&format!("empty/{}", mount.volume))?;
+                if let Some(group) = fs_group(&target.pod) {
+                    // Files in it get the group, too. Where this user may not give it away, the volume is the user's.
+                    if chown(&path, None, Some(group)).is_ok() {
+                        fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
+                    }
+                }
+                path
+            }
             Source::Agent(path) | Source::HostPath(path) => path.clone(),
         };
         let Some(sub_path) = &mount.sub_path else {

@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::chain;
 use larder_projection::{
-    Absent, ContainerKind, ContainerView, Environment, Mount, ObjectError, Origin, PayloadError,
-    Projection, SourceError, is_used,
+    Absent, ContainerKind, ContainerView, Environment, EnvironmentError, Mount, MountError,
+    ObjectError, Origin, PayloadError, Projection, SourceError, is_used,
 };
 
 use self::{
@@ -20,8 +20,11 @@ use self::{
     lacking::{elsewhere, lacking},
     words::{absent, origin, size, value, volume_type},
 };
-use super::{View, mount_table};
+use super::{Blind, View, mount_table};
 use crate::output::Style;
+
+/// Of env files, which containers write: whether a variable will be there, nobody can say beforehand.
+const WRITTEN_LATER: &str = "only a running pod has it";
 
 /// Writes one tree for each pod, with a blank line between them.
 pub(super) fn write(
@@ -48,7 +51,9 @@ fn pod(view: &View<'_>, show_secrets: bool) -> Branch {
         let mut branch = Branch::new([Cell::bold(heading(container))]);
         match sight {
             Ok(sight) => {
-                branch.push_group(variables(&sight.environment, show_secrets));
+                let mut group = variables(&sight.environment, show_secrets);
+                group.extend(optional_files(container));
+                branch.push_group(group);
                 branch.extend(sight.mounts.iter().map(|mount| mounted(view, mount)));
             }
             Err(error) => {
@@ -80,10 +85,11 @@ fn heading(container: &ContainerView<'_>) -> String {
 /// Whether the pod starts, as far as larder's part of it goes, and otherwise every reason.
 fn verdict(view: &View<'_>) -> Branch {
     let containers = view.containers.iter().filter_map(|(container, sight)| {
-        let error = chain(sight.as_ref().err()?);
+        let error = sight.as_ref().err()?;
         Some(Branch::new([
             Cell::red(heading(container)),
-            Cell::plain(error),
+            Cell::plain(chain(error)),
+            Cell::dim(hint(error)),
         ]))
     });
     // A volume that no container mounts is never set up, so it stops nobody.
@@ -110,6 +116,15 @@ fn verdict(view: &View<'_>) -> Branch {
         Branch::new([Cell::green("ready to start: every reference is met")])
     } else {
         Branch::with([Cell::red("does not start")], reasons)
+    }
+}
+
+/// What the kubelet's words for a failure leave open; empty if nothing.
+fn hint(error: &Blind) -> &'static str {
+    match error {
+        Blind::Environment(EnvironmentError::UnreadableEnvFile(_)) => WRITTEN_LATER,
+        Blind::Mounts(MountError::MissingValue(_)) => "a subPathExpr refers to it",
+        _ => "",
     }
 }
 
@@ -151,6 +166,21 @@ fn variables(environment: &Environment<'_>, show_secrets: bool) -> Branch {
     }
     branch.extend(missing(environment.absent()));
     branch
+}
+
+/// Variables from files that containers write while the pod runs, which offline are never there.
+fn optional_files<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = Branch> + use<'a> {
+    let sources = container.env.iter().filter_map(|variable| {
+        let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
+        Some((&variable.name, key))
+    });
+    let optional = sources.filter(|(_, key)| key.optional == Some(true));
+    optional.map(|(name, key)| {
+        let file = format!("{} of volume {}", key.path, key.volume_name);
+        Branch::new([Cell::yellow(format!(
+            "optional and not there: {name} in {file}; {WRITTEN_LATER}"
+        ))])
+    })
 }
 
 /// What is optional and not there.
@@ -208,10 +238,18 @@ fn content(projection: &Result<Projection<'_>, PayloadError>, sub_path: &str) ->
             ])
         })
         .collect();
-    if branches.is_empty() {
-        branches.push(Branch::new([Cell::dim("empty")]));
+    let found = !branches.is_empty();
+    match (found, wanted) {
+        (true, _) => {}
+        (false, "") => branches.push(Branch::new([Cell::dim("empty")])),
+        (false, _) => branches.push(Branch::new([Cell::yellow(format!(
+            "the volume has no {wanted}: the container gets an empty directory"
+        ))])),
     }
-    branches.extend(missing(&projection.absent));
+    // Of no interest to one who mounts what is there.
+    if wanted.is_empty() || !found {
+        branches.extend(missing(&projection.absent));
+    }
     branches
 }
 

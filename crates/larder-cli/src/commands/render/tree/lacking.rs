@@ -4,7 +4,7 @@
 use larder_objects::Kind;
 use larder_projection::{ContainerView, Inputs};
 
-use super::{Branch, Cell, View};
+use super::{Branch, Cell, View, WRITTEN_LATER};
 
 /// One line for each variable, or `envFrom` entry, whose required object or key is not there.
 pub(super) fn lacking(view: &View<'_>, container: &ContainerView<'_>) -> Vec<Branch> {
@@ -40,20 +40,35 @@ pub(super) fn lacking(view: &View<'_>, container: &ContainerView<'_>) -> Vec<Bra
     let required = sources
         .chain(variables)
         .filter(|reference| reference.optional != Some(true));
-    required
-        .filter_map(|reference| {
-            let problem = reference.problem(view.inputs)?;
-            let hint = match reference.key {
-                Some(_) if reference.exists(view.inputs) => String::new(),
-                _ => elsewhere(view, reference.kind, reference.name),
-            };
-            Some(Branch::new([
-                Cell::plain(reference.user),
-                Cell::red(problem),
-                Cell::dim(hint),
-            ]))
-        })
-        .collect()
+    let objects = required.filter_map(|reference| {
+        let problem = reference.problem(view.inputs)?;
+        let hint = match reference.key {
+            Some(_) if reference.exists(view.inputs) => String::new(),
+            _ => elsewhere(view, reference.kind, reference.name),
+        };
+        Some(Branch::new([
+            Cell::plain(reference.user),
+            Cell::red(problem),
+            Cell::dim(hint),
+        ]))
+    });
+    objects.chain(files(container)).collect()
+}
+
+/// One line for each variable whose required env file is not there, which offline is each that has one.
+fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
+    container.env.iter().filter_map(|variable| {
+        let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
+        if key.optional == Some(true) {
+            return None;
+        }
+        let problem = format!("{} of volume {} is not there", key.path, key.volume_name);
+        Some(Branch::new([
+            Cell::plain(&variable.name),
+            Cell::red(problem),
+            Cell::dim(WRITTEN_LATER),
+        ]))
+    })
 }
 
 /// A hint at objects of the name in other namespaces, the usual reason for one not to be found; empty if there are none.
