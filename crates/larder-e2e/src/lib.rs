@@ -6,6 +6,7 @@
 mod busy;
 pub mod corpus;
 mod embedded;
+pub mod figures;
 mod proxy;
 mod real;
 mod server;

@@ -62,6 +62,11 @@ impl RealServer {
         Ok(server)
     }
 
+    /// Number of the API server's process; `None` while it is killed.
+    pub fn process(&self) -> Option<u32> {
+        self.apiserver.as_ref().map(Child::id)
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }

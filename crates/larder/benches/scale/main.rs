@@ -1,7 +1,8 @@
-//! What a node's watches cost and how fast they are, over TLS, against the embedded API server.
+//! What a node's watches cost and how fast they are, over TLS.
 //!
 //! ```text
-//! cargo bench -p larder --bench scale                          # 100, 500, 1000 and 2000 objects
+//! cargo bench -p larder --bench scale                          # 100, 500, 1000 and 2000 objects, on the embedded API server
+//! KUBEBUILDER_ASSETS=dir cargo bench -p larder --bench scale   # the same on etcd and kube-apiserver of that folder
 //! cargo bench -p larder --bench scale -- 5000                  # other numbers
 //! cargo bench -p larder --bench scale -- --kubeconfig FILE 500 # another API server, in namespace larder-bench
 //!                                        --server-pid PID       # where it runs on this machine: its processor time
@@ -23,7 +24,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use larder_e2e::{Identity, Server};
 use node::Measured;
+use tokio::runtime::Runtime;
 
 fn main() -> Result<()> {
     let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
@@ -60,17 +63,27 @@ fn main() -> Result<()> {
 
 /// One row: a fresh server, unless there is one, and a fresh node.
 fn measure(number: usize, kubeconfig: Option<&str>, server: Option<u32>) -> Result<Measured> {
-    let mut own = match kubeconfig {
-        None => Some(Process::start(&["--serve"])?),
-        Some(_) => None,
+    if let Some(kubeconfig) = kubeconfig {
+        return node(number, kubeconfig, server);
+    }
+    if env::var_os("KUBEBUILDER_ASSETS").is_none() {
+        let mut server = Process::start(&["--serve"])?;
+        let kubeconfig = server.line()?;
+        return node(number, &kubeconfig, Some(server.child.id()));
+    }
+    let server = Runtime::new()?.block_on(Server::start())?;
+    let Server::Real(real) = &server else {
+        anyhow::bail!("KUBEBUILDER_ASSETS asks for a real server");
     };
-    let (kubeconfig, server) = match (&mut own, kubeconfig) {
-        (Some(own), _) => (own.line()?, Some(own.child.id())),
-        (None, Some(file)) => (file.to_owned(), server),
-        (None, None) => unreachable!("a server was started"),
-    };
+    let kubeconfig = server.kubeconfig(Identity::Admin)?;
+    let kubeconfig = kubeconfig.to_str().context("the path is text")?;
+    node(number, kubeconfig, real.process())
+}
+
+/// Measures on a node that is a process of its own.
+fn node(number: usize, kubeconfig: &str, server: Option<u32>) -> Result<Measured> {
     let (number, server) = (number.to_string(), server.map(|pid| pid.to_string()));
-    let mut arguments = vec!["--node", &kubeconfig, &number];
+    let mut arguments = vec!["--node", kubeconfig, &number];
     arguments.extend(server.as_deref());
     let mut node = Process::start(&arguments)?;
     serde_json::from_str(&node.line()?).context("the node's measurements")

@@ -14,6 +14,7 @@ use larder::{
     Changes, ConfigMapManager, ManagerConfig,
     transport::{self, Config, Lane, Metrics, RateLimit, Source, Transport},
 };
+use larder_e2e::figures::{Quantiles, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -59,25 +60,6 @@ pub(crate) struct Latency {
     pub(crate) manager: Quantiles,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Quantiles {
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) max: f64,
-}
-
-impl Quantiles {
-    fn of(mut times: Vec<Duration>) -> Self {
-        times.sort_unstable();
-        let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e3;
-        Self {
-            p50: at(50),
-            p99: at(99),
-            max: at(100),
-        }
-    }
-}
-
 /// Measures `number` objects on the server of `kubeconfig` and prints the result as JSON.
 #[tokio::main(worker_threads = 2)]
 pub(crate) async fn run(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Result<()> {
@@ -102,7 +84,7 @@ async fn measure(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Res
 
     let memory = resident_bytes()?;
     let processor = processor_time()?;
-    let server_processor = server.map(processor_time_of).transpose()?;
+    let server_processor = server.map(Usage::of).transpose()?;
     let start = Instant::now();
     for pod in &pods {
         manager.register_pod(pod);
@@ -113,7 +95,7 @@ async fn measure(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Res
     let synced = start.elapsed();
     let processor = processor_time()?.saturating_sub(processor);
     let server_processor = match (server, server_processor) {
-        (Some(server), Some(before)) => Some(processor_time_of(server)?.saturating_sub(before)),
+        (Some(server), Some(before)) => Some(Usage::of(server)?.processor - before.processor),
         _ => None,
     };
     let grown = resident_bytes()?.saturating_sub(memory);
@@ -365,16 +347,4 @@ fn processor_time() -> Result<Duration> {
         u64::try_from(time.tv_sec)?,
         u32::try_from(time.tv_nsec)?,
     ))
-}
-
-/// Time that all threads of another process have run, in steps of 10 ms.
-fn processor_time_of(process: u32) -> Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name of the program may hold spaces; behind it come the third and further fields, and times are the 14th and 15th.
-    let (_, fields) = stat
-        .rsplit_once(')')
-        .context("a line of proc_pid_stat(5)")?;
-    let times = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = times.map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-    Ok(Duration::from_millis(10 * ticks))
 }

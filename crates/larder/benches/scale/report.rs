@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::node::{Measured, Quantiles};
+use crate::node::Measured;
 
 /// The kubelet's managers: resident memory for each object, the middle of 69 to 76 KiB.
 const KUBELET_BYTES_PER_OBJECT: f64 = 72.0 * 1024.0;
@@ -49,8 +49,8 @@ pub(crate) fn of(rows: &[Measured]) -> String {
                     row.objects.to_string(),
                     others.to_owned(),
                     format!("{:.2} ms", latency.write.p50),
-                    quantiles(&latency.bare),
-                    quantiles(&latency.manager),
+                    latency.bare.to_string(),
+                    latency.manager.to_string(),
                     format!("{:.2}", latency.manager.p50 / latency.bare.p50),
                 ],
             );
@@ -61,10 +61,6 @@ pub(crate) fn of(rows: &[Measured]) -> String {
 
 fn millis(time: Option<f64>) -> String {
     time.map_or("–".to_owned(), |time| format!("{time:.0} ms"))
-}
-
-fn quantiles(times: &Quantiles) -> String {
-    format!("{:.2} / {:.2} / {:.2} ms", times.p50, times.p99, times.max)
 }
 
 fn line(text: &mut String, cells: &[String]) {

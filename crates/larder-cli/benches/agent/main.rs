@@ -1,0 +1,87 @@
+//! How fast the built command delivers, and what it costs: start, memory, and the time from a write at the API server to the file.
+//!
+//! ```text
+//! cargo bench -p larder-cli --bench agent                          # the embedded API server over TLS
+//! KUBEBUILDER_ASSETS=dir cargo bench -p larder-cli --bench agent   # etcd and kube-apiserver of that folder
+//! cargo bench -p larder-cli --bench agent -- --manifests dir       # no API server: edits of manifests; default examples/
+//! ```
+//!
+//! `LARDER_BENCH_BINARY` names another build of the command to be measured instead. See BENCHMARKS.md for what the columns mean.
+
+#![expect(clippy::print_stdout, reason = "the report")]
+
+mod manifests;
+mod node;
+mod process;
+mod push;
+mod reader;
+
+use std::{env, path::PathBuf, time::Duration};
+
+use anyhow::bail;
+use larder_agent::status::Phase;
+use larder_e2e::{Identity, NODE, Server};
+use larder_objects::Kind;
+
+use crate::{
+    node::Node,
+    process::{Agent, Moment, report},
+    push::{Latency, Push},
+};
+
+/// Longest that anything may take.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
+    match arguments.next().as_deref() {
+        None => api().await,
+        Some("--manifests") => {
+            let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+            let directory = arguments.next().map_or(examples.into(), PathBuf::from);
+            manifests::run(&directory).await
+        }
+        Some(other) => bail!("{other}? Only --manifests DIR is known"),
+    }
+}
+
+/// A node with many pods, at an API server.
+async fn api() -> anyhow::Result<()> {
+    let server = Server::start().await?;
+    let client = server.client().await?;
+    let node = Node::fill(client.clone()).await?;
+    let kubeconfig = server.kubeconfig(Identity::Node)?.display().to_string();
+
+    let agent = Agent::start(&["--kubeconfig", &kubeconfig, "--node-name", NODE])?;
+    let status = agent.settled(node::PODS, &[Phase::Delivered]).await?;
+    let before = Moment::of("all in place", &agent)?;
+
+    let push = Push::prepare(&agent, &client, &node).await?;
+    let mut rows = Vec::new();
+    for kind in [Kind::ConfigMap, Kind::Secret] {
+        rows.push((kind, "idle", push.measure(kind).await?));
+        let changing = tokio::select! {
+            latency = push.measure(kind) => latency?,
+            ended = node.change_others() => match ended? {},
+        };
+        rows.push((kind, "changing", changing));
+    }
+    let after = Moment::of("after the updates", &agent)?;
+
+    println!("### {}\n", server.name());
+    println!(
+        "| object | others | write p50 | bare watch p50 / p99 / max | file p50 / p99 / max | file / bare (p50) |"
+    );
+    println!("| --- | --- | --: | --: | --: | --: |");
+    for (kind, others, Latency { write, bare, file }) in rows {
+        let ratio = file.p50 / bare.p50;
+        println!(
+            "| {kind} | {others} | {:.2} ms | {bare} | {file} | {ratio:.2} |",
+            write.p50
+        );
+    }
+    println!();
+    report(&status, &[before, after]);
+    Ok(())
+}

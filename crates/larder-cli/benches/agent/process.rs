@@ -1,0 +1,161 @@
+//! The agent as a process of its own.
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use larder_agent::status::{AgentStatus, Phase};
+use larder_e2e::figures::Usage;
+use rustix::mount::{UnmountFlags, unmount};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use crate::PATIENCE;
+
+/// Between two looks: answering costs the agent something.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// `larder run`; dropped, it is killed and nothing is left of its root directory.
+pub(crate) struct Agent {
+    child: Child,
+    started: Instant,
+    root: TempDir,
+}
+
+impl Agent {
+    /// Starts `larder run` with these arguments and a root directory of its own.
+    pub(crate) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
+        let root = TempDir::with_prefix("larder-bench-")?;
+        let log = File::create(root.path().join("log"))?;
+        let binary = env::var_os("LARDER_BENCH_BINARY")
+            .map_or(env!("CARGO_BIN_EXE_larder").into(), PathBuf::from);
+        let started = Instant::now();
+        let child = Command::new(&binary)
+            .arg("run")
+            .args(arguments)
+            .arg("--root-dir")
+            .arg(root.path().join("root"))
+            .env("LARDER_LOG", "warn")
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        Ok(Self {
+            child: child.with_context(|| format!("cannot start {}", binary.display()))?,
+            started,
+            root,
+        })
+    }
+
+    /// The directory of a volume. `type_` as in the name of its plugin: `configmap`.
+    pub(crate) fn volume(&self, namespace: &str, pod: &str, type_: &str, volume: &str) -> PathBuf {
+        let pods = self.root.path().join("root/by-name").join(namespace);
+        pods.join(pod)
+            .join(format!("volumes/kubernetes.io~{type_}"))
+            .join(volume)
+    }
+
+    /// Waits until at least `pods` pods are there, all of them in one of `phases`.
+    pub(crate) async fn settled(
+        &self,
+        pods: usize,
+        phases: &[Phase],
+    ) -> anyhow::Result<AgentStatus> {
+        let deadline = self.started + PATIENCE;
+        loop {
+            // The whole is long, so it is asked for only when the agent says that it is ready.
+            if let Ok(status) = self.get("/readyz").and_then(|_| self.get("/status")) {
+                let status: AgentStatus = serde_json::from_str(&status)?;
+                let settled = |phase| phases.contains(&phase);
+                if status.pods.len() >= pods
+                    && status.pods.iter().all(|pod| settled(pod.delivery.phase))
+                {
+                    return Ok(status);
+                }
+            }
+            if Instant::now() > deadline {
+                let log = fs::read_to_string(self.root.path().join("log"))?;
+                let status = self.get("/status").unwrap_or_default();
+                anyhow::bail!("the agent does not settle:\n{log}\n{status}");
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// What the local API answers.
+    fn get(&self, path: &str) -> anyhow::Result<String> {
+        let mut stream = UnixStream::connect(self.root.path().join("root/agent.sock"))?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        ensure!(answer.contains(" 200 OK\r\n"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
+        Ok(body.to_owned())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Fails only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // What it has mounted stays, so that a restarted agent finds it; nobody restarts this one.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        for point in points.map(Path::new) {
+            if point.starts_with(self.root.path()) {
+                let _ = unmount(point, UnmountFlags::DETACH);
+            }
+        }
+    }
+}
+
+/// What an agent has cost since its start.
+pub(crate) struct Moment {
+    name: &'static str,
+    age: Duration,
+    usage: Usage,
+}
+
+impl Moment {
+    /// Now.
+    pub(crate) fn of(name: &'static str, agent: &Agent) -> anyhow::Result<Self> {
+        Ok(Self {
+            name,
+            age: agent.started.elapsed(),
+            usage: Usage::of(agent.child.id())?,
+        })
+    }
+}
+
+/// Prints what the agent serves and what it cost.
+#[expect(clippy::print_stdout, reason = "the report")]
+pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
+    let volumes: usize = status.pods.iter().map(|pod| pod.volumes.len()).sum();
+    let (pods, objects) = (status.pods.len(), status.objects.len());
+    println!(
+        "| {pods} pods, {volumes} volumes, {objects} objects | since the start | resident | anonymous | of files | processor |"
+    );
+    println!("| --- | --: | --: | --: | --: | --: |");
+    for Moment { name, age, usage } in moments {
+        println!(
+            "| {name} | {:.2} s | {} | {} | {} | {:.2} s |",
+            age.as_secs_f64(),
+            mib(usage.resident),
+            mib(usage.anonymous),
+            mib(usage.resident - usage.anonymous),
+            usage.processor.as_secs_f64()
+        );
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
