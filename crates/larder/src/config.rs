@@ -111,13 +111,13 @@ pub struct ManagerConfig {
     /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
     /// under `Watch`, the last good data stays served, and status and change events tell why it is old.
     pub max_stale: Option<Duration>,
-    /// Under `Watch`, most requests that wait for their answer at the same time; further ones wait in a queue, in which those
+    /// Under `Watch` with one watch per object, most requests that wait for their answer at the same time; further ones wait in a queue, in which those
     /// for which a reader waits go first. An established watch does not count. Must be positive.
     ///
     /// Defaults to 64: what kube-apiserver answers at the same time for all nodes together, as it comes (98 seats of priority
     /// level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100 streams).
     pub max_requests_in_flight: usize,
-    /// Under `Watch`, most objects that are watched at the same time; immutable and idle ones do not count. Further ones are
+    /// Under `Watch` with one watch per object, most objects that are watched at the same time; immutable and idle ones do not count. Further ones are
     /// asked for when they are read, as under `Cache`, until a watch ends. Must be positive.
     ///
     /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one pod's manifest, or in a controller,

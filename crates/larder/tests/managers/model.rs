@@ -95,6 +95,8 @@ impl Object {
 struct Model {
     strategy: Strategy,
     scope: WatchScope,
+    /// Most watches at the same time.
+    watches: usize,
     cluster: Cluster,
     manager: ConfigMapManager,
     objects: Vec<Object>,
@@ -111,14 +113,9 @@ const HEALED: Duration = Duration::from_secs(61);
 const TTL: Duration = Duration::from_mins(1);
 
 impl Model {
-    fn new(strategy: Strategy, scope: WatchScope) -> Self {
+    fn new(config: &ManagerConfig) -> Self {
         let cluster = Cluster::new();
-        let config = ManagerConfig {
-            strategy,
-            watch_scope: scope,
-            ..ManagerConfig::default()
-        };
-        let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
+        let manager = ConfigMapManager::new(cluster.client(), config).unwrap();
         let start = Instant::now();
         let objects = NAMES.iter().map(|_| Object {
             history: vec![State {
@@ -129,8 +126,9 @@ impl Model {
             seen: 0,
         });
         Self {
-            strategy,
-            scope,
+            strategy: config.strategy,
+            scope: config.watch_scope,
+            watches: config.max_watches,
             objects: objects.collect(),
             cluster,
             manager,
@@ -292,6 +290,7 @@ impl Model {
         let allowed = match self.strategy {
             Strategy::Get => false,
             Strategy::Cache => !calm || now < replaced + TTL,
+            Strategy::Watch if self.watches < NAMES.len() => !calm || now < replaced + TTL,
             Strategy::Watch => !calm,
         };
         require(allowed, || format!("state {found} is stale: {context}"))
@@ -315,7 +314,7 @@ impl Model {
             referenced.truncate(1);
         }
         let open = self.cluster.server.open_watches();
-        require(open <= referenced.len(), || {
+        require(open <= referenced.len().min(self.watches), || {
             format!("{open} watches of {} objects", referenced.len())
         })
     }
@@ -334,8 +333,8 @@ async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-fn check(strategy: Strategy, scope: WatchScope) {
-    let cases = rounds("LARDER_MODEL_SEQUENCES", 10_000, 900).div_ceil(4);
+fn check(config: &ManagerConfig) {
+    let cases = rounds("LARDER_MODEL_SEQUENCES", 10_000, 900).div_ceil(6);
     let mut runner = TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,
@@ -347,29 +346,56 @@ fn check(strategy: Strategy, scope: WatchScope) {
             .start_paused(true)
             .build()
             .unwrap();
-        runtime.block_on(async { Model::new(strategy, scope).run(steps).await })
+        runtime.block_on(async { Model::new(config).run(steps).await })
     });
     if let Err(error) = result {
         panic!("{error}");
     }
 }
 
+fn of(strategy: Strategy) -> ManagerConfig {
+    ManagerConfig {
+        strategy,
+        ..ManagerConfig::default()
+    }
+}
+
 #[test]
 fn strategy_get_does_what_the_model_does() {
-    check(Strategy::Get, WatchScope::Object);
+    check(&of(Strategy::Get));
 }
 
 #[test]
 fn strategy_cache_does_what_the_model_does() {
-    check(Strategy::Cache, WatchScope::Object);
+    check(&of(Strategy::Cache));
 }
 
 #[test]
 fn strategy_watch_does_what_the_model_does() {
-    check(Strategy::Watch, WatchScope::Object);
+    check(&of(Strategy::Watch));
 }
 
 #[test]
 fn strategy_watch_does_what_the_model_does_with_one_watch_per_namespace() {
-    check(Strategy::Watch, WatchScope::Namespace);
+    check(&ManagerConfig {
+        watch_scope: WatchScope::Namespace,
+        ..of(Strategy::Watch)
+    });
+}
+
+#[test]
+fn strategy_watch_with_fewer_watches_than_objects_does_what_the_model_does() {
+    check(&ManagerConfig {
+        max_watches: 1,
+        max_requests_in_flight: 1,
+        ..of(Strategy::Watch)
+    });
+}
+
+#[test]
+fn strategy_watch_with_one_request_at_a_time_does_what_the_model_does() {
+    check(&ManagerConfig {
+        max_requests_in_flight: 1,
+        ..of(Strategy::Watch)
+    });
 }
