@@ -89,7 +89,7 @@ pub struct Agent {
     http: Option<HttpSource>,
     facts: watch::Sender<Facts>,
     /// For the strategy `Cache`.
-    node_ttl: watch::Sender<Option<Duration>>,
+    node_ttl: NodeTtl,
     manager: PodManager,
     pod_metrics: PodMetrics,
     handle: AgentHandle,
@@ -171,12 +171,12 @@ impl Agent {
         clock: Clock,
         mut registry: Registry,
     ) -> Result<Self, BuildError> {
-        let (node_ttl, ttl) = NodeTtl::channel();
+        let node_ttl = NodeTtl::default();
         let managers = ManagerConfig {
             strategy: config.change_detection,
             watch_scope: config.watch_scope,
             sync_frequency: config.sync_frequency,
-            node_ttl: ttl,
+            node_ttl: node_ttl.clone(),
             max_watches: config.max_watches,
             max_requests_in_flight: config.max_requests_in_flight,
             ..ManagerConfig::default()

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use k8s_openapi::api::{
@@ -33,7 +32,7 @@ pub(crate) async fn follow_facts(
     client: Client,
     node_name: String,
     facts: watch::Sender<Facts>,
-    node_ttl: watch::Sender<Option<Duration>>,
+    node_ttl: NodeTtl,
 ) {
     let selector = format!("metadata.name={node_name}");
     let node = Collection::new(client.clone(), "/api/v1/nodes", Some(&selector));
@@ -44,11 +43,7 @@ pub(crate) async fn follow_facts(
     );
 }
 
-async fn follow_node(
-    mut nodes: Collection<Node>,
-    facts: &watch::Sender<Facts>,
-    node_ttl: watch::Sender<Option<Duration>>,
-) {
+async fn follow_node(mut nodes: Collection<Node>, facts: &watch::Sender<Facts>, node_ttl: NodeTtl) {
     loop {
         let found = match nodes.next().await {
             Change::All(nodes) => nodes.into_iter().next(),
@@ -68,7 +63,7 @@ async fn follow_node(
         let annotations = node
             .as_ref()
             .and_then(|node| node.metadata.annotations.as_ref());
-        node_ttl.send_replace(annotations.and_then(NodeTtl::of_annotations));
+        node_ttl.set(annotations.and_then(NodeTtl::of_annotations));
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
         set(facts, |facts| &mut facts.node, node);
     }

@@ -1,9 +1,17 @@
 //! What a user chooses about a manager: the strategy and its times, validated before anything runs.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 /// How a manager learns that an object has changed: the kubelet's `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -187,24 +195,40 @@ impl ManagerConfig {
 /// ```
 /// use larder::NodeTtl;
 ///
-/// let (sender, ttl) = NodeTtl::channel();
+/// let ttl = NodeTtl::default();
 /// let annotations = [("node.alpha.kubernetes.io/ttl".to_owned(), "15".to_owned())].into();
-/// sender.send_replace(NodeTtl::of_annotations(&annotations));
+/// ttl.set(NodeTtl::of_annotations(&annotations));
 /// assert_eq!(ttl.get(), Some(std::time::Duration::from_secs(15)));
 /// ```
-#[derive(Clone, Debug, Default)]
-pub struct NodeTtl(Option<watch::Receiver<Option<Duration>>>);
+///
+/// Cheap to clone; all clones are one, which whoever follows the node sets. By default the node says nothing.
+#[derive(Clone, Debug)]
+pub struct NodeTtl(Arc<AtomicU64>);
+
+/// Stands for a node that does not say; anything else is a number of nanoseconds, as many as fit.
+const UNSAID: u64 = u64::MAX;
+
+impl Default for NodeTtl {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(UNSAID)))
+    }
+}
 
 impl NodeTtl {
-    /// A time to live that the sender sets whenever the node changes; at first it is not known.
-    pub fn channel() -> (watch::Sender<Option<Duration>>, Self) {
-        let (sender, receiver) = watch::channel(None);
-        (sender, Self(Some(receiver)))
+    /// What the node says from now on.
+    pub fn set(&self, ttl: Option<Duration>) {
+        let nanos = ttl.map_or(UNSAID, |ttl| {
+            u64::try_from(ttl.as_nanos()).map_or(UNSAID - 1, |nanos| nanos.min(UNSAID - 1))
+        });
+        self.0.store(nanos, Ordering::Relaxed);
     }
 
     /// The last time to live that was set.
     pub fn get(&self) -> Option<Duration> {
-        *self.0.as_ref()?.borrow()
+        match self.0.load(Ordering::Relaxed) {
+            UNSAID => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
     }
 
     /// The time to live in a node's annotations: `node.alpha.kubernetes.io/ttl`, a whole number of seconds. A negative one
@@ -276,6 +300,15 @@ mod tests {
         assert_eq!(ttl("0"), Some(Duration::ZERO));
         assert_eq!(ttl("+60"), Some(Duration::from_mins(1)));
         assert_eq!(ttl("-5"), Some(Duration::ZERO));
+        let node = NodeTtl::default();
+        assert_eq!(node.get(), None);
+        for ttl in [Duration::MAX, Duration::ZERO] {
+            node.clone().set(Some(ttl));
+            assert!(
+                node.get()
+                    .is_some_and(|kept| kept.is_zero() == ttl.is_zero())
+            );
+        }
     }
 
     #[test]

@@ -249,7 +249,8 @@ impl<K: Object> ObjectManager<K> {
         if let Some(object) = self.inner.store.get_now(namespace, name) {
             return Ok(object);
         }
-        self.inner.store.get(namespace, name, None, within).await
+        // Boxed, since nearly no read comes here, and all would carry its size around.
+        Box::pin(self.inner.store.get(namespace, name, None, within)).await
     }
 
     /// The object as `pod` may see it: not older than the pod's own registration.
@@ -273,10 +274,7 @@ impl<K: Object> ObjectManager<K> {
                 key: ObjectKey::new(pod.namespace, name),
             });
         }
-        self.inner
-            .store
-            .get(pod.namespace, name, holder, within)
-            .await
+        Box::pin(self.inner.store.get(pod.namespace, name, holder, within)).await
     }
 
     /// The changes of all referenced objects from now on.
@@ -383,6 +381,7 @@ impl<K: Object> Store<K> {
         }
     }
 
+    #[inline]
     fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         match self {
             Self::Simple(_) | Self::Fake(_) => None,
@@ -422,8 +421,8 @@ impl<K: Object> Store<K> {
     fn hits(&self) -> u64 {
         match self {
             Self::Simple(_) | Self::Fake(_) => 0,
-            Self::Caching(store) => store.entries().reads(),
-            Self::Watching(store) => store.shared.entries.reads(),
+            Self::Caching(store) => store.entries().hits(),
+            Self::Watching(store) => store.shared.entries.hits(),
         }
     }
 

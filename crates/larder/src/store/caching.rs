@@ -17,9 +17,11 @@
 //! 2. A request ends with the last reader that waits for it.
 //! 3. Whoever changes a slot under its lock shows the new answer before the lock is released.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use arc_swap::ArcSwapOption;
 use futures::{
     FutureExt,
     future::{BoxFuture, Shared, WeakShared},
@@ -48,18 +50,31 @@ type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct Cell<K> {
-    /// The answer that reads may have while it is fresh.
-    shown: ArcSwapOption<Shown<K>>,
-    slot: Mutex<Slot<K>>,
-}
+pub(crate) struct Cell<K>(Mutex<Slot<K>>);
 
-/// An object that is not in doubt; never changed, but replaced.
+/// An object that is not in doubt: what reads may have while it is fresh.
 #[derive(Debug)]
-struct Shown<K> {
-    object: Arc<K>,
+pub(crate) struct Shown<K> {
+    object: Weak<K>,
     time: Instant,
     proven: u64,
+}
+
+impl<K> Clone for Shown<K> {
+    fn clone(&self) -> Self {
+        Self {
+            object: Weak::clone(&self.object),
+            ..*self
+        }
+    }
+}
+
+impl<K> Shown<K> {
+    /// The object, if the answer is still good and new enough (T6).
+    fn fresh(&self, required: u64, ttl: Duration) -> Option<Arc<K>> {
+        let fresh = self.proven >= required && self.time.elapsed() < ttl;
+        fresh.then(|| self.object.upgrade()).flatten()
+    }
 }
 
 #[derive(Debug)]
@@ -103,51 +118,21 @@ enum Older {
 
 impl<K: Object> Cell<K> {
     fn new() -> Self {
-        Self {
-            shown: ArcSwapOption::empty(),
-            slot: Mutex::new(Slot {
-                answer: Answer::Unknown,
-                time: None,
-                proven: 0,
-                tried: 0,
-                failure: None,
-                backoff: Backoff::new(),
-                not_before: None,
-                older: Older::No,
-                flight: None,
-            }),
-        }
-    }
-
-    /// The object, if the answer is still good and new enough (T6).
-    fn fresh(&self, required: u64, ttl: Duration) -> Option<Arc<K>> {
-        let shown = self.shown.load();
-        let shown = shown.as_ref()?;
-        let fresh = shown.proven >= required && shown.time.elapsed() < ttl;
-        fresh.then(|| Arc::clone(&shown.object))
-    }
-
-    fn show(&self, slot: &Slot<K>) {
-        let shown = match (&slot.answer, slot.time) {
-            (Answer::Found(object), Some(time)) if slot.older == Older::No => Some(Shown {
-                object: Arc::clone(object),
-                time,
-                proven: slot.proven,
-            }),
-            _ => None,
-        };
-        self.shown.store(shown.map(Arc::new));
-    }
-
-    /// The last reference is gone; so is what was known, though the entry may be looked at for a while.
-    fn forget(&self) {
-        let mut slot = self.slot.lock();
-        slot.answer = Answer::Unknown;
-        self.show(&slot);
+        Self(Mutex::new(Slot {
+            answer: Answer::Unknown,
+            time: None,
+            proven: 0,
+            tried: 0,
+            failure: None,
+            backoff: Backoff::new(),
+            not_before: None,
+            older: Older::No,
+            flight: None,
+        }))
     }
 
     pub(crate) fn facts(&self, now: Instant) -> Facts {
-        let slot = self.slot.lock();
+        let slot = self.0.lock();
         let (state, version) = match &slot.answer {
             Answer::Unknown => (ObjectState::Pending, ResourceVersion::default()),
             Answer::NotFound => (ObjectState::Absent, ResourceVersion::default()),
@@ -166,6 +151,17 @@ impl<K: Object> Cell<K> {
 }
 
 impl<K: Object> Slot<K> {
+    fn shown(&self) -> Option<Shown<K>> {
+        match (&self.answer, self.time) {
+            (Answer::Found(object), Some(time)) if self.older == Older::No => Some(Shown {
+                object: Arc::downgrade(object),
+                time,
+                proven: self.proven,
+            }),
+            _ => None,
+        }
+    }
+
     /// The object that stands in for one that cannot be had, if it is new enough for the reader and not too old.
     fn stand_in(&self, required: u64, max_stale: Option<Duration>, now: Instant) -> Option<Arc<K>> {
         match (&self.answer, self.time) {
@@ -247,7 +243,7 @@ pub(crate) struct CachingStore<K> {
 /// What requests under way share with the store.
 #[derive(Debug)]
 struct CachingShared<K> {
-    entries: Entries<Cell<K>>,
+    entries: Entries<Cell<K>, Shown<K>>,
     changes: Publisher,
     metrics: Metrics,
     api: Api,
@@ -274,7 +270,7 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    pub(crate) fn entries(&self) -> &Entries<Cell<K>> {
+    pub(crate) fn entries(&self) -> &Entries<Cell<K>, Shown<K>> {
         &self.shared.entries
     }
 
@@ -288,20 +284,17 @@ impl<K: Object> CachingStore<K> {
 
     pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
         if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
-            entry.cell.forget();
+            entry.cell.0.lock().answer = Answer::Unknown;
             self.shared.changes.forget(&entry.key);
         }
     }
 
     /// The object, if it can be had without waiting.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.shared.entries.with(namespace, name, |entry| {
-            let object = entry
-                .cell
-                .fresh(entry.newest_reference(), self.config.ttl())?;
-            entry.count_read();
-            Some(object)
-        })?
+        let entries = &self.shared.entries;
+        entries.read(namespace, name, |shown, entry| {
+            shown.fresh(entry.newest_reference(), self.config.ttl())
+        })
     }
 
     pub(crate) async fn get(
@@ -327,7 +320,7 @@ impl<K: Object> CachingStore<K> {
         let flight = match self.plan(&entry, required) {
             Plan::Answer(result) => {
                 if result.is_ok() {
-                    entry.count_read();
+                    self.shared.entries.count_hit();
                 }
                 return result;
             }
@@ -341,7 +334,7 @@ impl<K: Object> CachingStore<K> {
             Ok(Err(error)) if error.is_not_found() => Err(error),
             // What the flight could not get, or not in time.
             failed => {
-                let slot = entry.cell.slot.lock();
+                let slot = entry.cell.0.lock();
                 let stand_in = slot.stand_in(required, self.shared.max_stale, Instant::now());
                 match (stand_in, failed) {
                     (Some(object), _) => Ok(object),
@@ -359,8 +352,9 @@ impl<K: Object> CachingStore<K> {
 
     fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: u64) -> Plan<K> {
         let now = Instant::now();
-        let mut slot = entry.cell.slot.lock();
-        if let Some(object) = entry.cell.fresh(required, self.config.ttl()) {
+        let mut slot = entry.cell.0.lock();
+        let shown = slot.shown();
+        if let Some(object) = shown.and_then(|shown| shown.fresh(required, self.config.ttl())) {
             return Plan::Answer(Ok(object));
         }
         let under_way = slot.flight.as_ref();
@@ -412,7 +406,7 @@ impl<K: Object> CachingShared<K> {
         let outcome = result.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
         let now = Instant::now();
-        let mut slot = entry.cell.slot.lock();
+        let mut slot = entry.cell.0.lock();
         // T15: a request that a newer one or the last unregistration overtook answers its readers and changes nothing.
         let overtaken =
             slot.proven > moment || slot.tried > moment || entry.references.lock().is_empty();
@@ -438,7 +432,7 @@ impl<K: Object> CachingShared<K> {
                 (slot.failed(&error, now), of_request(error))
             }
         };
-        entry.cell.show(&slot);
+        self.entries.show(&entry, slot.shown());
         drop(slot);
         if let Some(event) = event
             && !entry.references.lock().is_empty()

@@ -1,27 +1,29 @@
-//! The referenced objects of a store.
+//! The referenced objects of a store, and what a read may take of each without waiting.
 //!
 //! Invariants:
 //! 1. An entry exists exactly while something refers to its object. A removed entry never comes back: the next
 //!    reference makes another one (I2).
 //! 2. Only the registration layer adds and removes, one call at a time, under its lock; reading takes no lock.
+//! 3. What is shown of an entry is replaced as a whole, by one thread at a time, and never once the entry is removed.
 
 use std::{
     collections::HashMap,
     hash::{Hash, Hasher},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use larder_objects::{ObjectKey, ResourceVersion};
-use papaya::Equivalent;
+use papaya::{Equivalent, Operation};
 use parking_lot::Mutex;
 
 use crate::{
     api::Named,
     error::RequestError,
+    metrics::Tally,
     registration::{Holder, PodIdentity, References},
     status::{ObjectState, ObjectStatus},
 };
@@ -34,8 +36,8 @@ type HashState = foldhash::fast::RandomState;
 pub(crate) struct Entry<C> {
     /// The moment of the newest reference: whoever holds it must not see older data.
     newest: AtomicU64,
-    /// Reads that were answered without waiting.
-    reads: AtomicU64,
+    /// Somebody had to do with it since the store looked last: a reader, a new reference.
+    accessed: AtomicBool,
     /// What the store knows about it.
     pub(crate) cell: C,
     /// Its name.
@@ -50,14 +52,16 @@ impl<C> Entry<C> {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// Counts a read that was answered without waiting.
-    pub(crate) fn count_read(&self) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
+    /// Notes an access. Looks before it writes, so that readers on several processors do not fight over the cache line.
+    pub(crate) fn touch(&self) {
+        if !self.accessed.load(Ordering::Relaxed) {
+            self.accessed.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// How many have been counted.
-    pub(crate) fn reads(&self) -> u64 {
-        self.reads.load(Ordering::Relaxed)
+    /// Whether there was an access since the last call.
+    pub(crate) fn take_accessed(&self) -> bool {
+        self.accessed.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -67,21 +71,28 @@ impl<C: Send + Sync> Named for Entry<C> {
     }
 }
 
-/// The referenced objects by name.
+/// The referenced objects by name. `S` is what the store shows of an object; it must hold the object weakly, since the
+/// map lets go of what was replaced only after a while, and the bytes of a Secret shall be gone with its last reader.
 #[derive(Debug)]
-pub(crate) struct Entries<C> {
-    by_name: papaya::HashMap<ObjectKey, Arc<Entry<C>>, HashState>,
+pub(crate) struct Entries<C, S = ()> {
+    by_name: papaya::HashMap<ObjectKey, Indexed<C, S>, HashState>,
     moments: AtomicU64,
-    /// Reads of objects that are no longer referenced.
-    past_reads: AtomicU64,
+    /// Reads that were answered without waiting.
+    hits: Tally,
 }
 
-impl<C> Default for Entries<C> {
+#[derive(Debug)]
+struct Indexed<C, S> {
+    shown: Option<S>,
+    entry: Arc<Entry<C>>,
+}
+
+impl<C, S> Default for Entries<C, S> {
     fn default() -> Self {
         Self {
             by_name: papaya::HashMap::default(),
             moments: AtomicU64::new(0),
-            past_reads: AtomicU64::new(0),
+            hits: Tally::default(),
         }
     }
 }
@@ -97,7 +108,7 @@ pub(crate) enum Added<C> {
     Count,
 }
 
-impl<C> Entries<C> {
+impl<C, S> Entries<C, S> {
     /// The entry of an object, if something refers to it.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Entry<C>>> {
         self.with(namespace, name, Arc::clone)
@@ -110,25 +121,49 @@ impl<C> Entries<C> {
         name: &str,
         look: impl FnOnce(&Arc<Entry<C>>) -> T,
     ) -> Option<T> {
+        let entries = self.by_name.pin();
+        let indexed = entries.get(&KeyRef { namespace, name })?;
+        Some(look(&indexed.entry))
+    }
+
+    /// What `take` makes of what is shown of an object, counted if it is something: the path of nearly all reads.
+    #[inline]
+    pub(crate) fn read<T>(
+        &self,
+        namespace: &str,
+        name: &str,
+        take: impl FnOnce(&S, &Entry<C>) -> Option<T>,
+    ) -> Option<T> {
         let guard = self.by_name.guard();
-        let key = KeyRef { namespace, name };
-        Some(look(self.by_name.get(&key, &guard)?))
+        let indexed = self.by_name.get(&KeyRef { namespace, name }, &guard)?;
+        let taken = take(indexed.shown.as_ref()?, &indexed.entry)?;
+        indexed.entry.touch();
+        self.count_hit();
+        Some(taken)
+    }
+
+    /// Counts a read that was answered without waiting.
+    pub(crate) fn count_hit(&self) {
+        self.hits.count();
+    }
+
+    /// How many have been counted.
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits.sum()
     }
 
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<Entry<C>>> {
-        self.by_name.pin().values().cloned().collect()
+        let entries = self.by_name.pin();
+        entries
+            .values()
+            .map(|indexed| Arc::clone(&indexed.entry))
+            .collect()
     }
 
     /// How many objects are referenced.
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
-    }
-
-    /// Reads that were answered without waiting, ever.
-    pub(crate) fn reads(&self) -> u64 {
-        let present: u64 = self.all().iter().map(|entry| entry.reads()).sum();
-        self.past_reads.load(Ordering::Relaxed) + present
     }
 
     /// The moment of the last reference so far; a request that starts now proves everything up to it.
@@ -145,7 +180,8 @@ impl<C> Entries<C> {
         make: impl FnOnce() -> C,
     ) -> Added<C> {
         let moment = || self.moments.fetch_add(1, Ordering::AcqRel) + 1;
-        if let Some(entry) = self.get(namespace, name) {
+        let entries = self.by_name.pin();
+        if let Some(Indexed { entry, .. }) = entries.get(&KeyRef { namespace, name }) {
             let mut references = entry.references.lock();
             let moment = moment();
             if !references.add(holder, moment) {
@@ -153,7 +189,7 @@ impl<C> Entries<C> {
             }
             entry.newest.store(moment, Ordering::Release);
             drop(references);
-            return Added::Holder(entry);
+            return Added::Holder(Arc::clone(entry));
         }
         let moment = moment();
         let mut references = References::default();
@@ -161,12 +197,16 @@ impl<C> Entries<C> {
         let key = ObjectKey::new(namespace, name);
         let entry = Arc::new(Entry {
             newest: AtomicU64::new(moment),
-            reads: AtomicU64::new(0),
+            accessed: AtomicBool::new(false),
             cell: make(),
             key: key.clone(),
             references: Mutex::new(references),
         });
-        self.by_name.pin().insert(key, Arc::clone(&entry));
+        let indexed = Indexed {
+            shown: None,
+            entry: Arc::clone(&entry),
+        };
+        entries.insert(key, indexed);
         Added::Entry(entry)
     }
 
@@ -177,16 +217,32 @@ impl<C> Entries<C> {
         name: &str,
         holder: Holder,
     ) -> Option<Arc<Entry<C>>> {
-        let entry = self.get(namespace, name)?;
+        let entries = self.by_name.pin();
+        let Indexed { entry, .. } = entries.get(&KeyRef { namespace, name })?;
         let mut references = entry.references.lock();
         references.remove(holder);
         if !references.is_empty() {
             return None;
         }
         drop(references);
-        self.by_name.pin().remove(&entry.key);
-        self.past_reads.fetch_add(entry.reads(), Ordering::Relaxed);
-        Some(entry)
+        entries.remove(&entry.key);
+        Some(Arc::clone(entry))
+    }
+}
+
+impl<C, S: Clone> Entries<C, S> {
+    /// Shows `shown` from now on, unless the entry is removed.
+    pub(crate) fn show(&self, entry: &Arc<Entry<C>>, shown: Option<S>) {
+        let entries = self.by_name.pin();
+        entries.compute(entry.key.clone(), |indexed| match indexed {
+            Some((_, indexed)) if Arc::ptr_eq(&indexed.entry, entry) => {
+                Operation::Insert(Indexed {
+                    shown: shown.clone(),
+                    entry: Arc::clone(entry),
+                })
+            }
+            _ => Operation::Abort(()),
+        });
     }
 }
 
@@ -199,7 +255,7 @@ pub(crate) struct Facts {
     pub(crate) failure: Option<Arc<RequestError>>,
 }
 
-impl<C> Entries<C> {
+impl<C, S> Entries<C, S> {
     /// The status of every object, in no order.
     pub(crate) fn status(
         &self,
@@ -241,6 +297,7 @@ struct KeyRef<'a> {
 
 /// As the derived one of [`ObjectKey`].
 impl Hash for KeyRef<'_> {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.namespace.hash(state);
         self.name.hash(state);
@@ -248,6 +305,7 @@ impl Hash for KeyRef<'_> {
 }
 
 impl Equivalent<ObjectKey> for KeyRef<'_> {
+    #[inline]
     fn equivalent(&self, key: &ObjectKey) -> bool {
         key.name == self.name && key.namespace == self.namespace
     }

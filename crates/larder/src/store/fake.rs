@@ -28,10 +28,11 @@ impl<K: Object> FakeStore<K> {
         holder: Option<Holder>,
     ) -> Result<Arc<K>, Error> {
         let key = ObjectKey::new(namespace, name);
-        let refers = self.entries.with(namespace, name, |entry| {
+        let entry = self.entries.get(namespace, name);
+        let refers = entry.is_some_and(|entry| {
             holder.is_none_or(|holder| entry.references.lock().since(holder).is_some())
         });
-        if refers != Some(true) {
+        if !refers {
             return Err(Error::NotRegistered { key });
         }
         let objects = self.objects.lock();

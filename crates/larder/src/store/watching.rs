@@ -6,20 +6,19 @@
 //!
 //! Invariants:
 //! 1. Only the worker publishes, and only into cells that are not removed (checked under the cell's lock).
-//! 2. The value is stored before the proof of its freshness, and loaded after it, so that a reader who sees the proof
-//!    sees data at least as new.
+//! 2. What is known is shown to reads together with the proof of its freshness, before the cell's lock is released: no
+//!    reader finds something older shown than what it was told before (I3).
 //! 3. No lock is held across an await (I5).
 
 use std::{
     collections::BTreeMap,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use arc_swap::ArcSwapOption;
 use futures::FutureExt as _;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
 use parking_lot::Mutex;
@@ -31,7 +30,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    Entries,
+    Entries, Entry,
     entries::{Added, Facts},
 };
 use crate::{
@@ -45,37 +44,49 @@ use crate::{
     watch::{Command, Scopes, Worker},
 };
 
-/// What the store knows about one object. A read that need not wait looks at the first two fields only.
+/// What the store knows about one object.
 #[derive(Debug)]
-#[repr(C)]
 pub(crate) struct Cell<K> {
-    /// The object, while it may be read.
-    value: ArcSwapOption<K>,
-    /// All references up to this moment may read what is known.
-    proven: AtomicU64,
     /// Number of this incarnation of the entry; the worker's name for it.
     pub(crate) id: u64,
-    /// Somebody else had to do with it since the worker looked last: a reader who waits, a new reference.
-    accessed: AtomicBool,
     /// A reader waits for something that nothing under way may bring; the worker clears it.
     wanted: AtomicBool,
     /// A reader gave up waiting.
     missed: AtomicBool,
     changed: Notify,
-    known: Mutex<Known>,
+    known: Mutex<Known<K>>,
 }
 
-/// The rest of what is known, under the cell's lock.
 #[derive(Debug)]
-struct Known {
+struct Known<K> {
     state: ObjectState,
+    /// The object, while it may be read.
+    object: Option<Arc<K>>,
     /// Version of the last state published, also of an absence; readers never go back behind it (I3).
     version: ResourceVersion,
+    /// All references up to this moment may read what is known.
+    proven: u64,
     failure: Option<Arc<RequestError>>,
     /// Since when the state may have changed unnoticed.
     out_of_step: Option<Instant>,
     /// There are more objects than watches, and this one has none.
     unwatched: bool,
+}
+
+/// What reads may have without waiting.
+#[derive(Debug)]
+pub(crate) struct Shown<K> {
+    object: Weak<K>,
+    proven: u64,
+}
+
+impl<K> Clone for Shown<K> {
+    fn clone(&self) -> Self {
+        Self {
+            object: Weak::clone(&self.object),
+            proven: self.proven,
+        }
+    }
 }
 
 /// What a state that the worker found out means for the object.
@@ -102,16 +113,15 @@ enum Look<K> {
 impl<K: Object> Cell<K> {
     fn new(id: u64) -> Self {
         Self {
-            value: ArcSwapOption::empty(),
-            proven: AtomicU64::new(0),
             id,
-            accessed: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             changed: Notify::new(),
             known: Mutex::new(Known {
                 state: ObjectState::Pending,
+                object: None,
                 version: ResourceVersion::default(),
+                proven: 0,
                 failure: None,
                 out_of_step: None,
                 unwatched: false,
@@ -119,30 +129,21 @@ impl<K: Object> Cell<K> {
         }
     }
 
-    fn touch(&self) {
-        self.accessed.store(true, Ordering::Relaxed);
-    }
-
     fn look(&self, required: u64) -> Look<K> {
         let known = self.known.lock();
-        match known.state {
-            ObjectState::Removed => Look::Removed,
-            _ if self.proven() < required => Look::Unknown,
-            ObjectState::Pending | ObjectState::Idle => Look::Unknown,
-            ObjectState::Absent => Look::Absent,
-            ObjectState::Synced | ObjectState::Immutable | ObjectState::Unwatched => {
-                match self.value.load_full() {
-                    Some(object) => Look::Object(object),
-                    None => Look::Unknown,
-                }
-            }
+        match (known.state, &known.object) {
+            (ObjectState::Removed, _) => Look::Removed,
+            _ if known.proven < required => Look::Unknown,
+            (ObjectState::Absent, _) => Look::Absent,
+            (_, Some(object)) => Look::Object(Arc::clone(object)),
+            (_, None) => Look::Unknown,
         }
     }
 
     // What follows is the worker's.
 
     pub(crate) fn proven(&self) -> u64 {
-        self.proven.load(Ordering::Acquire)
+        self.known.lock().proven
     }
 
     pub(crate) fn state(&self) -> ObjectState {
@@ -176,11 +177,6 @@ impl<K: Object> Cell<K> {
         }
     }
 
-    /// Whether anybody waited for the object or newly referred to it since the last call.
-    pub(crate) fn take_accessed(&self) -> bool {
-        self.accessed.swap(false, Ordering::Relaxed)
-    }
-
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
     }
@@ -188,49 +184,6 @@ impl<K: Object> Cell<K> {
     /// Ends the want; pairs with the swap of a reader, which sees `false` and asks anew, or is seen here.
     pub(crate) fn satisfy(&self) {
         self.wanted.swap(false, Ordering::AcqRel);
-    }
-
-    /// Publishes a state; returns the event that subscribers should see.
-    pub(crate) fn publish(&self, finding: Finding<K>) -> Option<ChangeKind> {
-        let mut known = self.known.lock();
-        if known.state == ObjectState::Removed {
-            return None;
-        }
-        let late = !finding.reset && finding.version.is_older_than(&known.version);
-        let mut changed = known.state == ObjectState::Pending;
-        // What is late was overtaken by a newer state: that one stands, as long as it is readable.
-        if !late {
-            let differs = known.version != finding.version;
-            changed |= match (&finding.object, known.state) {
-                (None, ObjectState::Absent) => false,
-                // A GET does not tell at which version.
-                (None, ObjectState::Synced | ObjectState::Immutable) => true,
-                _ => differs,
-            };
-            known.state = match &finding.object {
-                Some(object) if object.is_immutable() => ObjectState::Immutable,
-                Some(_) => ObjectState::Synced,
-                None => ObjectState::Absent,
-            };
-            known.version = match &finding.object {
-                Some(object) => object.metadata().resource_version.clone(),
-                None => finding.version,
-            };
-            self.value.store(finding.object);
-        }
-        if let Some(moment) = finding.proven {
-            self.proven.fetch_max(moment, Ordering::AcqRel);
-        }
-        changed |= known.failure.take().is_some();
-        changed |= finding.proven.is_some() && self.missed.swap(false, Ordering::AcqRel);
-        known.out_of_step = None;
-        let event = match known.state {
-            ObjectState::Absent => ChangeKind::Deleted,
-            _ => ChangeKind::Updated,
-        };
-        drop(known);
-        self.changed.notify_waiters();
-        changed.then_some(event)
     }
 
     /// The watch goes on after an interruption.
@@ -265,30 +218,12 @@ impl<K: Object> Cell<K> {
         self.known.lock().unwatched = !watched;
     }
 
-    /// What is known has to be proven anew for every reader. Returns the moment that was proven.
-    pub(crate) fn expire(&self) -> u64 {
-        self.proven.swap(0, Ordering::AcqRel)
-    }
-
-    /// What has expired stands in, for references up to that moment.
-    pub(crate) fn stand_in(&self, moment: u64) {
-        self.proven.fetch_max(moment, Ordering::AcqRel);
-        self.changed.notify_waiters();
-    }
-
-    /// The watch was stopped; nothing may be concluded from what was known, but for the version.
-    pub(crate) fn idle(&self) {
-        let mut known = self.known.lock();
-        if known.state != ObjectState::Removed {
-            known.state = ObjectState::Idle;
-            self.value.store(None);
-        }
-    }
-
     /// The last reference is gone.
     fn remove(&self) {
-        self.known.lock().state = ObjectState::Removed;
-        self.value.store(None);
+        let mut known = self.known.lock();
+        known.state = ObjectState::Removed;
+        known.object = None;
+        drop(known);
         self.changed.notify_waiters();
     }
 }
@@ -296,7 +231,7 @@ impl<K: Object> Cell<K> {
 /// What store and worker share.
 #[derive(Debug)]
 pub(crate) struct Shared<K> {
-    pub(crate) entries: Entries<Cell<K>>,
+    pub(crate) entries: Entries<Cell<K>, Shown<K>>,
     pub(crate) changes: Publisher,
     pub(crate) metrics: Metrics,
     /// For the task of the store.
@@ -351,6 +286,90 @@ impl<K: Object> Shared<K> {
             self.commands.send(Command::Wanted(cell.id));
         }
     }
+
+    /// Publishes a state; returns the event that subscribers should see.
+    pub(crate) fn publish(
+        &self,
+        entry: &Arc<Entry<Cell<K>>>,
+        finding: Finding<K>,
+    ) -> Option<ChangeKind> {
+        let cell = &entry.cell;
+        let mut known = cell.known.lock();
+        if known.state == ObjectState::Removed {
+            return None;
+        }
+        let late = !finding.reset && finding.version.is_older_than(&known.version);
+        let mut changed = known.state == ObjectState::Pending;
+        // What is late was overtaken by a newer state: that one stands, as long as it is readable.
+        if !late {
+            let differs = known.version != finding.version;
+            changed |= match (&finding.object, known.state) {
+                (None, ObjectState::Absent) => false,
+                // A GET does not tell at which version.
+                (None, ObjectState::Synced | ObjectState::Immutable) => true,
+                _ => differs,
+            };
+            known.state = match &finding.object {
+                Some(object) if object.is_immutable() => ObjectState::Immutable,
+                Some(_) => ObjectState::Synced,
+                None => ObjectState::Absent,
+            };
+            known.version = match &finding.object {
+                Some(object) => object.metadata().resource_version.clone(),
+                None => finding.version,
+            };
+            known.object = finding.object;
+        }
+        if let Some(moment) = finding.proven {
+            known.proven = known.proven.max(moment);
+        }
+        changed |= known.failure.take().is_some();
+        changed |= finding.proven.is_some() && cell.missed.swap(false, Ordering::AcqRel);
+        known.out_of_step = None;
+        let event = match known.state {
+            ObjectState::Absent => ChangeKind::Deleted,
+            _ => ChangeKind::Updated,
+        };
+        self.show(entry, &known);
+        drop(known);
+        cell.changed.notify_waiters();
+        changed.then_some(event)
+    }
+
+    /// The watch was stopped; nothing may be concluded from what was known, but for the version.
+    pub(crate) fn idle(&self, entry: &Arc<Entry<Cell<K>>>) {
+        let mut known = entry.cell.known.lock();
+        if known.state != ObjectState::Removed {
+            known.state = ObjectState::Idle;
+            known.object = None;
+            self.show(entry, &known);
+        }
+    }
+
+    /// What is known has to be proven anew for every reader. Returns the moment that was proven.
+    pub(crate) fn expire(&self, entry: &Arc<Entry<Cell<K>>>) -> u64 {
+        let mut known = entry.cell.known.lock();
+        let proven = std::mem::take(&mut known.proven);
+        self.show(entry, &known);
+        proven
+    }
+
+    /// What has expired stands in, for references up to that moment.
+    pub(crate) fn stand_in(&self, entry: &Arc<Entry<Cell<K>>>, moment: u64) {
+        let mut known = entry.cell.known.lock();
+        known.proven = known.proven.max(moment);
+        self.show(entry, &known);
+        drop(known);
+        entry.cell.changed.notify_waiters();
+    }
+
+    fn show(&self, entry: &Arc<Entry<Cell<K>>>, known: &Known<K>) {
+        let shown = known.object.as_ref().map(|object| Shown {
+            object: Arc::downgrade(object),
+            proven: known.proven,
+        });
+        self.entries.show(entry, shown);
+    }
 }
 
 /// The store of strategy `Watch`.
@@ -397,7 +416,7 @@ impl<K: Object> WatchStore<K> {
                 self.shared.commands.send(Command::Added(entry));
             }
             Added::Holder(entry) => {
-                entry.cell.touch();
+                entry.touch();
                 // A new pod may have brought the right that was missing.
                 if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
                     self.shared
@@ -419,15 +438,11 @@ impl<K: Object> WatchStore<K> {
 
     /// The object, if it can be had without waiting: the path of nearly all reads.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.shared.entries.with(namespace, name, |entry| {
-            let cell = &entry.cell;
-            if cell.proven() < entry.newest_reference() {
-                return None;
-            }
-            let object = cell.value.load_full()?;
-            entry.count_read();
-            Some(object)
-        })?
+        let entries = &self.shared.entries;
+        entries.read(namespace, name, |shown, entry| {
+            let proven = shown.proven >= entry.newest_reference();
+            proven.then(|| shown.object.upgrade()).flatten()
+        })
     }
 
     /// The object, not older than the references of `holder`, or of everybody.
@@ -453,7 +468,7 @@ impl<K: Object> WatchStore<K> {
             return Err(not_registered());
         };
         let cell = &entry.cell;
-        cell.touch();
+        entry.touch();
         let started = Instant::now();
         let mut changed = pin!(cell.changed.notified());
         let mut waited = false;
@@ -464,7 +479,7 @@ impl<K: Object> WatchStore<K> {
                 if waited {
                     self.shared.metrics.waited(started.elapsed());
                 } else {
-                    entry.count_read();
+                    self.shared.entries.count_hit();
                 }
             }
             match look {
@@ -507,7 +522,7 @@ impl<K: Object> WatchStore<K> {
         }
         for entry in self.shared.entries.all() {
             if entry.cell.state() != ObjectState::Immutable {
-                entry.cell.idle();
+                self.shared.idle(&entry);
             }
             entry.cell.changed.notify_waiters();
         }

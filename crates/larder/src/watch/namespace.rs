@@ -210,7 +210,6 @@ pub(super) struct Namespace<K: Object> {
     /// When a list by name may be tried again.
     timers: DelayQueue<u64>,
     last_read: Instant,
-    reads: u64,
     random: fastrand::Rng,
 }
 
@@ -238,7 +237,6 @@ impl<K: Object> Namespace<K> {
             lists: FuturesUnordered::new(),
             timers: DelayQueue::new(),
             last_read: Instant::now(),
-            reads: 0,
             random: fastrand::Rng::new(),
         }
     }
@@ -360,15 +358,15 @@ impl<K: Object> Namespace<K> {
                         proven: None,
                         reset: false,
                     };
-                    self.tell(member, |cell| cell.publish(finding));
+                    self.tell(member, |entry| self.shared.publish(entry, finding));
                 }
             }
             Some(News::Resumed) => {
-                self.tell_all(Cell::resumed);
+                self.tell_all(|entry| entry.cell.resumed());
             }
             Some(News::Failed(error)) => {
                 let now = Instant::now();
-                if self.tell_all(|cell| cell.failed(Arc::clone(&error), now)) {
+                if self.tell_all(|entry| entry.cell.failed(Arc::clone(&error), now)) {
                     let error: &dyn std::error::Error = &error;
                     warn!(kind = K::KIND.as_str(), namespace = %self.name, error, "failed to follow a namespace, will retry");
                 }
@@ -398,7 +396,7 @@ impl<K: Object> Namespace<K> {
                         proven,
                         reset,
                     };
-                    self.tell(member, |cell| cell.publish(finding));
+                    self.tell(member, |entry| self.shared.publish(entry, finding));
                 }
                 None => {}
             }
@@ -415,10 +413,10 @@ impl<K: Object> Namespace<K> {
                     proven,
                     reset,
                 };
-                self.tell(member, |cell| cell.publish(finding));
+                self.tell(member, |entry| self.shared.publish(entry, finding));
             }
             Seen::Unreadable(_, error) => {
-                self.tell(member, |cell| cell.failed(error, Instant::now()));
+                self.tell(member, |entry| entry.cell.failed(error, Instant::now()));
             }
         }
     }
@@ -544,7 +542,7 @@ impl<K: Object> Namespace<K> {
                     reset: false,
                 };
                 let member = &self.members[&id];
-                self.tell(member, |cell| cell.publish(finding));
+                self.tell(member, |entry| self.shared.publish(entry, finding));
                 if self.follower.is_resting() && !member.is_final() {
                     // It was immutable; another one of that name is not.
                     self.follower.start(false);
@@ -557,7 +555,7 @@ impl<K: Object> Namespace<K> {
                 let key = self.timers.insert(id, delay);
                 member.proof = Some(Box::new(Proof::Waiting(key, backoff)));
                 let error = Arc::new(error);
-                self.tell(&self.members[&id], |cell| cell.failed(error, now));
+                self.tell(&self.members[&id], |entry| entry.cell.failed(error, now));
             }
         }
     }
@@ -578,17 +576,14 @@ impl<K: Object> Namespace<K> {
     /// Stops the watch when nobody has read any of the objects for longer than `max_idle`.
     fn stop_if_idle(&mut self) {
         let now = Instant::now();
-        let mut reads = 0;
         let (mut accessed, mut synced) = (false, true);
         for member in self.members.values() {
             let cell = &member.entry.cell;
-            reads += member.entry.reads();
-            accessed |= cell.take_accessed();
+            accessed |= member.entry.take_accessed();
             // What has not synced yet is not idle, however long it takes.
             synced &= cell.state() != ObjectState::Pending && !cell.is_wanted();
         }
-        if accessed || reads != self.reads {
-            self.reads = reads;
+        if accessed {
             self.last_read = now;
         }
         if synced && now > self.last_read + self.max_idle && !self.follower.is_resting() {
@@ -596,7 +591,7 @@ impl<K: Object> Namespace<K> {
             self.follower.stop();
             for member in self.members.values() {
                 if member.entry.cell.state() != ObjectState::Immutable {
-                    member.entry.cell.idle();
+                    self.shared.idle(&member.entry);
                 }
             }
         }
@@ -619,8 +614,8 @@ impl<K: Object> Namespace<K> {
         }
     }
 
-    /// Changes every cell that is not final. Returns whether that was news to any.
-    fn tell_all(&self, change: impl Fn(&Cell<K>) -> Option<ChangeKind>) -> bool {
+    /// Changes what is known of every object that is not final. Returns whether that was news to any.
+    fn tell_all(&self, change: impl Fn(&Arc<Entry<Cell<K>>>) -> Option<ChangeKind>) -> bool {
         let mut news = false;
         for member in self.members.values().filter(|member| !member.is_final()) {
             news |= self.tell(member, &change);
@@ -628,13 +623,13 @@ impl<K: Object> Namespace<K> {
         news
     }
 
-    /// Changes the member's cell and tells the subscribers if it is news.
+    /// Changes what is known of the member and tells the subscribers if it is news.
     fn tell(
         &self,
         member: &Member<K>,
-        change: impl FnOnce(&Cell<K>) -> Option<ChangeKind>,
+        change: impl FnOnce(&Arc<Entry<Cell<K>>>) -> Option<ChangeKind>,
     ) -> bool {
-        let event = change(&member.entry.cell);
+        let event = change(&member.entry);
         if let Some(event) = &event {
             self.shared.changes.publish(&member.entry.key, event);
         }

@@ -93,7 +93,6 @@ struct Watched<K> {
     place: Place,
     proof: Proof,
     last_read: Instant,
-    reads: u64,
 }
 
 pub(crate) struct Worker<K: Object> {
@@ -234,7 +233,6 @@ impl<K: Object> Worker<K> {
             place: Place::None,
             proof: Proof::None,
             last_read: Instant::now(),
-            reads: 0,
         };
         self.objects.insert(id, object);
         self.start(id);
@@ -371,16 +369,14 @@ impl<K: Object> Worker<K> {
         let (now, max_idle) = (Instant::now(), self.config.max_idle());
         for object in self.objects.values_mut() {
             let cell = &object.entry.cell;
-            let reads = object.entry.reads();
-            if cell.take_accessed() || reads != object.reads {
-                object.reads = reads;
+            if object.entry.take_accessed() {
                 object.last_read = now;
             }
             // What has not synced yet is not idle, however long it takes; what is immutable is not watched.
             let synced = matches!(cell.state(), ObjectState::Synced | ObjectState::Absent);
             if synced && !cell.is_wanted() && now > object.last_read + max_idle {
                 debug!(kind = K::KIND.as_str(), key = %object.entry.key, "stop idle watch");
-                cell.idle();
+                self.shared.idle(&object.entry);
                 rest(&mut self.timers, object);
             }
         }

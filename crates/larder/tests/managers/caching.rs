@@ -5,16 +5,15 @@ use std::time::Duration;
 use futures::future::join_all;
 use larder::{ChangeKind, ConfigMapManager, Error, NodeTtl};
 use larder_objects::{ConfigMap, ObjectMeta};
-use tokio::{sync::watch, time::advance};
+use tokio::time::advance;
 
 use crate::scripted::{Script, object, pod, pod_with};
 
-type Ttl = watch::Sender<Option<Duration>>;
-
-fn manager() -> (ConfigMapManager, Script, Ttl) {
+fn manager() -> (ConfigMapManager, Script, NodeTtl) {
     let (client, script) = Script::new();
-    let (ttl, node_ttl) = NodeTtl::channel();
-    (ConfigMapManager::caching(client, node_ttl), script, ttl)
+    let node_ttl = NodeTtl::default();
+    let manager = ConfigMapManager::caching(client, node_ttl.clone());
+    (manager, script, node_ttl)
 }
 
 async fn value(manager: &ConfigMapManager) -> String {
@@ -95,7 +94,7 @@ async fn read_a_hundred_times(manager: &ConfigMapManager, script: &mut Script) -
 async fn readers_of_one_object_share_a_request() {
     for ttl in [Duration::ZERO, Duration::from_mins(1)] {
         let (manager, mut script, node) = manager();
-        node.send_replace(Some(ttl));
+        node.set(Some(ttl));
         assert_eq!(read_a_hundred_times(&manager, &mut script).await, 10);
     }
 }
@@ -124,15 +123,15 @@ async fn the_nodes_time_to_live_holds_from_the_next_read_on() {
     let one = object(5, "one");
     fetch(&manager, &mut script, LIVE, 200, &one).await;
     assert_eq!(cached(&manager, &mut script).await, "one");
-    node.send_replace(Some(Duration::ZERO));
+    node.set(Some(Duration::ZERO));
     fetch(&manager, &mut script, REFRESH, 200, &one).await;
-    node.send_replace(Some(Duration::from_mins(5)));
+    node.set(Some(Duration::from_mins(5)));
     cached(&manager, &mut script).await;
     advance(Duration::from_mins(4)).await;
     cached(&manager, &mut script).await;
     advance(Duration::from_mins(1)).await;
     fetch(&manager, &mut script, REFRESH, 200, &one).await;
-    node.send_replace(None);
+    node.set(None);
     advance(Duration::from_secs(55)).await;
     cached(&manager, &mut script).await;
     advance(Duration::from_secs(5)).await;

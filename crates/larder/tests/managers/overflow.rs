@@ -3,23 +3,21 @@
 use std::time::Duration;
 
 use larder::{ConfigMapManager, ManagerConfig, NodeTtl, ObjectState};
-use tokio::{sync::watch, time::sleep};
+use tokio::time::sleep;
 
 use crate::{cluster::Cluster, scripted::pod_with};
 
-type Ttl = watch::Sender<Option<Duration>>;
-
 /// A cluster with ConfigMaps `a`, `b` and `c`, and a manager that watches one object at a time. Answers about others are good
 /// for 60 s.
-fn manager() -> (Cluster, ConfigMapManager, Ttl) {
+fn manager() -> (Cluster, ConfigMapManager, NodeTtl) {
     let cluster = Cluster::new();
     for name in ["a", "b", "c"] {
         cluster.set(name, "one", false);
     }
-    let (ttl, node_ttl) = NodeTtl::channel();
+    let ttl = NodeTtl::default();
     let config = ManagerConfig {
         max_watches: 1,
-        node_ttl,
+        node_ttl: ttl.clone(),
         ..ManagerConfig::default()
     };
     let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
@@ -87,14 +85,14 @@ async fn objects_beyond_the_last_watch_are_asked_for_when_they_are_read() {
 async fn the_node_says_how_long_an_answer_is_good() {
     let (cluster, manager, ttl) = manager();
     manager.register_pod(&pod_with("p", &["a", "b"]));
-    ttl.send_replace(Some(Duration::from_mins(5)));
+    ttl.set(Some(Duration::from_mins(5)));
     value(&manager, "b").await;
     sleep(Duration::from_secs(299)).await;
     cluster.requests();
     value(&manager, "b").await;
     assert!(asked(&cluster).is_empty());
     // At zero, those who wait for the answer still see it.
-    ttl.send_replace(Some(Duration::ZERO));
+    ttl.set(Some(Duration::ZERO));
     sleep(Duration::from_secs(2)).await;
     for _ in 0..2 {
         value(&manager, "b").await;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use larder::{ChangeKind, ConfigMapManager, Error, ManagerConfig, ObjectState, WatchScope};
+use larder::{
+    ChangeKind, ConfigMapManager, Error, ManagerConfig, ObjectState, Strategy, WatchScope,
+};
 
 use super::SCOPE;
 use crate::{
@@ -474,6 +476,30 @@ fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
         manager.shut_down().await;
     });
     assert_eq!(cluster.server.open_watches(), 0);
+}
+
+// P5: no store keeps the bytes of what it no longer hands out
+#[tokio::test(start_paused = true)]
+async fn what_was_replaced_or_removed_is_gone_with_its_last_reader() {
+    for strategy in [Strategy::Cache, Strategy::Watch] {
+        let cluster = Cluster::new();
+        let config = ManagerConfig {
+            strategy,
+            watch_scope: SCOPE,
+            ..ManagerConfig::default()
+        };
+        let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
+        manager.register_pod(&pod("p1"));
+        cluster.set("a", "one", false);
+        let one = manager.get("n", "a").await.unwrap();
+        cluster.set("a", "two", false);
+        tokio::time::sleep(config.default_ttl).await;
+        let two = manager.get("n", "a").await.unwrap();
+        assert_eq!((&*one.data["k"], &*two.data["k"]), ("one", "two"));
+        assert_eq!(std::sync::Arc::strong_count(&one), 1, "{strategy}");
+        manager.unregister_pod(&pod("p1"));
+        assert_eq!(std::sync::Arc::strong_count(&two), 1, "{strategy}");
+    }
 }
 
 // managers 37

@@ -88,7 +88,7 @@ impl<K: Object> Worker<K> {
         if let Some(object) = self.objects.get_mut(&id)
             && let Place::Waiting { expired } = &mut object.place
         {
-            let proven = object.entry.cell.expire();
+            let proven = self.shared.expire(&object.entry);
             *expired = Some(expired.unwrap_or_default().max(proven));
         }
     }
@@ -100,7 +100,7 @@ impl<K: Object> Worker<K> {
                 expired: Some(proven),
             } = object.place
         {
-            object.entry.cell.stand_in(proven);
+            self.shared.stand_in(&object.entry, proven);
         }
     }
 }

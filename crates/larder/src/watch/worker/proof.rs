@@ -148,7 +148,8 @@ impl<K: Object> Worker<K> {
                     proven: Some(moment),
                     reset: !watched,
                 };
-                tell(&self.shared, object, |cell| cell.publish(finding));
+                let shared = &self.shared;
+                tell(shared, object, |entry| shared.publish(entry, finding));
                 if last {
                     rest(&mut self.timers, object);
                 } else if !watched {
@@ -168,7 +169,8 @@ impl<K: Object> Worker<K> {
                     proven: Some(moment),
                     reset: true,
                 };
-                tell(&self.shared, object, |cell| cell.publish(finding));
+                let shared = &self.shared;
+                tell(shared, object, |entry| shared.publish(entry, finding));
                 self.answered(id);
                 self.pursue(id);
             }
@@ -180,7 +182,7 @@ impl<K: Object> Worker<K> {
                 let key = self.timers.insert((id, Part::Proof), delay);
                 object.proof = Proof::Waiting(key, backoff);
                 let error = Arc::new(error);
-                tell(&self.shared, object, |cell| cell.failed(error, now));
+                tell(&self.shared, object, |entry| entry.cell.failed(error, now));
                 self.stand_in(id);
                 self.pursue(id);
             }

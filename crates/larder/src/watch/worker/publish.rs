@@ -9,7 +9,10 @@ use tracing::warn;
 use super::{super::reflector::Effect, Watched};
 use crate::{
     changes::ChangeKind,
-    store::watching::{Cell, Finding, Shared},
+    store::{
+        Entry,
+        watching::{Cell, Finding, Shared},
+    },
 };
 
 /// Publishes what the reflector found out, which is about `found` or its absence. Returns whether that is final: nothing
@@ -42,27 +45,28 @@ pub(super) fn publish<K: Object>(
         },
         Effect::Collect => return false,
         Effect::Resumed => {
-            tell(shared, object, Cell::resumed);
+            tell(shared, object, |entry| entry.cell.resumed());
             return false;
         }
         Effect::Failed(error) => {
-            tell(shared, object, |cell| cell.failed(error, Instant::now()));
+            let now = Instant::now();
+            tell(shared, object, |entry| entry.cell.failed(error, now));
             return false;
         }
     };
     let last = finding.object.as_ref().is_some_and(|o| o.is_immutable());
-    tell(shared, object, |cell| cell.publish(finding));
+    tell(shared, object, |entry| shared.publish(entry, finding));
     last
 }
 
-/// Changes the object's cell and tells the subscribers if it is news.
+/// Changes what is known of the object and tells the subscribers if it is news.
 pub(super) fn tell<K: Object>(
     shared: &Shared<K>,
     object: &Watched<K>,
-    change: impl FnOnce(&Cell<K>) -> Option<ChangeKind>,
+    change: impl FnOnce(&Arc<Entry<Cell<K>>>) -> Option<ChangeKind>,
 ) {
     let key = &object.entry.key;
-    if let Some(event) = change(&object.entry.cell) {
+    if let Some(event) = change(&object.entry) {
         // Once for each cause, not for each attempt.
         if let ChangeKind::Failed(error) = &event {
             let error: &dyn std::error::Error = error;
