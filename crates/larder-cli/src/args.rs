@@ -295,7 +295,8 @@ pub(crate) struct ExecStageArgs {
     pub(crate) plan: PathBuf,
 }
 
-/// Serve Namespaces, Nodes, Pods, ConfigMaps, Secrets, Services, ServiceAccounts and Events as an API server, over TLS
+/// Serve Namespaces, Nodes, Pods, ConfigMaps, Secrets, Services, ServiceAccounts, Events, ClusterTrustBundles and
+/// PodCertificateRequests as an API server, over TLS
 ///
 /// Everything is in memory and gone when the server ends, on Ctrl-C or SIGTERM. kubectl works with it.
 #[derive(Debug, clap::Args)]
