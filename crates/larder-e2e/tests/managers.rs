@@ -7,9 +7,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use larder::{ConfigMapManager, ManagerConfig, SecretManager, transport};
+use larder::{ConfigMapManager, ManagerConfig, SecretManager, WatchScope, transport};
 use larder_e2e::{Identity, NODE, Server};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-async fn node_client(server: &Server) -> Client {
+async fn client_of(server: &Server, identity: Identity) -> Client {
     let source = transport::Source::Kubeconfig {
-        path: server.kubeconfig(Identity::Node).unwrap(),
+        path: server.kubeconfig(identity).unwrap(),
         context: None,
     };
     let (client, _) = transport::connect(
@@ -30,6 +30,13 @@ async fn node_client(server: &Server) -> Client {
     .await
     .unwrap();
     client
+}
+
+fn scoped(watch_scope: WatchScope) -> ManagerConfig {
+    ManagerConfig {
+        watch_scope,
+        ..ManagerConfig::default()
+    }
 }
 
 fn object<K: DeserializeOwned>(value: Value) -> K {
@@ -82,7 +89,7 @@ async fn a_node_reads_what_its_pods_refer_to_and_nothing_else() {
     }
     let pod = create_pod(&admin, "default").await;
 
-    let client = node_client(&server).await;
+    let client = client_of(&server, Identity::Node).await;
     let manager = SecretManager::new(client.clone(), &ManagerConfig::default()).unwrap();
     manager.register_pod(&pod);
     let login = manager
@@ -114,13 +121,22 @@ async fn a_node_reads_what_its_pods_refer_to_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_stays_served_while_the_api_server_is_down_and_is_fresh_afterwards() {
+    an_outage(Identity::Node, WatchScope::Object).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_stays_served_while_the_api_server_is_down_and_is_fresh_afterwards() {
+    an_outage(Identity::Admin, WatchScope::Namespace).await;
+}
+
+async fn an_outage(identity: Identity, scope: WatchScope) {
     let mut server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "default");
     create(&maps, config("before")).await;
     let pod = create_pod(&admin, "default").await;
-    let manager =
-        ConfigMapManager::new(node_client(&server).await, &ManagerConfig::default()).unwrap();
+    let client = client_of(&server, identity).await;
+    let manager = ConfigMapManager::new(client, &scoped(scope)).unwrap();
     manager.register_pod(&pod);
     let mut changes = manager.subscribe();
     let value = async || {
@@ -158,4 +174,87 @@ async fn data_stays_served_while_the_api_server_is_down_and_is_fresh_afterwards(
     })
     .await
     .expect("the change arrives after the restart");
+}
+
+/// A pod that mounts these Secrets.
+fn pod_with(name: &str, secrets: &[&str]) -> Pod {
+    let volumes: Vec<_> = secrets
+        .iter()
+        .map(|secret| json!({"name": secret, "secret": {"secretName": secret}}))
+        .collect();
+    object(json!({
+        "metadata": {"namespace": "default", "name": name, "uid": name},
+        "spec": {"containers": [], "volumes": volumes},
+    }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_watch_of_a_namespace_serves_its_referenced_objects() {
+    let server = Server::start().await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(server.client().await.unwrap(), "default");
+    let secret = |name: &str, value: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": name}, "stringData": {"k": value},
+        })
+    };
+    for name in ["a", "b", "unreferenced"] {
+        create(&secrets, secret(name, "one")).await;
+    }
+    let client = client_of(&server, Identity::Admin).await;
+    let manager = SecretManager::new(client, &scoped(WatchScope::Namespace)).unwrap();
+    let read = async |name: &str| {
+        let read = manager.get_within("default", name, PATIENCE).await;
+        read.map(|secret| String::from_utf8(secret.data["k"].to_vec()).unwrap())
+    };
+    let pod = pod_with("p", &["a", "later"]);
+    let mut changes = manager.subscribe();
+    manager.register_pod(&pod);
+    assert_eq!(read("a").await.unwrap(), "one");
+    assert!(read("later").await.unwrap_err().is_not_found());
+
+    // Created and changed while watched; joined later, changed, deleted.
+    create(&secrets, secret("later", "two")).await;
+    manager.register_pod(&pod_with("q", &["b"]));
+    assert_eq!(read("b").await.unwrap(), "one");
+    let patch = |value: &str| Patch::Merge(json!({"stringData": {"k": value}}));
+    let params = PatchParams::default();
+    secrets.patch("b", &params, &patch("three")).await.unwrap();
+    secrets.delete("a", &DeleteParams::default()).await.unwrap();
+    tokio::time::timeout(PATIENCE, async {
+        loop {
+            let gone = read("a").await.is_err_and(|error| error.is_not_found());
+            let later = read("later").await.is_ok_and(|value| value == "two");
+            if gone && later && read("b").await.is_ok_and(|value| value == "three") {
+                break;
+            }
+            changes.next().await.unwrap();
+        }
+    })
+    .await
+    .expect("all changes arrive");
+
+    // Nobody is told anything of what nobody refers to.
+    let known: Vec<_> = manager.objects().iter().map(|object| object.key.name.to_string()).collect();
+    assert_eq!(known, ["a", "b", "later"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn auto_asks_what_an_identity_may_do() {
+    let server = Server::start().await.unwrap();
+    let admin = server.client().await.unwrap();
+    create(&Api::<ConfigMap>::namespaced(admin.clone(), "default"), config("one")).await;
+    let pod = create_pod(&admin, "default").await;
+    for (identity, scope, reason) in [
+        (Identity::Node, WatchScope::Object, "may not list configmaps of the namespace"),
+        (Identity::Admin, WatchScope::Namespace, "may list and watch the namespace"),
+    ] {
+        let client = client_of(&server, identity).await;
+        let manager = ConfigMapManager::new(client, &scoped(WatchScope::Auto)).unwrap();
+        manager.register_pod(&pod);
+        let read = manager.get_within("default", "config", PATIENCE).await;
+        assert_eq!(read.unwrap().data["key"], "one");
+        let choice = &manager.scopes()[0].choice;
+        assert_eq!((choice.scope, &*choice.reason), (scope, reason));
+    }
 }
