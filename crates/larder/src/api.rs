@@ -20,7 +20,8 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use larder_objects::{Kind, Object, ObjectKey, ResourceVersion};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::json;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
@@ -186,26 +187,40 @@ impl Api {
         resource: &str,
         namespace: &str,
     ) -> Result<bool, RequestError> {
-        let review = serde_json::json!({
+        let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {
                 "verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": namespace,
             }},
         });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let review: Review = self.request(Method::POST, path, Some(&review)).await?;
+        Ok(review.status.allowed)
+    }
+
+    /// Makes one request for an object that is no Secret, with `body` as JSON; the answer is read as `T`.
+    pub(crate) async fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, RequestError> {
+        let body = body.map(|body| {
+            serde_json::to_vec(body).expect("objects of the API have a JSON form")
+        });
         let request = Request::builder()
-            .method(Method::POST)
-            .uri("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+            .method(method)
+            .uri(path)
             .header(header::ACCEPT, "application/json")
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Body::from(review.to_string().into_bytes()))
-            .expect("the path is fixed");
+            .body(body.map_or_else(Body::empty, Body::from))
+            .expect("names in a path are percent-encoded");
         within(async {
             let body = self.exchange(request).await?;
             let answer = read_answer(body, false).await?;
-            let review: Review = serde_json::from_slice(&answer)
-                .map_err(|_| RequestError::Unexpected("no access review"))?;
-            Ok(review.status.allowed)
+            serde_json::from_slice(&answer)
+                .map_err(|_| RequestError::Unexpected("no usable object"))
         })
         .await
     }
@@ -340,7 +355,7 @@ pub(crate) fn collection(kind: Kind, namespace: &str) -> Result<String, RequestE
 }
 
 /// `name` as one segment of a path.
-fn segment(name: &str) -> Result<String, RequestError> {
+pub(crate) fn segment(name: &str) -> Result<String, RequestError> {
     match name {
         "" | "." | ".." => Err(RequestError::NotAName),
         _ => Ok(percent_encoded(name)),

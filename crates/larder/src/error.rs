@@ -168,6 +168,11 @@ impl RequestError {
         matches!(self.code(), Some(401 | 403))
     }
 
+    /// 409: somebody else was faster, or the precondition does not hold.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
     /// 429: the API server asks for patience.
     pub fn is_too_many_requests(&self) -> bool {
         self.code() == Some(429)

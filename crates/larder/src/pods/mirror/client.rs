@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use http::Method;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::{
-    Api, Client,
-    api::{DeleteParams, PostParams, Preconditions},
-};
+use kube::Client;
 use larder_objects::StableHash;
-use serde_json::json;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 
 use crate::{
     RequestError,
+    api::{Api, segment},
     pods::{
         identity::{
             CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, MirrorPodUid,
@@ -89,7 +89,7 @@ pub enum MirrorError {
 /// Requests about this node's mirror pods. Cheap to clone.
 #[derive(Clone)]
 pub struct MirrorClient {
-    client: Client,
+    api: Api,
     node_name: String,
     /// The Node to be created where there is none: `registerNode`.
     registration: Option<Arc<Node>>,
@@ -107,7 +107,7 @@ impl MirrorClient {
     /// For the mirror pods of the node `node_name`.
     pub fn new(client: Client, node_name: impl Into<String>) -> Self {
         Self {
-            client,
+            api: Api::new(client),
             node_name: node_name.into(),
             registration: None,
         }
@@ -127,30 +127,31 @@ impl MirrorClient {
     /// It cannot be read or created, has no UID, or is being deleted.
     pub async fn node(&self) -> Result<NodeIdentity, MirrorError> {
         let name = self.node_name.clone();
-        let nodes: Api<Node> = Api::all(self.client.clone());
         let failed = |verb| {
             let name = self.node_name.clone();
-            move |source| MirrorError::Node {
+            move |source: RequestError| MirrorError::Node {
                 verb,
                 name,
-                source: Arc::new(RequestError::from(source)),
+                source: Arc::new(source),
             }
         };
-        let found = nodes.get_opt(&name).await.map_err(failed("get"))?;
+        let found = self.get_node().await.map_err(failed("get"))?;
         let node = match (found, &self.registration) {
             (Some(node), _) => node,
             (None, None) => return Err(MirrorError::NoNode { name }),
             (None, Some(node)) => {
                 let mut node = Node::clone(node);
                 node.metadata.name = Some(name.clone());
-                match nodes.create(&PostParams::default(), &node).await {
+                let created = self.api.request(Method::POST, NODES, Some(&node)).await;
+                match created {
                     Ok(node) => {
                         tracing::info!(node = %name, "registered the node");
                         node
                     }
                     // Somebody else was faster.
-                    Err(error) if is(&error, 409) => {
-                        nodes.get(&name).await.map_err(failed("get"))?
+                    Err(error) if error.is_conflict() => {
+                        let found = self.get_node().await.map_err(failed("get"))?;
+                        found.ok_or(MirrorError::NoNode { name: name.clone() })?
                     }
                     Err(error) => return Err(failed("create")(error)),
                 }
@@ -173,23 +174,22 @@ impl MirrorClient {
     /// The API server refuses it, or its name is taken by a pod that is no mirror pod.
     pub async fn create(&self, pod: &Pod, node: &NodeIdentity) -> Result<(), MirrorError> {
         let full_name = FullName::of(pod);
-        let pods = self.pods(&full_name);
         let mirror = mirror_of(pod, node);
         let failed = |verb| {
             let full_name = full_name.clone();
-            move |source| MirrorError::Pod {
+            move |source: RequestError| MirrorError::Pod {
                 verb,
                 full_name,
-                source: Arc::new(RequestError::from(source)),
+                source: Arc::new(source),
             }
         };
         for _ in 0..2 {
-            match pods.create(&PostParams::default(), &mirror).await {
-                Ok(_) => return Ok(()),
-                Err(error) if is(&error, 409) => {}
+            match self.create_pod(&full_name, &mirror).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(failed("create")(error)),
             }
-            let found = pods.get_opt(&full_name.name).await.map_err(failed("get"))?;
+            let found = self.get_pod(&full_name).await.map_err(failed("get"))?;
             match found {
                 // Gone in between, so once more.
                 None => {}
@@ -203,10 +203,8 @@ impl MirrorClient {
                 }
             }
         }
-        pods.create(&PostParams::default(), &mirror)
-            .await
-            .map(drop)
-            .map_err(failed("create"))
+        let created = self.create_pod(&full_name, &mirror).await;
+        created.map_err(failed("create"))
     }
 
     /// Deletes the mirror pod with exactly this UID, at once. `false` when it was gone already.
@@ -219,33 +217,63 @@ impl MirrorClient {
         full_name: &FullName,
         uid: &MirrorPodUid,
     ) -> Result<bool, MirrorError> {
-        let params = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_string()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
+        let options = json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": uid.to_string()},
+        });
+        let deleted = async {
+            let path = pod_path(full_name)?;
+            let request = self.api.request(Method::DELETE, &path, Some(&options));
+            request.await.map(|_: IgnoredAny| ())
         };
-        match self.pods(full_name).delete(&full_name.name, &params).await {
-            Ok(_) => Ok(true),
+        match deleted.await {
+            Ok(()) => Ok(true),
             // Not there, or another pod of this name is.
-            Err(error) if is(&error, 404) || is(&error, 409) => Ok(false),
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
             Err(source) => Err(MirrorError::Pod {
                 verb: "delete",
                 full_name: full_name.clone(),
-                source: Arc::new(RequestError::from(source)),
+                source: Arc::new(source),
             }),
         }
     }
 
-    fn pods(&self, full_name: &FullName) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), &full_name.namespace)
+    async fn get_node(&self) -> Result<Option<Node>, RequestError> {
+        let path = format!("{NODES}/{}", segment(&self.node_name)?);
+        unless_missing(self.api.request(Method::GET, &path, None::<&Value>).await)
+    }
+
+    async fn get_pod(&self, full_name: &FullName) -> Result<Option<Pod>, RequestError> {
+        let path = pod_path(full_name)?;
+        unless_missing(self.api.request(Method::GET, &path, None::<&Value>).await)
+    }
+
+    async fn create_pod(&self, full_name: &FullName, pod: &Pod) -> Result<(), RequestError> {
+        let path = pods_path(full_name)?;
+        let created = self.api.request(Method::POST, &path, Some(pod)).await;
+        created.map(|_: IgnoredAny| ())
     }
 }
 
-fn is(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
+const NODES: &str = "/api/v1/nodes";
+
+fn pods_path(full_name: &FullName) -> Result<String, RequestError> {
+    let namespace = segment(&full_name.namespace)?;
+    Ok(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+fn pod_path(full_name: &FullName) -> Result<String, RequestError> {
+    Ok(format!("{}/{}", pods_path(full_name)?, segment(&full_name.name)?))
+}
+
+fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The mirror pod of `pod`, as it is to be created.
