@@ -1,0 +1,329 @@
+//! The manifests of `deploy/` grant what the agent asks for: not less and not more.
+//!
+//! An agent is taken through all that it may have to ask for, and every request is written down. On a real server it is the service
+//! account of the manifests, so that a missing rule is a 403; on the embedded one, which knows no RBAC, the requests alone are
+//! compared with the rules.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{Method, Request, Response};
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount,
+};
+use kube::{
+    Api, Client,
+    client::Body,
+    api::PostParams,
+};
+use larder::{WatchScope, transport};
+use larder_agent::{
+    agent::{Agent, AgentHandle, PodEnd},
+    config::{Config, Flags, Host},
+    root_dir::RootDir,
+    status::Phase,
+};
+use larder_e2e::{Identity, NODE, Server};
+use larder_projection::disk::VolumeHost;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{task::JoinSet, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What somebody does, or may do: verb and resource.
+type Deed = (String, String);
+
+/// What a client has asked for.
+#[derive(Clone, Default)]
+struct Log {
+    deeds: Arc<Mutex<BTreeSet<Deed>>>,
+    refused: Arc<Mutex<Vec<String>>>,
+}
+
+impl Log {
+    /// `client`, with everything that it asks for written down; without streaming lists if so wanted.
+    fn of(&self, client: Client, streaming_lists: bool) -> Client {
+        let log = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (client, log) = (client.clone(), log.clone());
+            async move {
+                let target = request.uri().to_string();
+                if !streaming_lists && target.contains("sendInitialEvents") {
+                    let mut answer = Response::new(Body::from(b"{}".to_vec()));
+                    *answer.status_mut() = http::StatusCode::UNPROCESSABLE_ENTITY;
+                    return Ok::<_, kube::Error>(answer);
+                }
+                log.deeds.lock().extend(deed(request.method(), &target));
+                let answer = client.send(request).await?;
+                if answer.status() == http::StatusCode::FORBIDDEN {
+                    log.refused.lock().push(target);
+                }
+                Ok(answer)
+            }
+        });
+        Client::new(service, "default")
+    }
+}
+
+/// What a request does; `None` for those that everybody may make.
+fn deed(method: &Method, target: &str) -> Option<Deed> {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let path = path.strip_prefix("/api/v1/")?;
+    let segments: Vec<_> = path.split('/').collect();
+    let segments = match &*segments {
+        ["namespaces", _, rest @ ..] => rest,
+        all => all,
+    };
+    let resource = match segments {
+        [resource, _, subresource] => format!("{resource}/{subresource}"),
+        [resource, ..] => (*resource).to_owned(),
+        [] => return None,
+    };
+    let verb = match *method {
+        Method::GET if query.contains("watch=true") => "watch",
+        Method::GET if segments.len() == 1 => "list",
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::DELETE => "delete",
+        _ => "something else",
+    };
+    Some((verb.to_owned(), resource))
+}
+
+/// The documents of a manifest.
+fn manifest(name: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
+    let text = fs::read_to_string(path).unwrap();
+    text.split("\n---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+}
+
+/// What the roles among the documents grant.
+fn granted(documents: &[Value]) -> BTreeSet<Deed> {
+    let strings = |value: &Value| -> Vec<String> {
+        let values = value.as_array().unwrap().iter();
+        values.map(|value| value.as_str().unwrap().to_owned()).collect()
+    };
+    let rules = documents.iter().flat_map(|document| document["rules"].as_array()).flatten();
+    let of_rule = |rule: &Value| {
+        assert_eq!(strings(&rule["apiGroups"]), [""], "larder reads the core group only");
+        let verbs = strings(&rule["verbs"]);
+        strings(&rule["resources"])
+            .into_iter()
+            .flat_map(move |resource| {
+                let deed = move |verb: &String| (verb.clone(), resource.clone());
+                verbs.iter().map(deed).collect::<Vec<_>>()
+            })
+            .collect::<Vec<_>>()
+    };
+    rules.flat_map(of_rule).collect()
+}
+
+async fn create(admin: &Client, object: &Value) {
+    let (kind, namespace) = (object["kind"].as_str().unwrap(), object["metadata"]["namespace"].as_str());
+    let group = match object["apiVersion"].as_str().unwrap() {
+        "v1" => "/api/v1".to_owned(),
+        group => format!("/apis/{group}"),
+    };
+    let namespace = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+    let path = format!("{group}{namespace}/{}s", kind.to_lowercase());
+    let request = Request::post(path).body(object.to_string().into_bytes()).unwrap();
+    admin.request::<Value>(request).await.unwrap();
+}
+
+/// A client of the transport for whoever the kubeconfig is.
+async fn connect(kubeconfig: PathBuf) -> Client {
+    let source = transport::Source::Kubeconfig { path: kubeconfig, context: None };
+    let metrics = transport::Metrics::default();
+    transport::connect(source, transport::Config::default(), metrics).await.unwrap().0
+}
+
+/// A client that is the service account of the manifests, once these are there; the embedded server has no RBAC.
+async fn service_account(server: &Server, admin: &Client, documents: &[Value], folder: &Path) -> Client {
+    let kubeconfig = server.kubeconfig(Identity::Admin).unwrap();
+    if !matches!(server, Server::Real(_)) {
+        return connect(kubeconfig).await;
+    }
+    for document in documents {
+        create(admin, document).await;
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "larder");
+    let request = TokenRequest {
+        spec: TokenRequestSpec::default(),
+        ..TokenRequest::default()
+    };
+    let token = accounts.create_token_request("larder", &PostParams::default(), &request).await.unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig).unwrap()).unwrap();
+    config["users"][0]["user"] = json!({"token": token.status.unwrap().token});
+    let path = folder.join("kubeconfig");
+    fs::write(&path, config.to_string()).unwrap();
+    connect(path).await
+}
+
+/// A pod of the node that needs something of every kind.
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {
+            "nodeName": NODE,
+            "serviceAccountName": "default",
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "c", "image": "i", "envFrom": [{"secretRef": {"name": "login"}}]}],
+            "volumes": [
+                {"name": "config", "configMap": {"name": "config"}},
+                {"name": "login", "secret": {"secretName": "login"}},
+                {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+            ],
+        },
+    })
+}
+
+const STATIC_POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: fixed}
+spec:
+  containers:
+  - {name: c, image: i}
+";
+
+/// A running agent.
+struct Running {
+    handle: AgentHandle,
+    shutdown: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Running {
+    fn start(client: Client, root: &Path, static_pods: &Path, scope: WatchScope) -> Self {
+        let flags = Flags {
+            node_name: Some(NODE.to_owned()),
+            root_dir: Some(root.to_owned()),
+            watch_scope: Some(scope),
+            ..Flags::default()
+        };
+        let (mut config, _) = Config::load(None, flags, &Host::current()).unwrap();
+        config.static_pod_path = Some(static_pods.to_owned());
+        config.file_check_frequency = Duration::from_millis(100);
+        config.register_node = true;
+        let root = RootDir::lock(&config.root_dir).unwrap();
+        let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let registry = Registry::default();
+        let agent = Agent::build(config, root, volumes, client, PodEnd::Elsewhere, registry).unwrap();
+        let (handle, shutdown) = (agent.handle(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(agent.run(shutdown.clone()));
+        Self { handle, shutdown, tasks }
+    }
+
+    async fn stop(mut self) {
+        self.shutdown.cancel();
+        self.tasks.join_next().await.unwrap().unwrap();
+    }
+
+    /// Until these pods are delivered and nothing is wrong.
+    async fn deliver(&self, names: &[&str]) {
+        let delivered = || {
+            let status = self.handle.status();
+            let delivered = |name: &&str| {
+                let mut pods = status.pods.iter();
+                pods.any(|pod| pod.name == *name && pod.delivery.phase == Phase::Delivered)
+            };
+            status.problems.is_empty() && names.iter().all(delivered)
+        };
+        if !until(async || delivered()).await {
+            panic!("{:#?}", self.handle.status());
+        }
+    }
+}
+
+async fn until(holds: impl AsyncFn() -> bool) -> bool {
+    let wait = async {
+        while !holds().await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.is_ok()
+}
+
+/// Takes agents through everything; what they asked for.
+async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
+    let documents: Vec<_> = manifests.iter().flat_map(|name| manifest(name)).collect();
+    let server = Server::start().await.unwrap();
+    let admin = server.client().await.unwrap();
+    let folder = TempDir::with_prefix("larder-e2e-").unwrap();
+    let (root, static_pods) = (folder.path().join("root"), folder.path().join("pods"));
+    fs::create_dir(&static_pods).unwrap();
+    let client = service_account(&server, &admin, &documents, folder.path()).await;
+    let meta = |name: &str| json!({"namespace": "default", "name": name});
+    if matches!(server, Server::Real(_)) {
+        create(&admin, &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")})).await;
+    }
+    create(&admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
+    create(&admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
+    create(&admin, &pod("web")).await;
+
+    let log = Log::default();
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(admin.clone(), "default");
+    // Watched by name; a second pod needs a proof of freshness. The static pod's name is taken at first.
+    let mirror = format!("fixed-{NODE}");
+    let mut taken = pod(&mirror);
+    taken["spec"]["nodeName"] = "another".into();
+    create(&admin, &taken).await;
+    fs::write(static_pods.join("fixed.yaml"), STATIC_POD).unwrap();
+    let agent = Running::start(log.of(client.clone(), true), &root, &static_pods, WatchScope::Object);
+    let complains = async || !agent.handle.status().problems.is_empty();
+    assert!(until(complains).await, "{:#?}", agent.handle.status());
+    let now = kube::api::DeleteParams::default().grace_period(0);
+    pods.delete(&mirror, &now).await.unwrap();
+    agent.deliver(&["web", &mirror]).await;
+    create(&admin, &pod("web-2")).await;
+    agent.deliver(&["web", "web-2", &mirror]).await;
+    assert!(until(async || pods.get_opt(&mirror).await.unwrap().is_some()).await, "mirror pod");
+    fs::remove_file(static_pods.join("fixed.yaml")).unwrap();
+    assert!(until(async || pods.get_opt(&mirror).await.unwrap().is_none()).await, "no mirror pod");
+    agent.stop().await;
+    // The other ways to the same objects.
+    for (scope, streaming_lists) in [
+        (WatchScope::Object, false),
+        (WatchScope::Namespace, true),
+        (WatchScope::Auto, true),
+    ] {
+        let client = log.of(client.clone(), streaming_lists);
+        let agent = Running::start(client, &root, &static_pods, scope);
+        agent.deliver(&["web", "web-2"]).await;
+        if scope == WatchScope::Auto {
+            let choices = agent.handle.status().watch_scopes;
+            assert_eq!(choices.len(), 2, "{choices:?}");
+            assert!(choices.iter().all(|choice| choice.scope == "Namespace"), "{choices:?}");
+        }
+        agent.stop().await;
+    }
+    assert_eq!(*log.refused.lock(), Vec::<String>::new());
+    let deeds = log.deeds.lock().clone();
+    (deeds, granted(&documents))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_account_for_a_node_may_do_what_it_does_and_nothing_else() {
+    let (done, granted) = all_deeds(&["node.yaml", "static-pods.yaml"]).await;
+    assert_eq!(done, granted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_account_for_a_namespace_may_do_what_it_does_and_nothing_else() {
+    let (done, granted) = all_deeds(&["namespace.yaml", "static-pods.yaml"]).await;
+    assert_eq!(done, granted);
+}
