@@ -75,7 +75,7 @@ impl VolumeHost {
     /// The first step that failed.
     pub fn prune_names(&self) -> Result<(), DiskError> {
         let _alone = self.names.lock();
-        let names = self.links()?;
+        let names = self.all_names()?;
         let Some(by_name) = self.root().child(layout::BY_NAME)? else {
             return Ok(());
         };
@@ -98,13 +98,14 @@ impl VolumeHost {
 
     /// The names of the pods that links lead to, by UID.
     pub(super) fn names_by_uid(&self) -> Result<HashMap<String, (String, String)>, DiskError> {
-        let names = self.links()?.into_iter();
+        let _alone = self.names.lock();
+        let names = self.all_names()?.into_iter();
         let of_pods = names.filter_map(|(namespace, pod, uid)| Some((uid?, (namespace, pod))));
         Ok(of_pods.collect())
     }
 
     /// Every link: the namespace, the name, and the UID of the pod it leads to, if it has the form of ours.
-    fn links(&self) -> Result<Vec<(String, String, Option<String>)>, DiskError> {
+    fn all_names(&self) -> Result<Vec<(String, String, Option<String>)>, DiskError> {
         let mut names = Vec::new();
         let Some(by_name) = self.root().child(layout::BY_NAME)? else {
             return Ok(names);
