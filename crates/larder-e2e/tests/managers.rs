@@ -235,7 +235,11 @@ async fn one_watch_of_a_namespace_serves_its_referenced_objects() {
     .expect("all changes arrive");
 
     // Nobody is told anything of what nobody refers to.
-    let known: Vec<_> = manager.objects().iter().map(|object| object.key.name.to_string()).collect();
+    let known: Vec<_> = manager
+        .objects()
+        .iter()
+        .map(|object| object.key.name.to_string())
+        .collect();
     assert_eq!(known, ["a", "b", "later"]);
 }
 
@@ -243,11 +247,23 @@ async fn one_watch_of_a_namespace_serves_its_referenced_objects() {
 async fn auto_asks_what_an_identity_may_do() {
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
-    create(&Api::<ConfigMap>::namespaced(admin.clone(), "default"), config("one")).await;
+    create(
+        &Api::<ConfigMap>::namespaced(admin.clone(), "default"),
+        config("one"),
+    )
+    .await;
     let pod = create_pod(&admin, "default").await;
     for (identity, scope, reason) in [
-        (Identity::Node, WatchScope::Object, "may not list configmaps of the namespace"),
-        (Identity::Admin, WatchScope::Namespace, "may list and watch the namespace"),
+        (
+            Identity::Node,
+            WatchScope::Object,
+            "may not list configmaps of the namespace",
+        ),
+        (
+            Identity::Admin,
+            WatchScope::Namespace,
+            "may list and watch the namespace",
+        ),
     ] {
         let client = client_of(&server, identity).await;
         let manager = ConfigMapManager::new(client, &scoped(WatchScope::Auto)).unwrap();

@@ -19,14 +19,11 @@ use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
 };
-use kube::{
-    Api, Client,
-    client::Body,
-    api::PostParams,
-};
+use kube::{Api, Client, api::PostParams, client::Body};
 use larder::{WatchScope, transport};
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
+    clock::Clock,
     config::{Config, Flags, Host},
     root_dir::RootDir,
     status::Phase,
@@ -104,20 +101,33 @@ fn deed(method: &Method, target: &str) -> Option<Deed> {
 
 /// The documents of a manifest.
 fn manifest(name: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../deploy")
+        .join(name);
     let text = fs::read_to_string(path).unwrap();
-    text.split("\n---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+    text.split("\n---\n")
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect()
 }
 
 /// What the roles among the documents grant.
 fn granted(documents: &[Value]) -> BTreeSet<Deed> {
     let strings = |value: &Value| -> Vec<String> {
         let values = value.as_array().unwrap().iter();
-        values.map(|value| value.as_str().unwrap().to_owned()).collect()
+        values
+            .map(|value| value.as_str().unwrap().to_owned())
+            .collect()
     };
-    let rules = documents.iter().flat_map(|document| document["rules"].as_array()).flatten();
+    let rules = documents
+        .iter()
+        .flat_map(|document| document["rules"].as_array())
+        .flatten();
     let of_rule = |rule: &Value| {
-        assert_eq!(strings(&rule["apiGroups"]), [""], "larder reads the core group only");
+        assert_eq!(
+            strings(&rule["apiGroups"]),
+            [""],
+            "larder reads the core group only"
+        );
         let verbs = strings(&rule["verbs"]);
         strings(&rule["resources"])
             .into_iter()
@@ -131,26 +141,44 @@ fn granted(documents: &[Value]) -> BTreeSet<Deed> {
 }
 
 async fn create(admin: &Client, object: &Value) {
-    let (kind, namespace) = (object["kind"].as_str().unwrap(), object["metadata"]["namespace"].as_str());
+    let (kind, namespace) = (
+        object["kind"].as_str().unwrap(),
+        object["metadata"]["namespace"].as_str(),
+    );
     let group = match object["apiVersion"].as_str().unwrap() {
         "v1" => "/api/v1".to_owned(),
         group => format!("/apis/{group}"),
     };
-    let namespace = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+    let namespace = namespace
+        .map(|namespace| format!("/namespaces/{namespace}"))
+        .unwrap_or_default();
     let path = format!("{group}{namespace}/{}s", kind.to_lowercase());
-    let request = Request::post(path).body(object.to_string().into_bytes()).unwrap();
+    let request = Request::post(path)
+        .body(object.to_string().into_bytes())
+        .unwrap();
     admin.request::<Value>(request).await.unwrap();
 }
 
 /// A client of the transport for whoever the kubeconfig is.
 async fn connect(kubeconfig: PathBuf) -> Client {
-    let source = transport::Source::Kubeconfig { path: kubeconfig, context: None };
+    let source = transport::Source::Kubeconfig {
+        path: kubeconfig,
+        context: None,
+    };
     let metrics = transport::Metrics::default();
-    transport::connect(source, transport::Config::default(), metrics).await.unwrap().0
+    transport::connect(source, transport::Config::default(), metrics)
+        .await
+        .unwrap()
+        .0
 }
 
 /// A client that is the service account of the manifests, once these are there; the embedded server has no RBAC.
-async fn service_account(server: &Server, admin: &Client, documents: &[Value], folder: &Path) -> Client {
+async fn service_account(
+    server: &Server,
+    admin: &Client,
+    documents: &[Value],
+    folder: &Path,
+) -> Client {
     let kubeconfig = server.kubeconfig(Identity::Admin).unwrap();
     if !matches!(server, Server::Real(_)) {
         return connect(kubeconfig).await;
@@ -160,10 +188,13 @@ async fn service_account(server: &Server, admin: &Client, documents: &[Value], f
     }
     let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "larder");
     let request = TokenRequest {
-        spec: TokenRequestSpec::default(),
+        spec: Some(TokenRequestSpec::default()),
         ..TokenRequest::default()
     };
-    let token = accounts.create_token_request("larder", &PostParams::default(), &request).await.unwrap();
+    let token = accounts
+        .create_token_request("larder", &PostParams::default(), &request)
+        .await
+        .unwrap();
     let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig).unwrap()).unwrap();
     config["users"][0]["user"] = json!({"token": token.status.unwrap().token});
     let path = folder.join("kubeconfig");
@@ -221,11 +252,24 @@ impl Running {
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
         let registry = Registry::default();
-        let agent = Agent::build(config, root, volumes, client, PodEnd::Elsewhere, registry).unwrap();
+        let agent = Agent::build(
+            config,
+            root,
+            volumes,
+            client,
+            PodEnd::Elsewhere,
+            Clock::system(),
+            registry,
+        )
+        .unwrap();
         let (handle, shutdown) = (agent.handle(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         tasks.spawn(agent.run(shutdown.clone()));
-        Self { handle, shutdown, tasks }
+        Self {
+            handle,
+            shutdown,
+            tasks,
+        }
     }
 
     async fn stop(mut self) {
@@ -269,7 +313,11 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     let client = service_account(&server, &admin, &documents, folder.path()).await;
     let meta = |name: &str| json!({"namespace": "default", "name": name});
     if matches!(server, Server::Real(_)) {
-        create(&admin, &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")})).await;
+        create(
+            &admin,
+            &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")}),
+        )
+        .await;
     }
     create(&admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
     create(&admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
@@ -283,7 +331,12 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     taken["spec"]["nodeName"] = "another".into();
     create(&admin, &taken).await;
     fs::write(static_pods.join("fixed.yaml"), STATIC_POD).unwrap();
-    let agent = Running::start(log.of(client.clone(), true), &root, &static_pods, WatchScope::Object);
+    let agent = Running::start(
+        log.of(client.clone(), true),
+        &root,
+        &static_pods,
+        WatchScope::Object,
+    );
     let complains = async || !agent.handle.status().problems.is_empty();
     assert!(until(complains).await, "{:#?}", agent.handle.status());
     let now = kube::api::DeleteParams::default().grace_period(0);
@@ -291,9 +344,15 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     agent.deliver(&["web", &mirror]).await;
     create(&admin, &pod("web-2")).await;
     agent.deliver(&["web", "web-2", &mirror]).await;
-    assert!(until(async || pods.get_opt(&mirror).await.unwrap().is_some()).await, "mirror pod");
+    assert!(
+        until(async || pods.get_opt(&mirror).await.unwrap().is_some()).await,
+        "mirror pod"
+    );
     fs::remove_file(static_pods.join("fixed.yaml")).unwrap();
-    assert!(until(async || pods.get_opt(&mirror).await.unwrap().is_none()).await, "no mirror pod");
+    assert!(
+        until(async || pods.get_opt(&mirror).await.unwrap().is_none()).await,
+        "no mirror pod"
+    );
     agent.stop().await;
     // The other ways to the same objects.
     for (scope, streaming_lists) in [
@@ -307,7 +366,10 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
         if scope == WatchScope::Auto {
             let choices = agent.handle.status().watch_scopes;
             assert_eq!(choices.len(), 2, "{choices:?}");
-            assert!(choices.iter().all(|choice| choice.scope == "Namespace"), "{choices:?}");
+            assert!(
+                choices.iter().all(|choice| choice.scope == "Namespace"),
+                "{choices:?}"
+            );
         }
         agent.stop().await;
     }

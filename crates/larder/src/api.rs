@@ -206,9 +206,8 @@ impl Api {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, RequestError> {
-        let body = body.map(|body| {
-            serde_json::to_vec(body).expect("objects of the API have a JSON form")
-        });
+        let body =
+            body.map(|body| serde_json::to_vec(body).expect("objects of the API have a JSON form"));
         let request = Request::builder()
             .method(method)
             .uri(path)

@@ -265,7 +265,11 @@ fn pods_path(full_name: &FullName) -> Result<String, RequestError> {
 }
 
 fn pod_path(full_name: &FullName) -> Result<String, RequestError> {
-    Ok(format!("{}/{}", pods_path(full_name)?, segment(&full_name.name)?))
+    Ok(format!(
+        "{}/{}",
+        pods_path(full_name)?,
+        segment(&full_name.name)?
+    ))
 }
 
 fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
