@@ -211,7 +211,15 @@ fn pod(name: &str) -> Value {
             "nodeName": NODE,
             "serviceAccountName": "default",
             "automountServiceAccountToken": false,
-            "containers": [{"name": "c", "image": "i", "envFrom": [{"secretRef": {"name": "login"}}]}],
+            "containers": [{
+                "name": "c", "image": "i",
+                "envFrom": [{"secretRef": {"name": "login"}}],
+                "volumeMounts": [
+                    {"name": "config", "mountPath": "/config"},
+                    {"name": "login", "mountPath": "/login"},
+                    {"name": "token", "mountPath": "/token"},
+                ],
+            }],
             "volumes": [
                 {"name": "config", "configMap": {"name": "config"}},
                 {"name": "login", "secret": {"secretName": "login"}},
@@ -312,13 +320,11 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     fs::create_dir(&static_pods).unwrap();
     let client = service_account(&server, &admin, &documents, folder.path()).await;
     let meta = |name: &str| json!({"namespace": "default", "name": name});
-    if matches!(server, Server::Real(_)) {
-        create(
-            &admin,
-            &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")}),
-        )
-        .await;
-    }
+    create(
+        &admin,
+        &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")}),
+    )
+    .await;
     create(&admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
     create(&admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
     create(&admin, &pod("web")).await;

@@ -280,10 +280,15 @@ fn is_directory(file: &OwnedFd) -> Result<bool> {
 pub(super) fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    match fs::openat2(base, path, flags, Mode::empty(), resolve) {
-        // Linux before 5.6, or a filter that does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => resolve_by_elements(base, path),
-        resolved => resolved,
+    loop {
+        return match fs::openat2(base, path, flags, Mode::empty(), resolve) {
+            // Something on the machine was renamed or mounted while `..` was followed, so the kernel could not tell whether that
+            // led out.
+            Err(Errno::AGAIN) => continue,
+            // Linux before 5.6, or a filter that does not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => resolve_by_elements(base, path),
+            resolved => resolved,
+        };
     }
 }
 
