@@ -1,7 +1,7 @@
 //! The wall clock, as one value that is handed to whoever tells times or compares them. Waiting is done by tokio's clock.
 //!
 //! The two part when somebody sets the wall clock, or when the machine sleeps and tokio's clock with it. Whoever waits for a time of
-//! day uses [`Clock::sleep_until`], which looks again after every such jump.
+//! day uses `Clock::sleep_until`, which looks again after every such jump.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 

@@ -90,7 +90,7 @@ async fn main() -> anyhow::Result<()> {
         sleep(QUIET).await;
         let idle = Usage::of(pid)?;
         let changes = change(&admin, number).await?;
-        let changed = Usage::of(pid)?;
+        let after = Usage::of(pid)?;
 
         let watches = number * each;
         let connections: usize = nodes
@@ -100,13 +100,13 @@ async fn main() -> anyhow::Result<()> {
         println!(
             "| {number} | {watches} | {connections} | {:.2} s | {:.2} ms | {:.0} MiB | {:.1} KiB | {:.1} % | {:.2} ms | {:.0} KiB |",
             synced.as_secs_f64(),
-            millis(joined.processor - began.processor) / count(new),
+            millis(joined.processor.saturating_sub(began.processor)) / count(new),
             bytes(settled.resident) / 1024.0 / 1024.0,
             (bytes(settled.resident) - bytes(before.resident)) / 1024.0 / count(watches),
-            100.0 * millis(idle.processor - settled.processor)
+            100.0 * millis(idle.processor.saturating_sub(settled.processor))
                 / QUIET.as_secs_f64()
                 / count(watches),
-            millis(changed.processor - idle.processor) / count(changes),
+            millis(after.processor.saturating_sub(idle.processor)) / count(changes),
             (bytes(Usage::of(std::process::id())?.resident) - bytes(own.resident))
                 / 1024.0
                 / count(number),

@@ -120,7 +120,7 @@ fn granted(documents: &[Value]) -> BTreeSet<Deed> {
     };
     let rules = documents
         .iter()
-        .flat_map(|document| document["rules"].as_array())
+        .filter_map(|document| document["rules"].as_array())
         .flatten();
     let of_rule = |rule: &Value| {
         assert_eq!(
@@ -295,9 +295,11 @@ impl Running {
             };
             status.problems.is_empty() && names.iter().all(delivered)
         };
-        if !until(async || delivered()).await {
-            panic!("{:#?}", self.handle.status());
-        }
+        assert!(
+            until(async || delivered()).await,
+            "{:#?}",
+            self.handle.status()
+        );
     }
 }
 

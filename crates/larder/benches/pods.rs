@@ -90,7 +90,9 @@ fn all_changes(criterion: &mut Criterion) {
             bencher.iter_batched(
                 setup,
                 |(mut node, words)| {
-                    words.into_iter().for_each(|pods| node.take(pods));
+                    for pods in words {
+                        node.take(pods);
+                    }
                     node
                 },
                 BatchSize::LargeInput,
@@ -118,7 +120,9 @@ fn all_changes(criterion: &mut Criterion) {
                     for pod in added.iter().chain(&updated) {
                         manager.update_pod(Arc::clone(pod));
                     }
-                    updated.iter().for_each(|pod| manager.remove_pod(pod));
+                    for pod in &updated {
+                        manager.remove_pod(pod);
+                    }
                     manager
                 },
                 BatchSize::LargeInput,

@@ -96,7 +96,11 @@ impl Api {
         within(async {
             let body = self.send(&path, &query, false).await?;
             let body = read_answer(body, K::KIND == Kind::Secret).await?;
-            Ok(Arc::new(K::from_json(&body)?))
+            let object = K::from_json(&body)?;
+            if object.metadata().name != key.name {
+                return Err(RequestError::Unexpected("another object"));
+            }
+            Ok(Arc::new(object))
         })
         .await
     }

@@ -95,7 +95,11 @@ async fn measure(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Res
     let synced = start.elapsed();
     let processor = processor_time()?.saturating_sub(processor);
     let server_processor = match (server, server_processor) {
-        (Some(server), Some(before)) => Some(Usage::of(server)?.processor - before.processor),
+        (Some(server), Some(before)) => Some(
+            Usage::of(server)?
+                .processor
+                .saturating_sub(before.processor),
+        ),
         _ => None,
     };
     let grown = resident_bytes()?.saturating_sub(memory);

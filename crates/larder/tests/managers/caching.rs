@@ -7,7 +7,7 @@ use larder::{ChangeKind, ConfigMapManager, Error, NodeTtl};
 use larder_objects::{ConfigMap, ObjectMeta};
 use tokio::time::advance;
 
-use crate::scripted::{Script, object, pod, pod_with};
+use crate::scripted::{Script, named, object, pod, pod_with};
 
 fn manager() -> (ConfigMapManager, Script, NodeTtl) {
     let (client, script) = Script::new();
@@ -78,7 +78,14 @@ async fn read_a_hundred_times(manager: &ConfigMapManager, script: &mut Script) -
     let mut requests = 0;
     let answer = async {
         loop {
-            script.next().await.answer(200, &object(5, "one"));
+            let exchange = script.next().await;
+            let name = exchange
+                .path_and_query
+                .rsplit(['/', '?'])
+                .find(|part| part.starts_with('a'))
+                .unwrap();
+            let answer = named(name, 5, "one");
+            exchange.answer(200, &answer);
             requests += 1;
         }
     };
@@ -233,6 +240,20 @@ async fn a_restored_server_is_believed_when_it_insists() {
     assert_eq!(cached(&manager, &mut script).await, "restored");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_another_object_is_refused() {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::simple(client);
+    for answer in ["{}", &named("b", 5, "one")] {
+        let (read, ()) = tokio::join!(manager.get("n", "a"), async {
+            script.next().await.answer(200, answer);
+        });
+        let error = read.unwrap_err();
+        let cause = error.request().unwrap().to_string();
+        assert!(cause.contains("another object"), "{cause}");
+    }
+}
+
 // managers 18
 #[tokio::test(start_paused = true)]
 async fn a_new_reference_makes_reads_live() {
@@ -242,7 +263,7 @@ async fn a_new_reference_makes_reads_live() {
         let mut requests = 0;
         for name in names {
             let answer = async {
-                script.next().await.answer(200, &object(5, "one"));
+                script.next().await.answer(200, &named(name, 5, "one"));
                 requests += 1;
             };
             tokio::select! {

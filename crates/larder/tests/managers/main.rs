@@ -14,6 +14,7 @@ mod cluster;
 mod model;
 mod namespaces;
 mod overflow;
+mod races;
 mod reflector;
 mod scripted;
 mod traffic;

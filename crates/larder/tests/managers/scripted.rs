@@ -200,8 +200,13 @@ impl Stream {
 
 /// ConfigMap `n/a` at `version` with one value.
 pub(crate) fn object(version: u64, value: &str) -> String {
+    named("a", version, value)
+}
+
+/// ConfigMap `n/<name>` at `version` with one value.
+pub(crate) fn named(name: &str, version: u64, value: &str) -> String {
     format!(
-        r#"{{"metadata":{{"namespace":"n","name":"a","uid":"u1","resourceVersion":"{version}"}},"data":{{"k":"{value}"}}}}"#
+        r#"{{"metadata":{{"namespace":"n","name":"{name}","uid":"u1","resourceVersion":"{version}"}},"data":{{"k":"{value}"}}}}"#
     )
 }
 
