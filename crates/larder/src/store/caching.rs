@@ -91,7 +91,7 @@ struct Slot<K> {
     /// No request before this time, after a failure.
     not_before: Option<Instant>,
     older: Older,
-    /// The request under way, and the moment that it proves.
+    /// The request under way, and the moment up to which references may read its answer.
     flight: Option<(u64, WeakFlight<K>)>,
 }
 
@@ -202,6 +202,34 @@ impl<K: Object> Slot<K> {
             self.proven = self.proven.max(moment);
         }
         changed.then_some(ChangeKind::Updated)
+    }
+
+    /// Takes over the answer to a request over that was made at `moment` and that a newer request has overtaken, if it is news all the
+    /// same: the API server may have answered this one later, and whoever reads it here must not read older data next (I3).
+    fn found_late(
+        &mut self,
+        object: &Arc<K>,
+        live: bool,
+        moment: u64,
+        now: Instant,
+    ) -> Option<ChangeKind> {
+        match &self.answer {
+            Answer::Unknown => {}
+            Answer::Found(known) => {
+                let version = &object.metadata().resource_version;
+                if !known.metadata().resource_version.is_older_than(version) {
+                    return None;
+                }
+            }
+            // What came after it, nobody can tell by versions.
+            Answer::NotFound => return None,
+        }
+        self.answer = Answer::Found(Arc::clone(object));
+        self.time = Some(now);
+        if live {
+            self.proven = self.proven.max(moment);
+        }
+        Some(ChangeKind::Updated)
     }
 
     fn not_found(&mut self, moment: u64, now: Instant) -> Option<ChangeKind> {
@@ -388,7 +416,9 @@ impl<K: Object> CachingStore<K> {
             .fetch(Arc::clone(entry), moment, !cached)
             .boxed()
             .shared();
-        slot.flight = flight.downgrade().map(|weak| (moment, weak));
+        // A refresh from a cache is none for those who need a proof.
+        let proves = if cached { slot.proven } else { moment };
+        slot.flight = flight.downgrade().map(|weak| (proves, weak));
         Plan::Wait(flight)
     }
 }
@@ -407,15 +437,20 @@ impl<K: Object> CachingShared<K> {
         self.metrics.requested("get", outcome);
         let now = Instant::now();
         let mut slot = entry.cell.0.lock();
-        // T15: a request that a newer one or the last unregistration overtook answers its readers and changes nothing.
-        let overtaken =
-            slot.proven > moment || slot.tried > moment || entry.references.lock().is_empty();
+        // T15: a request that the last unregistration overtook answers its readers and changes nothing. One that a newer request
+        // overtook brings at most a newer version.
+        let removed = entry.references.lock().is_empty();
+        let overtaken = slot.proven > moment || slot.tried > moment;
         let of_request = |error| Err(Error::of_request(K::KIND, entry.key.clone(), error));
         let (event, answer) = match result {
-            Ok(object) if overtaken => return Ok(object),
-            Err(error) if overtaken => return of_request(Arc::new(error)),
+            Ok(object) if removed => return Ok(object),
+            Err(error) if removed || overtaken => return of_request(Arc::new(error)),
             Ok(object) => {
-                let event = slot.found(Arc::clone(&object), live, moment, now);
+                let event = if overtaken {
+                    slot.found_late(&object, live, moment, now)
+                } else {
+                    slot.found(Arc::clone(&object), live, moment, now)
+                };
                 // Perhaps a newer one that was known before.
                 let known = match &slot.answer {
                     Answer::Found(known) => Arc::clone(known),

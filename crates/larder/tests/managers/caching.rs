@@ -298,7 +298,7 @@ async fn what_is_not_registered_is_not_asked_for() {
     assert!(matches!(not_its_own, Err(Error::NotRegistered { .. })));
 }
 
-// managers 20
+// managers 20, I3: upstream's hanging reader gets the old object, although the new one is known by then
 #[tokio::test(start_paused = true)]
 async fn a_request_that_hangs_serves_nobody_who_came_later() {
     let (manager, mut script, _node) = manager();
@@ -311,8 +311,53 @@ async fn a_request_that_hangs_serves_nobody_who_came_later() {
         assert_eq!(read, "new");
         request.answer(200, &object(5, "old"));
     });
-    assert_eq!(hanging.unwrap().data["k"], "old");
+    assert_eq!(hanging.unwrap().data["k"], "new");
     assert_eq!(cached(&manager, &mut script).await, "new");
+}
+
+// managers 17, I3
+#[tokio::test(start_paused = true)]
+async fn what_an_overtaken_request_has_shown_is_not_taken_back() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    let read = manager.get_within("n", "a", Duration::from_mins(1));
+    let (overtaken, ()) = tokio::join!(read, async {
+        let request = script.next().await;
+        manager.register_pod(&pod("p2"));
+        let read = fetch(&manager, &mut script, LIVE, 200, &object(6, "new")).await;
+        assert_eq!(read, "new");
+        request.answer(200, &object(7, "newest"));
+    });
+    assert_eq!(overtaken.unwrap().data["k"], "newest");
+    assert_eq!(cached(&manager, &mut script).await, "newest");
+}
+
+// managers 18, T7
+#[tokio::test(start_paused = true)]
+async fn a_new_pod_does_not_join_a_refresh_from_a_cache() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
+    manager.register_pod(&pod("p2"));
+    advance(Duration::from_mins(1)).await;
+    let (p1, p2) = (pod("p1"), pod("p2"));
+    let (running, new, ()) = tokio::join!(
+        manager.get_for(&p1, "a"),
+        async {
+            tokio::task::yield_now().await;
+            manager.get_for(&p2, "a").await
+        },
+        async {
+            let refresh = script.next().await;
+            assert!(refresh.path_and_query.ends_with(REFRESH));
+            let proof = script.next().await;
+            assert!(!proof.path_and_query.ends_with(REFRESH));
+            refresh.answer(200, &object(5, "one"));
+            proof.answer(200, &object(6, "two"));
+        }
+    );
+    assert_eq!(running.unwrap().data["k"], "one");
+    assert_eq!(new.unwrap().data["k"], "two");
 }
 
 #[tokio::test(start_paused = true)]
