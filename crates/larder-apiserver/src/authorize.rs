@@ -7,17 +7,9 @@
 mod admission;
 
 use larder_objects::ObjectKey;
-use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{
-    ApiError, User,
-    resource::Kind,
-    rest::Verb,
-    selector::Filter,
-    store::{Object, Store},
-    write::text,
-};
+use crate::{ApiError, User, references::Reference, resource::Kind, rest::Verb, store::Store};
 
 /// How requests are authorized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,15 +151,7 @@ impl Node<'_> {
         let Some(name) = attempt.name else {
             return Err("No Object name found".to_owned());
         };
-        let wanted = reference(name.into());
-        if self
-            .pods(namespace)
-            .any(|pod| references(&pod["spec"]).contains(&wanted))
-        {
-            Ok(())
-        } else {
-            Err(self.unrelated())
-        }
+        self.related(namespace, &reference(name.into()))
     }
 
     fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
@@ -187,14 +171,8 @@ impl Node<'_> {
 
     /// The service account of a pod of the node.
     fn account(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        let related = self
-            .pods(attempt.namespace.unwrap_or_default())
-            .any(|pod| Some(account_of(&pod).as_str()) == attempt.name);
-        if related {
-            Ok(())
-        } else {
-            Err(self.unrelated())
-        }
+        let account = Reference::ServiceAccount(attempt.name.unwrap_or_default().into());
+        self.related(attempt.namespace.unwrap_or_default(), &account)
     }
 
     /// A request for a certificate: any node makes them (see [`Authorization::admit`]), and reads those about itself.
@@ -230,19 +208,13 @@ impl Node<'_> {
         }
     }
 
-    /// The pods of the node in a namespace. Mirror pods open no way: the node made them itself.
-    fn pods(&self, namespace: &str) -> impl Iterator<Item = Value> {
-        let filter = Filter {
-            namespace: Some(namespace.into()),
-            ..Filter::default()
-        };
-        let page = self.store.list(Kind::Pod, &filter, None, None, None);
-        let pods = page.map(|page| page.objects).unwrap_or_default();
-        let node = self.node.to_owned();
-        pods.into_iter()
-            .filter(move |pod| pod.field("spec.nodeName") == node)
-            .map(|pod| Object::value(&pod))
-            .filter(|pod| pod.pointer(MIRROR).is_none())
+    /// Whether a pod of the node refers to the object.
+    fn related(&self, namespace: &str, reference: &Reference) -> Result<(), String> {
+        if self.store.refers(self.node, namespace, reference) {
+            Ok(())
+        } else {
+            Err(self.unrelated())
+        }
     }
 
     fn unrelated(&self) -> String {
@@ -250,72 +222,5 @@ impl Node<'_> {
             "no relationship found between node '{}' and this object",
             self.node
         )
-    }
-}
-
-/// The service account that a pod runs as.
-fn account_of(pod: &Value) -> String {
-    match text(pod, "/spec/serviceAccountName") {
-        "" => "default".to_owned(),
-        named => named.to_owned(),
-    }
-}
-
-/// Whatever its value, the annotation makes a mirror pod.
-const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
-
-/// An object that a pod names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Reference {
-    Secret(SmolStr),
-    ConfigMap(SmolStr),
-}
-
-/// The Secrets and ConfigMaps that a pod's spec names anywhere: the API gives such fields the same few names in all places.
-fn references(spec: &Value) -> Vec<Reference> {
-    let mut found = Vec::new();
-    collect(spec, &mut found);
-    found
-}
-
-fn collect(value: &Value, found: &mut Vec<Reference>) {
-    let name = |value: &Value| {
-        value
-            .as_str()
-            .filter(|name| !name.is_empty())
-            .map(SmolStr::new)
-    };
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
-        Value::Object(fields) => {
-            for (field, value) in fields {
-                match field.as_str() {
-                    "secretKeyRef" => found.extend(name(&value["name"]).map(Reference::Secret)),
-                    // A volume's source says secretName, a projected one name.
-                    "secret" => {
-                        let named = name(&value["secretName"]).or_else(|| name(&value["name"]));
-                        found.extend(named.map(Reference::Secret));
-                    }
-                    "imagePullSecrets" => {
-                        let names = value.as_array().into_iter().flatten();
-                        found.extend(
-                            names
-                                .filter_map(|item| name(&item["name"]))
-                                .map(Reference::Secret),
-                        );
-                    }
-                    "configMap" | "configMapRef" | "configMapKeyRef" => {
-                        found.extend(name(&value["name"]).map(Reference::ConfigMap));
-                    }
-                    // secretRef of the environment and of volumes, nodePublishSecretRef of CSI.
-                    field if field == "secretRef" || field.ends_with("SecretRef") => {
-                        found.extend(name(&value["name"]).map(Reference::Secret));
-                    }
-                    "azureFile" => found.extend(name(&value["secretName"]).map(Reference::Secret)),
-                    _ => collect(value, found),
-                }
-            }
-        }
-        _ => {}
     }
 }

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::{
     ApiError, ApiServer, Kind,
+    json::text,
     rest::params::{DeleteOptions, WriteParams},
     store::Object,
-    write::{Part, text},
+    write::Part,
 };
 
 /// What applying an object led to.

@@ -3,6 +3,8 @@
 //! Invariant: what passes [`Resource::canonical`] is an object of its kind with known fields only, so that whatever is stored
 //! decodes at every client.
 
+use std::sync::LazyLock;
+
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -298,6 +300,17 @@ impl Resource {
             "" => self.version.to_owned(),
             group => format!("{group}/{}", self.version),
         }
+    }
+
+    /// How the JSON of an object of this kind begins.
+    pub(crate) fn opening(&self) -> &'static str {
+        static OPENINGS: LazyLock<[String; Kind::ALL.len()]> = LazyLock::new(|| {
+            RESOURCES.each_ref().map(|resource| {
+                let (kind, api_version) = (resource.name, resource.api_version());
+                format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#)
+            })
+        });
+        &OPENINGS[self.kind as usize]
     }
 
     /// The name that error texts use: `pods`, `widgets.example.com`.

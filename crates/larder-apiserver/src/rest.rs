@@ -1,8 +1,10 @@
 //! The HTTP face: from a request to what the store and the writer do, and back.
 
+mod access;
 mod body;
 mod discovery;
 mod format;
+mod message;
 pub(crate) mod params;
 mod protobuf;
 mod read;
@@ -11,8 +13,7 @@ mod table;
 mod watch;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
@@ -20,22 +21,20 @@ pub use body::{Body, Cut};
 pub use request::Verb;
 
 use crate::{
-    ApiError, ApiServer, AuditRecord, Authorization, Effect, User,
-    authorize::{self, Attempt},
-    faults,
+    ApiError, ApiServer, AuditRecord, Effect, User, faults,
     patch::{self, PatchType},
     resource::Kind,
     selector::FieldSelector,
-    store::Object,
-    write::{Deleted, Part, Written, namespaces},
+    write::Part,
 };
 use format::Format;
+use message::{
+    created, delete_options, deleted_json, json_response, media_type, object_body, ok, parse_json,
+    plain, read_body, refusal, written_response,
+};
 use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
 use request::{Route, Target};
 use watch::WatchStream;
-
-/// Longest body that is read, in bytes; as kube-apiserver's limit for JSON.
-const MAX_BODY_BYTES: usize = 3 << 20;
 
 /// Any error of a request's body.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -272,110 +271,6 @@ impl ApiServer {
         }
     }
 
-    fn authorize(
-        &self,
-        user: &User,
-        verb: Verb,
-        target: &Target,
-        query: &Query<'_>,
-    ) -> Result<(), ApiError> {
-        let selector = query.get("fieldSelector").unwrap_or("");
-        let selector = FieldSelector::parse(selector, target.kind.resource())?;
-        let attempt = Attempt {
-            verb,
-            group: target.kind.resource().group,
-            resource: target.kind.resource().plural,
-            subresource: target.subresource.as_deref(),
-            namespace: target.namespace.as_deref(),
-            name: target
-                .name
-                .as_ref()
-                .or(selector.name())
-                .map(SmolStr::as_str),
-            node_name: selector.node_name().map(SmolStr::as_str),
-        };
-        self.options()
-            .authorization
-            .decide(self.store(), user, &attempt)
-            .map_err(|why| authorize::refusal(user, &attempt, &why))
-    }
-
-    /// Some namespaces stay, and what nodes may do to pods and in their name depends on the pod.
-    fn admit(
-        &self,
-        user: &User,
-        verb: Verb,
-        target: &Target,
-        headers: &HeaderMap,
-        body: &Bytes,
-    ) -> Result<(), ApiError> {
-        if (target.kind, verb) == (Kind::Namespace, Verb::Delete) {
-            return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
-        }
-        let authorization = self.options().authorization;
-        let concerns = matches!(target.kind, Kind::Pod | Kind::PodCertificateRequest)
-            && matches!(
-                verb,
-                Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
-            );
-        if authorization == Authorization::AllowAll || !concerns {
-            return Ok(());
-        }
-        let object = match verb {
-            Verb::Create => Some(object_body(headers, body)?),
-            _ => None,
-        };
-        let named = target.name.clone().unwrap_or_default();
-        let key = read::key(target.namespace.as_ref(), &named);
-        authorization.admit(
-            self.store(),
-            user,
-            verb,
-            (target.kind, &key),
-            object.as_ref(),
-        )
-    }
-
-    /// Answers a SelfSubjectAccessReview: whether `user` may do what it asks about.
-    fn review(&self, user: &User, mut review: Value) -> Value {
-        let asked = &review["spec"]["resourceAttributes"];
-        let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());
-        let requirements = asked["fieldSelector"]["requirements"].as_array();
-        let selected = |key: &str| {
-            let requirements = requirements.into_iter().flatten();
-            let mut fitting =
-                requirements.filter(|term| term["key"] == key && term["operator"] == "In");
-            fitting.find_map(|term| match term["values"].as_array()?.as_slice() {
-                [one] => one.as_str(),
-                _ => None,
-            })
-        };
-        let decision = match text("verb").and_then(Verb::parse) {
-            _ if asked.is_null() => Ok(()),
-            None => Err("no such verb".to_owned()),
-            Some(verb) => self.options().authorization.decide(
-                self.store(),
-                user,
-                &Attempt {
-                    verb,
-                    group: text("group").unwrap_or_default(),
-                    resource: text("resource").unwrap_or_default(),
-                    subresource: text("subresource"),
-                    namespace: text("namespace"),
-                    name: text("name").or(selected("metadata.name")),
-                    node_name: selected("spec.nodeName"),
-                },
-            ),
-        };
-        review["kind"] = "SelfSubjectAccessReview".into();
-        review["apiVersion"] = "authorization.k8s.io/v1".into();
-        review["status"] = match decision {
-            Ok(()) => json!({"allowed": true}),
-            Err(reason) => json!({"allowed": false, "reason": reason}),
-        };
-        review
-    }
-
     fn serve_other(
         &self,
         user: &User,
@@ -385,15 +280,7 @@ impl ApiServer {
         body: &Bytes,
     ) -> Result<Response<Body>, ApiError> {
         match (method, segments) {
-            (&Method::GET, ["healthz" | "livez" | "readyz", ..]) => {
-                let mut response = ok(Bytes::from_static(b"ok"));
-                let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-                response.headers_mut().insert(header::CONTENT_TYPE, plain);
-                Ok(response)
-            }
-            (&Method::GET, segments) => discovery::document(segments)
-                .map(|document| ok(document.to_string().into()))
-                .ok_or_else(ApiError::no_such_path),
+            (&Method::GET, ["healthz" | "livez" | "readyz", ..]) => Ok(plain(StatusCode::OK, "ok")),
             (
                 &Method::POST,
                 [
@@ -406,7 +293,15 @@ impl ApiServer {
                 let review = self.review(user, object_body(headers, body)?);
                 Ok(created(&review))
             }
-            _ => Err(ApiError::no_such_path()),
+            (method, segments) => {
+                let document = discovery::document(segments).filter(|_| method == Method::GET);
+                match document {
+                    Some(document) => Ok(ok(document.to_string().into())),
+                    None if discovery::has_version(segments) => Err(ApiError::no_such_path()),
+                    // Nobody is responsible who would answer in the form of the API.
+                    None => Ok(plain(StatusCode::NOT_FOUND, "404 page not found\n")),
+                }
+            }
         }
     }
 
@@ -465,129 +360,4 @@ fn part(verb: Verb, target: &Target) -> Result<Part, ApiError> {
         },
         Some(_) => Err(ApiError::no_such_path()),
     }
-}
-
-async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
-where
-    B: http_body::Body + Send,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    match Limited::new(body, MAX_BODY_BYTES).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(MAX_BODY_BYTES)),
-        Err(error) => Err(ApiError::bad_request(format!(
-            "cannot read the body: {error}"
-        ))),
-    }
-}
-
-/// The body: JSON, or what little is read of protobuf.
-fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
-    const JSON: &str = "application/json";
-    match media_type(headers) {
-        None | Some(JSON) => parse_json(body),
-        Some(protobuf::MEDIA_TYPE) => {
-            protobuf::decode(body).ok_or_else(|| ApiError::unsupported_media_type(JSON))
-        }
-        Some(_) => Err(ApiError::unsupported_media_type(JSON)),
-    }
-}
-
-/// The body of a deletion, if there is one.
-fn delete_options(headers: &HeaderMap, body: &[u8]) -> Result<Option<Value>, ApiError> {
-    if body.is_empty() {
-        Ok(None)
-    } else {
-        object_body(headers, body).map(Some)
-    }
-}
-
-fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
-    // The error tells the place only: its text may quote a Secret.
-    serde_json::from_slice(body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        ApiError::bad_request(format!(
-            "the body is not JSON: line {line}, column {column}"
-        ))
-    })
-}
-
-/// `Content-Type` without its parameters.
-fn media_type(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    Some(value.split(';').next().unwrap_or(value).trim())
-}
-
-/// What a deletion answers: the object where it stays, or where clients want to see how it ended; else plain success.
-fn deleted_json(kind: Kind, deleted: &Deleted) -> Bytes {
-    let shows_object = matches!(kind, Kind::Pod | Kind::Service | Kind::ServiceAccount);
-    match deleted {
-        Deleted::Marked(object) => object.json(),
-        Deleted::Gone(object) if shows_object => object.json(),
-        Deleted::Gone(object) => success(object).to_string().into(),
-    }
-}
-
-fn success(object: &Object) -> Value {
-    let resource = object.kind.resource();
-    let mut status = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": {
-            "name": object.key.name,
-            "kind": resource.plural,
-            "uid": object.uid,
-        },
-    });
-    if !resource.group.is_empty() {
-        status["details"]["group"] = resource.group.into();
-    }
-    status
-}
-
-fn ok(json: Bytes) -> Response<Body> {
-    json_response(StatusCode::OK, json.into())
-}
-
-fn created(value: &Value) -> Response<Body> {
-    json_response(StatusCode::CREATED, Bytes::from(value.to_string()).into())
-}
-
-fn json_response(status: StatusCode, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
-    response
-}
-
-fn written_response(status: StatusCode, written: &Written) -> Response<Body> {
-    let mut response = json_response(status, written.object.json().into());
-    for warning in &written.warnings {
-        // RFC 9110 leaves 299 and `-` for a warning without code and agent.
-        let text = warning.replace('\\', r"\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
-    response
-}
-
-fn refusal(error: &ApiError) -> Response<Body> {
-    let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
-    if error.retry_after() > 0 {
-        let value = HeaderValue::from(error.retry_after());
-        response.headers_mut().insert(header::RETRY_AFTER, value);
-    }
-    response
 }

@@ -23,7 +23,11 @@ pub(crate) use history::Limits;
 pub(crate) use object::{EventType, Object};
 pub(crate) use watch::{End, Start, Taken, Watch};
 
-use crate::{resource::Kind, selector::Filter};
+use crate::{
+    references::{Reference, References},
+    resource::Kind,
+    selector::Filter,
+};
 use history::{Change, History};
 use watch::Watchers;
 
@@ -40,6 +44,8 @@ struct Inner {
     version: u64,
     /// A fault holds watches back.
     paused: bool,
+    /// Of the pods.
+    references: References,
     /// By [`Kind`].
     tables: [Table; Kind::ALL.len()],
 }
@@ -87,6 +93,7 @@ impl Store {
             inner: Mutex::new(Inner {
                 version,
                 paused: false,
+                references: References::default(),
                 tables: std::array::from_fn(|_| table()),
             }),
         }
@@ -211,7 +218,13 @@ impl Store {
                 previous,
             };
             let wakers = table.watchers.notice(&change);
-            table.history.push(change);
+            if let Some(previous) = &change.previous {
+                inner.references.remove(&previous.references);
+            }
+            if object.event != EventType::Deleted {
+                inner.references.add(&object.references);
+            }
+            inner.table(kind).history.push(change);
             inner.version = version;
             (object, wakers)
         };
@@ -251,6 +264,11 @@ impl Store {
             tables.flat_map(|table| wake(&mut table.watchers)).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether a pod in `namespace` that `node` runs refers to the object.
+    pub(crate) fn refers(&self, node: &str, namespace: &str, reference: &Reference) -> bool {
+        self.inner.lock().references.has(node, namespace, reference)
     }
 
     /// Number of watches that are open.

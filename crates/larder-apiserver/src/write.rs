@@ -6,6 +6,7 @@
 //! Invariant: a write that changes nothing stores nothing: no new version, no event.
 
 mod accounts;
+mod admission;
 mod certificates;
 mod delete;
 mod kinds;
@@ -22,6 +23,7 @@ use serde_json::Value;
 
 use crate::{
     clock::Clock,
+    json::text,
     resource::{Kind, Resource},
     rest::params::{FieldValidation, WriteParams},
     status::ApiError,
@@ -80,6 +82,7 @@ impl Writer {
             self.check_namespace_takes_objects(resource, namespace, name(&value))?;
         }
         kinds::for_create(resource, &mut value, part);
+        admission::admit(resource, None, &mut value, part)?;
         rules::apply(resource, None, &mut value, self.clock.now())?;
         if kind == Kind::Service {
             self.allocate(None, &mut value)?;
@@ -146,6 +149,7 @@ impl Writer {
             let (mut value, warnings) = decode(resource, make(&old)?, params.field_validation)?;
             metadata::for_update(&old, &mut value, resource, key)?;
             kinds::for_update(resource, &old, &mut value, part);
+            admission::admit(resource, Some(&old), &mut value, part)?;
             rules::apply(resource, Some(&old), &mut value, self.clock.now())?;
             if kind == Kind::Service {
                 self.allocate(Some(&old), &mut value)?;
@@ -257,12 +261,4 @@ fn find_unknown(before: &Value, after: &Value, path: &str, unknown: &mut Vec<Str
 /// `metadata.name`; empty when absent.
 fn name(value: &Value) -> &str {
     text(value, "/metadata/name")
-}
-
-/// The string at `pointer`; empty when absent.
-pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }

@@ -4,8 +4,15 @@ use http::StatusCode;
 use larder_objects::ObjectKey;
 use serde_json::Value;
 
-use super::{Authorization, MIRROR, Reference, account_of, references};
-use crate::{ApiError, User, resource::Kind, rest::Verb, store::Store, write::text};
+use super::Authorization;
+use crate::{
+    ApiError, User,
+    json::text,
+    references::{self, MIRROR, Reference, account_of},
+    resource::Kind,
+    rest::Verb,
+    store::Store,
+};
 
 impl Authorization {
     /// The NodeRestriction admission: what a node may do to pods and requests for certificates, once it may do it at all. `object` is
@@ -243,7 +250,7 @@ fn api_reference(spec: &Value) -> Option<&'static str> {
     if account("serviceAccountName") || account("serviceAccount") {
         return Some("serviceaccounts");
     }
-    let references = references(spec);
+    let references = references::of_spec(spec);
     let is_secret = |reference: &Reference| matches!(reference, Reference::Secret(_));
     if references.iter().any(is_secret) {
         return Some("secrets");

@@ -7,6 +7,15 @@ use crate::resource::{Kind, Resource};
 /// The release whose rules this server follows.
 const MINOR: &str = "36";
 
+/// Whether a path leads into a version of a group that this server has.
+pub(super) fn has_version(segments: &[&str]) -> bool {
+    match segments {
+        ["api", "v1", ..] => true,
+        ["apis", group, version, ..] => GROUPS.contains(&(*group, *version)),
+        _ => false,
+    }
+}
+
 /// The document at a path, by its segments; `None` when there is none.
 pub(super) fn document(segments: &[&str]) -> Option<Value> {
     Some(match segments {

@@ -45,7 +45,7 @@ pub(super) fn page(store: &Store, kind: Kind, params: &ListParams) -> Result<Pag
         })
 }
 
-/// The list object of `page`.
+/// The list object of `page`. Its items say neither kind nor version, as those of kube-apiserver.
 pub(super) fn list_json(kind: Kind, page: &Page, params: &ListParams) -> Bytes {
     let resource = kind.resource();
     let metadata = list_metadata(page, params);
@@ -61,7 +61,8 @@ pub(super) fn list_json(kind: Kind, page: &Page, params: &ListParams) -> Bytes {
         if index > 0 {
             list.push(b',');
         }
-        list.extend_from_slice(&object.json());
+        list.push(b'{');
+        list.extend_from_slice(&object.item());
     }
     list.extend_from_slice(b"]}");
     list.into()

@@ -1,11 +1,14 @@
 //! One state of one object.
+//!
+//! Its JSON begins with kind and version of the API, as kube-apiserver writes it, so that an item of a list, which says neither, is
+//! a part of the same bytes.
 
 use bytes::Bytes;
 use larder_objects::ObjectKey;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::resource::Kind;
+use crate::{references::OfPod, resource::Kind};
 
 /// What a watch says of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ pub(crate) struct Object {
     labels: Box<[(SmolStr, SmolStr)]>,
     /// The selectable fields of the kind that the object has.
     fields: Box<[(&'static str, SmolStr)]>,
+    /// What a pod refers to.
+    pub(super) references: OfPod,
     frame: Frame,
 }
 
@@ -81,6 +86,11 @@ impl Object {
         if version > 0 {
             value["metadata"]["resourceVersion"] = version.to_string().into();
         }
+        // They stand in front of the rest.
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("kind");
+            fields.remove("apiVersion");
+        }
         let text = |pointer: &str| match value.pointer(pointer) {
             Some(Value::String(text)) => SmolStr::new(text),
             Some(Value::Bool(flag)) => SmolStr::new(if *flag { "true" } else { "false" }),
@@ -106,8 +116,14 @@ impl Object {
             event,
             labels,
             fields,
+            references: match kind {
+                Kind::Pod => OfPod::new(&value),
+                _ => OfPod::default(),
+            },
             frame: Frame::new(event, |frame| {
-                serde_json::to_writer(frame, &value).expect("a JSON value always serializes");
+                frame.extend_from_slice(kind.resource().opening().as_bytes());
+                let rest = serde_json::to_vec(&value).expect("a JSON value always serializes");
+                frame.extend_from_slice(&rest["{".len()..]);
             }),
         }
     }
@@ -121,6 +137,11 @@ impl Object {
     pub(crate) fn json(&self) -> Bytes {
         let frame = &self.frame.0;
         frame.slice(self.event.opening().len()..frame.len() - CLOSING.len())
+    }
+
+    /// The object's JSON as an item of a list of its kind, without kind and version and without the brace that opens it, shared.
+    pub(crate) fn item(&self) -> Bytes {
+        self.json().slice(self.kind.resource().opening().len()..)
     }
 
     /// The object's JSON, parsed.
@@ -165,14 +186,21 @@ mod tests {
 
     #[test]
     fn json_and_frame_share_their_bytes() {
-        let value = json!({"metadata": {"name": "a", "namespace": "n"}, "data": {"k": "v"}});
+        let value = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "n"}, "data": {"k": "v"},
+        });
         let object = Object::new(Kind::ConfigMap, value, 7, EventType::Added);
         let (json, frame) = (object.json(), object.frame(EventType::Added));
         assert!(frame.as_ptr_range().contains(&json.as_ptr()));
+        let rest =
+            r#""data":{"k":"v"},"metadata":{"name":"a","namespace":"n","resourceVersion":"7"}}"#;
         assert_eq!(
             json,
-            r#"{"data":{"k":"v"},"metadata":{"name":"a","namespace":"n","resourceVersion":"7"}}"#
+            format!(r#"{{"kind":"ConfigMap","apiVersion":"v1",{rest}"#)
         );
+        assert_eq!(object.item(), rest);
+        assert!(frame.as_ptr_range().contains(&object.item().as_ptr()));
         for event in [EventType::Added, EventType::Modified, EventType::Deleted] {
             let frame: Value = serde_json::from_slice(&object.frame(event)).unwrap();
             assert_eq!(frame["type"], event.as_str());

@@ -14,8 +14,7 @@ use larder_objects::{
 };
 use serde_json::Value;
 
-use super::text;
-use crate::status::Cause;
+use crate::{json::text, status::Cause};
 
 /// Life of a certificate whose request does not say, in seconds.
 pub(super) const DEFAULT_SECS: i64 = 86_400;

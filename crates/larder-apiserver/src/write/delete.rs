@@ -5,9 +5,10 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use larder_objects::ObjectKey;
 
-use super::{Writer, metadata, text};
+use super::{Writer, metadata};
 use crate::{
     clock::rfc3339,
+    json::text,
     resource::Kind,
     rest::params::DeleteOptions,
     status::ApiError,
@@ -65,32 +66,30 @@ impl Writer {
                 value["status"]["phase"] = "Terminating".into();
             }
             let finished = metadata::is_finished(&value);
+            // The answer tells of a pod that it had no time left, which no watch does.
+            let last = |object: Arc<Object>, value| match kind {
+                Kind::Pod => Arc::new(Object::new(kind, value, object.version, EventType::Deleted)),
+                _ => object,
+            };
             if options.dry {
                 return Ok(if finished {
-                    Deleted::Gone(current)
+                    Deleted::Gone(last(current, value))
                 } else {
                     Deleted::Marked(current)
                 });
             }
-            let stored = if finished {
-                self.store.delete(&current)
+            if finished {
+                if let Ok(object) = self.store.delete(&current) {
+                    self.after_delete(&object);
+                    return Ok(Deleted::Gone(last(object, value)));
+                }
             } else if value == current.value() {
                 return Ok(Deleted::Marked(current));
-            } else {
-                self.store.replace(&current, value)
-            };
-            match stored {
-                Ok(object) if object.event == EventType::Deleted => {
-                    self.after_delete(&object);
-                    return Ok(Deleted::Gone(object));
+            } else if let Ok(object) = self.store.replace(&current, value) {
+                if kind == Kind::Namespace {
+                    self.empty_namespace(&key.name);
                 }
-                Ok(object) => {
-                    if kind == Kind::Namespace {
-                        self.empty_namespace(&key.name);
-                    }
-                    return Ok(Deleted::Marked(object));
-                }
-                Err(_) => {}
+                return Ok(Deleted::Marked(object));
             }
         }
     }

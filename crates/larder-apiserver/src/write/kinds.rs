@@ -30,6 +30,7 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
         }
         _ => {}
     }
+    complete(resource, value);
 }
 
 /// Keeps of `old` what `part` does not write.
@@ -58,6 +59,42 @@ pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, pa
     }
     if resource.kind == Kind::Namespace {
         copy(&old["spec"], value, "spec");
+    }
+    complete(resource, value);
+}
+
+/// Adds the structures of a status that kube-apiserver always shows, empty ones as well.
+fn complete(resource: &Resource, value: &mut Value) {
+    /// Of `nodeInfo`.
+    const NODE_INFO: [&str; 10] = [
+        "architecture",
+        "bootID",
+        "containerRuntimeVersion",
+        "kernelVersion",
+        "kubeProxyVersion",
+        "kubeletVersion",
+        "machineID",
+        "operatingSystem",
+        "osImage",
+        "systemUUID",
+    ];
+    let set = |place: &mut Value, absent: Value| {
+        if place.is_null() {
+            *place = absent;
+        }
+    };
+    match resource.kind {
+        Kind::Node => {
+            set(
+                &mut value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"],
+                0.into(),
+            );
+            for field in NODE_INFO {
+                set(&mut value["status"]["nodeInfo"][field], "".into());
+            }
+        }
+        Kind::Service => set(&mut value["status"]["loadBalancer"], json!({})),
+        _ => {}
     }
 }
 

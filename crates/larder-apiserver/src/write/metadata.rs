@@ -5,9 +5,10 @@
 use larder_objects::ObjectKey;
 use serde_json::{Map, Value};
 
-use super::{Part, name, text};
+use super::{Part, name};
 use crate::{
     clock::Clock,
+    json::text,
     resource::{Kind, Resource},
     status::{ApiError, Cause},
 };

@@ -15,14 +15,13 @@ use larder_objects::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{certificates, name, text};
+use super::{certificates, name};
 use crate::{
+    json::text,
+    references::MIRROR,
     resource::{Kind, Resource},
     status::{ApiError, Cause},
 };
-
-/// Marks the API server's copy of a static pod; names the static pod's hash.
-const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
 /// Fills defaults into `value`, and checks it `now`; `old` is what it replaces.
 ///

@@ -4,8 +4,9 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::{Writer, name, text};
+use super::{Writer, name};
 use crate::{
+    json::text,
     resource::Kind,
     selector::Filter,
     status::{ApiError, Cause},

@@ -1,0 +1,127 @@
+//! Whether somebody may do what a request asks for, and the answer to those who ask that beforehand.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::{
+    message::object_body,
+    params::Query,
+    read,
+    request::{Target, Verb},
+};
+use crate::{
+    ApiError, ApiServer, Authorization, User,
+    authorize::{self, Attempt},
+    resource::Kind,
+    selector::FieldSelector,
+    write::namespaces,
+};
+
+impl ApiServer {
+    /// Refuses what `user` may not do.
+    pub(super) fn authorize(
+        &self,
+        user: &User,
+        verb: Verb,
+        target: &Target,
+        query: &Query<'_>,
+    ) -> Result<(), ApiError> {
+        let selector = query.get("fieldSelector").unwrap_or("");
+        let selector = FieldSelector::parse(selector, target.kind.resource())?;
+        let attempt = Attempt {
+            verb,
+            group: target.kind.resource().group,
+            resource: target.kind.resource().plural,
+            subresource: target.subresource.as_deref(),
+            namespace: target.namespace.as_deref(),
+            name: target
+                .name
+                .as_ref()
+                .or(selector.name())
+                .map(SmolStr::as_str),
+            node_name: selector.node_name().map(SmolStr::as_str),
+        };
+        self.options()
+            .authorization
+            .decide(self.store(), user, &attempt)
+            .map_err(|why| authorize::refusal(user, &attempt, &why))
+    }
+
+    /// Some namespaces stay, and what nodes may do to pods and in their name depends on the pod.
+    pub(super) fn admit(
+        &self,
+        user: &User,
+        verb: Verb,
+        target: &Target,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<(), ApiError> {
+        if (target.kind, verb) == (Kind::Namespace, Verb::Delete) {
+            return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
+        }
+        let authorization = self.options().authorization;
+        let concerns = matches!(target.kind, Kind::Pod | Kind::PodCertificateRequest)
+            && matches!(
+                verb,
+                Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
+            );
+        if authorization == Authorization::AllowAll || !concerns {
+            return Ok(());
+        }
+        let object = match verb {
+            Verb::Create => Some(object_body(headers, body)?),
+            _ => None,
+        };
+        let named = target.name.clone().unwrap_or_default();
+        let key = read::key(target.namespace.as_ref(), &named);
+        authorization.admit(
+            self.store(),
+            user,
+            verb,
+            (target.kind, &key),
+            object.as_ref(),
+        )
+    }
+
+    /// Answers a SelfSubjectAccessReview: whether `user` may do what it asks about.
+    pub(super) fn review(&self, user: &User, mut review: Value) -> Value {
+        let asked = &review["spec"]["resourceAttributes"];
+        let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());
+        let requirements = asked["fieldSelector"]["requirements"].as_array();
+        let selected = |key: &str| {
+            let requirements = requirements.into_iter().flatten();
+            let mut fitting =
+                requirements.filter(|term| term["key"] == key && term["operator"] == "In");
+            fitting.find_map(|term| match term["values"].as_array()?.as_slice() {
+                [one] => one.as_str(),
+                _ => None,
+            })
+        };
+        let decision = match text("verb").and_then(Verb::parse) {
+            _ if asked.is_null() => Ok(()),
+            None => Err("no such verb".to_owned()),
+            Some(verb) => self.options().authorization.decide(
+                self.store(),
+                user,
+                &Attempt {
+                    verb,
+                    group: text("group").unwrap_or_default(),
+                    resource: text("resource").unwrap_or_default(),
+                    subresource: text("subresource"),
+                    namespace: text("namespace"),
+                    name: text("name").or(selected("metadata.name")),
+                    node_name: selected("spec.nodeName"),
+                },
+            ),
+        };
+        review["kind"] = "SelfSubjectAccessReview".into();
+        review["apiVersion"] = "authorization.k8s.io/v1".into();
+        review["status"] = match decision {
+            Ok(()) => json!({"allowed": true}),
+            Err(reason) => json!({"allowed": false, "reason": reason}),
+        };
+        review
+    }
+}

@@ -1,0 +1,161 @@
+//! What requests and responses hold: bodies read with their limits, and the few forms of an answer.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Value, json};
+
+use super::{BoxError, body::Body, protobuf};
+use crate::{
+    ApiError,
+    resource::Kind,
+    store::Object,
+    write::{Deleted, Written},
+};
+
+/// Longest body that is read, in bytes; as kube-apiserver's limit for JSON.
+const MAX_BODY_BYTES: usize = 3 << 20;
+
+/// The whole body of a request.
+///
+/// # Errors
+///
+/// 413: it is longer than [`MAX_BODY_BYTES`]; 400: it broke off.
+pub(super) async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(MAX_BODY_BYTES)),
+        Err(error) => Err(ApiError::bad_request(format!(
+            "cannot read the body: {error}"
+        ))),
+    }
+}
+
+/// The body: JSON, or what little is read of protobuf.
+pub(super) fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
+    const JSON: &str = "application/json";
+    match media_type(headers) {
+        None | Some(JSON) => parse_json(body),
+        Some(protobuf::MEDIA_TYPE) => {
+            protobuf::decode(body).ok_or_else(|| ApiError::unsupported_media_type(JSON))
+        }
+        Some(_) => Err(ApiError::unsupported_media_type(JSON)),
+    }
+}
+
+/// The body of a deletion, if there is one.
+pub(super) fn delete_options(headers: &HeaderMap, body: &[u8]) -> Result<Option<Value>, ApiError> {
+    if body.is_empty() {
+        Ok(None)
+    } else {
+        object_body(headers, body).map(Some)
+    }
+}
+
+/// The body as JSON.
+pub(super) fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
+    // The error tells the place only: its text may quote a Secret.
+    serde_json::from_slice(body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        ApiError::bad_request(format!(
+            "the body is not JSON: line {line}, column {column}"
+        ))
+    })
+}
+
+/// `Content-Type` without its parameters.
+pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    Some(value.split(';').next().unwrap_or(value).trim())
+}
+
+/// What a deletion answers: the object where it stays, or where clients want to see how it ended; else plain success.
+pub(super) fn deleted_json(kind: Kind, deleted: &Deleted) -> Bytes {
+    let shows_object = matches!(kind, Kind::Pod | Kind::Service | Kind::ServiceAccount);
+    match deleted {
+        Deleted::Marked(object) => object.json(),
+        Deleted::Gone(object) if shows_object => object.json(),
+        Deleted::Gone(object) => success(object).to_string().into(),
+    }
+}
+
+fn success(object: &Object) -> Value {
+    let resource = object.kind.resource();
+    let mut status = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {
+            "name": object.key.name,
+            "kind": resource.plural,
+            "uid": object.uid,
+        },
+    });
+    if !resource.group.is_empty() {
+        status["details"]["group"] = resource.group.into();
+    }
+    status
+}
+
+/// 200 with JSON.
+pub(super) fn ok(json: Bytes) -> Response<Body> {
+    json_response(StatusCode::OK, json.into())
+}
+
+/// Plain text.
+pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = json_response(status, Bytes::from_static(text.as_bytes()).into());
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+/// 201 with what was created.
+pub(super) fn created(value: &Value) -> Response<Body> {
+    json_response(StatusCode::CREATED, Bytes::from(value.to_string()).into())
+}
+
+/// A response that nobody keeps.
+pub(super) fn json_response(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    response
+}
+
+/// What a write led to, with its warnings.
+pub(super) fn written_response(status: StatusCode, written: &Written) -> Response<Body> {
+    let mut response = json_response(status, written.object.json().into());
+    for warning in &written.warnings {
+        // RFC 9110 leaves 299 and `-` for a warning without code and agent.
+        let text = warning.replace('\\', r"\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
+/// The `Status` of a refusal, and when to come back.
+pub(super) fn refusal(error: &ApiError) -> Response<Body> {
+    let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
+    if error.retry_after() > 0 {
+        let value = HeaderValue::from(error.retry_after());
+        response.headers_mut().insert(header::RETRY_AFTER, value);
+    }
+    response
+}
