@@ -64,7 +64,7 @@ pub enum WatchScope {
     /// server sends the other objects of the namespace too; they are dropped as they come in, and their bytes are wiped.
     Namespace,
     /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace gets
-    /// its first reference, and anew after its last.
+    /// its first reference, and anew after its last; and when the API server refuses the watch of a namespace later on.
     Auto,
 }
 

@@ -102,6 +102,15 @@ enum Wake<K: Object> {
     IdlePass,
 }
 
+/// Why [`Namespace::run`] has come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It was told to end.
+    ShutDown,
+    /// The API server has refused the watch of the namespace, as it may again if it runs on.
+    Forbidden,
+}
+
 pub(super) struct Namespace<K: Object> {
     shared: Arc<Shared<K>>,
     commands: Arc<Commands<K>>,
@@ -147,8 +156,8 @@ impl<K: Object> Namespace<K> {
         }
     }
 
-    /// Works until it is told to end, or dropped.
-    pub(super) async fn run(mut self) {
+    /// Works until it is told to end, the watch is refused, or it is dropped.
+    pub(super) async fn run(&mut self) -> Return {
         let commands = Arc::clone(&self.commands);
         let mut idle_pass = interval_at(Instant::now() + IDLE_PASS, IDLE_PASS);
         idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -170,12 +179,17 @@ impl<K: Object> Namespace<K> {
                 Wake::Commands => {
                     for command in commands.take() {
                         if matches!(command, Command::ShutDown) {
-                            return;
+                            return Return::ShutDown;
                         }
                         self.command(command);
                     }
                 }
-                Wake::Happened(happening) => self.happened(*happening),
+                Wake::Happened(happening) => {
+                    if self.happened(*happening) {
+                        self.pursue();
+                        return Return::Forbidden;
+                    }
+                }
                 Wake::Proved(proved) => self.proved(*proved),
                 Wake::Cancelled => {}
                 Wake::Timer(id) => self.retry(id),
@@ -226,7 +240,18 @@ impl<K: Object> Namespace<K> {
         }
     }
 
-    fn happened(&mut self, happening: Happening<InNamespace<K>>) {
+    /// Ends the watch. What follows its objects from now on is told of them.
+    pub(super) fn into_commands(self) -> Vec<Command<K>> {
+        let added = self.members.into_values().map(|member| member.entry);
+        let added = added.map(Command::Added);
+        added
+            .chain(self.wanted.into_iter().map(Command::Wanted))
+            .collect()
+    }
+
+    /// Returns whether the watch was refused.
+    fn happened(&mut self, happening: Happening<InNamespace<K>>) -> bool {
+        let mut forbidden = false;
         let Happening {
             news,
             restart,
@@ -272,6 +297,7 @@ impl<K: Object> Namespace<K> {
             }
             Some(News::Failed(error)) => {
                 let now = Instant::now();
+                forbidden = error.is_forbidden();
                 if self.tell_all(|entry| entry.cell.failed(Arc::clone(&error), now)) {
                     let error: &dyn std::error::Error = &error;
                     warn!(kind = K::KIND.as_str(), namespace = %self.name, error, "failed to follow a namespace, will retry");
@@ -279,6 +305,7 @@ impl<K: Object> Namespace<K> {
             }
         }
         self.rest_if_final();
+        forbidden
     }
 
     /// Takes over the complete state.

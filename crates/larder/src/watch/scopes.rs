@@ -2,12 +2,12 @@
 //!
 //! Every namespace with a reference has a future of its own here, driven by the one task of the store. Under `Auto` that future begins
 //! with the question what this identity may do; where it may not list and watch the namespace, it hands its commands on
-//! to a [`Worker`], which watches by name.
+//! to a [`Worker`], which watches by name. The question is put again when the API server refuses a watch that it has allowed.
 //!
 //! Invariants:
 //! 1. The last reference in a namespace ends its future. The next one makes another, which is driven after the end of
 //!    the first (I1, I2).
-//! 2. What was chosen for a namespace holds until then.
+//! 2. Until then a namespace is watched as a whole or by name, never both, and changes at most once, from the first to the second.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,10 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::{Command, Worker, namespace::Namespace};
+use super::{
+    Command, Worker,
+    namespace::{Namespace, Return},
+};
 use crate::{
     api::Api,
     backoff::Backoff,
@@ -139,7 +142,7 @@ impl<K: Object> Scopes<K> {
         });
         self.slots.insert(namespace.clone(), Arc::clone(&slot));
         let (shared, api) = (Arc::clone(&self.shared), self.api.clone());
-        let together = Namespace::new(
+        let mut together = Namespace::new(
             Arc::clone(&shared),
             Arc::clone(&commands),
             api.clone(),
@@ -147,7 +150,7 @@ impl<K: Object> Scopes<K> {
             namespace.clone(),
         );
         self.running.push(match &self.by_name {
-            None => Box::pin(together.run()),
+            None => Box::pin(async move { while together.run().await == Return::Forbidden {} }),
             Some(by_name) => {
                 let choice = Choice {
                     shared,
@@ -173,41 +176,51 @@ struct Choice<K: Object> {
 }
 
 impl<K: Object> Choice<K> {
-    async fn run(self, together: Namespace<K>) {
+    async fn run(self, mut together: Namespace<K>) {
         let mut early = Vec::new();
         let Some(refused) = self.ask(&mut early).await else {
             return;
         };
-        let choice = match refused {
-            None => ScopeChoice {
-                scope: WatchScope::Namespace,
-                reason: "may list and watch the namespace".to_owned(),
-            },
-            Some(reason) => ScopeChoice {
-                scope: WatchScope::Object,
-                reason,
-            },
-        };
+        if let Some(reason) = refused {
+            self.choose(WatchScope::Object, reason);
+            drop(together);
+            return self.watch_by_name(early).await;
+        }
+        let may = "may list and watch the namespace";
+        self.choose(WatchScope::Namespace, may.to_owned());
+        for command in early {
+            self.commands.send(command);
+        }
+        loop {
+            if together.run().await == Return::ShutDown {
+                return;
+            }
+            // Its commands wait meanwhile. Where the question fails, the watch is tried again, and with it the question comes again.
+            if let Ok(Some(reason)) = self.review().await {
+                self.choose(WatchScope::Object, format!("{reason} any more"));
+                return self.watch_by_name(together.into_commands()).await;
+            }
+        }
+    }
+
+    /// Notes the choice where it can be seen.
+    fn choose(&self, scope: WatchScope, reason: String) {
+        let choice = ScopeChoice { scope, reason };
         info!(
             kind = K::KIND.as_str(), namespace = %self.namespace, scope = %choice.scope, reason = %choice.reason,
             "watch scope chosen"
         );
-        let scope = choice.scope;
         self.shared
             .scopes
             .lock()
             .insert(self.namespace.clone(), choice);
-        let to = match scope {
-            WatchScope::Namespace => &self.commands,
-            WatchScope::Object | WatchScope::Auto => &self.by_name,
-        };
-        for command in early {
-            to.send(command);
+    }
+
+    /// Hands all commands on, `first` those.
+    async fn watch_by_name(&self, first: Vec<Command<K>>) {
+        for command in first {
+            self.by_name.send(command);
         }
-        if scope == WatchScope::Namespace {
-            return together.run().await;
-        }
-        drop(together);
         loop {
             for command in self.commands.take() {
                 if matches!(command, Command::ShutDown) {

@@ -292,6 +292,51 @@ async fn auto_watches_by_name_where_it_may_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Auto, client);
+    manager.register_pod(&pod_with("p1", &["a", "b"]));
+    review(&mut script, &[true, true]).await;
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    drop(stream);
+
+    // A refusal alone proves nothing: the authorizer may be behind.
+    script.next().await.refuse(403);
+    review(&mut script, &[true, true]).await;
+    let request = script.next().await;
+    request.check("!fieldSelector");
+    request.refuse(403);
+    assert_eq!(chosen(&manager).unwrap().0, WatchScope::Namespace);
+    review(&mut script, &[true, false]).await;
+
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let request = script.next().await;
+        let is_a = request
+            .path_and_query
+            .contains("fieldSelector=metadata.name%3Da");
+        streams.push(if is_a {
+            request.synced(9, Some(&object(9, "two")))
+        } else {
+            request.check("fieldSelector=metadata.name%3Db");
+            request.synced(9, None)
+        });
+    }
+    settle().await;
+    let reason = "may not watch configmaps of the namespace any more".to_owned();
+    assert_eq!(chosen(&manager), Some((WatchScope::Object, reason)));
+    assert_eq!(value(&manager, "a").await, "two");
+    assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
+    let objects = manager.objects();
+    assert!(objects.iter().all(|object| object.failure.is_none()));
+    manager.unregister_pod(&pod_with("p1", &[]));
+    settle().await;
+    assert!(streams.iter().all(crate::scripted::Stream::is_dropped));
+    script.silence(Duration::from_hours(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn auto_waits_for_an_api_server_that_is_away_and_for_no_other_answer() {
     let (client, mut script) = Script::new();
     let manager = manager(WatchScope::Auto, client);
