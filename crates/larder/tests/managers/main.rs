@@ -17,4 +17,5 @@ mod overflow;
 mod races;
 mod reflector;
 mod scripted;
+mod throttled;
 mod traffic;
