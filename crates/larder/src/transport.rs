@@ -15,7 +15,9 @@
 //! - A PING finds out within 45 s that the peer is dead; see [`Config`] for this and all other times.
 //! - Each stream has a window of its own, and the connection's window covers all of them: a stream that nobody reads
 //!   stops itself, not the others.
-//! - Renewed client certificates are used by new connections; see [`Source`].
+//! - Renewed client certificates are used by new connections, and renewed tokens by new requests; see [`Source`]. After an
+//!   answer 401 one request goes first, and the others share its outcome.
+//! - An HTTP proxy that the kubeconfig or the environment names is asked for a tunnel.
 //! - Servers without HTTP/2 get HTTP/1.1, with one connection for each request under way.
 //!
 //! h2 is used directly, without hyper's client on top: its errors tell which streams were not processed, and no task or
@@ -30,7 +32,10 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Request, Response, Uri, header::USER_AGENT};
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::{AUTHORIZATION, USER_AGENT},
+};
 use http_body_util::BodyExt as _;
 use kube::client::{Body as RequestBody, ConfigExt as _};
 use tokio::{
@@ -40,6 +45,7 @@ use tokio::{
 use tower::ServiceBuilder;
 use tower_service::Service;
 
+mod access;
 mod backoff;
 mod body;
 mod config;
@@ -49,6 +55,7 @@ mod dial;
 mod error;
 mod metrics;
 mod pool;
+mod proxy;
 mod rate_limit;
 
 pub use body::Body;
@@ -96,10 +103,10 @@ pub async fn connect(
 ) -> Result<(kube::Client, Transport), SetupError> {
     // Files and exec plugins block.
     let (kube_config, server, credentials, auth) = spawn_blocking(move || {
-        let kube_config = source.load()?;
-        let server = Server::of(&kube_config)?;
+        let mut kube_config = source.load()?;
+        let server = Server::of(&kube_config, &source)?;
+        let credentials = Credentials::load(source, &mut kube_config)?;
         let auth = kube_config.auth_layer().map_err(SetupError::Auth)?;
-        let credentials = Credentials::load(source, &kube_config)?;
         Ok((kube_config, server, credentials, auth))
     })
     .await
@@ -196,6 +203,7 @@ struct Shared {
     reservations: mpsc::UnboundedSender<Reservation>,
     live: Live,
     limiter: Limiter,
+    credentials: Arc<Credentials>,
     user_agent: Option<HeaderValue>,
     metrics: Metrics,
     /// Holds the worker, which is aborted when this is dropped.
@@ -210,10 +218,11 @@ impl Transport {
         let name = Arc::clone(&server.name);
         let limiter = Limiter::new(config.rate_limit);
         let user_agent = HeaderValue::try_from(&config.user_agent).ok();
+        let credentials = Arc::new(credentials);
         let pool = Pool::new(
             server,
             Arc::new(config),
-            credentials,
+            Arc::clone(&credentials),
             metrics.clone(),
             requests,
             Arc::clone(&live),
@@ -226,6 +235,7 @@ impl Transport {
                 reservations,
                 live,
                 limiter,
+                credentials,
                 user_agent,
                 metrics,
                 _worker: worker,
@@ -283,6 +293,10 @@ impl Transport {
         let mut broken_before = false;
         for _ in 0..ATTEMPTS {
             let slot = self.reserve(lane).await?;
+            // Not earlier: while the request waited there may have come another.
+            if let Some(token) = shared.credentials.token() {
+                head.headers.insert(AUTHORIZATION, token);
+            }
             match slot.send(&head, body.clone()).await {
                 Ok(response) => {
                     return Ok(response.map(|body| body.holding(Arc::clone(&self.handle))));

@@ -9,7 +9,7 @@ use super::RateLimit;
 pub struct Config {
     /// Limit of ordinary requests; watches do not count. Defaults to the kubelet's 50 per second with bursts of 100.
     pub rate_limit: RateLimit,
-    /// Time for name resolution, TCP, TLS and the server's first SETTINGS together. Defaults to 10 s.
+    /// Time for name resolution, TCP, a proxy, TLS and the server's first SETTINGS together. Defaults to 10 s.
     pub connect_timeout: Duration,
     /// Time between two PINGs on an HTTP/2 connection. Defaults to 30 s, as Kubernetes' own clients have it; together
     /// with [`keep_alive_timeout`](Self::keep_alive_timeout) a dead peer is noticed within 45 s.

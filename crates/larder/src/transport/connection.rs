@@ -47,6 +47,8 @@ pub(super) struct Connection {
     proven: AtomicBool,
     /// The server has answered 401 since somebody looked.
     unauthorized: AtomicBool,
+    /// The server has answered otherwise to a request that found out, since somebody looked.
+    granted: AtomicBool,
     /// The driver gave the peer up after this silence.
     dead_after: Mutex<Option<Duration>>,
     /// The limit has sunk below the streams that are open.
@@ -96,6 +98,7 @@ impl Connection {
                 closing: AtomicBool::new(false),
                 proven: AtomicBool::new(false),
                 unauthorized: AtomicBool::new(false),
+                granted: AtomicBool::new(false),
                 dead_after: Mutex::new(None),
                 shrunk: Notify::new(),
                 changed,
@@ -143,6 +146,7 @@ impl Connection {
         self.metrics.streams(self.lane).inc();
         Some(Slot {
             connection: Arc::clone(self),
+            probe: None,
         })
     }
 
@@ -172,6 +176,11 @@ impl Connection {
     /// Whether the server has answered 401 since the last call.
     pub(super) fn take_unauthorized(&self) -> bool {
         self.unauthorized.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether the server has answered otherwise, to a request that found out, since the last call.
+    pub(super) fn take_granted(&self) -> bool {
+        self.granted.swap(false, Ordering::AcqRel)
     }
 
     /// Takes no more streams. Returns whether it took some until now.
@@ -217,6 +226,8 @@ impl Connection {
 #[must_use = "dropping it gives the stream back"]
 pub(super) struct Slot {
     pub(super) connection: Arc<Connection>,
+    /// The request goes first, to find out whether the server takes our credentials.
+    pub(super) probe: Option<Arc<()>>,
 }
 
 impl Drop for Slot {
@@ -248,6 +259,7 @@ impl Slot {
         body: Bytes,
     ) -> Result<Response<Body>, SendError> {
         let connection = Arc::clone(&self.connection);
+        let finds_out = self.probe.is_some();
         let response = match &connection.sender {
             Sender::Http2(sender) => self.send_http2(sender.clone(), head, body).await?,
             Sender::Http1(sender) => self.send_http1(sender, head, body).await?,
@@ -257,6 +269,10 @@ impl Slot {
         }
         if response.status() == StatusCode::UNAUTHORIZED {
             connection.unauthorized.store(true, Ordering::Release);
+            connection.changed.notify_one();
+        } else if finds_out {
+            connection.granted.store(true, Ordering::Release);
+            connection.changed.notify_one();
         }
         Ok(response)
     }
@@ -454,6 +470,61 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
+    use crate::transport::dial::start_http2;
+
+    #[tokio::test(start_paused = true)]
+    async fn with_defaults_a_watch_on_a_dead_peer_ends_within_45_seconds() {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        // The peer answers the watch, sends one event, and is heard of no more: nothing is closed.
+        let peer = async {
+            let mut connection = h2::server::handshake(theirs).await.unwrap();
+            let accepted = connection.accept().await.unwrap();
+            let (_request, mut respond) = accepted.unwrap();
+            let mut body = respond.send_response(Response::new(()), false).unwrap();
+            body.send_data(Bytes::from_static(b"event"), false).unwrap();
+            let sent = poll_fn(|cx| connection.poll_closed(cx));
+            tokio::select! {
+                _ = sent => panic!("the client has closed"),
+                () = sleep(Duration::from_millis(1)) => {}
+            }
+            (connection, body)
+        };
+        let config = Config::default();
+        let received = Received::default();
+        let watch = async {
+            let io = Io::new(Box::new(ours), received.clone());
+            let dialed = start_http2(io, received.clone(), &config, Lane::Watch);
+            let dialed = dialed.await.map_err(|error| error.to_string()).unwrap();
+            let (connection, driver) = Connection::start(
+                1,
+                Lane::Watch,
+                "server".into(),
+                dialed,
+                &config,
+                Arc::new(Notify::new()),
+                Metrics::default(),
+            );
+            let slot = connection.reserve().unwrap();
+            let (head, ()) = Request::get("https://server/w?watch=true")
+                .body(())
+                .unwrap()
+                .into_parts();
+            let reading = async {
+                let response = slot.send(&head, Bytes::new()).await.unwrap();
+                let mut body = response.into_body();
+                let event = http_body_util::BodyExt::frame(&mut body).await.unwrap();
+                assert_eq!(event.unwrap().into_data().unwrap(), "event");
+                let last_heard = Instant::now();
+                let end = http_body_util::BodyExt::frame(&mut body).await.unwrap();
+                (end.unwrap_err(), last_heard.elapsed())
+            };
+            tokio::join!(reading, driver).0
+        };
+        let ((error, waited), _dead) = tokio::join!(watch, peer);
+        assert!(matches!(error, Error::Dead { .. }), "{error}");
+        assert!(waited <= Duration::from_secs(45), "{waited:?}");
+        assert!(waited > Duration::from_secs(30), "{waited:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_is_dead_when_a_ping_is_followed_by_silence_only() {

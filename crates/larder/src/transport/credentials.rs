@@ -1,26 +1,36 @@
 //! Where the server is, who we are, and how both are kept up to date.
 //!
-//! Tokens travel in every request and are read anew by kube's auth layer. Client certificates and authorities belong to a
-//! connection: their files are looked at again before a stream is opened, at most once per interval. When one has
-//! changed, the next connection uses the new content; existing connections take no new streams and go on with those
-//! that they have, so that no watch is lost.
+//! Files are looked at again before a stream is opened, at most once per interval, and soon after an answer 401. The token of a
+//! file travels in every request; the next one has the new content. Client certificates and authorities belong to a
+//! connection: when one has changed, the next connection uses it; existing connections take no new streams and go on
+//! with those that they have, so that no watch is lost. (Tokens of exec plugins are renewed by kube's auth layer.)
 //!
 //! A changed file that cannot be used (half written, key and certificate of different pairs) leaves the last good
 //! credentials in place and is tried again at the next look.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
 
-use kube::{client::ConfigExt as _, config::Kubeconfig};
+use http::HeaderValue;
+use kube::{
+    client::ConfigExt as _,
+    config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext},
+};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
-use super::SetupError;
+use super::{
+    SetupError,
+    proxy::{Environment, Proxy},
+};
+
+/// Where a pod's service account is mounted.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Where a transport takes server and identity from.
 #[derive(Clone, Debug)]
@@ -32,9 +42,11 @@ pub enum Source {
         /// The context to use instead of the file's current one.
         context: Option<String>,
     },
-    /// The service account of the pod in which this process runs.
+    /// The service account of the pod in which this process runs: the token and `ca.crt` that are mounted there, which are
+    /// followed, and the address in `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
     InCluster,
-    /// A configuration made elsewhere. Certificate files that it names are followed.
+    /// A configuration made elsewhere. Files with certificates and with a token that it names are followed. Its proxy is used, and
+    /// not one of the environment.
     Config(Box<kube::Config>),
 }
 
@@ -47,7 +59,7 @@ impl Source {
                     path: path.clone(),
                     source,
                 }),
-            Self::InCluster => kube::Config::incluster().map_err(SetupError::InCluster),
+            Self::InCluster => in_cluster(Path::new(SERVICE_ACCOUNT), &environment),
             Self::Config(config) => Ok(config.as_ref().clone()),
         }
     }
@@ -59,6 +71,7 @@ impl Source {
             .into_iter()
             .flatten()
             .map(PathBuf::from)
+            .chain(config.root_cert_file.clone())
             .collect();
         if let Self::Kubeconfig { path, context } = self {
             files.extend(authority_file(path, context.as_deref()));
@@ -76,9 +89,67 @@ fn load_kubeconfig(
     let proxy = cluster(&kubeconfig).and_then(|cluster| cluster.proxy_url.clone());
     let mut config = kube::Config::try_from(kubeconfig)?;
     // kube also takes the proxy of the environment, and that without regard to NO_PROXY.
-    if proxy.is_none_or(|url| url.is_empty()) && config.proxy_url.take().is_some() {
-        tracing::debug!("HTTPS_PROXY is not used for the API server");
+    if proxy.is_none_or(|url| url.is_empty()) {
+        config.proxy_url = None;
     }
+    Ok(config)
+}
+
+/// A variable of the environment.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The configuration of a pod, whose service account is mounted at `directory`.
+fn in_cluster(directory: &Path, environment: Environment<'_>) -> Result<kube::Config, SetupError> {
+    let set = |variable| {
+        let value = environment(variable).filter(|value| !value.is_empty());
+        value.ok_or(SetupError::NotInCluster { variable })
+    };
+    let (host, port) = (
+        set("KUBERNETES_SERVICE_HOST")?,
+        set("KUBERNETES_SERVICE_PORT")?,
+    );
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let file = |name| directory.join(name).to_string_lossy().into_owned();
+    let namespace = fs::read_to_string(file("namespace")).ok();
+    let config = Kubeconfig {
+        clusters: vec![NamedCluster {
+            name: String::new(),
+            cluster: Some(Cluster {
+                server: Some(format!("https://{host}:{port}")),
+                certificate_authority: Some(file("ca.crt")),
+                ..Cluster::default()
+            }),
+            ..NamedCluster::default()
+        }],
+        auth_infos: vec![NamedAuthInfo {
+            name: String::new(),
+            auth_info: Some(AuthInfo {
+                token_file: Some(file("token")),
+                ..AuthInfo::default()
+            }),
+            ..NamedAuthInfo::default()
+        }],
+        contexts: vec![NamedContext {
+            name: String::new(),
+            context: Some(Context {
+                namespace: namespace.map(|namespace| namespace.trim().to_owned()),
+                user: Some(String::new()),
+                ..Context::default()
+            }),
+            ..NamedContext::default()
+        }],
+        current_context: Some(String::new()),
+        ..Kubeconfig::default()
+    };
+    let mut config = kube::Config::try_from(config).map_err(SetupError::InCluster)?;
+    config.root_cert_file = Some(directory.join("ca.crt"));
+    config.proxy_url = None;
     Ok(config)
 }
 
@@ -127,15 +198,18 @@ pub(super) struct Server {
     pub(super) port: u16,
     /// The name to verify, when TLS is spoken.
     pub(super) tls_name: Option<ServerName<'static>>,
+    /// What the connections lead through.
+    pub(super) proxy: Option<Proxy>,
 }
 
 impl Server {
-    pub(super) fn of(config: &kube::Config) -> Result<Self, SetupError> {
-        if let Some(url) = &config.proxy_url {
-            return Err(SetupError::Proxy {
-                url: without_credentials(url),
-            });
-        }
+    /// The server of `config`, which came from `source`.
+    pub(super) fn of(config: &kube::Config, source: &Source) -> Result<Self, SetupError> {
+        let proxy = match (&config.proxy_url, source) {
+            (Some(url), _) => Some(Proxy::new(url)?),
+            (None, Source::Config(_)) => None,
+            (None, _) => Proxy::of_environment(&config.cluster_url, &environment)?,
+        };
         let invalid = || SetupError::Url {
             url: without_credentials(&config.cluster_url),
         };
@@ -164,12 +238,13 @@ impl Server {
             host: host.to_owned(),
             port,
             tls_name,
+            proxy,
         })
     }
 }
 
 /// The URL without the `user:password@` that a proxy's may carry.
-fn without_credentials(url: &http::Uri) -> String {
+pub(super) fn without_credentials(url: &http::Uri) -> String {
     match url.authority() {
         Some(authority) => format!(
             "{}://{}",
@@ -180,7 +255,7 @@ fn without_credentials(url: &http::Uri) -> String {
     }
 }
 
-/// The TLS side of the credentials.
+/// Who we are, and whom we trust.
 #[derive(Debug)]
 pub(super) struct Credentials {
     source: Source,
@@ -189,6 +264,8 @@ pub(super) struct Credentials {
     from_plugin: bool,
     /// Held during a look, so that two never run at once.
     state: Mutex<State>,
+    /// `Authorization` of every request, if a file has the token.
+    token: Mutex<Option<HeaderValue>>,
 }
 
 #[derive(Debug)]
@@ -196,14 +273,17 @@ struct State {
     tls: Arc<ClientConfig>,
     files: Vec<PathBuf>,
     stamps: Vec<Option<Stamp>>,
+    token_file: Option<(PathBuf, Option<Stamp>)>,
 }
 
 /// What a look at the files found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Unchanged,
-    /// New content, in use from now on.
+    /// New content, in use for connections from now on.
     Renewed,
+    /// Only the token is new, in use for requests from now on.
+    RenewedToken,
     /// Something changed, but cannot be used.
     Failed,
 }
@@ -229,8 +309,23 @@ impl Stamp {
 }
 
 impl Credentials {
-    /// Loads the credentials of `config`, which came from `source`. Blocks on files and on an exec plugin.
-    pub(super) fn load(source: Source, config: &kube::Config) -> Result<Self, SetupError> {
+    /// Loads the credentials of `config`, which came from `source`, and takes the token file out of it: it is read here. Blocks on
+    /// files and on an exec plugin.
+    pub(super) fn load(source: Source, config: &mut kube::Config) -> Result<Self, SetupError> {
+        let auth = &mut config.auth_info;
+        // As client-go has it, the file takes precedence over a token beside it.
+        let token_file = auth.token_file.take().map(PathBuf::from);
+        let mut token = None;
+        let token_file = match token_file {
+            None => None,
+            Some(path) => {
+                auth.token = None;
+                let stamp = Stamp::of(&path);
+                token = Some(read_token(&path)?);
+                Some((path, stamp))
+            }
+        };
+        let config = &*config;
         let files = source.files(config);
         let stamps = stamps(&files);
         let tls = tls_config(config)?;
@@ -245,13 +340,21 @@ impl Credentials {
                 tls: Arc::new(tls),
                 files,
                 stamps,
+                token_file,
             }),
+            token: Mutex::new(token),
         })
     }
 
     /// Whether there is anything that a look could find.
     pub(super) fn can_change(&self) -> bool {
-        self.from_plugin || !self.state.lock().files.is_empty()
+        let state = self.state.lock();
+        self.from_plugin || !state.files.is_empty() || state.token_file.is_some()
+    }
+
+    /// The `Authorization` of a request, if a file has the token.
+    pub(super) fn token(&self) -> Option<HeaderValue> {
+        self.token.lock().clone()
     }
 
     /// The configuration for the next connection.
@@ -263,10 +366,11 @@ impl Credentials {
     /// 401 since the last look. Blocks.
     pub(super) fn look(&self, unauthorized: bool) -> Look {
         let mut state = self.state.lock();
+        let token = self.look_at_token(&mut state);
         // Taken before the files are read: a change in between is seen at the next look.
         let stamps = stamps(&state.files);
         if stamps == state.stamps && !(self.from_plugin && unauthorized) {
-            return Look::Unchanged;
+            return token;
         }
         match self.reload() {
             Ok((tls, files)) => {
@@ -278,6 +382,7 @@ impl Credentials {
                     },
                     tls: Arc::new(tls),
                     files,
+                    token_file: state.token_file.take(),
                 };
                 tracing::info!("credentials for the API server renewed");
                 Look::Renewed
@@ -286,6 +391,31 @@ impl Credentials {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "failed to reload credentials for the API server, keeping the last ones"
+                );
+                Look::Failed
+            }
+        }
+    }
+
+    fn look_at_token(&self, state: &mut State) -> Look {
+        let Some((path, last)) = &mut state.token_file else {
+            return Look::Unchanged;
+        };
+        let stamp = Stamp::of(path);
+        if stamp == *last {
+            return Look::Unchanged;
+        }
+        match read_token(path) {
+            Ok(token) => {
+                *last = stamp;
+                *self.token.lock() = Some(token);
+                tracing::info!("token for the API server renewed");
+                Look::RenewedToken
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to reload the token for the API server, keeping the last one"
                 );
                 Look::Failed
             }
@@ -302,6 +432,31 @@ impl Credentials {
     }
 }
 
+/// The value of `Authorization` for the token in a file.
+fn read_token(path: &Path) -> Result<HeaderValue, SetupError> {
+    let failed = |source| SetupError::TokenFile {
+        path: path.to_owned(),
+        source,
+    };
+    let token = zeroize::Zeroizing::new(fs::read_to_string(path).map_err(failed)?);
+    if token.trim().is_empty() {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is empty",
+        )));
+    }
+    let header = zeroize::Zeroizing::new(format!("Bearer {}", token.trim()));
+    let unusable = |_| {
+        failed(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it has a control character",
+        ))
+    };
+    let mut header = HeaderValue::try_from(header.as_str()).map_err(unusable)?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
 fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
     files.iter().map(|path| Stamp::of(path)).collect()
 }
@@ -310,4 +465,69 @@ fn tls_config(config: &kube::Config) -> Result<ClientConfig, SetupError> {
     let mut tls = config.rustls_client_config().map_err(SetupError::Tls)?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(tls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(directory: &Path, host: &str) -> Result<kube::Config, SetupError> {
+        in_cluster(directory, &|name| match name {
+            "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
+            "KUBERNETES_SERVICE_PORT" => Some("6443".to_owned()),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_pod_has_its_server_in_the_environment_and_its_identity_in_files() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let write = |name, text: &str| fs::write(directory.path().join(name), text).unwrap();
+        let authority = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        write("ca.crt", &authority.cert.pem());
+        write("token", "one\n");
+        write("namespace", "home");
+        let mut config = pod(directory.path(), "10.96.0.1").unwrap();
+        assert_eq!(config.cluster_url, "https://10.96.0.1:6443/");
+        assert_eq!(config.default_namespace, "home");
+        assert_eq!(config.root_cert, Some(vec![authority.cert.der().to_vec()]));
+        let source = Source::InCluster;
+        assert!(
+            source
+                .files(&config)
+                .contains(&directory.path().join("ca.crt"))
+        );
+
+        // The kubelet replaces the token by the rename of a link.
+        let credentials = Credentials::load(source, &mut config).unwrap();
+        let shown = |token: Option<HeaderValue>| token.unwrap().to_str().unwrap().to_owned();
+        assert_eq!(shown(credentials.token()), "Bearer one");
+        assert_eq!(credentials.look(false), Look::Unchanged);
+        write("token", "");
+        assert_eq!(credentials.look(false), Look::Failed);
+        assert_eq!(shown(credentials.token()), "Bearer one");
+        write("next", "two");
+        fs::rename(
+            directory.path().join("next"),
+            directory.path().join("token"),
+        )
+        .unwrap();
+        assert_eq!(credentials.look(false), Look::RenewedToken);
+        assert_eq!(shown(credentials.token()), "Bearer two");
+        assert!(!format!("{credentials:?}").contains("two"));
+
+        let config = pod(directory.path(), "fd00::1").unwrap();
+        assert_eq!(config.cluster_url, "https://[fd00::1]:6443/");
+    }
+
+    #[test]
+    fn outside_of_a_pod_the_missing_variable_is_named() {
+        let error = in_cluster(Path::new("/nowhere"), &|_| None).unwrap_err();
+        assert!(
+            error.to_string().contains("KUBERNETES_SERVICE_HOST"),
+            "{error}"
+        );
+        let error = pod(Path::new("/nowhere"), "h").unwrap_err();
+        assert!(matches!(error, SetupError::InCluster(_)), "{error}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Opening one connection: name, TCP, TLS, then HTTP/2 until the server's first SETTINGS, or HTTP/1.1.
+//! Opening one connection: name, TCP, the proxy's tunnel, TLS, then HTTP/2 until the server's first SETTINGS, or HTTP/1.1.
 //!
 //! Waiting for SETTINGS tells how many streams the server allows before the first one is opened; a server sends them
 //! right after the TLS handshake, so that it costs next to nothing.
@@ -50,8 +50,15 @@ pub(super) async fn dial(
 ) -> Result<Dialed, ConnectError> {
     let waited = config.connect_timeout;
     let steps = async {
-        let tcp = connect(&server, waited).await?;
+        let (host, port) = match &server.proxy {
+            None => (&server.host, server.port),
+            Some(proxy) => (&proxy.host, proxy.port),
+        };
+        let mut tcp = connect(host, port, waited).await?;
         keep_tcp_alive(&tcp, &config);
+        if let Some(proxy) = &server.proxy {
+            proxy.tunnel(&mut tcp, &server.name).await?;
+        }
         let received = Received::default();
         let (stream, http2): (Box<dyn Stream>, bool) = match &server.tls_name {
             Some(name) => {
@@ -64,10 +71,7 @@ pub(super) async fn dial(
             }
             None => (Box::new(tcp), config.http2_prior_knowledge),
         };
-        let io = Io {
-            stream,
-            received: received.clone(),
-        };
+        let io = Io::new(stream, received.clone());
         if http2 {
             start_http2(io, received, &config, lane).await
         } else {
@@ -80,15 +84,12 @@ pub(super) async fn dial(
 }
 
 /// Tries the host's addresses one after the other, each with its share of the time.
-async fn connect(server: &Server, timeout: Duration) -> Result<TcpStream, ConnectError> {
+async fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, ConnectError> {
     let resolve = |source| ConnectError::Resolve {
-        host: server.host.clone(),
+        host: host.to_owned(),
         source,
     };
-    let addresses: Vec<_> = lookup_host((server.host.as_str(), server.port))
-        .await
-        .map_err(resolve)?
-        .collect();
+    let addresses: Vec<_> = lookup_host((host, port)).await.map_err(resolve)?.collect();
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut failure = resolve(io::Error::new(io::ErrorKind::NotFound, "no address"));
     for address in addresses {
@@ -121,7 +122,7 @@ fn keep_tcp_alive(tcp: &TcpStream, config: &Config) {
     }
 }
 
-async fn start_http2(
+pub(super) async fn start_http2(
     io: Io,
     received: Received,
     config: &Config,
@@ -172,7 +173,7 @@ async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
     })
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -194,6 +195,12 @@ impl Received {
 pub(super) struct Io {
     stream: Box<dyn Stream>,
     received: Received,
+}
+
+impl Io {
+    pub(super) fn new(stream: Box<dyn Stream>, received: Received) -> Self {
+        Self { stream, received }
+    }
 }
 
 impl AsyncRead for Io {

@@ -14,20 +14,34 @@ pub enum SetupError {
         /// What is wrong with it.
         source: kube::config::KubeconfigError,
     },
-    /// No service account of a pod was found.
+    /// This process does not run in a pod: a variable that every container has is not set.
+    #[error("{variable} is not set, as it is in every pod")]
+    NotInCluster {
+        /// The variable.
+        variable: &'static str,
+    },
+    /// The service account of this pod is unusable.
     #[error("failed to load the in-cluster configuration")]
-    InCluster(#[source] kube::config::InClusterError),
+    InCluster(#[source] kube::config::KubeconfigError),
     /// The server's URL has no host, or neither `http` nor `https` as scheme.
     #[error("server URL {url} is neither http://HOST nor https://HOST")]
     Url {
         /// The URL.
         url: String,
     },
-    /// The kubeconfig asks for a proxy.
-    #[error("proxy-url {url} is not supported: remove it, the server must be reachable directly")]
+    /// The kubeconfig or the environment asks for a proxy of a kind that is not spoken.
+    #[error("proxy {url} is not supported, only http://[USER:PASSWORD@]HOST:PORT is")]
     Proxy {
-        /// The proxy.
+        /// The proxy, without user and password.
         url: String,
+    },
+    /// The file with the bearer token cannot be used.
+    #[error("failed to read the token file {}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// `tls-server-name` or the host is not a name that a certificate can have.
     #[error("{name:?} is not a valid server name")]
@@ -92,6 +106,13 @@ pub enum Error {
         /// How often it was sent.
         attempts: u32,
     },
+    /// The server has just answered 401 to another request with the same credentials. It is asked again after a pause, or when
+    /// there are new credentials.
+    #[error("{server} does not accept our credentials (401)")]
+    Unauthorized {
+        /// Host and port.
+        server: Arc<str>,
+    },
     /// The body of the request could not be read.
     #[error("failed to read the request body")]
     RequestBody(#[source] Arc<kube::Error>),
@@ -136,6 +157,22 @@ pub enum ConnectError {
         /// The last address tried.
         address: std::net::SocketAddr,
         /// Why.
+        source: io::Error,
+    },
+    /// The proxy does not open a tunnel.
+    #[error("proxy {proxy} refused the connection: {status}")]
+    ProxyRefused {
+        /// Host and port of the proxy.
+        proxy: String,
+        /// Its answer: code and words.
+        status: String,
+    },
+    /// The proxy broke off, or does not speak HTTP.
+    #[error("proxy {proxy} failed to open a tunnel")]
+    ProxyBroke {
+        /// Host and port of the proxy.
+        proxy: String,
+        /// How.
         source: io::Error,
     },
     /// The TLS handshake failed: unknown authority, wrong name, expired or refused certificate.

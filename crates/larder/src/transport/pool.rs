@@ -8,7 +8,8 @@
 //!    its back-off. Whoever waits at its end shares its outcome. While all is well, as many run as the waiting streams
 //!    need, at most [`PARALLEL_DIALS`].
 //! 2. Watches and ordinary requests never share a connection.
-//! 3. Every task (dial, driver, look at the credentials) is in a `JoinSet` of the worker and ends with it.
+//! 3. While it is in doubt whether the server takes our credentials, one request goes first: see [`access`](super::access).
+//! 4. Every task (dial, driver, look at the credentials) is in a `JoinSet` of the worker and ends with it.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,6 +22,7 @@ use tokio::{
 
 use super::{
     Config, ConnectError, Error, Lane, Metrics,
+    access::{Access, Pass},
     backoff::Backoff,
     connection::{Connection, Slot},
     credentials::{Credentials, Look, Server},
@@ -58,6 +60,7 @@ pub(super) struct Pool {
     watches: LaneState,
     requests: LaneState,
     backoff: Backoff,
+    access: Access,
     /// An attempt to connect has succeeded before.
     reached: bool,
     /// Tells that a connection has changed in any way that matters here.
@@ -112,7 +115,7 @@ impl Pool {
     pub(super) fn new(
         server: Server,
         config: Arc<Config>,
-        credentials: Credentials,
+        credentials: Arc<Credentials>,
         metrics: Metrics,
         reservations: mpsc::UnboundedReceiver<Reservation>,
         live: Live,
@@ -133,8 +136,9 @@ impl Pool {
                 config.backoff_cap,
                 fastrand::Rng::new(),
             ),
+            access: Access::new(fastrand::Rng::new()),
             config,
-            credentials: Arc::new(credentials),
+            credentials,
             metrics,
             reservations,
             live,
@@ -208,11 +212,13 @@ impl Pool {
     /// Does all that can be done now. Returns when there will be more to do even if nothing happens.
     fn settle(&mut self, now: Instant) -> Option<Instant> {
         let idle_timeout = self.config.idle_timeout;
-        let (mut proven, mut unauthorized, mut deadline) = (false, false, None);
+        let (mut proven, mut unauthorized, mut granted) = (false, false, false);
+        let mut deadline = None;
         for lane in self.lanes() {
             for member in &mut lane.members {
                 proven |= member.newly_proven();
                 unauthorized |= member.connection.take_unauthorized();
+                granted |= member.connection.take_granted();
                 deadline = earliest(deadline, member.retire(now, idle_timeout));
             }
             lane.waiting.retain(|reply| !reply.is_closed());
@@ -220,17 +226,63 @@ impl Pool {
         if proven {
             self.backoff.succeeded();
         }
-        self.unauthorized |= unauthorized;
+        if granted {
+            self.access.granted();
+        }
+        if unauthorized {
+            self.unauthorized = true;
+            self.access.refused(now);
+        }
         if self.looks.is_empty() {
             self.look_if_due(now);
         }
         if self.looks.is_empty() {
-            for lane in self.lanes() {
-                lane.serve();
-            }
-            deadline = earliest(deadline, self.dial_if_needed(now));
+            deadline = earliest(deadline, self.serve(now));
         }
         deadline
+    }
+
+    /// Gives those who wait what there is and what they may have. Returns when there will be more to do.
+    fn serve(&mut self, now: Instant) -> Option<Instant> {
+        match self.access.pass(now) {
+            Pass::All => {
+                for lane in self.lanes() {
+                    while lane.serve_one(None) {}
+                }
+            }
+            Pass::One => {
+                let ready = |lane: &&LaneState| lane.can_serve();
+                let Some(lane) = [&self.requests, &self.watches]
+                    .into_iter()
+                    .find(ready)
+                    .map(|lane| lane.lane)
+                else {
+                    return self.dial_if_needed(now);
+                };
+                let probe = self.access.probe(now);
+                self.lane(lane).serve_one(Some(probe));
+                // To learn that the request was given up, or until when it is waited for.
+                return self.serve(now);
+            }
+            Pass::Wait(until) => return Some(until),
+            Pass::Refuse => {
+                let server = Arc::clone(&self.server.name);
+                self.refuse_waiting(|| Error::Unauthorized {
+                    server: Arc::clone(&server),
+                });
+            }
+        }
+        self.dial_if_needed(now)
+    }
+
+    /// Ends the waiting of all with an error.
+    fn refuse_waiting(&mut self, error: impl Fn() -> Error) {
+        for lane in self.lanes() {
+            for reply in lane.waiting.drain(..) {
+                // Nobody listens any more: the request was given up.
+                let _ = reply.send(Err(error()));
+            }
+        }
     }
 
     /// Looks at the credential files, if somebody has come and the last look is old.
@@ -246,7 +298,7 @@ impl Pool {
         }
         self.looked_at = now;
         let unauthorized = std::mem::take(&mut self.unauthorized);
-        if self.server.tls_name.is_some() && self.credentials.can_change() {
+        if self.credentials.can_change() {
             let credentials = Arc::clone(&self.credentials);
             self.looks
                 .spawn_blocking(move || credentials.look(unauthorized));
@@ -300,13 +352,10 @@ impl Pool {
                     "failed to connect to the API server"
                 );
                 let source = Arc::new(error);
-                for lane in self.lanes() {
-                    for reply in lane.waiting.drain(..) {
-                        let (server, source) = (Arc::clone(&server), Arc::clone(&source));
-                        // Nobody listens any more: the request was given up.
-                        let _ = reply.send(Err(Error::Connect { server, source }));
-                    }
-                }
+                self.refuse_waiting(|| {
+                    let (server, source) = (Arc::clone(&server), Arc::clone(&source));
+                    Error::Connect { server, source }
+                });
             }
         }
     }
@@ -363,13 +412,24 @@ impl Pool {
             // It accepts connections and drops them: that is no better than refusing them.
             self.backoff.failed(Instant::now());
         }
+        let takes = |lane: &&mut LaneState| {
+            let mut members = lane.members.iter();
+            members.any(|member| !member.connection.is_closing())
+        };
+        if !retired && !self.lanes().iter().any(takes) {
+            self.access.lost(Instant::now());
+        }
     }
 
     fn looked(&mut self, look: Look) {
         match look {
             Look::Unchanged => return,
             Look::Failed => return self.metrics.credentials_reloaded("failed"),
-            Look::Renewed => self.metrics.credentials_reloaded("renewed"),
+            Look::Renewed | Look::RenewedToken => self.metrics.credentials_reloaded("renewed"),
+        }
+        self.access.renewed(Instant::now());
+        if look == Look::RenewedToken {
+            return;
         }
         for lane in self.lanes() {
             for member in &lane.members {
@@ -380,24 +440,35 @@ impl Pool {
 }
 
 impl LaneState {
-    /// Gives the waiting ones what there is.
-    fn serve(&mut self) {
-        while !self.waiting.is_empty() {
-            let fullest = self
-                .members
-                .iter()
-                .map(|member| &member.connection)
-                .filter(|connection| !connection.is_closing())
-                .filter(|connection| connection.open() < connection.limit())
-                .max_by_key(|connection| connection.open());
-            let Some(slot) = fullest.and_then(Connection::reserve) else {
-                return;
-            };
-            if let Some(reply) = self.waiting.pop_front() {
-                // A request given up meanwhile drops its slot.
-                let _ = reply.send(Ok(slot));
-            }
+    /// Gives the next one who waits a stream, if there is one to give.
+    fn serve_one(&mut self, probe: Option<Arc<()>>) -> bool {
+        if self.waiting.is_empty() {
+            return false;
         }
+        let Some(mut slot) = self.fullest().and_then(Connection::reserve) else {
+            return false;
+        };
+        if let Some(reply) = self.waiting.pop_front() {
+            slot.probe = probe;
+            // A request given up meanwhile drops its slot.
+            let _ = reply.send(Ok(slot));
+        }
+        true
+    }
+
+    /// Whether somebody waits and there is room.
+    fn can_serve(&self) -> bool {
+        !self.waiting.is_empty() && self.fullest().is_some()
+    }
+
+    /// The fullest connection that has room.
+    fn fullest(&self) -> Option<&Arc<Connection>> {
+        self.members
+            .iter()
+            .map(|member| &member.connection)
+            .filter(|connection| !connection.is_closing())
+            .filter(|connection| connection.open() < connection.limit())
+            .max_by_key(|connection| connection.open())
     }
 
     /// Attempts to connect that should be started for those who wait.

@@ -208,16 +208,16 @@ async fn what_cannot_work_is_refused_at_once() {
         within(connected).await.map(|_| ()).unwrap_err()
     };
     let proxy = |kube: &mut kube::Config| {
-        kube.proxy_url = Some("http://user:secret@proxy:3128".parse().unwrap());
+        kube.proxy_url = Some("socks5://user:secret@proxy:1080".parse().unwrap());
     };
     let error = refused(proxy).await;
-    assert!(matches!(&error, SetupError::Proxy { url } if url == "http://proxy:3128"));
+    assert!(matches!(&error, SetupError::Proxy { url } if url == "socks5://proxy:1080"));
     let error = refused(|kube| kube.cluster_url = "ftp://host".parse().unwrap()).await;
     assert!(matches!(error, SetupError::Url { .. }), "{error}");
     let error = refused(|kube| kube.tls_server_name = Some("no name".to_owned())).await;
     assert!(matches!(error, SetupError::ServerName { .. }), "{error}");
     let error = refused(|kube| kube.auth_info.token_file = Some("/nowhere".to_owned())).await;
-    assert!(matches!(error, SetupError::Auth(_)), "{error}");
+    assert!(matches!(error, SetupError::TokenFile { .. }), "{error}");
     let error = refused(|kube| kube.auth_info.client_key = Some("/nowhere".to_owned())).await;
     assert!(matches!(error, SetupError::Tls(_)), "{error}");
 

@@ -10,6 +10,7 @@ mod credentials;
 mod faults;
 mod frames;
 mod managers;
+mod proxies;
 mod server;
 mod spread;
 

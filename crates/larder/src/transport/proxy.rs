@@ -1,0 +1,319 @@
+//! The HTTP proxy on the way to the API server, if there is one.
+//!
+//! A kubeconfig's `proxy-url` is always used. Without it, `HTTPS_PROXY` (for a server at `https://`) or `HTTP_PROXY` is,
+//! unless `NO_PROXY` names the server; each of them may be written in small letters. The rules are those of Go's programs
+//! (`golang.org/x/net/http/httpproxy`), kubectl and kubelet among them: the loopback is never reached through a proxy.
+//!
+//! The proxy is asked for a tunnel (CONNECT), in which TLS is spoken with the API server itself: it sees no request.
+//! What its URL carries as user and password reaches no log and no error.
+
+use std::{fmt, net::IpAddr};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use http::Uri;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::{ConnectError, SetupError};
+
+/// Reads a variable of the environment.
+pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Longest answer of a proxy that is read, in bytes.
+const MAX_ANSWER_BYTES: usize = 16 << 10;
+
+/// An HTTP proxy.
+#[derive(Clone)]
+pub(super) struct Proxy {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Value of `Proxy-Authorization`.
+    authorization: Option<String>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({}:{})", self.host, self.port)
+    }
+}
+
+impl Proxy {
+    /// The proxy that a URL names.
+    ///
+    /// # Errors
+    ///
+    /// It is not `http://HOST`: SOCKS and TLS to the proxy are not spoken.
+    pub(super) fn new(url: &Uri) -> Result<Self, SetupError> {
+        let refused = || SetupError::Proxy {
+            url: super::credentials::without_credentials(url),
+        };
+        let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
+            return Err(refused());
+        };
+        let user = authority.as_str().rsplit_once('@').map(|(user, _)| user);
+        let plain = |text: &str| percent_encoding(text).ok_or_else(refused);
+        let authorization = match user {
+            None => None,
+            Some(user) => {
+                let (name, password) = user.split_once(':').unwrap_or((user, ""));
+                let pair = [plain(name)?, plain(password)?].join(":");
+                Some(format!("Basic {}", BASE64.encode(pair)))
+            }
+        };
+        let host = authority.host();
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            authorization,
+        })
+    }
+
+    /// The proxy that the environment names for a server, if any.
+    ///
+    /// # Errors
+    ///
+    /// It is one that is not supported.
+    pub(super) fn of_environment(
+        server: &Uri,
+        environment: Environment<'_>,
+    ) -> Result<Option<Self>, SetupError> {
+        let either = |upper: &str| {
+            let set = |name: &str| environment(name).filter(|value| !value.is_empty());
+            set(upper).or_else(|| set(&upper.to_lowercase()))
+        };
+        let (variable, default_port) = match server.scheme_str() {
+            Some("https") => ("HTTPS_PROXY", 443),
+            _ => ("HTTP_PROXY", 80),
+        };
+        let Some(text) = either(variable) else {
+            return Ok(None);
+        };
+        let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+        let port = server.port_u16().unwrap_or(default_port);
+        let exceptions = either("NO_PROXY").unwrap_or_default();
+        if is_excepted(host, port, &exceptions) {
+            return Ok(None);
+        }
+        let unreadable = |_| SetupError::Proxy {
+            url: format!("of {variable}"),
+        };
+        let url: Uri = if text.contains("://") {
+            text.parse().map_err(unreadable)?
+        } else {
+            format!("http://{text}").parse().map_err(unreadable)?
+        };
+        Self::new(&url).map(Some)
+    }
+
+    /// Asks for a tunnel to `HOST:PORT` on a fresh connection to the proxy.
+    ///
+    /// # Errors
+    ///
+    /// The proxy refuses, breaks off or does not speak HTTP.
+    pub(super) async fn tunnel(
+        &self,
+        stream: &mut TcpStream,
+        target: &str,
+    ) -> Result<(), ConnectError> {
+        let failed = |source| ConnectError::ProxyBroke {
+            proxy: format!("{}:{}", self.host, self.port),
+            source,
+        };
+        let authorization = self.authorization.as_ref();
+        let authorization = authorization.map_or(String::new(), |value| {
+            format!("Proxy-Authorization: {value}\r\n")
+        });
+        let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n");
+        stream.write_all(request.as_bytes()).await.map_err(failed)?;
+        // Byte by byte: what follows the head belongs to the API server.
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() == MAX_ANSWER_BYTES {
+                return Err(failed(std::io::ErrorKind::InvalidData.into()));
+            }
+            head.push(stream.read_u8().await.map_err(failed)?);
+        }
+        let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line);
+        let status = line
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.get(2..))
+            .unwrap_or(&line);
+        if status.starts_with('2') {
+            return Ok(());
+        }
+        Err(ConnectError::ProxyRefused {
+            proxy: format!("{}:{}", self.host, self.port),
+            status: status
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(100)
+                .collect(),
+        })
+    }
+}
+
+/// `%41` as `A`; `None` where the text is not so encoded, or not UTF-8.
+fn percent_encoding(text: &str) -> Option<String> {
+    let mut plain = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        plain.push(match byte {
+            b'%' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                u8::from_str_radix(str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(plain).ok()
+}
+
+/// Whether `exceptions`, the value of `NO_PROXY`, name the server. The loopback always is one.
+fn is_excepted(host: &str, port: u16, exceptions: &str) -> bool {
+    let host = host.trim_end_matches('.').to_lowercase();
+    let address: Option<IpAddr> = host.parse().ok();
+    if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
+        return true;
+    }
+    let mut exceptions = exceptions
+        .split(',')
+        .map(|entry| entry.trim().to_lowercase());
+    exceptions.any(|entry| {
+        if entry == "*" {
+            return true;
+        }
+        if let Some(prefix) = entry.split_once('/') {
+            return address.is_some_and(|address| is_within(address, prefix));
+        }
+        let (name, only_port) = match entry.rsplit_once(':') {
+            // An IPv6 address has colons, and brackets if a port follows.
+            Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, Some(port)),
+            _ => (entry.as_str(), None),
+        };
+        if name.is_empty() || only_port.is_some_and(|only| only != port.to_string()) {
+            return false;
+        }
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(excepted) = name.parse::<IpAddr>() {
+            return address == Some(excepted);
+        }
+        // `.x` and `*.x` mean what is below x, `x` means x as well.
+        let (domain, itself) = match name.strip_prefix('*').unwrap_or(name).strip_prefix('.') {
+            Some(domain) => (domain, false),
+            None => (name, true),
+        };
+        let below = host
+            .strip_suffix(domain)
+            .is_some_and(|rest| rest.ends_with('.'));
+        below || (itself && host == domain)
+    })
+}
+
+/// Whether the address is of the network, given as address and number of leading bits.
+fn is_within(address: IpAddr, (network, bits): (&str, &str)) -> bool {
+    let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>()) else {
+        return false;
+    };
+    match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) if bits <= 32 => {
+            let differing = address.to_bits() ^ network.to_bits();
+            differing.checked_shr(32 - bits).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) if bits <= 128 => {
+            let differing = address.to_bits() ^ network.to_bits();
+            differing.checked_shr(128 - bits).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(server: &str, variables: &[(&str, &str)]) -> Option<String> {
+        let environment = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let proxy = Proxy::of_environment(&server.parse().unwrap(), &environment).unwrap();
+        proxy.map(|proxy| format!("{}:{}", proxy.host, proxy.port))
+    }
+
+    #[test]
+    fn the_environment_names_the_proxy_by_the_servers_scheme() {
+        let both = [("HTTPS_PROXY", "http://s:3128"), ("http_proxy", "p")];
+        assert_eq!(of("https://k8s:6443", &both).unwrap(), "s:3128");
+        assert_eq!(of("http://k8s:8080", &both).unwrap(), "p:80");
+        assert_eq!(of("https://k8s", &[("HTTP_PROXY", "p")]), None);
+        assert_eq!(
+            of(
+                "https://k8s",
+                &[("HTTPS_PROXY", ""), ("https_proxy", "q:1")]
+            )
+            .unwrap(),
+            "q:1"
+        );
+        for loopback in [
+            "https://localhost:6443",
+            "https://127.0.0.1",
+            "https://[::1]:6443",
+        ] {
+            assert_eq!(of(loopback, &both), None, "{loopback}");
+        }
+    }
+
+    #[test]
+    fn no_proxy_is_read_as_go_reads_it() {
+        for (entry, host, expected) in [
+            ("*", "a.b", true),
+            ("b.com", "b.com", true),
+            ("b.com", "a.b.com", true),
+            ("b.com", "ab.com", false),
+            (".b.com", "b.com", false),
+            (".b.com", "a.b.com", true),
+            ("*.b.com", "a.b.com", true),
+            ("*.b.com", "b.com", false),
+            ("x, B.COM ,y", "A.b.com", true),
+            ("b.com:6443", "b.com", true),
+            ("b.com:443", "b.com", false),
+            ("10.0.0.0/8", "10.1.2.3", true),
+            ("10.0.0.0/8", "11.1.2.3", false),
+            ("0.0.0.0/0", "11.1.2.3", true),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("10.1.2.3:6443", "10.1.2.3", true),
+            ("10.1.2.3:1", "10.1.2.3", false),
+            ("fd00::/8", "fd00::1", true),
+            ("[fd00::1]:6443", "fd00::1", true),
+            ("fd00::1", "fd00::1", true),
+            (":6443", "a.b", false),
+            ("", "a.b", false),
+        ] {
+            assert_eq!(
+                is_excepted(host, 6443, entry),
+                expected,
+                "{entry} and {host}"
+            );
+        }
+    }
+
+    #[test]
+    fn credentials_of_a_proxy_are_sent_and_never_shown() {
+        let url: Uri = "http://us%65r:p%40ss@proxy:3128".parse().unwrap();
+        let proxy = Proxy::new(&url).unwrap();
+        let expected = format!("Basic {}", BASE64.encode("user:p@ss"));
+        assert_eq!(proxy.authorization.as_deref(), Some(expected.as_str()));
+        assert_eq!(format!("{proxy:?}"), "Proxy(proxy:3128)");
+        for url in ["socks5://u:secret@proxy:1080", "https://u:secret@proxy"] {
+            let error = Proxy::new(&url.parse().unwrap()).unwrap_err().to_string();
+            let scheme = url.split(':').next().unwrap();
+            assert!(
+                error.contains(scheme) && !error.contains("secret"),
+                "{error}"
+            );
+        }
+    }
+}
