@@ -13,6 +13,38 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+/// The names that the values of an enum have in a configuration file: exactly those of its variants.
+macro_rules! spelled {
+    ($type:ident, $unknown:path: $($variant:ident)+) => {
+        impl $type {
+            /// The name in a configuration file.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($variant),)+
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ConfigError;
+
+            /// Exactly this spelling, as in the kubelet; another case is another word.
+            fn from_str(text: &str) -> Result<Self, ConfigError> {
+                match text {
+                    $(stringify!($variant) => Ok(Self::$variant),)+
+                    _ => Err($unknown(text.to_owned())),
+                }
+            }
+        }
+    };
+}
+
 /// How a manager learns that an object has changed: the kubelet's `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Strategy {
@@ -25,34 +57,7 @@ pub enum Strategy {
     Watch,
 }
 
-impl Strategy {
-    /// The name in a configuration file: `Get`, `Cache`, `Watch`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "Get",
-            Self::Cache => "Cache",
-            Self::Watch => "Watch",
-        }
-    }
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = ConfigError;
-
-    /// Exactly the kubelet's spelling; another case is another word.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        [Self::Get, Self::Cache, Self::Watch]
-            .into_iter()
-            .find(|strategy| strategy.as_str() == text)
-            .ok_or_else(|| ConfigError::Strategy(text.to_owned()))
-    }
-}
+spelled! { Strategy, ConfigError::Strategy: Get Cache Watch }
 
 /// Under strategy `Watch`, what one watch covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,34 +73,7 @@ pub enum WatchScope {
     Auto,
 }
 
-impl WatchScope {
-    /// The name in a configuration file: `Object`, `Namespace`, `Auto`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Object => "Object",
-            Self::Namespace => "Namespace",
-            Self::Auto => "Auto",
-        }
-    }
-}
-
-impl fmt::Display for WatchScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for WatchScope {
-    type Err = ConfigError;
-
-    /// Exactly this spelling, as for [`Strategy`].
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        [Self::Object, Self::Namespace, Self::Auto]
-            .into_iter()
-            .find(|scope| scope.as_str() == text)
-            .ok_or_else(|| ConfigError::WatchScope(text.to_owned()))
-    }
-}
+spelled! { WatchScope, ConfigError::WatchScope: Object Namespace Auto }
 
 /// The settings of one manager. `Default` has the kubelet's values where the kubelet has the setting.
 #[derive(Clone, Debug)]

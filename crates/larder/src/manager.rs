@@ -8,26 +8,19 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::{ConfigMap, Object, ObjectKey, ResourceVersion, Secret};
+use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
 use parking_lot::Mutex;
-use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::{
     api::{Api, REQUEST_TIMEOUT},
-    changes::{Changes, Publisher},
+    changes::Changes,
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::Error,
     metrics::{Census, Count, ManagerMetrics, Metrics},
-    registration::{Change, Hold, Holder, PodIdentity, PodRef, Registrations},
-    status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice},
-    store::{
-        caching::CachingStore,
-        entries::Facts,
-        fake::{FakeObjects, FakeStore},
-        simple::SimpleStore,
-        watching::WatchStore,
-    },
+    registration::{Hold, PodIdentity, PodRef, Registrations},
+    status::{NamespaceScope, ObjectState, ObjectStatus},
+    store::{Store, fake::FakeObjects},
 };
 
 /// The manager of ConfigMaps.
@@ -66,14 +59,6 @@ struct Inner<K> {
     registrations: Mutex<Registrations>,
     store: Store<K>,
     read_timeout: Duration,
-}
-
-/// One store per strategy.
-enum Store<K> {
-    Simple(Box<SimpleStore>),
-    Caching(CachingStore<K>),
-    Watching(WatchStore<K>),
-    Fake(Arc<FakeStore<K>>),
 }
 
 impl<K> Clone for ObjectManager<K> {
@@ -125,11 +110,7 @@ impl<K: Object> ObjectManager<K> {
         let api = Api::new(client);
         let all = metrics;
         let metrics = Metrics::new(K::KIND, all.clone());
-        let store = match config.strategy {
-            Strategy::Get => Store::Simple(Box::new(SimpleStore::new(api, metrics))),
-            Strategy::Cache => Store::Caching(CachingStore::new(api, config, metrics)),
-            Strategy::Watch => Store::Watching(WatchStore::new(api, config, metrics)),
-        };
+        let store = Store::new(api, config, metrics);
         let read_timeout = match config.strategy {
             Strategy::Watch => config.read_timeout,
             // The reader drives the request itself and gets its answer, however slow the API server is.
@@ -295,15 +276,7 @@ impl<K: Object> ObjectManager<K> {
     /// What [`WatchScope::Auto`](crate::WatchScope::Auto) chose, for each namespace with references, sorted; the choice
     /// for a namespace is missing until it was made.
     pub fn scopes(&self) -> Vec<NamespaceScope> {
-        let Store::Watching(store) = &self.inner.store else {
-            return Vec::new();
-        };
-        let scopes = store.shared.scopes.lock();
-        let scope = |(namespace, choice): (&SmolStr, &ScopeChoice)| NamespaceScope {
-            namespace: namespace.clone(),
-            choice: choice.clone(),
-        };
-        scopes.iter().map(scope).collect()
+        self.inner.store.scopes()
     }
 
     /// The registered pods, sorted.
@@ -317,11 +290,7 @@ impl<K: Object> ObjectManager<K> {
     /// Ends all watches and waits until nothing of the manager runs. Reads fail from then on, except those of immutable
     /// objects; subscribers are told the end.
     pub async fn shut_down(&self) {
-        match &self.inner.store {
-            Store::Watching(store) => store.shut_down().await,
-            // Nothing runs but what readers drive.
-            Store::Simple(_) | Store::Caching(_) | Store::Fake(_) => {}
-        }
+        self.inner.store.shut_down().await;
     }
 
     fn register(&self, pod: &Pod, hold: Hold) {
@@ -343,112 +312,6 @@ impl<K: Object> ObjectManager<K> {
             .unregister(pod, hold, |holder, change| {
                 store.change(pod.namespace, holder, change);
             });
-    }
-}
-
-/// What the strategies have in common is this list of what they do differently.
-impl<K: Object> Store<K> {
-    fn change(&self, namespace: &str, holder: Holder, change: Change<'_>) {
-        match change {
-            Change::Add(name) => self.add_reference(namespace, name, holder),
-            Change::Drop(name) => self.delete_reference(namespace, name, holder),
-        }
-    }
-
-    fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        match self {
-            Self::Simple(store) => {
-                store.entries.add(namespace, name, holder, || ());
-            }
-            Self::Caching(store) => store.add_reference(namespace, name, holder),
-            Self::Watching(store) => store.add_reference(namespace, name, holder),
-            Self::Fake(store) => {
-                store.entries.add(namespace, name, holder, || ());
-            }
-        }
-    }
-
-    fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        match self {
-            Self::Simple(store) => {
-                store.entries.remove(namespace, name, holder);
-            }
-            Self::Caching(store) => store.delete_reference(namespace, name, holder),
-            Self::Watching(store) => store.delete_reference(namespace, name, holder),
-            Self::Fake(store) => {
-                store.entries.remove(namespace, name, holder);
-            }
-        }
-    }
-
-    #[inline]
-    fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        match self {
-            Self::Simple(_) | Self::Fake(_) => None,
-            Self::Caching(store) => store.get_now(namespace, name),
-            Self::Watching(store) => store.get_now(namespace, name),
-        }
-    }
-
-    async fn get(
-        &self,
-        namespace: &str,
-        name: &str,
-        holder: Option<Holder>,
-        within: Duration,
-    ) -> Result<Arc<K>, Error> {
-        match self {
-            Self::Simple(store) => store.get(namespace, name, within).await,
-            Self::Caching(store) => store.get(namespace, name, holder, within).await,
-            Self::Watching(store) => store.get(namespace, name, holder, within).await,
-            Self::Fake(store) => store.get(namespace, name, holder),
-        }
-    }
-
-    fn needs_registration(&self) -> bool {
-        !matches!(self, Self::Simple(_))
-    }
-
-    fn changes(&self) -> &Publisher {
-        match self {
-            Self::Simple(store) => &store.changes,
-            Self::Caching(store) => store.changes(),
-            Self::Watching(store) => &store.shared.changes,
-            Self::Fake(store) => &store.changes,
-        }
-    }
-
-    fn hits(&self) -> u64 {
-        match self {
-            Self::Simple(_) | Self::Fake(_) => 0,
-            Self::Caching(store) => store.entries().hits(),
-            Self::Watching(store) => store.shared.entries.hits(),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Simple(store) => store.entries.len(),
-            Self::Caching(store) => store.entries().len(),
-            Self::Watching(store) => store.shared.entries.len(),
-            Self::Fake(store) => store.entries.len(),
-        }
-    }
-
-    fn status(&self, pods: &HashMap<Holder, PodIdentity>, now: Instant) -> Vec<ObjectStatus> {
-        // Nothing is known where nothing is kept.
-        let unknown = |(): &()| Facts {
-            state: ObjectState::Pending,
-            version: ResourceVersion::default(),
-            age: Duration::ZERO,
-            failure: None,
-        };
-        match self {
-            Self::Simple(store) => store.entries.status(pods, unknown),
-            Self::Caching(store) => store.entries().status(pods, |cell| cell.facts(now)),
-            Self::Watching(store) => store.shared.entries.status(pods, |cell| cell.facts(now)),
-            Self::Fake(store) => store.entries.status(pods, unknown),
-        }
     }
 }
 

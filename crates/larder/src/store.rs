@@ -1,11 +1,178 @@
 //! Where a manager keeps its objects: one store per change detection strategy.
 //!
-//! All stores share the [`Entries`]: what is referenced, by whom, and since when.
+//! All stores share the [`Entries`]: what is referenced, by whom, and since when. [`Store`] is what they have in common.
 
 pub(crate) mod caching;
 pub(crate) mod entries;
 pub(crate) mod fake;
 pub(crate) mod simple;
+mod waiting;
 pub(crate) mod watching;
 
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use larder_objects::{Object, ResourceVersion};
+use smol_str::SmolStr;
+use tokio::time::Instant;
+
 pub(crate) use self::entries::{Entries, Entry};
+use self::{
+    caching::CachingStore, entries::Facts, fake::FakeStore, simple::SimpleStore,
+    watching::WatchStore,
+};
+use crate::{
+    api::Api,
+    changes::Publisher,
+    config::{ManagerConfig, Strategy},
+    error::Error,
+    metrics::Metrics,
+    registration::{Change, Holder, PodIdentity},
+    status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice},
+};
+
+/// One store per strategy.
+pub(crate) enum Store<K> {
+    Simple(Box<SimpleStore>),
+    Caching(CachingStore<K>),
+    Watching(WatchStore<K>),
+    Fake(Arc<FakeStore<K>>),
+}
+
+/// What the strategies have in common is this list of what they do differently.
+impl<K: Object> Store<K> {
+    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
+        match config.strategy {
+            Strategy::Get => Self::Simple(Box::new(SimpleStore::new(api, metrics))),
+            Strategy::Cache => Self::Caching(CachingStore::new(api, config, metrics)),
+            Strategy::Watch => Self::Watching(WatchStore::new(api, config, metrics)),
+        }
+    }
+
+    /// Adds or drops a reference of `holder`.
+    pub(crate) fn change(&self, namespace: &str, holder: Holder, change: Change<'_>) {
+        match change {
+            Change::Add(name) => self.add_reference(namespace, name, holder),
+            Change::Drop(name) => self.delete_reference(namespace, name, holder),
+        }
+    }
+
+    fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        match self {
+            Self::Simple(store) => {
+                store.entries.add(namespace, name, holder, || ());
+            }
+            Self::Caching(store) => store.add_reference(namespace, name, holder),
+            Self::Watching(store) => store.add_reference(namespace, name, holder),
+            Self::Fake(store) => {
+                store.entries.add(namespace, name, holder, || ());
+            }
+        }
+    }
+
+    fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
+        match self {
+            Self::Simple(store) => {
+                store.entries.remove(namespace, name, holder);
+            }
+            Self::Caching(store) => store.delete_reference(namespace, name, holder),
+            Self::Watching(store) => store.delete_reference(namespace, name, holder),
+            Self::Fake(store) => {
+                store.entries.remove(namespace, name, holder);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        match self {
+            Self::Simple(_) | Self::Fake(_) => None,
+            Self::Caching(store) => store.get_now(namespace, name),
+            Self::Watching(store) => store.get_now(namespace, name),
+        }
+    }
+
+    pub(crate) async fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+        holder: Option<Holder>,
+        within: Duration,
+    ) -> Result<Arc<K>, Error> {
+        match self {
+            Self::Simple(store) => store.get(namespace, name, within).await,
+            Self::Caching(store) => store.get(namespace, name, holder, within).await,
+            Self::Watching(store) => store.get(namespace, name, holder, within).await,
+            Self::Fake(store) => store.get(namespace, name, holder),
+        }
+    }
+
+    pub(crate) fn needs_registration(&self) -> bool {
+        !matches!(self, Self::Simple(_))
+    }
+
+    pub(crate) fn changes(&self) -> &Publisher {
+        match self {
+            Self::Simple(store) => &store.changes,
+            Self::Caching(store) => store.changes(),
+            Self::Watching(store) => &store.shared.changes,
+            Self::Fake(store) => &store.changes,
+        }
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        match self {
+            Self::Simple(_) | Self::Fake(_) => 0,
+            Self::Caching(store) => store.entries().hits(),
+            Self::Watching(store) => store.shared.entries.hits(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Simple(store) => store.entries.len(),
+            Self::Caching(store) => store.entries().len(),
+            Self::Watching(store) => store.shared.entries.len(),
+            Self::Fake(store) => store.entries.len(),
+        }
+    }
+
+    pub(crate) fn status(
+        &self,
+        pods: &HashMap<Holder, PodIdentity>,
+        now: Instant,
+    ) -> Vec<ObjectStatus> {
+        // Nothing is known where nothing is kept.
+        let unknown = |(): &()| Facts {
+            state: ObjectState::Pending,
+            version: ResourceVersion::default(),
+            age: Duration::ZERO,
+            failure: None,
+        };
+        match self {
+            Self::Simple(store) => store.entries.status(pods, unknown),
+            Self::Caching(store) => store.entries().status(pods, |cell| cell.facts(now)),
+            Self::Watching(store) => store.shared.entries.status(pods, |cell| cell.facts(now)),
+            Self::Fake(store) => store.entries.status(pods, unknown),
+        }
+    }
+
+    pub(crate) fn scopes(&self) -> Vec<NamespaceScope> {
+        let Self::Watching(store) = self else {
+            return Vec::new();
+        };
+        let scopes = store.shared.scopes.lock();
+        let scope = |(namespace, choice): (&SmolStr, &ScopeChoice)| NamespaceScope {
+            namespace: namespace.clone(),
+            choice: choice.clone(),
+        };
+        scopes.iter().map(scope).collect()
+    }
+
+    pub(crate) async fn shut_down(&self) {
+        match self {
+            Self::Watching(store) => store.shut_down().await,
+            // Nothing runs but what readers drive.
+            Self::Simple(_) | Self::Caching(_) | Self::Fake(_) => {}
+        }
+    }
+}

@@ -4,8 +4,9 @@
 //! One [`worker`] task owns the requests, streams and timers of all objects that are watched by name; a watch that waits
 //! costs a few hundred bytes there, and no task of its own. A [`follower`] drives the reflector of one collection; one
 //! that serves all objects of a [`namespace`] is told by [`scopes`] whom it serves. What one reflector of a worker learns
-//! about the API server, all know ([`server`]).
+//! about the API server, all know ([`server`]). The stores tell them what to watch with [`commands`].
 
+mod commands;
 mod follower;
 mod namespace;
 mod reflector;
@@ -14,7 +15,8 @@ mod server;
 mod worker;
 
 pub(crate) use self::{
+    commands::{Command, Commands},
     follower::{Follower, News},
     scopes::Scopes,
-    worker::{Command, Worker},
+    worker::Worker,
 };

@@ -26,13 +26,14 @@ use futures::{
     FutureExt,
     future::{BoxFuture, Shared, WeakShared},
 };
-use larder_objects::{Object, ObjectKey, ResourceVersion};
+use larder_objects::{Object, ResourceVersion};
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
     Entries, Entry,
     entries::{Added, Facts},
+    waiting::wait,
 };
 use crate::{
     api::Api,
@@ -332,19 +333,7 @@ impl<K: Object> CachingStore<K> {
         holder: Option<Holder>,
         within: Duration,
     ) -> Result<Arc<K>, Error> {
-        let not_registered = || Error::NotRegistered {
-            key: ObjectKey::new(namespace, name),
-        };
-        let entry = self
-            .shared
-            .entries
-            .get(namespace, name)
-            .ok_or_else(not_registered)?;
-        let required = match holder {
-            Some(holder) => entry.references.lock().since(holder),
-            None => Some(entry.newest_reference()),
-        };
-        let required = required.ok_or_else(not_registered)?;
+        let (entry, required) = self.shared.entries.require(namespace, name, holder)?;
         let flight = match self.plan(&entry, required) {
             Plan::Answer(result) => {
                 if result.is_ok() {
@@ -354,27 +343,15 @@ impl<K: Object> CachingStore<K> {
             }
             Plan::Wait(flight) => flight,
         };
-        let started = Instant::now();
-        let result = timeout(within, flight).await;
-        self.shared.metrics.waited(started.elapsed());
+        let failure = || entry.cell.0.lock().failure.clone();
+        let result = wait(&entry.key, within, &self.shared.metrics, flight, failure).await;
         match result {
-            Ok(Ok(object)) => Ok(object),
-            Ok(Err(error)) if error.is_not_found() => Err(error),
-            // What the flight could not get, or not in time.
-            failed => {
+            Err(error) if !error.is_not_found() => {
                 let slot = entry.cell.0.lock();
                 let stand_in = slot.stand_in(required, self.shared.max_stale, Instant::now());
-                match (stand_in, failed) {
-                    (Some(object), _) => Ok(object),
-                    (None, Ok(result)) => result,
-                    (None, Err(_)) => Err(Error::NotSynced {
-                        kind: K::KIND,
-                        key: entry.key.clone(),
-                        waited: within,
-                        source: slot.failure.clone(),
-                    }),
-                }
+                stand_in.ok_or(error)
             }
+            result => result,
         }
     }
 

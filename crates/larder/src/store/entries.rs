@@ -6,6 +6,8 @@
 //! 2. Only the registration layer adds and removes, one call at a time, under its lock; reading takes no lock.
 //! 3. What is shown of an entry is replaced as a whole, by one thread at a time, and never once the entry is removed.
 
+mod references;
+
 use std::{
     collections::HashMap,
     hash::{Hash, Hasher},
@@ -20,11 +22,12 @@ use larder_objects::{ObjectKey, ResourceVersion};
 use papaya::{Equivalent, Operation};
 use parking_lot::Mutex;
 
+use self::references::References;
 use crate::{
     api::Named,
-    error::RequestError,
+    error::{Error, RequestError},
     metrics::Tally,
-    registration::{Holder, PodIdentity, References},
+    registration::{Holder, PodIdentity},
     status::{ObjectState, ObjectStatus},
 };
 
@@ -112,6 +115,29 @@ impl<C, S> Entries<C, S> {
     /// The entry of an object, if something refers to it.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Entry<C>>> {
         self.with(namespace, name, Arc::clone)
+    }
+
+    /// The entry of an object, and the moment that a read must have proven: that of `holder`'s reference, or of the newest.
+    ///
+    /// # Errors
+    ///
+    /// `NotRegistered`: nothing refers to the object, or `holder` does not.
+    pub(crate) fn require(
+        &self,
+        namespace: &str,
+        name: &str,
+        holder: Option<Holder>,
+    ) -> Result<(Arc<Entry<C>>, u64), Error> {
+        let found = self.get(namespace, name).and_then(|entry| {
+            let required = match holder {
+                Some(holder) => entry.references.lock().since(holder)?,
+                None => entry.newest_reference(),
+            };
+            Some((entry, required))
+        });
+        found.ok_or_else(|| Error::NotRegistered {
+            key: ObjectKey::new(namespace, name),
+        })
     }
 
     /// Looks at the entry of an object, if something refers to it.

@@ -27,17 +27,10 @@ impl<K: Object> FakeStore<K> {
         name: &str,
         holder: Option<Holder>,
     ) -> Result<Arc<K>, Error> {
-        let key = ObjectKey::new(namespace, name);
-        let entry = self.entries.get(namespace, name);
-        let refers = entry.is_some_and(|entry| {
-            holder.is_none_or(|holder| entry.references.lock().since(holder).is_some())
-        });
-        if !refers {
-            return Err(Error::NotRegistered { key });
-        }
+        let (entry, _) = self.entries.require(namespace, name, holder)?;
         let objects = self.objects.lock();
-        objects.get(&key).cloned().unwrap_or_else(|| {
-            let kind = K::KIND;
+        objects.get(&entry.key).cloned().unwrap_or_else(|| {
+            let (kind, key) = (K::KIND, entry.key.clone());
             Err(Error::NotFound { kind, key })
         })
     }

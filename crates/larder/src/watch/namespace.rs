@@ -14,6 +14,7 @@
 //! 3. While a state is being obtained, nothing is listed by name: the list might be older than the state, which does not
 //!    speak of the object, and what happened in between would be lost.
 
+mod proof;
 mod target;
 
 use std::{
@@ -24,30 +25,30 @@ use std::{
 
 use futures::{
     StreamExt,
-    future::{AbortHandle, Abortable, BoxFuture},
+    future::{Abortable, BoxFuture},
     stream::FuturesUnordered,
 };
 use larder_objects::{Object, ResourceVersion};
 use smol_str::SmolStr;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
-use tokio_util::time::{DelayQueue, delay_queue};
+use tokio_util::time::DelayQueue;
 use tracing::{debug, warn};
 
-use self::target::{InNamespace, Seen};
+use self::{
+    proof::{Proof, Proved},
+    target::{InNamespace, Seen},
+};
 use super::{
-    Command, Follower, News,
+    Command, Commands, Follower, News,
     follower::{Asked, Happening},
-    worker::outcome_label,
 };
 use crate::{
-    api::{Api, ByName, Listed},
-    backoff::Backoff,
+    api::Api,
     changes::ChangeKind,
-    error::RequestError,
     status::ObjectState,
     store::{
         Entry,
-        watching::{Cell, Commands, Finding, Shared},
+        watching::{Cell, Finding, Shared},
     },
 };
 
@@ -75,21 +76,6 @@ impl<K: Object> Member<K> {
     fn is_final(&self) -> bool {
         self.entry.cell.state() == ObjectState::Immutable && self.is_proven()
     }
-}
-
-/// The list by name that shows that what is known is new enough for a new reader.
-enum Proof {
-    UnderWay(AbortHandle, Backoff),
-    Waiting(delay_queue::Key, Backoff),
-}
-
-/// The end of a list by name.
-struct Proved<K: Object> {
-    id: u64,
-    moment: u64,
-    /// An answer before was older than what is known.
-    again: bool,
-    result: Result<Listed<ByName<K>>, RequestError>,
 }
 
 enum Wake<K: Object> {
@@ -177,11 +163,8 @@ impl<K: Object> Namespace<K> {
             };
             match wake {
                 Wake::Commands => {
-                    for command in commands.take() {
-                        if matches!(command, Command::ShutDown) {
-                            return Return::ShutDown;
-                        }
-                        self.command(command);
+                    if commands.each(|command| self.command(command)).is_break() {
+                        return Return::ShutDown;
                     }
                 }
                 Wake::Happened(happening) => {
@@ -236,7 +219,6 @@ impl<K: Object> Namespace<K> {
                 }
                 self.rest_if_final();
             }
-            Command::ShutDown => {}
         }
     }
 
@@ -412,100 +394,6 @@ impl<K: Object> Namespace<K> {
         }
     }
 
-    fn list(&mut self, open: &[(u64, ObjectState)]) {
-        for (id, _) in open {
-            self.list_by_name(*id, Backoff::new(), false);
-        }
-    }
-
-    fn list_by_name(&mut self, id: u64, backoff: Backoff, again: bool) {
-        let Some(member) = self.members.get_mut(&id) else {
-            return;
-        };
-        let moment = self.shared.entries.now();
-        let (api, entry) = (self.api.clone(), Arc::clone(&member.entry));
-        let (handle, registration) = AbortHandle::new_pair();
-        let list: BoxFuture<'static, _> = Box::pin(async move {
-            let result = api.list(&ByName::<K>::new(entry), None).await;
-            Proved {
-                id,
-                moment,
-                again,
-                result,
-            }
-        });
-        self.lists.push(Abortable::new(list, registration));
-        member.proof = Some(Box::new(Proof::UnderWay(handle, backoff)));
-    }
-
-    fn proved(&mut self, proved: Proved<K>) {
-        let Proved {
-            id,
-            moment,
-            again,
-            result,
-        } = proved;
-        let outcome = outcome_label(&result);
-        self.shared.metrics.requested("list", outcome);
-        let Some(member) = self.members.get_mut(&id) else {
-            return;
-        };
-        let Some(Proof::UnderWay(_, mut backoff)) = member.proof.take().map(|proof| *proof) else {
-            return;
-        };
-        match result {
-            Ok(Listed { state, version }) => {
-                let version = match &state {
-                    Some(object) => object.metadata().resource_version.clone(),
-                    None => version,
-                };
-                if version.is_older_than(&member.entry.cell.version()) {
-                    // Overtaken by an event, or the API server was restored from a backup: the second time, a new state tells.
-                    if again {
-                        self.follower.start(true);
-                    } else {
-                        self.list_by_name(id, backoff, true);
-                    }
-                    return;
-                }
-                let finding = Finding {
-                    object: state,
-                    version,
-                    proven: Some(moment),
-                    reset: false,
-                };
-                let member = &self.members[&id];
-                self.tell(member, |entry| self.shared.publish(entry, finding));
-                if self.follower.is_resting() && !member.is_final() {
-                    // It was immutable; another one of that name is not.
-                    self.follower.start(false);
-                }
-            }
-            Err(error) => {
-                let now = Instant::now();
-                let delay = backoff.delay(now, error.is_forbidden(), self.random.f64());
-                let delay = delay.max(error.retry_after().unwrap_or_default());
-                let key = self.timers.insert(id, delay);
-                member.proof = Some(Box::new(Proof::Waiting(key, backoff)));
-                let error = Arc::new(error);
-                self.tell(&self.members[&id], |entry| entry.cell.failed(error, now));
-            }
-        }
-    }
-
-    /// A list by name failed a while ago.
-    fn retry(&mut self, id: u64) {
-        let Some(member) = self.members.get_mut(&id) else {
-            return;
-        };
-        if let Some(Proof::Waiting(_, backoff)) = member.proof.take().map(|proof| *proof) {
-            let watching = !self.follower.is_waiting() && !self.follower.awaits_answer();
-            if watching && !member.is_proven() {
-                self.list_by_name(id, backoff, false);
-            }
-        }
-    }
-
     /// Stops the watch when nobody has read any of the objects for longer than `max_idle`.
     fn stop_if_idle(&mut self) {
         let now = Instant::now();
@@ -534,16 +422,6 @@ impl<K: Object> Namespace<K> {
     fn rest_if_final(&mut self) {
         if !self.follower.is_resting() && self.members.values().all(Member::is_final) {
             self.follower.stop();
-        }
-    }
-
-    fn cancel(&mut self, proof: Option<Box<Proof>>) {
-        match proof.map(|proof| *proof) {
-            None => {}
-            Some(Proof::UnderWay(handle, _)) => handle.abort(),
-            Some(Proof::Waiting(key, _)) => {
-                self.timers.remove(&key);
-            }
         }
     }
 

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::{
-    Command, Worker,
+    Command, Commands, Worker,
     namespace::{Namespace, Return},
 };
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
     config::{ManagerConfig, WatchScope},
     error::RequestError,
     status::ScopeChoice,
-    store::watching::{Commands, Shared},
+    store::watching::Shared,
 };
 
 pub(crate) struct Scopes<K: Object> {
@@ -90,11 +90,8 @@ impl<K: Object> Scopes<K> {
             // Both arms are cancel-safe: commands stay in their queue, futures in their collection.
             tokio::select! {
                 () = shared.commands.arrived.notified() => {
-                    for command in shared.commands.take() {
-                        if matches!(command, Command::ShutDown) {
-                            return;
-                        }
-                        self.route(command);
+                    if shared.commands.each(|command| self.route(command)).is_break() {
+                        return;
                     }
                 }
                 Some(()) = self.running.next(), if !self.running.is_empty() => {}
@@ -123,10 +120,9 @@ impl<K: Object> Scopes<K> {
                 if slot.objects.fetch_sub(1, Ordering::Relaxed) == 1 {
                     self.slots.remove(&slot.namespace);
                     self.shared.scopes.lock().remove(&slot.namespace);
-                    slot.commands.send(Command::ShutDown);
+                    slot.commands.close();
                 }
             }
-            Command::ShutDown => {}
         }
     }
 
@@ -221,13 +217,8 @@ impl<K: Object> Choice<K> {
         for command in first {
             self.by_name.send(command);
         }
-        loop {
-            for command in self.commands.take() {
-                if matches!(command, Command::ShutDown) {
-                    return;
-                }
-                self.by_name.send(command);
-            }
+        let hand_on = |command| self.by_name.send(command);
+        while self.commands.each(hand_on).is_continue() {
             self.commands.arrived.notified().await;
         }
     }
@@ -260,13 +251,11 @@ impl<K: Object> Choice<K> {
 
     /// Takes commands in until the namespace has lost its last reference.
     async fn end(&self, early: &mut Vec<Command<K>>) {
-        loop {
-            for command in self.commands.take() {
-                if matches!(command, Command::ShutDown) {
-                    return;
-                }
-                early.push(command);
-            }
+        while self
+            .commands
+            .each(|command| early.push(command))
+            .is_continue()
+        {
             self.commands.arrived.notified().await;
         }
     }

@@ -39,6 +39,7 @@ use self::{
     requests::{Following, Step, abort},
 };
 use super::{
+    Command, Commands,
     reflector::{Effect, Next, Reflector, Turn},
     server::Server,
 };
@@ -48,24 +49,9 @@ use crate::{
     status::ObjectState,
     store::{
         Entry,
-        watching::{Cell, Commands, Shared},
+        watching::{Cell, Shared},
     },
 };
-
-/// What the store tells the worker. Objects are named by the number of their cell.
-#[derive(Debug)]
-pub(crate) enum Command<K> {
-    /// An object got its first reference.
-    Added(Arc<Entry<Cell<K>>>),
-    /// An object that fails got one reference more.
-    Referenced(u64),
-    /// A reader waits for the object.
-    Wanted(u64),
-    /// The object lost its last reference.
-    Removed(u64),
-    /// Stop everything.
-    ShutDown,
-}
 
 /// Everything that wakes the worker.
 enum Wake<K: Object> {
@@ -174,11 +160,8 @@ impl<K: Object> Worker<K> {
             };
             match wake {
                 Wake::Commands => {
-                    for command in commands.take() {
-                        if matches!(command, Command::ShutDown) {
-                            return;
-                        }
-                        self.command(command);
+                    if commands.each(|command| self.command(command)).is_break() {
+                        return;
                     }
                 }
                 Wake::Step(step) => self.step(step),
@@ -212,7 +195,6 @@ impl<K: Object> Worker<K> {
                     self.cancel_all(object);
                 }
             }
-            Command::ShutDown => {}
         }
     }
 

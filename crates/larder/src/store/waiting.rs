@@ -1,0 +1,32 @@
+//! How a read waits, under whatever strategy: no longer than it wants to, and measured.
+
+use std::{sync::Arc, time::Duration};
+
+use larder_objects::{Object, ObjectKey};
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    error::{Error, RequestError},
+    metrics::Metrics,
+};
+
+/// Waits for the answer about object `key`, at most for `within`; then `failure` tells why there may be none.
+pub(super) async fn wait<K: Object>(
+    key: &ObjectKey,
+    within: Duration,
+    metrics: &Metrics,
+    answer: impl Future<Output = Result<Arc<K>, Error>>,
+    failure: impl FnOnce() -> Option<Arc<RequestError>>,
+) -> Result<Arc<K>, Error> {
+    let started = Instant::now();
+    let answer = timeout(within, answer).await;
+    metrics.waited(started.elapsed());
+    answer.unwrap_or_else(|_| {
+        Err(Error::NotSynced {
+            kind: K::KIND,
+            key: key.clone(),
+            waited: within,
+            source: failure(),
+        })
+    })
+}
