@@ -9,6 +9,8 @@
 //! - The real cause is returned where upstream repeats a remembered "not found".
 //! - An answer older than what is known is asked for again, live, and believed when it stays: the API server was
 //!   restored. Upstream keeps the newer object until somebody registers.
+//! - A request that the last unregistration overtook answers nobody: what it brings may be older than what its readers have
+//!   seen (I3), and they may read no more.
 //! - A new reference does not take what is known away from the pods that run with it; it only makes reads of the new
 //!   pod, and reads on nobody's behalf, ask live.
 //!
@@ -414,14 +416,16 @@ impl<K: Object> CachingShared<K> {
         self.metrics.requested("get", outcome);
         let now = Instant::now();
         let mut slot = entry.cell.0.lock();
-        // T15: a request that the last unregistration overtook answers its readers and changes nothing. One that a newer request
-        // overtook brings at most a newer version.
-        let removed = entry.references.lock().is_empty();
+        // Nothing is known any more to compare the answer with.
+        if entry.references.lock().is_empty() {
+            let key = entry.key.clone();
+            return Err(Error::NotRegistered { key });
+        }
+        // T15: a request that a newer one overtook brings at most a newer version.
         let overtaken = slot.proven > moment || slot.tried > moment;
         let of_request = |error| Err(Error::of_request(K::KIND, entry.key.clone(), error));
         let (event, answer) = match result {
-            Ok(object) if removed => return Ok(object),
-            Err(error) if removed || overtaken => return of_request(Arc::new(error)),
+            Err(error) if overtaken => return of_request(Arc::new(error)),
             Ok(object) => {
                 let event = if overtaken {
                     slot.found_late(&object, live, moment, now)

@@ -332,6 +332,26 @@ async fn what_an_overtaken_request_has_shown_is_not_taken_back() {
     assert_eq!(cached(&manager, &mut script).await, "newest");
 }
 
+// managers 17, I2, I3: upstream's reader gets the old object, although it may have seen a newer one
+#[tokio::test(start_paused = true)]
+async fn a_request_that_the_last_unregistration_overtook_answers_nobody() {
+    let (manager, mut script, _node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(6, "seen")).await;
+    advance(Duration::from_mins(1)).await;
+    let (overtaken, ()) = tokio::join!(value(&manager), async {
+        let refresh = script.next().await;
+        manager.unregister_pod(&pod("p1"));
+        manager.register_pod(&pod("p2"));
+        let read = fetch(&manager, &mut script, LIVE, 200, &object(7, "new")).await;
+        assert_eq!(read, "new");
+        // A cache that lags behind.
+        refresh.answer(200, &object(5, "old"));
+    });
+    assert_eq!(overtaken, r#"object "n"/"a" not registered"#);
+    assert_eq!(cached(&manager, &mut script).await, "new");
+}
+
 // managers 18, T7
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_does_not_join_a_refresh_from_a_cache() {
