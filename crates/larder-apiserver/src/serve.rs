@@ -164,7 +164,9 @@ impl ApiServer {
             tracing::debug!(%error, "failed to set TCP_NODELAY");
         }
         let Some(acceptor) = acceptor else {
-            return self.http(stream, Some(User::admin()), shutdown).await;
+            return self
+                .serve_connection(stream, Some(User::admin()), shutdown)
+                .await;
         };
         let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
@@ -175,12 +177,16 @@ impl ApiServer {
         let user = certificates
             .and_then(|certificates| certificates.first())
             .and_then(|certificate| self.authority().user(certificate));
-        self.http(stream, user, shutdown).await;
+        self.serve_connection(stream, user, shutdown).await;
     }
 
-    /// Speaks HTTP until either side has enough.
-    async fn http<I>(self, stream: I, user: Option<User>, shutdown: CancellationToken)
-    where
+    /// Speaks HTTP with `user` over a stream that somebody else has accepted, until either side has enough; `None` gets 401.
+    pub async fn serve_connection<I>(
+        self,
+        stream: I,
+        user: Option<User>,
+        shutdown: CancellationToken,
+    ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut go_away = self.connections().go_away.subscribe();

@@ -61,6 +61,7 @@ mod rate_limit;
 pub use body::Body;
 pub use config::Config;
 pub use credentials::Source;
+pub use dial::Connector;
 pub use error::{ConnectError, Error, SetupError};
 pub use metrics::Metrics;
 pub use rate_limit::{InvalidRateLimit, RateLimit};

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use super::RateLimit;
+use super::{Connector, RateLimit};
 
 /// Settings of a [`Transport`](super::Transport). The defaults suit a node with thousands of watches.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Limit of ordinary requests; watches do not count. Defaults to the kubelet's 50 per second with bursts of 100.
     pub rate_limit: RateLimit,
+    /// How connections are opened. Defaults to TCP.
+    pub connector: Connector,
     /// Time for name resolution, TCP, a proxy, TLS and the server's first SETTINGS together. Defaults to 10 s.
     pub connect_timeout: Duration,
     /// Time between two PINGs on an HTTP/2 connection. Defaults to 30 s, as Kubernetes' own clients have it; together
@@ -44,6 +46,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             rate_limit: RateLimit::default(),
+            connector: Connector::default(),
             connect_timeout: Duration::from_secs(10),
             keep_alive_interval: Duration::from_secs(30),
             keep_alive_timeout: Duration::from_secs(15),

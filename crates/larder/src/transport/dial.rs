@@ -4,6 +4,7 @@
 //! right after the TLS handshake, so that it costs next to nothing.
 
 use std::{
+    fmt,
     future::poll_fn,
     io,
     pin::Pin,
@@ -16,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -27,6 +29,65 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{Config, ConnectError, Lane, credentials::Server};
+
+/// How the byte streams below TLS and HTTP are opened: over TCP, or by a function, where the way to the server is another
+/// one (a Unix socket, a tunnel, a simulated network).
+///
+/// ```
+/// use larder::transport::{Config, Connector};
+///
+/// let config = Config {
+///     connector: Connector::new(|_host, _port| tokio::net::UnixStream::connect("/run/apiserver.sock")),
+///     ..Config::default()
+/// };
+/// # drop(config);
+/// ```
+#[derive(Clone, Default)]
+pub struct Connector(Option<Arc<Open>>);
+
+type Open = dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync;
+
+impl Connector {
+    /// Opens streams with `open`, which is given host and port as the URL of the server has them, or of the proxy before it.
+    ///
+    /// Over HTTP/2 a dead peer is noticed as over TCP. Over HTTP/1.1, which has no PING, that is up to `open`: what it opens
+    /// must fail when nothing comes through any more.
+    pub fn new<S, F>(open: impl Fn(String, u16) -> F + Send + Sync + 'static) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+    {
+        Self(Some(Arc::new(move |host, port| {
+            let stream = open(host, port);
+            Box::pin(async { Ok(Box::new(stream.await?) as Box<dyn Stream>) })
+        })))
+    }
+
+    async fn open(
+        &self,
+        host: &str,
+        port: u16,
+        config: &Config,
+    ) -> Result<Box<dyn Stream>, ConnectError> {
+        let Some(open) = &self.0 else {
+            let tcp = connect(host, port, config.connect_timeout).await?;
+            keep_tcp_alive(&tcp, config);
+            return Ok(Box::new(tcp));
+        };
+        let opened = open(host.to_owned(), port).await;
+        let host = host.to_owned();
+        opened.map_err(|source| ConnectError::Stream { host, port, source })
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            None => "Tcp",
+            Some(_) => "Function",
+        })
+    }
+}
 
 /// A connection that is ready for its first stream, and not yet driven by a task.
 pub(super) enum Dialed {
@@ -54,22 +115,21 @@ pub(super) async fn dial(
             None => (&server.host, server.port),
             Some(proxy) => (&proxy.host, proxy.port),
         };
-        let mut tcp = connect(host, port, waited).await?;
-        keep_tcp_alive(&tcp, &config);
+        let mut plain = config.connector.open(host, port, &config).await?;
         if let Some(proxy) = &server.proxy {
-            proxy.tunnel(&mut tcp, &server.name).await?;
+            proxy.tunnel(&mut plain, &server.name).await?;
         }
         let received = Received::default();
         let (stream, http2): (Box<dyn Stream>, bool) = match &server.tls_name {
             Some(name) => {
                 let stream = TlsConnector::from(tls)
-                    .connect(name.clone(), tcp)
+                    .connect(name.clone(), plain)
                     .await
                     .map_err(ConnectError::Tls)?;
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 (Box::new(stream), http2)
             }
-            None => (Box::new(tcp), config.http2_prior_knowledge),
+            None => (plain, config.http2_prior_knowledge),
         };
         let io = Io::new(stream, received.clone());
         if http2 {

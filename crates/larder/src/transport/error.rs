@@ -175,6 +175,16 @@ pub enum ConnectError {
         /// How.
         source: io::Error,
     },
+    /// The function of a [`Connector`](super::Connector) failed.
+    #[error("failed to open a stream to {host}:{port}")]
+    Stream {
+        /// Host as configured.
+        host: String,
+        /// Port as configured.
+        port: u16,
+        /// Why.
+        source: io::Error,
+    },
     /// The TLS handshake failed: unknown authority, wrong name, expired or refused certificate.
     #[error("TLS handshake failed")]
     Tls(#[source] io::Error),

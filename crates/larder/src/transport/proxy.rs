@@ -11,10 +11,7 @@ use std::{fmt, net::IpAddr};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::Uri;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::{ConnectError, SetupError};
 
@@ -114,7 +111,7 @@ impl Proxy {
     /// The proxy refuses, breaks off or does not speak HTTP.
     pub(super) async fn tunnel(
         &self,
-        stream: &mut TcpStream,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         target: &str,
     ) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::ProxyBroke {

@@ -226,6 +226,8 @@ fn race(strategy: Strategy) {
             .start_paused(true)
             .build()
             .unwrap();
+        // What the library draws itself.
+        fastrand::seed(seed);
         let round = || runtime.block_on(async { Race::new(seed, strategy).run(strategy).await });
         let passed = catch_unwind(AssertUnwindSafe(round)).is_ok();
         // The panic's own message has been printed by now.

@@ -1,0 +1,245 @@
+//! What readers see while the API server misbehaves, and that it heals: the embedded one, with its faults, time paused.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use larder::{
+    ChangeKind, ConfigMapManager, Error, ObjectState,
+    transport::{self, Connector, Metrics, Source, Transport},
+};
+use larder_apiserver::{ApiServer, Fault, User, Verb};
+use parking_lot::Mutex;
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{cluster::Cluster, scripted::pod_with};
+
+async fn value(manager: &ConfigMapManager) -> String {
+    manager.get("n", "a").await.unwrap().data["k"].clone()
+}
+
+/// An object is known and its watch is lost; the next requests run into `fault`, and meanwhile the object changes. Readers
+/// have what is known, at once, and the new state within that range of seconds. `told` is what subscribers hear meanwhile.
+async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
+    let cluster = Cluster::new();
+    cluster.set("a", "one", false);
+    let manager = ConfigMapManager::watching(cluster.client());
+    manager.register_pod(&pod_with("p1", &["a"]));
+    assert_eq!(value(&manager).await, "one");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+
+    let mut changes = manager.subscribe();
+    let injected = cluster.server.faults().inject(fault);
+    let start = Instant::now();
+    cluster.cut();
+    cluster.set("a", "two", false);
+    let mut heard = Vec::new();
+    loop {
+        assert_eq!(value(&manager).await, "one");
+        let change = tokio::time::timeout(Duration::from_mins(5), changes.next()).await;
+        match change.expect("it heals").unwrap().kind {
+            ChangeKind::Failed(error) => heard.push(error.to_string()),
+            _ => break,
+        }
+    }
+    let waited = start.elapsed().as_secs_f64();
+    assert!(
+        waited >= seconds.start - 0.01 && waited < seconds.end + 0.01,
+        "{waited} s, not {seconds:?}"
+    );
+    assert_eq!(heard, told);
+    assert_eq!(injected.hits(), hits);
+    assert_eq!(value(&manager).await, "two");
+    // And the watch is back: what follows is told at once, and nothing of the failure is left.
+    cluster.set("a", "three", false);
+    changes.next().await.unwrap();
+    assert_eq!(value(&manager).await, "three");
+    let status = &manager.objects()[0];
+    assert_eq!(status.state, ObjectState::Synced);
+    assert!(status.age.is_zero() && status.failure.is_none());
+    assert_eq!(cluster.server.open_watches(), 1);
+}
+
+fn watches(times: u32) -> Fault<()> {
+    Fault::on(Verb::Watch).times(times)
+}
+
+const AT_ONCE: Range<f64> = 0.0..0.0;
+const FIRST_DELAY: Range<f64> = 0.8..1.6;
+
+const BUSY: &str = "fault injected: 429 Too Many Requests";
+
+#[tokio::test(start_paused = true)]
+async fn dropped_connections_are_retried_with_growing_delays() {
+    let told = &["failed to talk to the API server"];
+    heals(watches(3).drop_connection(), 3, 5.6..11.2, told).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_is_waited_for() {
+    let late = watches(1).delay(Duration::from_secs(20));
+    heals(late, 1, 20.0..20.0, &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_is_given_up() {
+    let told = &["the API server did not answer within 30s"];
+    heals(watches(1).never_answer(), 1, 30.8..31.6, told).await;
+}
+
+// managers 42
+#[tokio::test(start_paused = true)]
+async fn a_version_that_expired_is_asked_for_anew_in_either_form() {
+    heals(watches(1).status(410), 1, FIRST_DELAY, &[]).await;
+    heals(watches(1).error_after_events(0, 410), 1, FIRST_DELAY, &[]).await;
+    // The state from the last version on has expired as well: any state will do, at once.
+    heals(watches(2).status(410), 2, FIRST_DELAY, &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_waited_for_in_either_form() {
+    let told = &[BUSY];
+    heals(watches(1).retry_after(429, 7), 1, 7.0..7.0, told).await;
+    heals(watches(1).error_after_events(0, 429), 1, FIRST_DELAY, told).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_breaks_off_is_not_an_event() {
+    heals(watches(1).cut_after_bytes(100), 1, FIRST_DELAY, &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_after_an_event_has_told_it() {
+    heals(watches(1).end_after_events(1), 1, AT_ONCE, &[]).await;
+    heals(watches(1).cut_after_events(1), 1, AT_ONCE, &[]).await;
+}
+
+/// Nothing is known when the faults begin, and they last: a reader is told after a second, with that cause; once they are
+/// over, it heals within the longest delay.
+async fn is_told(fault: Fault, cause: &str) {
+    let cluster = Cluster::new();
+    cluster.set("a", "one", false);
+    let manager = ConfigMapManager::watching(cluster.client());
+    let injected = cluster.server.faults().inject(fault);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    let start = Instant::now();
+    let error = manager.get("n", "a").await.unwrap_err();
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+    assert!(matches!(error, Error::NotSynced { .. }), "{error:?}");
+    let told = error.request().map(ToString::to_string);
+    assert_eq!(told.unwrap_or_default(), cause);
+    assert!(injected.hits() > 0);
+
+    injected.lift();
+    let read = manager.get_within("n", "a", Duration::from_mins(1)).await;
+    assert_eq!(read.unwrap().data["k"], "one");
+    assert!(manager.objects()[0].failure.is_none());
+}
+
+// B2
+#[tokio::test(start_paused = true)]
+async fn a_first_read_that_fails_tells_the_cause() {
+    let any = Fault::on_any;
+    is_told(any().drop_connection(), "failed to talk to the API server").await;
+    // There is no cause yet: the requests may still be answered.
+    is_told(any().never_answer(), "").await;
+    is_told(any().delay(Duration::from_secs(20)), "").await;
+    is_told(any().status(410), "fault injected: 410 Gone").await;
+    is_told(any().retry_after(429, 7), BUSY).await;
+    is_told(any().error_after_events(0, 429), BUSY).await;
+    is_told(
+        any().cut_after_bytes(100),
+        "failed to talk to the API server",
+    )
+    .await;
+}
+
+/// A manager on the transport, whose connections are pipes.
+struct Piped {
+    cluster: Cluster,
+    manager: ConfigMapManager,
+    transport: Transport,
+}
+
+impl Piped {
+    /// Object `a` is known.
+    async fn new() -> Self {
+        let cluster = Cluster::new();
+        cluster.set("a", "one", false);
+        let url = "http://server:6443".parse().unwrap();
+        let config = transport::Config {
+            connector: pipes(cluster.server.clone()),
+            http2_prior_knowledge: true,
+            ..transport::Config::default()
+        };
+        let source = Source::Config(Box::new(kube::Config::new(url)));
+        let connected = transport::connect(source, config, Metrics::default());
+        let (client, transport) = connected.await.unwrap();
+        let manager = ConfigMapManager::watching(client);
+        manager.register_pod(&pod_with("p1", &["a"]));
+        assert_eq!(value(&manager).await, "one");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        cluster.audit.take();
+        Self {
+            cluster,
+            manager,
+            transport,
+        }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        let records = self.cluster.audit.take();
+        let request = |record: larder_apiserver::AuditRecord| {
+            let initial = record.query.contains("sendInitialEvents");
+            format!(
+                "{}{}",
+                record.verb,
+                if initial { " from the start" } else { "" }
+            )
+        };
+        records.into_iter().map(request).collect()
+    }
+}
+
+fn pipes(server: ApiServer) -> Connector {
+    let connections = Arc::new(Mutex::new(JoinSet::new()));
+    Connector::new(move |_, _| {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (server, never) = (server.clone(), CancellationToken::new());
+        let serve = server.serve_connection(theirs, Some(User::admin()), never);
+        connections.lock().spawn(serve);
+        async { Ok(ours) }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn goaway_interrupts_no_watch_and_sends_new_ones_elsewhere() {
+    let node = Piped::new().await;
+    let mut changes = node.manager.subscribe();
+    node.cluster.server.faults().go_away();
+    node.cluster.set("a", "two", false);
+    changes.next().await.unwrap();
+    assert_eq!(value(&node.manager).await, "two");
+    assert_eq!(node.requests(), Vec::<String>::new());
+    assert!(node.manager.objects()[0].age.is_zero());
+
+    node.cluster.set("b", "one", false);
+    node.manager.register_pod(&pod_with("p2", &["b"]));
+    node.manager.get("n", "b").await.unwrap();
+    assert_eq!(node.requests(), ["watch from the start"]);
+    let connections = node.transport.connections();
+    let leaving: Vec<_> = connections.iter().map(|c| (c.closing, c.streams)).collect();
+    assert_eq!(leaving, [(true, 1), (false, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_connection_is_replaced_and_the_watch_goes_on_from_its_last_version() {
+    let node = Piped::new().await;
+    let mut changes = node.manager.subscribe();
+    node.cluster.server.faults().close_connections();
+    node.cluster.set("a", "two", false);
+    assert_eq!(value(&node.manager).await, "one");
+    changes.next().await.unwrap();
+    assert_eq!(value(&node.manager).await, "two");
+    assert_eq!(node.requests(), ["watch"]);
+    assert_eq!(node.cluster.server.open_watches(), 1);
+}
