@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::references;
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -38,14 +40,18 @@ impl OfPod {
         if node.is_empty() || pod.pointer(MIRROR).is_some() {
             return Self::default();
         }
-        let mut references = of_spec(&pod["spec"]);
-        references.push(Reference::ServiceAccount(account_of(pod)));
-        references.sort();
-        references.dedup();
+        let namespace = text(pod, "/metadata/namespace").into();
+        let account = Reference::ServiceAccount(account_of(pod));
+        let pod = typed(pod);
+        let secrets = references::secrets(&pod).into_iter();
+        let maps = references::config_maps(&pod).into_iter();
+        let objects = secrets
+            .map(Reference::Secret)
+            .chain(maps.map(Reference::ConfigMap));
         Self(Some(Box::new(Held {
             node: node.into(),
-            namespace: text(pod, "/metadata/namespace").into(),
-            references,
+            namespace,
+            references: objects.chain([account]).collect(),
         })))
     }
 }
@@ -102,53 +108,9 @@ pub(crate) fn account_of(pod: &Value) -> SmolStr {
     }
 }
 
-/// The Secrets and ConfigMaps that a pod's spec names anywhere: the API gives such fields the same few names in all places.
-pub(crate) fn of_spec(spec: &Value) -> Vec<Reference> {
-    let mut found = Vec::new();
-    collect(spec, &mut found);
-    found
-}
-
-fn collect(value: &Value, found: &mut Vec<Reference>) {
-    let name = |value: &Value| {
-        value
-            .as_str()
-            .filter(|name| !name.is_empty())
-            .map(SmolStr::new)
-    };
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
-        Value::Object(fields) => {
-            for (field, value) in fields {
-                match field.as_str() {
-                    "secretKeyRef" => found.extend(name(&value["name"]).map(Reference::Secret)),
-                    // A volume's source says secretName, a projected one name.
-                    "secret" => {
-                        let named = name(&value["secretName"]).or_else(|| name(&value["name"]));
-                        found.extend(named.map(Reference::Secret));
-                    }
-                    "imagePullSecrets" => {
-                        let names = value.as_array().into_iter().flatten();
-                        found.extend(
-                            names
-                                .filter_map(|item| name(&item["name"]))
-                                .map(Reference::Secret),
-                        );
-                    }
-                    "configMap" | "configMapRef" | "configMapKeyRef" => {
-                        found.extend(name(&value["name"]).map(Reference::ConfigMap));
-                    }
-                    // secretRef of the environment and of volumes, nodePublishSecretRef of CSI.
-                    field if field == "secretRef" || field.ends_with("SecretRef") => {
-                        found.extend(name(&value["name"]).map(Reference::Secret));
-                    }
-                    "azureFile" => found.extend(name(&value["secretName"]).map(Reference::Secret)),
-                    _ => collect(value, found),
-                }
-            }
-        }
-        _ => {}
-    }
+/// A pod's JSON as a pod. What is stored has been decoded before.
+pub(crate) fn typed(pod: &Value) -> Pod {
+    serde_json::from_value(pod.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! 1. Secret bytes are zeroised when dropped, and neither `Debug` nor an error of this crate shows any of them.
 //! 2. An object is decoded in full or refused; a field of the wrong type never becomes an empty one.
 
+mod api_reference;
 mod chain;
 mod config_map;
 pub mod defaults;
@@ -13,12 +14,14 @@ mod key;
 pub mod manifest;
 mod object;
 pub mod pem;
+pub mod references;
 mod secret;
 mod stable_uid;
 pub mod validation;
 pub mod x509;
 mod yaml;
 
+pub use api_reference::api_reference;
 pub use chain::chain;
 pub use config_map::ConfigMap;
 pub use key::ObjectKey;

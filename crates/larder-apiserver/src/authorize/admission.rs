@@ -1,14 +1,14 @@
 //! What a node may do to pods and requests for certificates, once it may do it at all: the NodeRestriction admission.
 
 use http::StatusCode;
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, api_reference};
 use serde_json::Value;
 
 use super::Authorization;
 use crate::{
     ApiError, User,
     json::text,
-    references::{self, MIRROR, Reference, account_of},
+    references::{MIRROR, account_of, typed},
     resource::Kind,
     rest::Verb,
     store::Store,
@@ -151,7 +151,7 @@ fn admit_pod(
             held.uid
         ));
     }
-    match api_reference(&pod["spec"]) {
+    match api_reference(&typed(pod)) {
         Some(resource) => refuse(format!(
             "node \"{node}\" can not create pods that reference {resource}"
         )),
@@ -243,62 +243,3 @@ fn is_set(value: &Value) -> bool {
         _ => true,
     }
 }
-
-/// The first API resource that a pod's spec refers to, as the refusal names it (kube-apiserver 1.36, `pkg/api/pod/util.go`).
-fn api_reference(spec: &Value) -> Option<&'static str> {
-    let account = |field: &str| !spec[field].as_str().unwrap_or_default().is_empty();
-    if account("serviceAccountName") || account("serviceAccount") {
-        return Some("serviceaccounts");
-    }
-    let references = references::of_spec(spec);
-    let is_secret = |reference: &Reference| matches!(reference, Reference::Secret(_));
-    if references.iter().any(is_secret) {
-        return Some("secrets");
-    }
-    if !references.is_empty() {
-        return Some("configmaps");
-    }
-    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    if !items(&spec["resourceClaims"]).is_empty() {
-        return Some("resourceclaims");
-    }
-    let named = |source: &Value, resources: &[(&str, &'static str)]| {
-        let found = resources
-            .iter()
-            .find(|(field, _)| !source[*field].is_null());
-        found.map(|(_, resource)| *resource)
-    };
-    items(&spec["volumes"]).iter().find_map(|volume| {
-        let of_projection = |source: &Value| named(source, &PROJECTIONS);
-        named(volume, &VOLUMES).or_else(|| {
-            let sources = items(&volume["projected"]["sources"]);
-            sources.iter().find_map(of_projection)
-        })
-    })
-}
-
-/// Volume types that need the API server, in the order in which they are looked for.
-const VOLUMES: [(&str, &str); 7] = [
-    ("configMap", "configmaps (via configmap volumes)"),
-    ("secret", "secrets (via secret volumes)"),
-    ("csi", "csidrivers (via CSI volumes)"),
-    ("glusterfs", "endpoints (via glusterFS volumes)"),
-    ("persistentVolumeClaim", "persistentvolumeclaims"),
-    (
-        "ephemeral",
-        "persistentvolumeclaims (via ephemeral volumes)",
-    ),
-    ("azureFile", "secrets (via azureFile volumes)"),
-];
-
-/// Sources of projected volumes that do.
-const PROJECTIONS: [(&str, &str); 5] = [
-    ("configMap", "configmaps (via projected volumes)"),
-    ("secret", "secrets (via projected volumes)"),
-    (
-        "serviceAccountToken",
-        "serviceaccounts (via projected volumes)",
-    ),
-    ("clusterTrustBundle", "clustertrustbundles"),
-    ("podCertificate", "podcertificates"),
-];

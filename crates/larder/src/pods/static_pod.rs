@@ -17,8 +17,6 @@
 //!
 //! A change of this form changes the identity of running pods; it needs a new version.
 
-mod references;
-
 use std::{fmt, path::Path};
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
@@ -31,7 +29,7 @@ use serde_json::Value;
 
 use super::identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, set_annotation};
 
-pub use references::api_reference;
+pub use larder_objects::api_reference;
 
 /// Where a manifest was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Which ConfigMaps and Secrets a pod refers to.
 //!
-//! Pure functions over the pod: the managers register by them, static pods are refused by them, and `larder refs` prints
-//! them. The fields are those that the API server's node authorizer follows, so a name found here is exactly a name that
+//! Pure functions over the pod: the managers register by them, the embedded API server authorizes by them, static pods are refused by
+//! them, and `larder refs` prints them. The fields are those that the API server's node authorizer follows, so a name found here is exactly a name that
 //! the node of the pod may read (Kubernetes 1.36, `pkg/api/v1/pod/util.go`, `plugin/pkg/auth/authorizer/node`).
 //!
 //! Invariants:
@@ -13,8 +13,9 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Pod, Volume};
-use larder_objects::Kind;
 use smol_str::SmolStr;
+
+use crate::Kind;
 
 /// Names of the ConfigMaps that `pod` refers to, in its own namespace.
 ///
@@ -32,8 +33,8 @@ use smol_str::SmolStr;
 ///     }),
 ///     ..Default::default()
 /// };
-/// assert!(larder::references::config_maps(&pod).contains("app"));
-/// assert!(larder::references::secrets(&pod).is_empty());
+/// assert!(larder_objects::references::config_maps(&pod).contains("app"));
+/// assert!(larder_objects::references::secrets(&pod).is_empty());
 /// ```
 pub fn config_maps(pod: &Pod) -> BTreeSet<SmolStr> {
     of_kind(pod, Kind::ConfigMap)
@@ -54,7 +55,7 @@ pub fn of_kind(pod: &Pod, kind: Kind) -> BTreeSet<SmolStr> {
 }
 
 /// Calls `found` for every reference of `pod` to an object of `kind`, repeated names included; allocates nothing.
-pub(crate) fn visit<'a>(pod: &'a Pod, kind: Kind, found: &mut impl FnMut(&'a str)) {
+pub fn visit<'a>(pod: &'a Pod, kind: Kind, found: &mut impl FnMut(&'a str)) {
     let Some(spec) = &pod.spec else { return };
     let found = &mut |name: &'a str| {
         if !name.is_empty() {
