@@ -1,21 +1,18 @@
 //! Tells when manifests, or what an agent delivers, may have changed.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    pin::pin,
     time::{Duration, SystemTime},
 };
 
-use anyhow::Context as _;
-use notify::{
-    EventKind, RecommendedWatcher, RecursiveMode, Watcher as _,
-    event::{AccessKind, AccessMode},
-};
-use tokio::{
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
-    time::{Instant, timeout_at},
-};
+use anyhow::{Context as _, bail};
+use futures::future::select_all;
+use larder::pods::source::{DirectoryWatch, Signal};
+use tokio::time::{Instant, timeout_at};
 
 /// An editor writes a file in several steps. So long after the last one it counts as written.
 const QUIET: Duration = Duration::from_millis(20);
@@ -25,9 +22,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Follows files and directories.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    /// Ends the watches when dropped.
-    watcher: RecommendedWatcher,
-    events: UnboundedReceiver<()>,
+    watches: BTreeMap<PathBuf, DirectoryWatch>,
+    /// The names of the files; `None` when any name is news.
+    files: Option<BTreeSet<OsString>>,
     /// Something changed, and nobody was told yet.
     changed: bool,
 }
@@ -40,47 +37,32 @@ impl Follower {
     ///
     /// A directory cannot be watched.
     pub(crate) fn new(paths: &[PathBuf], seen: &Stamps) -> anyhow::Result<Self> {
-        let (sender, events) = unbounded_channel();
-        let files = paths.iter().filter(|path| !path.is_dir());
-        let files: Vec<_> = files
-            .filter_map(|path| path.file_name().map(ToOwned::to_owned))
-            .collect();
-        let any = files.len() < paths.len();
-        let concerns = move |path: &PathBuf| {
-            // Names that begin with `..` carry the content of a mounted ConfigMap.
-            path.file_name().is_none_or(|name| {
-                any || files.iter().any(|file| file == name)
-                    || name.as_encoded_bytes().starts_with(b"..")
-            })
+        let any = paths.iter().any(|path| path.is_dir());
+        let names = paths.iter().filter_map(|path| path.file_name());
+        let mut follower = Self {
+            watches: BTreeMap::new(),
+            files: (!any).then(|| names.map(ToOwned::to_owned).collect()),
+            changed: false,
         };
-        let mut watcher =
-            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                let is_news = event.map_or(true, |event| {
-                    is_change(event.kind)
-                        && (event.paths.is_empty() || event.paths.iter().any(&concerns))
-                });
-                if is_news {
-                    // Nobody listens any more when the command is over.
-                    let _ = sender.send(());
-                }
-            })
-            .context("cannot follow files")?;
-        for directory in directories(paths) {
-            watcher
-                .watch(&directory, RecursiveMode::NonRecursive)
-                .with_context(|| format!("cannot follow {}", directory.display()))?;
+        for path in directories(paths) {
+            let watch = follower.watches.entry(path.clone()).or_default();
+            let armed = watch.renew(&path);
+            armed.with_context(|| format!("cannot follow {}", path.display()))?;
+            if !watch.is_armed() {
+                bail!(
+                    "cannot follow {}: there is no such directory",
+                    path.display()
+                );
+            }
         }
-        Ok(Self {
-            watcher,
-            events,
-            changed: Stamps::of(paths) != *seen,
-        })
+        follower.changed = Stamps::of(paths) != *seen;
+        Ok(follower)
     }
 
     /// Follows the directories of `paths` from now on, also those that have been made anew. One that is not there is passed over.
     pub(crate) fn follow(&mut self, paths: &[PathBuf]) {
-        for directory in directories(paths) {
-            let _ = self.watcher.watch(&directory, RecursiveMode::NonRecursive);
+        for path in directories(paths) {
+            let _ = self.watches.entry(path.clone()).or_default().renew(&path);
         }
     }
 
@@ -90,16 +72,35 @@ impl Follower {
     ///
     /// Safe: a change whose quiet was not waited for is told next time.
     pub(crate) async fn changed(&mut self) {
-        if !self.changed && self.events.recv().await.is_none() {
-            // The watcher is gone: nothing will ever change.
-            return std::future::pending().await;
+        if !self.changed {
+            self.news().await;
         }
         self.changed = true;
         let end = Instant::now() + PATIENCE;
-        while let Ok(Some(())) =
-            timeout_at(end.min(Instant::now() + QUIET), self.events.recv()).await
-        {}
+        while let Ok(()) = timeout_at(end.min(Instant::now() + QUIET), self.news()).await {}
         self.changed = false;
+    }
+
+    /// The next word of the system that matters. Cancel-safe.
+    async fn news(&mut self) {
+        loop {
+            let signals = self.watches.values_mut();
+            let signals = signals.map(|watch| Box::pin(watch.next()));
+            // There is at least one: the paths are those of files or directories.
+            let (signal, ..) = pin!(select_all(signals)).await;
+            match signal {
+                Signal::Touched(path, _) if !self.concerns(&path) => {}
+                Signal::Touched(..) | Signal::Overflow | Signal::Ended => return,
+            }
+        }
+    }
+
+    fn concerns(&self, path: &Path) -> bool {
+        let (Some(files), Some(name)) = (&self.files, path.file_name()) else {
+            return true;
+        };
+        // Names that begin with `..` carry the content of a mounted ConfigMap.
+        files.contains(name) || name.as_encoded_bytes().starts_with(b"..")
     }
 }
 
@@ -138,13 +139,4 @@ fn stamp(path: PathBuf) -> (PathBuf, Option<(SystemTime, u64)>) {
     let metadata = fs::metadata(&path).ok();
     let seen = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
     (path, seen)
-}
-
-/// Reading is no change.
-fn is_change(kind: EventKind) -> bool {
-    match kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
-        EventKind::Access(_) => false,
-        _ => true,
-    }
 }
