@@ -68,6 +68,7 @@ impl Node {
         black_box((
             self.lifecycle.working(),
             self.lifecycle.ending_static_pods(),
+            self.manager.mirror_overview(),
         ));
     }
 }

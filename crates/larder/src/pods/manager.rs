@@ -10,9 +10,13 @@
 //!    touched last, and back to the other when that one goes. (In the kubelet the removal of either takes the name from both.)
 //! 3. A mirror pod's UID translates to the pod that its full name leads to, in whichever order the two came. When the pod goes
 //!    the translation stays until the mirror goes, because word about the ending pod still arrives under the mirror's UID.
-//! 4. Every operation but the lists costs the same however many pods there are.
+//! 4. Every operation but the lists costs the same however many pods there are; of the lists, those of static pods grow with these only.
 
-use std::{collections::HashMap, ops::Deref, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Deref,
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::RwLock;
@@ -52,6 +56,8 @@ pub struct Pods {
 struct State {
     regular: Index<ResolvedPodUid>,
     mirrors: Index<MirrorPodUid>,
+    /// The static ones among the regular pods.
+    static_pods: HashSet<ResolvedPodUid>,
     translations: HashMap<MirrorPodUid, ResolvedPodUid>,
 }
 
@@ -243,13 +249,8 @@ impl Pods {
     /// Both directions of the translation between static pods and mirror pods.
     pub fn uid_translations(&self) -> UidTranslations {
         let state = self.state.read();
-        let mut pod_to_mirror: HashMap<_, _> = state
-            .regular
-            .by_uid
-            .iter()
-            .filter(|(_, pod)| is_static_pod(pod))
-            .map(|(uid, _)| (uid.clone(), None))
-            .collect();
+        let static_pods = state.static_pods.iter();
+        let mut pod_to_mirror: HashMap<_, _> = static_pods.map(|uid| (uid.clone(), None)).collect();
         for (mirror, pod) in &state.translations {
             // Of two mirrors of one pod, the one that its full name leads to.
             let current = |mirror: &MirrorPodUid| {
@@ -304,8 +305,10 @@ impl State {
             let mirror = self.mirrors.by_name(&FullName::of(pod));
             (Arc::clone(pod), mirror.cloned())
         };
-        let static_pods = self.regular.pods().filter(|pod| is_static_pod(pod));
-        static_pods.map(with_mirror).collect()
+        let static_pods = self.static_pods.iter();
+        static_pods
+            .map(|uid| with_mirror(&self.regular.by_uid[uid]))
+            .collect()
     }
 
     fn upsert(&mut self, pod: Arc<Pod>) {
@@ -320,6 +323,11 @@ impl State {
             }
         } else {
             let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
+            if is_static_pod(&pod) {
+                self.static_pods.insert(uid.clone());
+            } else {
+                self.static_pods.remove(&uid);
+            }
             if let Some(former_name) = self.regular.upsert(uid, pod) {
                 self.translate_mirrors_of(&former_name);
             }
@@ -333,8 +341,12 @@ impl State {
             let uid = MirrorPodUid::new(uid.as_str());
             self.mirrors.remove(&uid);
             self.translations.remove(&uid);
-        } else if let Some(removed) = self.regular.remove(&ResolvedPodUid::new(uid.as_str())) {
-            self.translate_mirrors_of(&FullName::of(&removed));
+        } else {
+            let uid = ResolvedPodUid::new(uid.as_str());
+            self.static_pods.remove(&uid);
+            if let Some(removed) = self.regular.remove(&uid) {
+                self.translate_mirrors_of(&FullName::of(&removed));
+            }
         }
     }
 
