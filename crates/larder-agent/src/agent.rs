@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt, fs, io,
+    fmt, fs, io, mem,
     sync::Arc,
     time::Duration,
 };
@@ -282,6 +282,8 @@ impl Agent {
             metrics: self.pod_metrics,
             handle: self.handle,
             ready: false,
+            has_node: false,
+            epoch: 0,
         };
         node.tell();
         // What an earlier agent left is looked for once, as soon as all sources have reported.
@@ -304,7 +306,7 @@ impl Agent {
                 Event::Shutdown => break,
                 Event::Report(report) => node.report(report),
                 Event::Object(kind, change) => node.reconciler.object_changed(kind, &change.key),
-                Event::Facts => node.reconciler.facts_changed(),
+                Event::Facts => node.facts_changed(),
                 Event::Certificate(source) => node.reconciler.certificate_changed(source),
                 Event::ClockJumped => node.reconciler.clock_jumped(),
                 Event::Scanned(found) => {
@@ -428,6 +430,10 @@ struct NodePods {
     handle: AgentHandle,
     /// All sources have reported.
     ready: bool,
+    /// There is a Node.
+    has_node: bool,
+    /// See [`MirrorScope::epoch`].
+    epoch: u64,
 }
 
 impl NodePods {
@@ -451,10 +457,31 @@ impl NodePods {
                 for problem in &problems {
                     warn!(source = %report.source, %problem, "pods are not followed, the last known ones stay");
                 }
+                let count = problems.len();
                 let mut sources = self.handle.sources.lock();
-                sources.problems.insert(report.source, problems);
+                let before = sources.problems.insert(report.source, problems);
+                drop(sources);
+                let is_better = before.is_some_and(|before| before.len() > count);
+                if is_better && report.source == PodSource::Api {
+                    self.begin_epoch();
+                }
             }
         }
+    }
+
+    fn facts_changed(&mut self) {
+        self.reconciler.facts_changed();
+        let has_node = self.handle.shared.facts.borrow().node.is_some();
+        let had_node = mem::replace(&mut self.has_node, has_node);
+        if has_node && !had_node {
+            self.begin_epoch();
+        }
+    }
+
+    /// The API server or the Node is back, as far as can be seen.
+    fn begin_epoch(&mut self) {
+        self.epoch += 1;
+        self.tell();
     }
 
     fn handle_pod(&mut self, operation: Operation, pod: &Arc<Pod>) {
@@ -520,6 +547,7 @@ impl NodePods {
         self.mirrors.send_replace(MirrorScope {
             all_sources_seen: self.ready,
             ending: self.lifecycle.ending_static_pods(),
+            epoch: self.epoch,
         });
     }
 

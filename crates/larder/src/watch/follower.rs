@@ -151,6 +151,11 @@ impl<T: Target + Clone> Follower<T> {
         self.reflector.want_consistent();
     }
 
+    /// From now on an API server that is not reached is tried again after 10 s at the latest: for what there is a handful of.
+    pub(crate) fn hasten(&mut self) {
+        self.reflector.hasten();
+    }
+
     /// Ends what is under way; the version last seen stays the lower bound of a later start.
     pub(crate) fn stop(&mut self) {
         self.reflector.stop();

@@ -98,6 +98,10 @@ const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 /// How long after its time an open watch is taken for dead.
 const WATCH_SLACK: Duration = Duration::from_secs(30);
 
+/// An API server that does not answer is not spared by asking it seldom, only by few who ask: a handful of reflectors of each node
+/// may ask more often than [`Backoff`] has it. The connections of all wait for each other anyway.
+const UNREACHED: Duration = Duration::from_secs(5);
+
 /// Short streams in a row that still are reopened at once because they brought events.
 const SHORT_WATCHES_AT_ONCE: u8 = 3;
 
@@ -114,6 +118,8 @@ pub(crate) struct Reflector {
     /// Ask for a consistent state.
     consistent: bool,
     short_watches: u8,
+    /// See [`UNREACHED`].
+    hasty: bool,
     backoff: Backoff,
     random: fastrand::Rng,
 }
@@ -127,6 +133,7 @@ impl Reflector {
             older_before: false,
             consistent: true,
             short_watches: 0,
+            hasty: false,
             backoff: Backoff::new(),
             random,
         }
@@ -153,6 +160,11 @@ impl Reflector {
             self.state,
             State::Streaming { .. } | State::Listing { .. } | State::Opening { .. }
         )
+    }
+
+    /// Never waits longer than [`UNREACHED`], times a random 1.0 to 2.0, for an API server that was not reached.
+    pub(crate) fn hasten(&mut self) {
+        self.hasty = true;
     }
 
     /// Asks for a consistent state when it comes to the next one.
@@ -477,7 +489,10 @@ impl Reflector {
     fn wait(&mut self, then: Resume, error: Option<&RequestError>, now: Instant) -> Turn {
         self.state = State::Waiting { then };
         let forbidden = error.is_some_and(RequestError::is_forbidden);
-        let delay = self.backoff.delay(now, forbidden, self.random.f64());
+        let mut delay = self.backoff.delay(now, forbidden, self.random.f64());
+        if self.hasty && error.is_some_and(RequestError::is_transport) {
+            delay = delay.min(UNREACHED.mul_f64(1.0 + self.random.f64()));
+        }
         let asked = error
             .and_then(RequestError::retry_after)
             .unwrap_or_default();

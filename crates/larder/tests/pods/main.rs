@@ -172,6 +172,7 @@ async fn follow(
         scope.send_replace(MirrorScope {
             all_sources_seen: merge.all_sources_seen(),
             ending: lifecycle.ending_static_pods(),
+            epoch: 0,
         });
     }
 }

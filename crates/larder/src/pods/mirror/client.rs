@@ -78,12 +78,29 @@ pub enum MirrorError {
         /// What the API server said.
         source: Arc<RequestError>,
     },
+    /// A mirror pod that was made from another manifest, or is being deleted, does not go: it has finalizers, or comes again.
+    #[error("an outdated mirror pod {full_name} does not go")]
+    InTheWay {
+        /// The pod.
+        full_name: FullName,
+    },
     /// The name belongs to a pod that is no mirror pod, which is nobody's to delete.
     #[error("there is a pod {full_name} that is not a mirror pod")]
     NameTaken {
         /// The name.
         full_name: FullName,
     },
+}
+
+/// What [`MirrorClient::create`] found or did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It was created.
+    Now,
+    /// It was there, as it should be.
+    Before,
+    /// One is there that is not as it should be, with this UID. Nothing was done.
+    Outdated(MirrorPodUid),
 }
 
 /// Requests about this node's mirror pods. Cheap to clone.
@@ -166,13 +183,12 @@ impl MirrorClient {
         }
     }
 
-    /// Creates the mirror pod of `pod`. Also good when it was there already, as it should be; one that is there and is not as
-    /// it should be is replaced.
+    /// Creates the mirror pod of `pod`, if there is none.
     ///
     /// # Errors
     ///
     /// The API server refuses it, or its name is taken by a pod that is no mirror pod.
-    pub async fn create(&self, pod: &Pod, node: &NodeIdentity) -> Result<(), MirrorError> {
+    pub async fn create(&self, pod: &Pod, node: &NodeIdentity) -> Result<Created, MirrorError> {
         let full_name = FullName::of(pod);
         let mirror = mirror_of(pod, node);
         let failed = |verb| {
@@ -183,28 +199,20 @@ impl MirrorClient {
                 source: Arc::new(source),
             }
         };
-        for _ in 0..2 {
-            match self.create_pod(&full_name, &mirror).await {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is_conflict() => {}
-                Err(error) => return Err(failed("create")(error)),
-            }
-            let found = self.get_pod(&full_name).await.map_err(failed("get"))?;
-            match found {
-                // Gone in between, so once more.
-                None => {}
-                Some(found) if !is_mirror_pod(&found) => {
-                    return Err(MirrorError::NameTaken { full_name });
-                }
-                Some(found) if is_current(&found, pod) => return Ok(()),
-                Some(found) => {
-                    let uid = MirrorPodUid::new(found.metadata.uid.unwrap_or_default());
-                    self.delete(&full_name, &uid).await?;
-                }
-            }
+        let refused = match self.create_pod(&full_name, &mirror).await {
+            Ok(()) => return Ok(Created::Now),
+            Err(error) if error.is_conflict() => error,
+            Err(error) => return Err(failed("create")(error)),
+        };
+        match self.get_pod(&full_name).await.map_err(failed("get"))? {
+            // Gone in between: that is for the next attempt.
+            None => Err(failed("create")(refused)),
+            Some(found) if !is_mirror_pod(&found) => Err(MirrorError::NameTaken { full_name }),
+            Some(found) if is_current(&found, pod) => Ok(Created::Before),
+            Some(found) => Ok(Created::Outdated(MirrorPodUid::new(
+                found.metadata.uid.unwrap_or_default(),
+            ))),
         }
-        let created = self.create_pod(&full_name, &mirror).await;
-        created.map_err(failed("create"))
     }
 
     /// Deletes the mirror pod with exactly this UID, at once. `false` when it was gone already.

@@ -78,6 +78,7 @@ impl Fixture {
         let scope = MirrorScope {
             all_sources_seen: true,
             ending: BTreeSet::new(),
+            epoch: 0,
         };
         let (scope_sender, receiver) = watch::channel(scope.clone());
         let reconciler = MirrorReconciler::new(client, manager.reader(), receiver);
@@ -160,12 +161,12 @@ async fn without_a_node_or_its_uid_nothing_is_created() {
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.check_problem("node n1 does not exist");
 
-    tokio::time::advance(RETRY.0).await;
+    tokio::time::advance(RETRY).await;
     fixture.script.lock().node = Some(json!({"metadata": {"name": "n1", "uid": ""}}));
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.check_problem("node n1 has no UID");
 
-    tokio::time::advance(RETRY.0 * 2).await;
+    tokio::time::advance(RETRY * 2).await;
     fixture.script.lock().node = Some(node());
     assert_eq!(fixture.pass().await, ["create web hash"]);
     fixture.check_problem("");
@@ -199,13 +200,17 @@ async fn a_pair_in_step_is_compared_again_when_either_changes() {
         fixture.pass().await,
         ["delete web web-mirror-uid 0", "create web new"]
     );
-    let mirror = mirror_pod("web").annotation(CONFIG_MIRROR, "new");
+    fixture.manager.remove_pod(&mirror_pod("web").build());
+    let mirror = mirror_pod("web")
+        .uid("second")
+        .annotation(CONFIG_MIRROR, "new");
     fixture.manager.update_pod(mirror.clone().shared());
+    tokio::time::advance(SETTLE).await;
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.manager.update_pod(mirror.deleted().shared());
     assert_eq!(
         fixture.pass().await,
-        ["delete web web-mirror-uid 0", "create web new"]
+        ["delete web second 0", "create web new"]
     );
 }
 
@@ -294,20 +299,131 @@ async fn a_name_that_is_taken_is_looked_at_before_anything_is_deleted() {
     let mut fixture = taken(pod("web"));
     assert_eq!(fixture.pass().await, ["create web hash"]);
     fixture.check_problem("there is a pod web_default that is not a mirror pod");
-    // An old mirror pod that the watch has not shown.
+    // An old mirror pod that the watch has not shown, and that a finalizer keeps.
     let mut fixture = taken(mirror_pod("web").annotation(CONFIG_MIRROR, "old"));
-    let writes = fixture.pass().await;
     assert_eq!(
-        writes[..2],
-        ["create web hash", "delete web web-mirror-uid 0"]
+        fixture.pass().await,
+        [
+            "create web hash",
+            "delete web web-mirror-uid 0",
+            "create web hash"
+        ]
     );
+    let in_the_way = "an outdated mirror pod web_default does not go";
+    fixture.check_problem(in_the_way);
+    let mirror = mirror_pod("web").annotation(CONFIG_MIRROR, "old").deleted();
+    fixture.manager.add_pod(mirror.shared());
+    tokio::time::advance(RETRY).await;
+    assert_eq!(fixture.pass().await, ["create web hash"]);
+    fixture.check_problem(in_the_way);
+    // It goes at last, which ends the wait.
+    fixture.manager.remove_pod(&mirror_pod("web").build());
+    fixture.script.lock().create_code = 201;
+    assert_eq!(fixture.pass().await, ["create web hash"]);
+    fixture.check_problem("");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_pod_that_is_gone_is_not_deleted_again_however_long_the_watch_shows_it() {
+    let ended = static_pod("web").annotation(CONFIG_HASH, "new");
+    let mut fixture = Fixture::new([ended, mirror_pod("web"), mirror_pod("orphan")]);
+    fixture.script.lock().delete_code = 404;
+    let mut writes = fixture.pass().await;
+    writes.sort();
+    assert_eq!(
+        writes,
+        [
+            "delete orphan orphan-mirror-uid 0",
+            "delete web web-mirror-uid 0"
+        ]
+    );
+    // There is no reason to wait for what is missing then.
+    assert_eq!(fixture.pass().await, ["create web new"]);
+    for _ in 0..10 {
+        tokio::time::advance(LONGEST).await;
+        let writes = fixture.pass().await;
+        assert!(!writes.concat().contains("delete"), "{writes:?}");
+    }
+    // What is known of one API server says nothing of the next, and the old pods may be there.
+    fixture.script.lock().delete_code = 200;
+    fixture.scope.epoch += 1;
+    tokio::time::advance(LONGEST).await;
+    let mut writes = fixture.pass().await;
+    writes.sort();
+    assert_eq!(
+        writes,
+        [
+            "create web new",
+            "delete orphan orphan-mirror-uid 0",
+            "delete web web-mirror-uid 0"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom() {
+    let mut fixture = Fixture::new([static_pod("web")]);
+    let mut number = 0;
+    // It is there, and somebody deletes it by force.
+    let mut shown = |fixture: &mut Fixture| {
+        number += 1;
+        let mirror = mirror_pod("web").uid(&number.to_string());
+        fixture.manager.add_pod(mirror.clone().shared());
+        mirror
+    };
+    let mut wait = SETTLE;
+    for round in 0..PATIENCE + 9 {
+        assert_eq!(fixture.pass().await, ["create web hash"]);
+        let mirror = shown(&mut fixture);
+        assert_eq!(fixture.pass().await, [""; 0]);
+        fixture.manager.remove_pod(&mirror.build());
+        let due = fixture.reconciler.pass(&fixture.scope.clone()).await;
+        assert_eq!(due, Some(Instant::now() + wait));
+        tokio::time::advance(wait).await;
+        if round >= PATIENCE {
+            wait = (wait * 2).min(LONGEST);
+        }
+    }
+    assert_eq!(wait, LONGEST);
+    assert_eq!(fixture.pass().await, ["create web hash"]);
+    // It stays for a while, and then all is forgotten: back at once.
+    for _ in 0..2 {
+        let mirror = shown(&mut fixture);
+        tokio::time::advance(2 * LONGEST + RETRY).await;
+        assert_eq!(fixture.pass().await, [""; 0]);
+        fixture.manager.remove_pod(&mirror.build());
+        assert_eq!(fixture.pass().await, ["create web hash"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_forgotten_with_the_manifest_and_with_the_api_server() {
+    let mut fixture = Fixture::new([static_pod("web")]);
+    fixture.script.lock().create_code = 500;
+    for _ in 0..10 {
+        assert_eq!(fixture.pass().await, ["create web hash"]);
+        tokio::time::advance(LONGEST).await;
+    }
+    assert_eq!(fixture.pass().await, ["create web hash"]);
+    // Others wait, but not these.
+    assert_eq!(fixture.pass().await, [""; 0]);
+    let edited = static_pod("web")
+        .image("i:2")
+        .annotation(CONFIG_HASH, "new");
+    fixture.manager.update_pod(edited.shared());
+    assert_eq!(fixture.pass().await, ["create web new"]);
+    assert_eq!(fixture.pass().await, [""; 0]);
+    fixture.scope.epoch += 1;
+    fixture.script.lock().create_code = 201;
+    assert_eq!(fixture.pass().await, ["create web new"]);
+    fixture.check_problem("");
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_tried_again_with_growing_delays() {
     let mut fixture = Fixture::new([static_pod("web")]);
     fixture.script.lock().create_code = 500;
-    let mut delay = RETRY.0;
+    let mut delay = RETRY;
     for _ in 0..10 {
         assert_eq!(fixture.pass().await, ["create web hash"]);
         // Another change does not make it sooner.
@@ -315,7 +431,7 @@ async fn failures_are_tried_again_with_growing_delays() {
         let due = fixture.reconciler.pass(&fixture.scope.clone()).await;
         assert_eq!(due, Some(Instant::now() + delay));
         tokio::time::advance(delay).await;
-        delay = (delay * 2).min(RETRY.1);
+        delay = (delay * 2).min(LONGEST);
     }
     fixture.check_problem("failed to create mirror pod web_default");
     // The static pod goes, and its problem with it.

@@ -1,6 +1,6 @@
 //! The source against a server that answers from a script.
 
-use std::{collections::VecDeque, convert::Infallible, future};
+use std::{collections::VecDeque, future, io};
 
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
@@ -15,7 +15,8 @@ use crate::pods::{
     testing::{PodBuilder, pod},
 };
 
-/// A client of a server that gives `answers` in turn, then none any more; and the queries that it was sent.
+/// A client of a server that gives `answers` in turn, then none any more; and the queries that it was sent. An answer with code 0 is
+/// none: the server is not reached.
 fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
     let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
     let queries = Arc::new(Mutex::new(Vec::new()));
@@ -29,9 +30,12 @@ fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
             let Some((code, body)) = answer else {
                 return future::pending().await;
             };
+            if code == 0 {
+                return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+            }
             let mut response = Response::new(Body::from(body.into_bytes()));
             *response.status_mut() = StatusCode::from_u16(code).unwrap();
-            Ok::<_, Infallible>(response)
+            Ok(response)
         }
     });
     (Client::new(service, "default"), seen)
@@ -241,6 +245,51 @@ async fn a_server_in_trouble_is_told_once_and_recovery_too() {
         reports.check(&[told, "all [default/p]", "problems []"]),
     )
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_away_is_asked_anew_for_it_may_be_another_one() {
+    let away = || (0, String::new());
+    let outage = 20;
+    let mut answers = vec![watch([event("ADDED", "400", pod("p")), all("500")])];
+    answers.extend(std::iter::repeat_with(away).take(outage));
+    answers.extend([
+        // It opens a watch from a version that it has not come to yet, and would be silent; it lists nothing so new.
+        watch([bookmark("500")]),
+        (
+            504,
+            refusal(504, "Timeout")
+                .to_string()
+                .replace("no", "Too large resource version: 500, current: 2"),
+        ),
+        watch([all("2")]),
+        watch([all("2")]),
+    ]);
+    let (client, queries) = server(answers);
+    let (mut reports, source) = Reports::of(client);
+    let start = Instant::now();
+    until(source, async {
+        reports.check(&["all [default/p]"]).await;
+        let problem = reports.next().await;
+        assert!(problem.contains("failed to follow"), "{problem}");
+        reports.check(&["all []", "problems []"]).await;
+    })
+    .await;
+    let longest = Duration::from_secs(10);
+    assert!(start.elapsed() < longest * u32::try_from(outage).unwrap() + longest);
+    let queries = queries.lock();
+    let back = &queries[1 + outage..];
+    let versions: Vec<_> = back
+        .iter()
+        .map(|query| {
+            let streams = query.contains("sendInitialEvents");
+            (streams, query.contains("&resourceVersion=500&"))
+        })
+        .collect();
+    assert_eq!(
+        versions[..4],
+        [(false, true), (true, true), (true, false), (true, false)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
