@@ -74,7 +74,7 @@ struct Shared {
     options: Options,
     writer: Writer,
     faults: Faults,
-    authority: Authority,
+    authority: Arc<Authority>,
     connections: Connections,
 }
 
@@ -94,6 +94,20 @@ impl ApiServer {
     ///
     /// The machine gives no random numbers for keys.
     pub fn try_new(options: Options) -> Result<Self, TlsError> {
+        Self::with_authority(options, Arc::new(Authority::generate()?))
+    }
+
+    /// Another server with the same certificates and nothing stored: what there is after its storage was lost. It is to be served in
+    /// place of this one, not beside it.
+    ///
+    /// # Errors
+    ///
+    /// The machine gives no random numbers for keys.
+    pub fn emptied(&self) -> Result<Self, TlsError> {
+        Self::with_authority(self.shared.options.clone(), self.shared.authority.clone())
+    }
+
+    fn with_authority(options: Options, authority: Arc<Authority>) -> Result<Self, TlsError> {
         let clock = Clock::start();
         let version = options
             .first_version
@@ -102,7 +116,6 @@ impl ApiServer {
             changes: options.history_changes,
             bytes: options.history_bytes,
         };
-        let authority = Authority::generate()?;
         let writer = Writer {
             store: Arc::new(Store::new(version, limits)),
             clock,

@@ -55,6 +55,12 @@ impl EmbeddedServer {
         self.serving.shutdown().await;
     }
 
+    /// Nothing is there any more but the certificates.
+    pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
+        self.api = self.api.emptied()?;
+        Ok(())
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -129,6 +129,13 @@ impl RealServer {
         stop(&mut self.apiserver);
     }
 
+    /// Puts an etcd that holds nothing in the place of the one before.
+    pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
+        stop(&mut self.etcd);
+        fs::remove_dir_all(self.folder.path().join("etcd"))?;
+        self.start_etcd()
+    }
+
     /// Has etcd forget all versions but the current ones.
     pub(crate) async fn compact(&self) -> anyhow::Result<()> {
         let config = kube::Config::new(format!("http://127.0.0.1:{}", self.etcd_port).parse()?);

@@ -116,6 +116,18 @@ impl Server {
         }
     }
 
+    /// Loses everything that is stored. To be called while it is killed.
+    ///
+    /// # Errors
+    ///
+    /// The storage cannot be made anew.
+    pub fn forget(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Embedded(server) => server.forget(),
+            Self::Real(server) => server.forget(),
+        }
+    }
+
     /// Answers again, on the address of before.
     ///
     /// # Errors

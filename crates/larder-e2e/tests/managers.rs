@@ -2,14 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "common/connect.rs"]
+mod connect;
+
 use std::time::Duration;
 
+use connect::connect;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use larder::{ConfigMapManager, ManagerConfig, SecretManager, WatchScope, transport};
+use larder::{ConfigMapManager, ManagerConfig, SecretManager, WatchScope};
 use larder_e2e::{Identity, NODE, Server};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,18 +22,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_mins(2);
 
 async fn client_of(server: &Server, identity: Identity) -> Client {
-    let source = transport::Source::Kubeconfig {
-        path: server.kubeconfig(identity).unwrap(),
-        context: None,
-    };
-    let (client, _) = transport::connect(
-        source,
-        transport::Config::default(),
-        transport::Metrics::default(),
-    )
-    .await
-    .unwrap();
-    client
+    connect(server.kubeconfig(identity).unwrap()).await
 }
 
 fn scoped(watch_scope: WatchScope) -> ManagerConfig {

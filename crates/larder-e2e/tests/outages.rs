@@ -5,12 +5,16 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "common/connect.rs"]
+mod connect;
+
 use std::{
     collections::BTreeMap,
     io::{self, Write as _},
     time::Duration,
 };
 
+use connect::connect;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -18,7 +22,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use larder::{ConfigMapManager, ManagerConfig, transport};
+use larder::{ConfigMapManager, ManagerConfig};
 use larder_e2e::{Identity, NODE, Proxy, Server};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
@@ -62,16 +66,7 @@ impl Scene {
         } else {
             server.kubeconfig(Identity::Node)
         };
-        let source = transport::Source::Kubeconfig {
-            path: path.unwrap(),
-            context: None,
-        };
-        let connected = transport::connect(
-            source,
-            transport::Config::default(),
-            transport::Metrics::default(),
-        );
-        let (client, _) = connected.await.unwrap();
+        let client = connect(path.unwrap()).await;
         let manager = ConfigMapManager::new(client, &ManagerConfig::default()).unwrap();
         for number in 0..OBJECTS / VOLUMES {
             let pod = pods.create(&PostParams::default(), &pod(number)).await;

@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "common/connect.rs"]
+mod connect;
+
 use std::{fs, path::PathBuf, time::Duration};
 
+use connect::connect;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::DeleteParams};
-use larder::transport;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
@@ -42,19 +45,12 @@ struct StaticNode {
 
 impl StaticNode {
     async fn start() -> Self {
-        let server = Server::start().await.unwrap();
+        Self::at(Server::start().await.unwrap()).await
+    }
+
+    async fn at(server: Server) -> Self {
         let (manifests, root) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let source = transport::Source::Kubeconfig {
-            path: server.kubeconfig(Identity::Node).unwrap(),
-            context: None,
-        };
-        let (client, _) = transport::connect(
-            source,
-            transport::Config::default(),
-            transport::Metrics::default(),
-        )
-        .await
-        .unwrap();
+        let client = connect(server.kubeconfig(Identity::Node).unwrap()).await;
         let flags = Flags {
             node_name: Some(NODE.to_owned()),
             root_dir: Some(root.path().to_owned()),
@@ -193,6 +189,52 @@ async fn a_mirror_pod_is_back_after_every_deletion_follows_edits_and_goes_with_t
     until("the mirror pod to go", async || {
         let found = pods.get_opt(WEB).await.unwrap();
         (found.is_none() && node.pod().is_none()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_and_empty_api_server_gets_its_mirror_pods_back() {
+    let mut node = StaticNode::start().await;
+    node.write("1");
+    let before = node.mirror("1", None).await;
+    node.until_delivered("1").await;
+    // The first time as it was, the second time with a manifest that was edited meanwhile.
+    let mut before = before.uid();
+    for value in ["1", "2"] {
+        node.server.kill().await;
+        node.write(value);
+        node.until_delivered(value).await;
+        node.server.forget().unwrap();
+        node.server.restart().await.unwrap();
+        before = node.mirror(value, before.as_deref()).await.uid();
+        until("all to be well again", async || {
+            node.agent.status().problems.is_empty().then_some(())
+        })
+        .await;
+        until("the pod to know its mirror", async || {
+            node.pod().filter(|pod| pod.mirror == before)
+        })
+        .await;
+    }
+    // What went with the old server needs no deletion, and the edited one at most one.
+    let requests = node.server.node_requests().unwrap();
+    let deletes = requests.iter().filter(|request| request.verb == "delete");
+    assert!(deletes.count() <= 1, "{requests:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_starts_before_the_api_server_serves_its_static_pods_and_mirrors_them_later()
+{
+    let mut server = Server::start().await.unwrap();
+    server.kill().await;
+    let mut node = StaticNode::at(server).await;
+    node.write("1");
+    node.until_delivered("1").await;
+    node.server.restart().await.unwrap();
+    let mirror = node.mirror("1", None).await;
+    until("the pod to know its mirror", async || {
+        node.pod().filter(|pod| pod.mirror == mirror.uid())
     })
     .await;
 }

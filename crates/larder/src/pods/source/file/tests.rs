@@ -40,8 +40,13 @@ impl Files {
 
     /// Who looks now knows only what the one before left.
     fn restart(&mut self) {
+        self.scanner = Some(self.another(self.path(), static_pods()));
+    }
+
+    /// Somebody who looks elsewhere, or with other eyes, and has the same copies.
+    fn another(&self, path: PathBuf, static_pods: StaticPods) -> Scanner {
         let copies = self.directory.path().join("copies");
-        self.scanner = Some(Scanner::new(self.path(), static_pods(), Some(copies)));
+        Scanner::new(path, static_pods, Some(copies))
     }
 
     fn directory() -> Self {
@@ -297,9 +302,8 @@ fn a_directory_that_is_missing_when_the_source_starts_again_keeps_its_pods() {
     files.check(Some(&["a=i"]), &[]);
     // The copies of one path say nothing about another.
     fs::rename(files.path(), &away).unwrap();
-    let copies = files.directory.path().join("copies");
     let elsewhere = files.directory.path().join("elsewhere");
-    let (_, looked) = Scanner::new(elsewhere, static_pods(), Some(copies)).look(&Touched::All);
+    let (_, looked) = files.another(elsewhere, static_pods()).look(&Touched::All);
     assert_eq!(looked.pods, Some(Vec::new()));
 }
 
@@ -316,12 +320,11 @@ fn a_single_file_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
 #[test]
 fn what_was_allowed_when_it_was_kept_may_not_be_any_more() {
     let mut files = Files::directory();
-    let copies = files.directory.path().join("copies");
     let secret = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i}]\n  \
                   volumes: [{name: v, secret: {secretName: s}}]\n";
     files.put("a.yaml", secret);
     let allowing = StaticPods::new("n1", ApiReferences::Allow);
-    let (_, looked) = Scanner::new(files.path(), allowing, Some(copies)).look(&Touched::All);
+    let (_, looked) = files.another(files.path(), allowing).look(&Touched::All);
     assert_eq!(looked.pods.map(|pods| pods.len()), Some(1));
     files.restart();
     files.check(Some(&[]), &["m/a.yaml: gives no static pod: "]);
