@@ -3,7 +3,7 @@
 //! Building and running are two steps. [`Agent::build`] opens what can fail; [`Agent::run`] owns every task and ends them all.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt, fs, io, mem,
     sync::Arc,
     time::Duration,
@@ -46,7 +46,7 @@ use crate::{
     clock::Clock,
     config::Config,
     ender::Ender,
-    facts::{Facts, follow_facts, follow_trust_bundles},
+    facts::{Facts, follow_facts, follow_gaps, follow_trust_bundles},
     metrics::Metrics,
     node,
     reconcile::{Board, Reconciler, Shared},
@@ -94,6 +94,7 @@ pub struct Agent {
     pod_metrics: PodMetrics,
     handle: AgentHandle,
     issuer: certificates::Issuer,
+    gaps: Option<watch::Receiver<bool>>,
     /// Locked as long as the agent lives.
     root: RootDir,
 }
@@ -240,8 +241,20 @@ impl Agent {
             pod_metrics,
             handle,
             issuer,
+            gaps: None,
             root,
         })
+    }
+
+    /// For an API server that is filled from manifests: `gaps` says whether it may lack what an earlier run had, since not every
+    /// manifest can be read. As long as that is so, what it does not have is unknown and not absent: nothing on disk is taken down, and
+    /// nothing is rewritten without an optional object.
+    #[must_use]
+    pub fn with_gaps(mut self, gaps: watch::Receiver<bool>) -> Self {
+        let has_gaps = *gaps.borrow();
+        self.facts.send_modify(|facts| facts.has_gaps = has_gaps);
+        self.gaps = Some(gaps);
+        self
     }
 
     /// A handle to look at the agent with.
@@ -269,6 +282,12 @@ impl Agent {
         let mut facts = shared.facts.clone();
         let mut jumps = shared.clock.jumps();
         tasks.spawn(shared.clock.clone().follow_machine());
+        let may_have_gaps = self.gaps.is_some();
+        if let Some(gaps) = self.gaps {
+            tasks.spawn(follow_gaps(gaps, self.facts.clone()));
+        }
+        let late_pods =
+            may_have_gaps.then(|| ApiSource::new(self.client.clone(), &self.config.node_name));
         let mut certificates = self.issuer.changes();
         tasks.spawn(self.issuer.run());
         let mut node = NodePods {
@@ -282,11 +301,13 @@ impl Agent {
             metrics: self.pod_metrics,
             handle: self.handle,
             ready: false,
+            rescan: false,
             has_node: false,
+            has_gaps: shared.facts.borrow().has_gaps,
             epoch: 0,
         };
         node.tell();
-        // What an earlier agent left is looked for once, as soon as all sources have reported.
+        // What an earlier agent left is looked for as soon as all sources have reported.
         let mut scan = OptionFuture::default();
         loop {
             // Every arm is cancel-safe.
@@ -315,9 +336,9 @@ impl Agent {
                 }
                 Event::VolumesGone(uid) => node.volumes_gone(&uid),
             }
-            if node.becomes_ready() {
-                let host = shared.host.clone();
-                scan = Some(blocking(move || host.scan()).boxed()).into();
+            if node.becomes_ready() || node.may_rescan() {
+                let found = left_behind(shared.host.clone(), late_pods.clone());
+                scan = Some(found.boxed()).into();
             }
         }
         tasks.shutdown().await;
@@ -430,8 +451,12 @@ struct NodePods {
     handle: AgentHandle,
     /// All sources have reported.
     ready: bool,
+    /// What an earlier agent left is to be looked for once more.
+    rescan: bool,
     /// There is a Node.
     has_node: bool,
+    /// The API server may lack objects that there are.
+    has_gaps: bool,
     /// See [`MirrorScope::epoch`].
     epoch: u64,
 }
@@ -471,7 +496,15 @@ impl NodePods {
 
     fn facts_changed(&mut self) {
         self.reconciler.facts_changed();
-        let has_node = self.handle.shared.facts.borrow().node.is_some();
+        let (has_node, has_gaps) = {
+            let facts = self.handle.shared.facts.borrow();
+            (facts.node.is_some(), facts.has_gaps)
+        };
+        if mem::replace(&mut self.has_gaps, has_gaps) && !has_gaps {
+            info!("every manifest can be read now, or is gone");
+            self.reconciler.any_object_changed();
+            self.rescan = true;
+        }
         let had_node = mem::replace(&mut self.has_node, has_node);
         if has_node && !had_node {
             self.begin_epoch();
@@ -563,7 +596,12 @@ impl NodePods {
         true
     }
 
-    /// Removes what an earlier agent left of pods that are gone or have ended.
+    /// Whether to look once more for what an earlier agent left: nothing is hidden any more.
+    fn may_rescan(&mut self) -> bool {
+        self.ready && mem::take(&mut self.rescan)
+    }
+
+    /// Removes what an earlier agent left of pods that are gone or have ended; as long as the API server has gaps, they only may be.
     fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
         match on_disk {
             Ok(found) => {
@@ -577,6 +615,11 @@ impl NodePods {
                             .name
                             .map(|(namespace, name)| ObjectKey::new(namespace, name));
                         let shown = name.as_ref().map(tracing::field::display);
+                        if self.has_gaps {
+                            warn!(pod = shown, pod.uid = %uid, "{KEPT}");
+                            self.reconciler.keep(&uid, name, KEPT);
+                            continue;
+                        }
                         info!(pod = shown, pod.uid = %uid, "pod went while no agent was there");
                         self.reconciler.clean_up(&uid, name);
                     }
@@ -588,6 +631,24 @@ impl NodePods {
             ),
         }
     }
+}
+
+/// Why a pod of which only the volumes are known stays, for people.
+const KEPT: &str =
+    "no manifest has this pod, but not all can be read: its volumes stay as they are";
+
+/// The pods on disk of which the API server says nothing that is still on its way.
+async fn left_behind(
+    host: Arc<VolumeHost>,
+    late_pods: Option<ApiSource>,
+) -> Result<Vec<PodOnDisk>, DiskError> {
+    let bound = match late_pods {
+        Some(source) => source.uids().await,
+        None => HashSet::new(),
+    };
+    let mut found = blocking(move || host.scan()).await?;
+    found.retain(|pod| !bound.contains(&PodUid::new(pod.uid.as_str())));
+    Ok(found)
 }
 
 /// Why a pod is not served, for people.

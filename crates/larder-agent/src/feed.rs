@@ -1,6 +1,12 @@
 //! Keeps an embedded API server filled from a directory of manifests.
 
-use std::{collections::BTreeMap, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use larder_apiserver::{ApiError, ApiServer, Kind};
 use larder_objects::manifest::RawObject;
@@ -24,6 +30,9 @@ pub struct Feed {
     /// What the server did not take, and why.
     refused: BTreeMap<ObjectId, String>,
     problems: watch::Sender<Arc<[String]>>,
+    /// Objects that were refused at the start and still are: what stood in their place before is unknown.
+    lost: BTreeSet<ObjectId>,
+    hides: watch::Sender<bool>,
 }
 
 impl Feed {
@@ -44,8 +53,12 @@ impl Feed {
             node_name,
             refused: BTreeMap::new(),
             problems: watch::Sender::new(Arc::from([])),
+            lost: BTreeSet::new(),
+            hides: watch::Sender::new(false),
         };
         feed.apply(changes).await;
+        feed.lost = feed.refused.keys().cloned().collect();
+        feed.tell();
         Ok(feed)
     }
 
@@ -54,25 +67,46 @@ impl Feed {
         self.problems.subscribe()
     }
 
+    /// Whether the server may lack objects that it had in an earlier run, because a manifest has been wrong since the start of this one.
+    /// It is told after the server has what it lacked.
+    pub fn hides(&self) -> watch::Receiver<bool> {
+        self.hides.subscribe()
+    }
+
     /// Follows the directory until dropped.
     pub async fn run(mut self) {
-        let mut files = self.directory.problems();
+        let (mut files, mut hides) = (self.directory.problems(), self.directory.hides());
         loop {
-            // Problems alone are no changes; they are passed on all the same.
+            // Problems alone are no changes; they are passed on all the same. Changes come first: the server has them when it is
+            // told that nothing is hidden any more.
             let changes = {
                 let mut next = pin!(self.directory.next());
                 loop {
                     tokio::select! {
+                        biased;
                         changes = &mut next => break changes,
                         Ok(()) = files.changed() => {
                             let problems = all(&files.borrow_and_update(), &self.refused);
                             self.problems.send_replace(problems);
+                        }
+                        Ok(()) = hides.changed() => {
+                            let hides = *hides.borrow_and_update() || !self.lost.is_empty();
+                            self.hides.send_replace(hides);
                         }
                     }
                 }
             };
             self.apply(changes).await;
         }
+    }
+
+    /// Tells how things stand.
+    fn tell(&mut self) {
+        self.lost.retain(|id| self.refused.contains_key(id));
+        let problems = all(&self.directory.problems().borrow(), &self.refused);
+        self.problems.send_replace(problems);
+        let hides = *self.directory.hides().borrow() || !self.lost.is_empty();
+        self.hides.send_replace(hides);
     }
 
     /// Pods go first and the objects that nobody wants any more last, so that no pod is without what it refers to.
@@ -95,7 +129,7 @@ impl Feed {
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    warn!(error = reason, object = %id, "manifest refused, its last good version stays");
+                    warn!(error = reason, object = %id, "manifest refused, what it held before stays");
                     self.refused.insert(id, reason);
                 }
             }
@@ -106,8 +140,7 @@ impl Feed {
         for id in others {
             self.delete(&id);
         }
-        let problems = all(&self.directory.problems().borrow(), &self.refused);
-        self.problems.send_replace(problems);
+        self.tell();
     }
 
     fn delete(&mut self, id: &ObjectId) {

@@ -11,6 +11,8 @@
 //! 2. An object is in [`Changes`] only if it differs from what was handed out before.
 //! 3. What events do not tell (a network file system, the target of a link), a pass every 20 s finds.
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
+//! 5. Of a file that is wrong from the start there is no last good content. As long as there is such a file, [`ManifestDir::hides`] says
+//!    so: what no file holds may still be in that one. (No copies are kept: they would be Secrets on a disk that nobody has chosen.)
 
 mod catalogue;
 mod files;
@@ -81,6 +83,9 @@ pub struct ManifestDir {
     watch: DirectoryWatch,
     next_pass: Instant,
     problems: latest::Sender<Arc<[String]>>,
+    /// Files that have been wrong since the start.
+    hiding: BTreeSet<PathBuf>,
+    hides: latest::Sender<bool>,
 }
 
 /// What wakes the follower.
@@ -106,11 +111,19 @@ impl ManifestDir {
             watch: DirectoryWatch::default(),
             next_pass: Instant::now(),
             problems: latest::Sender::new(Arc::from([])),
+            hiding: BTreeSet::new(),
+            hides: latest::Sender::new(false),
         };
         // Watched before it is read: what changes in between is read twice, rather than never.
         this.rearm();
         match this.look(BTreeSet::new()).await {
-            Ok(changes) => Ok((this, changes)),
+            Ok(changes) => {
+                let files = this.catalogue.files();
+                let broken = files.filter(|file| this.catalogue.is_broken(file));
+                this.hiding = broken.map(Path::to_owned).collect();
+                this.hides.send_replace(!this.hiding.is_empty());
+                Ok((this, changes))
+            }
             Err(source) => Err(OpenError {
                 path: path.to_owned(),
                 source,
@@ -121,6 +134,12 @@ impl ManifestDir {
     /// What is wrong with the files at present, each text with its place.
     pub fn problems(&self) -> latest::Receiver<Arc<[String]>> {
         self.problems.subscribe()
+    }
+
+    /// Whether a file that was wrong at the start still is, so that nobody knows what it held before. Told after what [`Self::next`]
+    /// returns of that file.
+    pub fn hides(&self) -> latest::Receiver<bool> {
+        self.hides.subscribe()
     }
 
     /// Waits for the next edit that changes something.
@@ -232,6 +251,8 @@ impl ManifestDir {
             .deletes
             .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
         self.report(self.catalogue.problems());
+        self.hiding.retain(|file| self.catalogue.is_broken(file));
+        self.hides.send_replace(!self.hiding.is_empty());
         Ok(changes)
     }
 
@@ -264,7 +285,7 @@ impl ManifestDir {
             return;
         }
         for problem in problems.iter().filter(|problem| !before.contains(problem)) {
-            warn!(%problem, "manifest not taken, its last good version stays");
+            warn!(%problem, "manifest not taken, what it held before stays");
         }
         for problem in before.iter().filter(|problem| !problems.contains(problem)) {
             info!(%problem, "manifest problem is gone");

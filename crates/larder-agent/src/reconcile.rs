@@ -151,6 +151,14 @@ impl Reconciler {
         self.index(uid, SmolStr::default(), BTreeSet::new());
     }
 
+    /// Shows what an earlier agent left of a pod that may still be there; it stays as it is.
+    pub(crate) fn keep(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>, why: &str) {
+        let now = self.shared.clock.now();
+        let place = Place::found(uid.clone(), name, self.shared.host.path(), now);
+        place.show(Phase::Failing, why, Vec::new(), now);
+        self.shared.board.put(Arc::new(place));
+    }
+
     /// Ends the registration of `pod` with the managers.
     pub(crate) fn unregister(&self, pod: &Pod) {
         self.shared.unregister(pod);
@@ -176,6 +184,17 @@ impl Reconciler {
         };
         for served in readers.iter().filter_map(|uid| self.pods.get(uid)) {
             served.inbox.changed(Need::Object(kind, key.name.clone()));
+        }
+    }
+
+    /// Any object may be another one, or there is one where none was known.
+    pub(crate) fn any_object_changed(&self) {
+        for served in self.pods.values() {
+            for need in &served.reads {
+                if matches!(need, Need::Object(..)) {
+                    served.inbox.changed(need.clone());
+                }
+            }
         }
     }
 

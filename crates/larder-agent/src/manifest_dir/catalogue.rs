@@ -168,6 +168,12 @@ impl Catalogue {
         self.files.keys().map(PathBuf::as_path)
     }
 
+    /// Whether something is wrong with what `file` holds.
+    pub(super) fn is_broken(&self, file: &Path) -> bool {
+        let state = self.files.get(file);
+        state.is_some_and(|state| !state.problems.is_empty())
+    }
+
     /// Everything that is wrong with the files, in their order.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut owners = BTreeMap::new();

@@ -28,6 +28,7 @@ pub(super) enum Have {
 /// Fetches `need` for `pod`. Ready at once when it is in memory.
 pub(super) async fn fetch(shared: Arc<Shared>, pod: Arc<Pod>, need: Need) -> (Need, Have) {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let unavailable = |error| unavailable(&error, shared.facts.borrow().has_gaps);
     let have = match &need {
         Need::Object(Kind::ConfigMap, name) => Have::ConfigMap(
             shared
@@ -59,11 +60,15 @@ async fn wait(shared: &Shared, known: impl FnMut(&Facts) -> bool) -> Have {
     Have::Facts
 }
 
-fn unavailable(error: larder::Error) -> Unavailable {
-    if error.is_not_found() {
-        Unavailable::NotFound
-    } else {
-        Unavailable::failed(chain(&error))
+/// An API server with gaps cannot say that there is no such object, not even an optional one.
+fn unavailable(error: &larder::Error, has_gaps: bool) -> Unavailable {
+    match (error.is_not_found(), has_gaps) {
+        (true, false) => Unavailable::NotFound,
+        (true, true) => Unavailable::failed(format!(
+            "{}, or stands in a manifest that cannot be read",
+            chain(error)
+        )),
+        (false, _) => Unavailable::failed(chain(error)),
     }
 }
 

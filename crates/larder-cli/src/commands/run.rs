@@ -101,7 +101,7 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
     } else {
         PodEnd::Elsewhere
     };
-    let agent = Agent::build(
+    let mut agent = Agent::build(
         config,
         root,
         volumes,
@@ -111,6 +111,9 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
         registry,
     )
     .context("cannot use the configuration")?;
+    if let Some(feed) = &origin.feed {
+        agent = agent.with_gaps(feed.hides());
+    }
     let handle = agent.handle();
 
     let shutdown = CancellationToken::new();

@@ -186,7 +186,7 @@ async fn what_a_newcomer_does() {
         "app.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {a: 3}\n",
     );
-    let event = agent.event("manifest not taken, its last good version stays");
+    let event = agent.event("manifest not taken, what it held before stays");
     let problem = event["problem"].as_str().unwrap();
     assert!(
         problem.contains(r#"app.yaml: document 1, line 4: ConfigMap "app": data[a]"#),
@@ -236,6 +236,104 @@ async fn a_killed_agent_is_taken_over_where_it_was() {
     let _agent = Agent::start(&desk);
     until("the pod to go", || {
         !desk.path().join("root/by-name/default/web").exists()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn started_beside_a_broken_manifest_an_agent_keeps_what_that_may_have_held() {
+    const BROKEN: &str = "kind: ConfigMap\nmetadata: {";
+    const KEPT: &str =
+        "no manifest has this pod, but not all can be read: its volumes stay as they are";
+    let desk = desk();
+    let optional = pod("opt", "extra").replace("{name: extra}", "{name: extra, optional: true}");
+    put(&desk, "opt.yaml", &optional);
+    put(&desk, "extra.yaml", &config_map("extra", "k: v"));
+    let mut agent = Agent::start(&desk);
+    until("the optional object", || key(&desk, "opt", "k").is_some()).await;
+    let phase = |pod: &str| {
+        let status = status(&desk);
+        let mut pods = status["pods"].as_array().cloned().unwrap_or_default();
+        pods.retain(|found| found["name"] == pod);
+        let field = |name: &str| pods.first().map(|pod| pod[name].clone());
+        (field("phase"), field("reason"))
+    };
+    until("both pods", || {
+        ["web", "opt"]
+            .iter()
+            .all(|pod| phase(pod).0 == Some("Delivered".into()))
+    })
+    .await;
+    let sets =
+        || ["web", "opt"].map(|pod| fs::read_link(volume(&desk, pod).join("..data")).unwrap());
+    let before = sets();
+
+    // Twice, since the second agent has not seen the good files at all.
+    agent.signal(Signal::TERM);
+    for manifest in ["web.yaml", "extra.yaml"] {
+        put(&desk, manifest, BROKEN);
+    }
+    for _ in 0..2 {
+        let mut agent = Agent::start(&desk);
+        agent.summary();
+        until("the pods to be told of", || {
+            let (kept, waits) = (phase("web"), phase("opt"));
+            let reason = r#"volume cfg: configmap "extra" not found, or stands in a manifest that cannot be read"#;
+            (kept.1, waits.1) == (Some(KEPT.into()), Some(reason.into()))
+        })
+        .await;
+        let problems = status(&desk)["problems"].to_string();
+        assert!(
+            problems.contains("m/web.yaml") && problems.contains("m/extra.yaml"),
+            "{problems}"
+        );
+        assert_eq!(key(&desk, "web", "a").as_deref(), Some("1"));
+        assert_eq!(sets(), before, "nothing is rewritten");
+        agent.signal(Signal::TERM);
+    }
+
+    // One file is mended, the other one goes: what it held is gone now.
+    let _agent = Agent::start(&desk);
+    until("the pod to be told of", || {
+        phase("web").1 == Some(KEPT.into())
+    })
+    .await;
+    put(&desk, "extra.yaml", &config_map("extra", "k: w"));
+    until("the mended file", || {
+        key(&desk, "opt", "k").as_deref() == Some("w")
+    })
+    .await;
+    assert_eq!(key(&desk, "web", "a").as_deref(), Some("1"));
+    fs::remove_file(desk.path().join("m/web.yaml")).unwrap();
+    until("the pod to go", || {
+        !desk.path().join("root/by-name/default/web").exists()
+    })
+    .await;
+    assert_eq!(key(&desk, "opt", "k").as_deref(), Some("w"));
+    until("the status", || phase("web") == (None, None)).await;
+}
+
+#[tokio::test]
+async fn a_mended_manifest_gives_its_pod_back_untouched() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let set = || fs::read_link(volume(&desk, "web").join("..data")).unwrap();
+    let before = set();
+    agent.signal(Signal::TERM);
+    put(&desk, "web.yaml", "kind: Pod\nmetadata: {");
+    let mut agent = Agent::start(&desk);
+    agent.event("manifest not taken, what it held before stays");
+    put(&desk, "web.yaml", &pod("web", "app"));
+    agent.event("every manifest can be read now, or is gone");
+    until("the pod", || {
+        status(&desk)["pods"][0]["phase"] == "Delivered"
+    })
+    .await;
+    assert_eq!(set(), before);
+    put(&desk, "app.yaml", &config_map("app", "a: '2'"));
+    until("the edit", || {
+        key(&desk, "web", "a").as_deref() == Some("2")
     })
     .await;
 }

@@ -8,7 +8,7 @@
 //! else there is are not all pods. So they are reported one by one, and nothing on the node is removed for not being among them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     sync::Arc,
 };
@@ -75,10 +75,25 @@ impl ApiSource {
         }
     }
 
+    /// The UIDs of the pods as they are now, asked for until they are known.
+    pub async fn uids(self) -> HashSet<PodUid> {
+        let mut pods = self.follow();
+        loop {
+            if let Change::All(found) = pods.next().await {
+                let uids = found.into_iter().map(|pod| PodUid::new(pod.metadata.uid));
+                return uids.collect();
+            }
+        }
+    }
+
+    fn follow(&self) -> Collection<Pod> {
+        let selector = format!("spec.nodeName={}", escaped(&self.node_name));
+        Collection::new(self.client.clone(), "/api/v1/pods", Some(&selector))
+    }
+
     /// Reports the pods until nobody receives. While the API server is away, what was reported stays.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
-        let selector = format!("spec.nodeName={}", escaped(&self.node_name));
-        let mut pods = Collection::new(self.client, "/api/v1/pods", Some(&selector));
+        let mut pods = self.follow();
         let mut seen = Seen {
             node_name: self.node_name,
             reporter: Reporter::new(PodSource::Api, reports.clone()),
