@@ -46,6 +46,7 @@ use crate::{
     clock::Clock,
     config::Config,
     ender::Ender,
+    events::Events,
     facts::{Facts, follow_facts, follow_gaps, follow_trust_bundles},
     metrics::Metrics,
     node,
@@ -63,9 +64,9 @@ const REPORTS: usize = 16;
 /// Who ends a pod that the API server has marked as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodEnd {
-    /// Whoever runs its containers: a kubelet, a provider. The agent serves the pod until it is gone.
+    /// Whoever runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and posts events about it.
     Elsewhere,
-    /// The agent itself, at once: nobody runs containers. For the embedded API server.
+    /// The agent itself, at once: nobody runs containers, and nobody reads events. For the embedded API server.
     Agent,
 }
 
@@ -209,6 +210,8 @@ impl Agent {
                 .map_err(BuildError::Config)?,
             tokens: Tokens::new(client.clone(), clock.clone()),
             certificates,
+            events: (pod_end == PodEnd::Elsewhere)
+                .then(|| Arc::new(Events::new(client.clone(), &config.node_name))),
             facts: facts.subscribe(),
             wants_trust_bundles: watch::Sender::new(false),
             host: Arc::new(host),
@@ -282,6 +285,9 @@ impl Agent {
         let mut facts = shared.facts.clone();
         let mut jumps = shared.clock.jumps();
         tasks.spawn(shared.clock.clone().follow_machine());
+        if let Some(events) = shared.events.clone() {
+            tasks.spawn(async move { events.run().await });
+        }
         let may_have_gaps = self.gaps.is_some();
         if let Some(gaps) = self.gaps {
             tasks.spawn(follow_gaps(gaps, self.facts.clone()));

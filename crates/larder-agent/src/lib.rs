@@ -9,6 +9,7 @@ mod certificates;
 pub mod clock;
 pub mod config;
 mod ender;
+mod events;
 mod facts;
 pub mod feed;
 pub mod local_api;

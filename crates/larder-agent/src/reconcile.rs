@@ -44,6 +44,7 @@ use self::{
 use crate::{
     certificates::{Certificates, SourceId},
     clock::Clock,
+    events::Events,
     facts::Facts,
     metrics::Metrics,
     status::Phase,
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) secrets: SecretManager,
     pub(crate) tokens: Tokens,
     pub(crate) certificates: Certificates,
+    /// Where somebody may look for them.
+    pub(crate) events: Option<Arc<Events>>,
     pub(crate) facts: watch::Receiver<Facts>,
     /// Whether any pod reads ClusterTrustBundles; they are followed only then.
     pub(crate) wants_trust_bundles: watch::Sender<bool>,
@@ -80,6 +83,9 @@ impl Shared {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.tokens.forget(uid);
         self.certificates.forget(uid);
+        if let Some(events) = &self.events {
+            events.forget(uid);
+        }
     }
 
     /// The next period: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36, `pkg/kubelet/pod_workers.go`).

@@ -6,21 +6,23 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+#[path = "common/connect.rs"]
+mod connect;
 
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
+
+use connect::connect;
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::ServiceAccount,
+    core::v1::{Event, ServiceAccount},
 };
-use kube::{Api, Client, api::PostParams, client::Body};
-use larder::{WatchScope, transport};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+    client::Body,
+};
+use larder::WatchScope;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
@@ -94,6 +96,7 @@ fn deed(method: &Method, target: &str) -> Option<Deed> {
         Method::GET => "get",
         Method::POST => "create",
         Method::DELETE => "delete",
+        Method::PATCH => "patch",
         _ => "something else",
     };
     Some((verb.to_owned(), resource))
@@ -157,19 +160,6 @@ async fn create(admin: &Client, object: &Value) {
         .body(object.to_string().into_bytes())
         .unwrap();
     admin.request::<Value>(request).await.unwrap();
-}
-
-/// A client of the transport for whoever the kubeconfig is.
-async fn connect(kubeconfig: PathBuf) -> Client {
-    let source = transport::Source::Kubeconfig {
-        path: kubeconfig,
-        context: None,
-    };
-    let metrics = transport::Metrics::default();
-    transport::connect(source, transport::Config::default(), metrics)
-        .await
-        .unwrap()
-        .0
 }
 
 /// A client that is the service account of the manifests, once these are there; the embedded server has no RBAC.
@@ -352,6 +342,26 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     agent.deliver(&["web", &mirror]).await;
     create(&admin, &pod("web-2")).await;
     agent.deliver(&["web", "web-2", &mirror]).await;
+    // Something is missing for a while, which is told, and told again.
+    let mut late = pod("late");
+    late["spec"]["volumes"][0]["configMap"]["name"] = "late".into();
+    create(&admin, &late).await;
+    let events: Api<Event> = Api::namespaced(admin.clone(), "default");
+    let told_again = async || {
+        let mut events = events
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .into_iter();
+        events.any(|event| event.reason.as_deref() == Some("FailedMount") && event.count > Some(1))
+    };
+    assert!(until(told_again).await, "no event counts");
+    create(
+        &admin,
+        &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("late")}),
+    )
+    .await;
+    agent.deliver(&["late"]).await;
     assert!(
         until(async || pods.get_opt(&mirror).await.unwrap().is_some()).await,
         "mirror pod"

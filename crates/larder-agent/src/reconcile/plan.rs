@@ -7,6 +7,8 @@ use larder_objects::Kind;
 use larder_projection::{Needs, SourceKey, TokenRequest, VolumeKind, containers, is_used};
 use smol_str::SmolStr;
 
+use crate::events::About;
+
 /// Something that must be at hand before a part of a pod can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Need {
@@ -53,6 +55,14 @@ impl Target {
         match self {
             Self::Volume(..) => "volume",
             Self::Environment(_) => "environment",
+        }
+    }
+
+    /// The same for an event.
+    pub(super) fn about(&self) -> About<'_> {
+        match self {
+            Self::Volume(name, _) => About::Volume(name),
+            Self::Environment(name) => About::Container(name),
         }
     }
 }

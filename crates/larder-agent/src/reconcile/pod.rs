@@ -394,6 +394,9 @@ impl Worker {
             Err(failed) => {
                 let wait = state.backoff.failed();
                 state.retry_at = Some(Instant::now() + wait);
+                if let (Some(events), Wanted::Serve(pod)) = (&self.shared.events, &self.wanted) {
+                    events.failed(pod, part.about(), &failed.reason, now);
+                }
                 if state.delivery.update(Phase::Failing, &failed.reason, now) {
                     warn!(%pod, %part, error = failed.reason, "not delivered, will be tried again");
                 }

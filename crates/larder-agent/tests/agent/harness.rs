@@ -47,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) static_pods: TempDir,
     /// Whether they are.
     pub(crate) follow_static_pods: bool,
+    /// Who ends deleted pods; if others do, the agent posts events.
+    pub(crate) pod_end: PodEnd,
     /// How the agent learns of changes.
     pub(crate) strategy: Strategy,
     /// How often the agent looks at everything again; `None` leaves the default.
@@ -96,6 +98,7 @@ impl Node {
             root: tempfile::tempdir().unwrap(),
             static_pods: tempfile::tempdir().unwrap(),
             follow_static_pods: true,
+            pod_end: PodEnd::Agent,
             strategy: Strategy::default(),
             sync_frequency: None,
             clock,
@@ -135,7 +138,7 @@ impl Node {
             root,
             volumes,
             client,
-            PodEnd::Agent,
+            self.pod_end,
             self.clock.clone(),
             Registry::default(),
         )

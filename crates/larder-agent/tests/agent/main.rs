@@ -7,6 +7,7 @@
 
 mod certificates;
 mod disks;
+mod events;
 mod harness;
 mod tokens;
 mod trust_bundles;
