@@ -727,9 +727,13 @@ impl AgentHandle {
         let mut statuses = self.shared.board.pods();
         for status in &mut statuses {
             let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
-            let pod = pod.filter(|pod| is_static_pod(pod));
-            let mirror = pod.and_then(|pod| self.pods.mirror_pod_by_pod(&pod));
-            status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+            let Some(pod) = pod else { continue };
+            let deleted = pod.metadata.deletion_timestamp.as_ref();
+            status.deletion_timestamp = deleted.map(|time| time.0);
+            if is_static_pod(&pod) {
+                let mirror = self.pods.mirror_pod_by_pod(&pod);
+                status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+            }
         }
         statuses
     }

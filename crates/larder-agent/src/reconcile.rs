@@ -174,7 +174,7 @@ impl Reconciler {
     pub(crate) fn hold(&self, pod: &Pod, reason: &str) {
         let now = self.shared.clock.now();
         let place = Place::of(pod, self.shared.host.path(), now);
-        place.show(Phase::Ended, reason, Vec::new(), now);
+        place.show(Phase::Held, reason, Vec::new(), now);
         self.shared.board.put(Arc::new(place));
     }
 

@@ -63,6 +63,9 @@ pub struct PodStatus {
     /// UID of its mirror pod; static pods only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mirror: Option<String>,
+    /// It has been deleted, and is to end by then; it is served until it has.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub deletion_timestamp: Option<Timestamp>,
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,
@@ -138,6 +141,8 @@ pub enum Phase {
     Delivered,
     /// The pod has ended; its volumes are gone.
     Ended,
+    /// Nothing of it is delivered, for the reason that stands there.
+    Held,
     /// Something has not been read yet.
     Waiting,
     /// Tried and failed; what was there before is still there. Will be tried again.
@@ -152,6 +157,7 @@ impl Phase {
         match self {
             Self::Delivered => "Delivered",
             Self::Ended => "Ended",
+            Self::Held => "Held",
             Self::Waiting => "Waiting",
             Self::Failing => "Failing",
             Self::Removing => "Removing",

@@ -57,6 +57,7 @@ impl Place {
             uid: uid.to_string(),
             source: source.map_or("", PodSource::as_str).to_owned(),
             mirror: None,
+            deletion_timestamp: None,
             delivery: Delivery::new(Phase::Waiting, "", now),
             path: root.join("pods").join(uid.as_str()).display().to_string(),
             volumes: Vec::new(),

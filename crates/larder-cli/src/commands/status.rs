@@ -61,14 +61,22 @@ fn tables(status: &AgentStatus) -> String {
         vec![["POD", "SOURCE", "PHASE", "SINCE", "UID", "MIRROR", "REASON"].map(str::to_owned)];
     for pod in &status.pods {
         let (phase, since, reason) = shown(&pod.delivery);
+        let deleted = pod.deletion_timestamp.map(|_| "Terminating".to_owned());
+        let reasons = deleted.into_iter().chain(Some(reason));
+        let reasons: Vec<_> = reasons.filter(|reason| !reason.is_empty()).collect();
+        let mirror = match (&pod.mirror, pod.source.as_str()) {
+            (Some(uid), _) => uid,
+            (None, "file" | "http") => "missing",
+            (None, _) => "",
+        };
         rows.push([
             format!("{}/{}", pod.namespace, pod.name),
             pod.source.clone(),
             phase,
             since,
             pod.uid.clone(),
-            pod.mirror.clone().unwrap_or_default(),
-            reason,
+            mirror.to_owned(),
+            reasons.join("; "),
         ]);
     }
     section(&mut text, &rows);

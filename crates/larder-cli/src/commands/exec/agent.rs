@@ -90,8 +90,10 @@ pub(super) fn followed(root_dir: &Path, target: &Target) -> Vec<PathBuf> {
 }
 
 fn delivered(pod: &Pod, status: &PodStatus, container: &str) -> anyhow::Result<Delivered> {
-    if status.delivery.phase == Phase::Ended {
-        bail!("the pod has ended{}", because(&status.delivery));
+    match status.delivery.phase {
+        Phase::Ended => bail!("the pod has ended"),
+        Phase::Held => bail!("the pod is not served{}", because(&status.delivery)),
+        Phase::Delivered | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
     let view = containers(pod)
         .find(|view| view.name == container)
