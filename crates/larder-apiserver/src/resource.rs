@@ -43,7 +43,6 @@ pub(crate) struct Resource {
     pub(crate) name: &'static str,
     /// As it stands in a request path.
     pub(crate) plural: &'static str,
-    pub(crate) singular: &'static str,
     pub(crate) short_names: &'static [&'static str],
     /// API group; empty for the core group.
     pub(crate) group: &'static str,
@@ -87,43 +86,62 @@ fn canonical<K: DeserializeOwned + Serialize>(value: Value) -> Result<Value, ser
     serde_json::to_value(serde_json::from_value::<K>(value)?)
 }
 
+/// Group and version.
+type GroupVersion = (&'static str, &'static str);
+
+const CORE: GroupVersion = ("", "v1");
+const CERTIFICATES: GroupVersion = ("certificates.k8s.io", "v1beta1");
+
+/// A kind of cluster scope, without status, short names and fields that a selector may name.
+const fn of_cluster<K: DeserializeOwned + Serialize>(
+    kind: Kind,
+    (group, version): GroupVersion,
+    name: &'static str,
+    plural: &'static str,
+) -> Resource {
+    Resource {
+        kind,
+        name,
+        plural,
+        short_names: &[],
+        group,
+        version,
+        namespaced: false,
+        has_status: false,
+        fields: &[],
+        canonical: canonical::<K>,
+    }
+}
+
+/// The same, of namespaces.
+const fn namespaced<K: DeserializeOwned + Serialize>(
+    kind: Kind,
+    version: GroupVersion,
+    name: &'static str,
+    plural: &'static str,
+) -> Resource {
+    Resource {
+        namespaced: true,
+        ..of_cluster::<K>(kind, version, name, plural)
+    }
+}
+
 /// All kinds, in the order of [`Kind`].
 static RESOURCES: [Resource; Kind::ALL.len()] = [
     Resource {
-        kind: Kind::Namespace,
-        name: "Namespace",
-        plural: "namespaces",
-        singular: "namespace",
         short_names: &["ns"],
-        group: "",
-        version: "v1",
-        namespaced: false,
         has_status: true,
         fields: &[field("status.phase", "/status/phase")],
-        canonical: canonical::<core::Namespace>,
+        ..of_cluster::<core::Namespace>(Kind::Namespace, CORE, "Namespace", "namespaces")
     },
     Resource {
-        kind: Kind::Node,
-        name: "Node",
-        plural: "nodes",
-        singular: "node",
         short_names: &["no"],
-        group: "",
-        version: "v1",
-        namespaced: false,
         has_status: true,
         fields: &[flag("spec.unschedulable", "/spec/unschedulable")],
-        canonical: canonical::<core::Node>,
+        ..of_cluster::<core::Node>(Kind::Node, CORE, "Node", "nodes")
     },
     Resource {
-        kind: Kind::Pod,
-        name: "Pod",
-        plural: "pods",
-        singular: "pod",
         short_names: &["po"],
-        group: "",
-        version: "v1",
-        namespaced: true,
         has_status: true,
         fields: &[
             field("spec.nodeName", "/spec/nodeName"),
@@ -135,73 +153,36 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             field("status.podIP", "/status/podIP"),
             field("status.nominatedNodeName", "/status/nominatedNodeName"),
         ],
-        canonical: canonical::<core::Pod>,
+        ..namespaced::<core::Pod>(Kind::Pod, CORE, "Pod", "pods")
     },
     Resource {
-        kind: Kind::ConfigMap,
-        name: "ConfigMap",
-        plural: "configmaps",
-        singular: "configmap",
         short_names: &["cm"],
-        group: "",
-        version: "v1",
-        namespaced: true,
-        has_status: false,
-        fields: &[],
-        canonical: canonical::<core::ConfigMap>,
+        ..namespaced::<core::ConfigMap>(Kind::ConfigMap, CORE, "ConfigMap", "configmaps")
     },
     Resource {
-        kind: Kind::Secret,
-        name: "Secret",
-        plural: "secrets",
-        singular: "secret",
-        short_names: &[],
-        group: "",
-        version: "v1",
-        namespaced: true,
-        has_status: false,
         fields: &[field("type", "/type")],
-        canonical: canonical::<core::Secret>,
+        ..namespaced::<core::Secret>(Kind::Secret, CORE, "Secret", "secrets")
     },
     Resource {
-        kind: Kind::Service,
-        name: "Service",
-        plural: "services",
-        singular: "service",
         short_names: &["svc"],
-        group: "",
-        version: "v1",
-        namespaced: true,
         has_status: true,
         fields: &[
             field("spec.clusterIP", "/spec/clusterIP"),
             field("spec.type", "/spec/type"),
         ],
-        canonical: canonical::<core::Service>,
+        ..namespaced::<core::Service>(Kind::Service, CORE, "Service", "services")
     },
     Resource {
-        kind: Kind::ServiceAccount,
-        name: "ServiceAccount",
-        plural: "serviceaccounts",
-        singular: "serviceaccount",
         short_names: &["sa"],
-        group: "",
-        version: "v1",
-        namespaced: true,
-        has_status: false,
-        fields: &[],
-        canonical: canonical::<core::ServiceAccount>,
+        ..namespaced::<core::ServiceAccount>(
+            Kind::ServiceAccount,
+            CORE,
+            "ServiceAccount",
+            "serviceaccounts",
+        )
     },
     Resource {
-        kind: Kind::Event,
-        name: "Event",
-        plural: "events",
-        singular: "event",
         short_names: &["ev"],
-        group: "",
-        version: "v1",
-        namespaced: true,
-        has_status: false,
         fields: &[
             field("involvedObject.kind", "/involvedObject/kind"),
             field("involvedObject.namespace", "/involvedObject/namespace"),
@@ -218,37 +199,30 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             field("source", "/source/component"),
             field("type", "/type"),
         ],
-        canonical: canonical::<core::Event>,
+        ..namespaced::<core::Event>(Kind::Event, CORE, "Event", "events")
     },
     Resource {
-        kind: Kind::ClusterTrustBundle,
-        name: "ClusterTrustBundle",
-        plural: "clustertrustbundles",
-        singular: "clustertrustbundle",
-        short_names: &[],
-        group: "certificates.k8s.io",
-        version: "v1beta1",
-        namespaced: false,
-        has_status: false,
         fields: &[field("spec.signerName", "/spec/signerName")],
-        canonical: canonical::<certificates::ClusterTrustBundle>,
+        ..of_cluster::<certificates::ClusterTrustBundle>(
+            Kind::ClusterTrustBundle,
+            CERTIFICATES,
+            "ClusterTrustBundle",
+            "clustertrustbundles",
+        )
     },
     Resource {
-        kind: Kind::PodCertificateRequest,
-        name: "PodCertificateRequest",
-        plural: "podcertificaterequests",
-        singular: "podcertificaterequest",
-        short_names: &[],
-        group: "certificates.k8s.io",
-        version: "v1beta1",
-        namespaced: true,
         has_status: true,
         fields: &[
             field("spec.signerName", "/spec/signerName"),
             field("spec.podName", "/spec/podName"),
             field("spec.nodeName", "/spec/nodeName"),
         ],
-        canonical: canonical::<certificates::PodCertificateRequest>,
+        ..namespaced::<certificates::PodCertificateRequest>(
+            Kind::PodCertificateRequest,
+            CERTIFICATES,
+            "PodCertificateRequest",
+            "podcertificaterequests",
+        )
     },
 ];
 
@@ -311,6 +285,11 @@ impl Resource {
             })
         });
         &OPENINGS[self.kind as usize]
+    }
+
+    /// The name of one object, as commands take it: `configmap`.
+    pub(crate) fn singular(&self) -> String {
+        self.name.to_lowercase()
     }
 
     /// The name that error texts use: `pods`, `widgets.example.com`.

@@ -102,7 +102,7 @@ fn resources(group: &str, version: &str) -> Value {
     for resource in of_group(group, version) {
         let mut entry = json!({
             "name": resource.plural,
-            "singularName": resource.singular,
+            "singularName": resource.singular(),
             "namespaced": resource.namespaced,
             "kind": resource.name,
             "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],

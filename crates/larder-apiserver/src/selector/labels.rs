@@ -1,0 +1,307 @@
+//! Label selectors.
+
+use larder_objects::validation::{is_label_value, is_qualified_name};
+use smol_str::SmolStr;
+
+use crate::{status::ApiError, store::Object};
+
+/// Requirements on labels, all of which must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LabelSelector {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    key: SmolStr,
+    operator: Operator,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Operator {
+    Exists,
+    DoesNotExist,
+    In(Vec<SmolStr>),
+    NotIn(Vec<SmolStr>),
+    GreaterThan(i64),
+    LessThan(i64),
+}
+
+impl LabelSelector {
+    /// Parses the grammar of `labelSelector=`: `a`, `!a`, `a=1`, `a==1`, `a!=1`, `a in (1,2)`, `a notin (1,2)`, `a>1`, `a<1`, joined by commas.
+    ///
+    /// # Errors
+    ///
+    /// 400 with what was found and what was expected.
+    pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
+        let refuse = |why: String| {
+            ApiError::bad_request(format!("unable to parse requirement: {why} in '{text}'"))
+        };
+        let tokens = tokens(text);
+        let mut rest = tokens.as_slice();
+        let mut requirements = Vec::new();
+        while !rest.is_empty() {
+            let (requirement, after) = Requirement::parse(rest).map_err(refuse)?;
+            requirements.push(requirement);
+            rest = match after {
+                [] => after,
+                [Token::Comma, more @ ..] if !more.is_empty() => more,
+                [found, ..] => {
+                    return Err(refuse(format!(
+                        "found '{}', expected: ',' or 'end of string'",
+                        found.as_str()
+                    )));
+                }
+            };
+        }
+        Ok(Self { requirements })
+    }
+
+    /// Whether it lets everything through.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    pub(super) fn matches(&self, object: &Object) -> bool {
+        self.requirements
+            .iter()
+            .all(|requirement| requirement.operator.accepts(object.label(&requirement.key)))
+    }
+}
+
+impl Operator {
+    fn accepts(&self, value: Option<&str>) -> bool {
+        let number = || value?.parse::<i64>().ok();
+        match self {
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+            Self::In(values) => value.is_some_and(|value| values.iter().any(|v| v == value)),
+            // A label that is absent is not in any set.
+            Self::NotIn(values) => value.is_none_or(|value| values.iter().all(|v| v != value)),
+            Self::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+            Self::LessThan(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    Word(&'a str),
+    Not,
+    Equal,
+    NotEqual,
+    Greater,
+    Less,
+    Open,
+    Close,
+    Comma,
+}
+
+impl Token<'_> {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Word(word) => word,
+            Self::Not => "!",
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Greater => ">",
+            Self::Less => "<",
+            Self::Open => "(",
+            Self::Close => ")",
+            Self::Comma => ",",
+        }
+    }
+}
+
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let special =
+        |c: char| matches!(c, '!' | '=' | '<' | '>' | '(' | ')' | ',') || c.is_whitespace();
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let (token, length) = match first {
+            '!' if rest.starts_with("!=") => (Token::NotEqual, 2),
+            '=' if rest.starts_with("==") => (Token::Equal, 2),
+            '!' => (Token::Not, 1),
+            '=' => (Token::Equal, 1),
+            '>' => (Token::Greater, 1),
+            '<' => (Token::Less, 1),
+            '(' => (Token::Open, 1),
+            ')' => (Token::Close, 1),
+            ',' => (Token::Comma, 1),
+            _ => {
+                let length = rest.find(special).unwrap_or(rest.len());
+                (Token::Word(&rest[..length]), length)
+            }
+        };
+        tokens.push(token);
+        rest = rest[length..].trim_start();
+    }
+    tokens
+}
+
+impl Requirement {
+    /// Reads one requirement and returns it with what follows.
+    fn parse<'t, 'a>(tokens: &'t [Token<'a>]) -> Result<(Self, &'t [Token<'a>]), String> {
+        use Token::{Equal, Greater, Less, Not, NotEqual, Open, Word};
+        let (key, operator, rest) = match tokens {
+            [Not, Word(key), rest @ ..] => (key, Operator::DoesNotExist, rest),
+            [Word(key), sign @ (Equal | NotEqual), rest @ ..] => {
+                // `a=` selects the empty value.
+                let (value, rest) = match rest {
+                    [Word(value), rest @ ..] => (*value, rest),
+                    rest => ("", rest),
+                };
+                let values = vec![label_value(value)?];
+                let operator = match sign {
+                    Equal => Operator::In(values),
+                    _ => Operator::NotIn(values),
+                };
+                (key, operator, rest)
+            }
+            [Word(key), sign @ (Greater | Less), Word(bound), rest @ ..] => {
+                let bound = bound
+                    .parse()
+                    .map_err(|_| format!("'{bound}' is not an integer"))?;
+                let operator = match sign {
+                    Greater => Operator::GreaterThan(bound),
+                    _ => Operator::LessThan(bound),
+                };
+                (key, operator, rest)
+            }
+            [Word(key), Word(word @ ("in" | "notin")), Open, rest @ ..] => {
+                let (values, rest) = set(rest)?;
+                let operator = match *word {
+                    "in" => Operator::In(values),
+                    _ => Operator::NotIn(values),
+                };
+                (key, operator, rest)
+            }
+            [Word(key), rest @ ..] if !matches!(rest, [Word(_), ..]) => {
+                (key, Operator::Exists, rest)
+            }
+            [Word(_), found, ..] => {
+                return Err(format!(
+                    "found '{}', expected: in, notin, =, ==, !=, >, <",
+                    found.as_str()
+                ));
+            }
+            [found, ..] => {
+                return Err(format!("found '{}', expected: identifier", found.as_str()));
+            }
+            [] => return Err("found '', expected: identifier".to_owned()),
+        };
+        if !is_qualified_name(key) {
+            return Err(format!("'{key}' is not a label key"));
+        }
+        let key = SmolStr::new(key);
+        Ok((Self { key, operator }, rest))
+    }
+}
+
+/// Values of a set, and the tokens that follow it.
+type Values<'t, 'a> = (Vec<SmolStr>, &'t [Token<'a>]);
+
+/// Reads the values up to and with the closing parenthesis; two commas in a row enclose the empty value.
+fn set<'t, 'a>(mut tokens: &'t [Token<'a>]) -> Result<Values<'t, 'a>, String> {
+    let mut values = Vec::new();
+    let mut expects_value = true;
+    loop {
+        match tokens {
+            [Token::Word(value), rest @ ..] if expects_value => {
+                values.push(label_value(value)?);
+                expects_value = false;
+                tokens = rest;
+            }
+            [Token::Comma, rest @ ..] => {
+                if expects_value {
+                    values.push(SmolStr::default());
+                }
+                expects_value = true;
+                tokens = rest;
+            }
+            [Token::Close, rest @ ..] => {
+                if expects_value {
+                    values.push(SmolStr::default());
+                }
+                return Ok((values, rest));
+            }
+            [found, ..] => {
+                return Err(format!("found '{}', expected: ',' or ')'", found.as_str()));
+            }
+            [] => return Err("found '', expected: ',' or ')'".to_owned()),
+        }
+    }
+}
+
+fn label_value(value: &str) -> Result<SmolStr, String> {
+    if is_label_value(value) {
+        Ok(value.into())
+    } else {
+        Err(format!("'{value}' is not a label value"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selector::testing::pod;
+
+    #[track_caller]
+    fn check_labels(selector: &str, expected: bool) {
+        let selector = LabelSelector::parse(selector).unwrap();
+        assert_eq!(selector.matches(&pod()), expected, "{selector:?}");
+    }
+
+    #[test]
+    fn every_label_operator_selects() {
+        for selector in [
+            "",
+            "app",
+            "!other",
+            "app=web",
+            "app==web",
+            "app!=db",
+            "other!=x",
+            "app in (db, web)",
+            "app notin (db)",
+            "other notin (db)",
+            "weight>6",
+            "weight<8",
+            "tier=",
+            "tier in (,x)",
+            "app=web,weight>6,!other",
+            " app = web , tier ",
+            "in in (a),!in",
+        ] {
+            if selector.starts_with("in") {
+                check_labels(selector, false);
+            } else {
+                check_labels(selector, true);
+            }
+        }
+        for selector in [
+            "!app",
+            "app=db",
+            "app!=web",
+            "app notin (web)",
+            "weight>7",
+            "app>1",
+            "other",
+            "other in (,)",
+        ] {
+            check_labels(selector, false);
+        }
+    }
+
+    #[test]
+    fn bad_label_selectors_are_refused() {
+        for selector in [
+            "a b", "a in b", "a in (b", ",", "a,", "=", "a=b=c", "a>x", "-a=b", "a=-b", "a=b c",
+            "(a)", "/a",
+        ] {
+            let error = LabelSelector::parse(selector).unwrap_err();
+            assert_eq!(error.reason(), "BadRequest", "{selector}");
+        }
+    }
+}
