@@ -43,6 +43,8 @@ use crate::{backoff::Backoff, blocking::blocking, clock::Clock};
 
 /// A refresh begins up to this much later than the signer asks, so that many are not begun at once. As the kubelet.
 const REFRESH_JITTER: Duration = Duration::from_mins(5);
+/// Shortest time for which a certificate is used: what a wrong clock, here or at the signer, costs at most.
+const SHORTEST_USE: Duration = Duration::from_mins(1);
 /// A request that nobody has seen after this time is given up; up to half as much again is added by chance. As the kubelet.
 const UNSEEN: Duration = Duration::from_mins(10);
 
@@ -239,10 +241,8 @@ impl Node {
                     backoff = Backoff::default();
                     info!(until = %issued.not_after, "certificate issued");
                     self.publish(&id, Ok(Arc::new(issued.certificate)));
-                    let jitter = REFRESH_JITTER.mul_f64(fastrand::f64());
-                    let refresh_at = issued.begin_refresh_at.saturating_add(jitter);
-                    let refresh_at = refresh_at.unwrap_or(issued.begin_refresh_at);
-                    self.clock.sleep_until(refresh_at).await;
+                    self.until_due(issued.not_before, issued.begin_refresh_at)
+                        .await;
                 }
                 Err(NotIssued::Refused(reason)) => {
                     warn!(error = reason, "no certificate, for good");
@@ -271,6 +271,23 @@ impl Node {
         }
     }
 
+    /// Waits until a certificate that came just now is to be refreshed: when the clock shows the time, or after as long as the API
+    /// server's times are apart. A clock that takes it for due on arrival is wrong, and is not asked.
+    async fn until_due(&self, not_before: Timestamp, begin_refresh_at: Timestamp) {
+        let jitter = REFRESH_JITTER.mul_f64(fastrand::f64());
+        let refresh_at = begin_refresh_at.saturating_add(jitter);
+        let refresh_at = refresh_at.unwrap_or(begin_refresh_at);
+        let age = Duration::try_from(refresh_at.duration_since(not_before)).unwrap_or_default();
+        let old = sleep(age.max(SHORTEST_USE));
+        if self.clock.now() >= refresh_at {
+            return old.await;
+        }
+        tokio::select! {
+            () = self.clock.sleep_until(refresh_at) => {}
+            () = old => {}
+        }
+    }
+
     async fn issue(
         &self,
         pod: &Pod,
@@ -293,6 +310,7 @@ impl Node {
                 Some(request) => match ending(request) {
                     Some(Ending::Issued {
                         chain,
+                        not_before,
                         begin_refresh_at,
                         not_after,
                     }) => {
@@ -301,6 +319,7 @@ impl Node {
                                 private_key_pem: key.private_key_pem(),
                                 chain_pem: chain,
                             },
+                            not_before,
                             begin_refresh_at,
                             not_after,
                         });
@@ -344,6 +363,7 @@ impl Node {
 /// A certificate and its times, by the API server's clock.
 struct Issued {
     certificate: PodCertificate,
+    not_before: Timestamp,
     begin_refresh_at: Timestamp,
     not_after: Timestamp,
 }

@@ -44,6 +44,7 @@ pub(crate) enum RequestError {
 pub(super) enum Ending {
     Issued {
         chain: String,
+        not_before: Timestamp,
         begin_refresh_at: Timestamp,
         not_after: Timestamp,
     },
@@ -183,6 +184,7 @@ pub(super) fn ending(request: &PodCertificateRequest) -> Option<Ending> {
             "Issued" => {
                 return Some(Ending::Issued {
                     chain: status.certificate_chain.clone()?,
+                    not_before: status.not_before.as_ref()?.0,
                     begin_refresh_at: status.begin_refresh_at.as_ref()?.0,
                     not_after: status.not_after.as_ref()?.0,
                 });

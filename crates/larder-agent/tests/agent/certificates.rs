@@ -208,6 +208,38 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
+    let mut node = node_with_source();
+    let made = |node: &Node| node.requests("create", "/podcertificaterequests");
+    let mut signer = Signer::new(&node);
+    // The signer's clock stays true.
+    let (start, begin) = (node.clock.now(), tokio::time::Instant::now());
+    signer.clock = Clock::new(move || start + SignedDuration::try_from(begin.elapsed()).unwrap());
+    let chain = signer.issue(&signer.pending().await).await;
+    until_chain(&node, &chain).await;
+
+    // The machine has slept for two hours, or somebody has set the clock.
+    node.set_clock_ahead(7200);
+    let chain = signer.issue(&signer.pending().await).await;
+    until_chain(&node, &chain).await;
+    // By that clock the new one is due already. It is used for its time all the same.
+    sleep(Duration::from_mins(59)).await;
+    assert_eq!(made(&node), 2);
+    sleep(Duration::from_mins(7)).await;
+    assert_eq!(made(&node), 3);
+    let chain = signer.issue(&signer.pending().await).await;
+    until_chain(&node, &chain).await;
+
+    // Set back, it would have the certificate expire.
+    node.set_clock_ahead(-7200);
+    sleep(Duration::from_mins(59)).await;
+    assert_eq!(made(&node), 3);
+    sleep(Duration::from_mins(7)).await;
+    assert_eq!(made(&node), 4);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_vanished_is_made_again() {
     // projection 74
     let mut node = node_with_source();
