@@ -274,6 +274,6 @@ async fn renewed_credentials_are_picked_up() {
     scene.server.renew_credentials().unwrap();
     scene.all_in_step().await;
     let requests = scene.requests("credentials expired and renewed");
-    // The back-off doubles up to half a minute, and token files are read each minute.
-    assert!(requests <= 12 * OBJECTS, "{requests}");
+    // One request at a time finds out about the new credentials; then each watch is resumed, some with a list on top.
+    assert!(requests <= 3 * OBJECTS, "{requests}");
 }
