@@ -38,6 +38,8 @@ const AT_ONCE: usize = 8;
 const QUIET: Duration = Duration::from_secs(10);
 /// Changes per second while changes are measured, and for how long.
 const CHANGES: (u32, Duration) = (50, Duration::from_secs(10));
+/// Nodes of the cluster for which the last row is extrapolated: the most that Kubernetes supports.
+const CLUSTER: usize = 5000;
 /// Longest wait for an object.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -73,6 +75,7 @@ async fn main() -> anyhow::Result<()> {
     );
     println!("| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |");
     let mut nodes: Vec<Node> = Vec::new();
+    let mut last = None;
     for number in numbers {
         let each = match scope {
             WatchScope::Object => OBJECTS,
@@ -92,28 +95,91 @@ async fn main() -> anyhow::Result<()> {
         let changes = change(&admin, number).await?;
         let after = Usage::of(pid)?;
 
-        let watches = number * each;
-        let connections: usize = nodes
-            .iter()
-            .map(|node| node.transport.connections().len())
-            .sum();
-        println!(
-            "| {number} | {watches} | {connections} | {:.2} s | {:.2} ms | {:.0} MiB | {:.1} KiB | {:.1} % | {:.2} ms | {:.0} KiB |",
-            synced.as_secs_f64(),
-            millis(joined.processor.saturating_sub(began.processor)) / count(new),
-            bytes(settled.resident) / 1024.0 / 1024.0,
-            (bytes(settled.resident) - bytes(before.resident)) / 1024.0 / count(watches),
-            100.0 * millis(idle.processor.saturating_sub(settled.processor))
-                / QUIET.as_secs_f64()
-                / count(watches),
-            millis(after.processor.saturating_sub(idle.processor)) / count(changes),
-            (bytes(Usage::of(std::process::id())?.resident) - bytes(own.resident))
-                / 1024.0
+        let resident = bytes(settled.resident);
+        let row = Row {
+            nodes: number,
+            watches: number * each,
+            connections: nodes
+                .iter()
+                .map(|node| node.transport.connections().len())
+                .sum(),
+            synced,
+            joined_millis: millis(joined.processor.saturating_sub(began.processor)) / count(new),
+            resident,
+            grown: (resident - bytes(before.resident)) / count(number * each),
+            idle_share: millis(idle.processor.saturating_sub(settled.processor))
+                / millis(QUIET)
+                / count(number * each),
+            change_millis: millis(after.processor.saturating_sub(idle.processor)) / count(changes),
+            ours: (bytes(Usage::of(std::process::id())?.resident) - bytes(own.resident))
                 / count(number),
-        );
+        };
+        row.print();
+        last = Some(row);
+    }
+    if let Some(row) = last {
+        row.print_calculated(CLUSTER, bytes(before.resident));
     }
     Ok(())
 }
+
+/// What was measured with a number of nodes.
+struct Row {
+    nodes: usize,
+    watches: usize,
+    connections: usize,
+    /// From the first connection of the new nodes until all of their objects could be read.
+    synced: Duration,
+    /// Processor time of the API server meanwhile, for each new watch.
+    joined_millis: f64,
+    /// Memory of the API server, in bytes.
+    resident: f64,
+    /// By how much it has grown since before the first node, for each watch, in bytes.
+    grown: f64,
+    /// Its share of one processor without changes, for each watch.
+    idle_share: f64,
+    /// Its processor time for each change.
+    change_millis: f64,
+    /// Growth of this process for each node, in bytes.
+    ours: f64,
+}
+
+impl Row {
+    fn print(&self) {
+        println!(
+            "| {} | {} | {} | {:.2} s | {:.2} ms | {:.0} MiB | {:.1} KiB | {:.1} % | {:.2} ms | {:.0} KiB |",
+            self.nodes,
+            self.watches,
+            self.connections,
+            self.synced.as_secs_f64(),
+            self.joined_millis,
+            self.resident / MIB,
+            self.grown / KIB,
+            100.0 * 1000.0 * self.idle_share,
+            self.change_millis,
+            self.ours / KIB,
+        );
+    }
+
+    /// What so many nodes like these would cost an API server that has `empty` bytes without them: every figure for each watch and
+    /// each node as it was measured, times their number. A change reaches the watches of one object, so its cost does not grow with
+    /// the nodes in object scope.
+    fn print_calculated(&self, nodes: usize, empty: f64) {
+        let times = count(nodes) / count(self.nodes);
+        let watches = times * count(self.watches);
+        println!(
+            "\nCalculated for {nodes} nodes with {OBJECTS} objects each: {watches:.0} watches on {:.0} connections; {:.1} GiB of memory; \
+             {:.1} min of one processor until all have come; {:.0} % of one processor without changes.",
+            times * count(self.connections),
+            (empty + watches * self.grown) / KIB / MIB,
+            watches * self.joined_millis / 1e3 / 60.0,
+            100.0 * watches * self.idle_share,
+        );
+    }
+}
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = 1024.0 * KIB;
 
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
