@@ -83,18 +83,23 @@ impl Sandbox {
     }
 }
 
-/// Step 1. Returns user and group outside, if that took a user namespace.
+/// Step 1. Returns user and group outside, if a user namespace has these only: one that this took, or the one that we are in.
 fn leave_host() -> anyhow::Result<Option<(u32, u32)>> {
+    let outside = (getuid().as_raw(), getgid().as_raw());
     match unshare(UnshareFlags::NEWNS) {
-        Ok(()) => return Ok(None),
+        Ok(()) => return Ok(is_only_user().then_some(outside)),
         Err(Errno::PERM) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let outside = (getuid().as_raw(), getgid().as_raw());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
         .context("neither is mounting permitted here, nor are user namespaces")?;
     map_identity((0, 0), outside)?;
     Ok(Some(outside))
+}
+
+/// Whether this is the root of a user namespace that may not change its groups, such as that of `unshare -r`.
+fn is_only_user() -> bool {
+    fs::read_to_string("/proc/self/setgroups").is_ok_and(|answer| answer.trim() == "deny")
 }
 
 /// Makes `outside` appear as `inside` in the user namespace that this process has just entered.

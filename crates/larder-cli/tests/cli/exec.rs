@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
@@ -281,12 +281,14 @@ fn a_command_sees_its_own_processes() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     Root,
+    /// The root of a user namespace that has no other user.
+    Unshared,
     /// Somebody who is not, and may mount in a user namespace only.
     Ordinary,
 }
 
-/// What `script` prints when this caller runs it. The desk is opened to everybody.
-fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
+/// Opens the desk to everybody, and puts a `larder` on it that everybody may run.
+pub(crate) fn larder_for_everybody(desk: &Desk) -> PathBuf {
     let larder = desk.path().join("larder");
     // Not `fs::copy`: a process that another test starts meanwhile would inherit the file open for writing, and then the
     // kernel refuses to execute it.
@@ -296,7 +298,17 @@ fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
         .status();
     assert!(copied.unwrap().success());
     fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(larder);
+    larder
+}
+
+/// What `script` prints when this caller runs it.
+fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
+    let larder = larder_for_everybody(desk);
+    let mut command = Command::new(&larder);
+    if caller == Caller::Unshared {
+        command = Command::new("unshare");
+        command.arg("-rm").arg(&larder);
+    }
     if caller == Caller::Ordinary && geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
@@ -312,10 +324,10 @@ fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
 /// Everybody that this test run can be; CI can be all.
 fn callers() -> &'static [Caller] {
     if geteuid().is_root() {
-        return &[Caller::Root, Caller::Ordinary];
+        return &[Caller::Root, Caller::Unshared, Caller::Ordinary];
     }
     assert!(std::env::var_os("CI").is_none(), "CI has to be root");
-    &[Caller::Ordinary]
+    &[Caller::Unshared, Caller::Ordinary]
 }
 
 #[test]
@@ -329,7 +341,7 @@ fn an_empty_dir_is_for_the_group_of_the_pod() {
         let expected = match caller {
             Caller::Root => "2777\n1001\n",
             // A user namespace has one group.
-            Caller::Ordinary => "777\n3\n",
+            Caller::Unshared | Caller::Ordinary => "777\n3\n",
         };
         assert_eq!(printed(&desk, caller, script), expected, "{caller:?}");
     }

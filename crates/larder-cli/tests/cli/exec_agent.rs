@@ -12,7 +12,7 @@ use rustix::process::{Signal, geteuid};
 
 use crate::{
     Desk,
-    exec::{Running, may_mount},
+    exec::{Running, larder_for_everybody, may_mount},
     run::Agent,
 };
 
@@ -180,25 +180,11 @@ fn pods_of_an_agent_are_for_its_user_only() {
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
     if geteuid().is_root() {
         // Even with a root directory that anybody may enter.
-        for directory in [desk.path(), &desk.path().join("root")] {
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        let larder = desk.path().join("larder");
-        let copied = Command::new("cp")
-            .arg(env!("CARGO_BIN_EXE_larder"))
-            .arg(&larder)
-            .status();
-        assert!(copied.unwrap().success());
-        let output = Command::new(larder)
-            .args([
-                "exec",
-                "--root-dir",
-                "root",
-                "--pod",
-                "prod/web",
-                "--",
-                "true",
-            ])
+        let root = desk.path().join("root");
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+        let args = "exec --root-dir root --pod prod/web -- true";
+        let output = Command::new(larder_for_everybody(&desk))
+            .args(args.split(' '))
             .current_dir(desk.path())
             .uid(65534)
             .gid(65534)
