@@ -283,4 +283,19 @@ mod tests {
             assert_eq!(requested_key(&more), None);
         }
     }
+
+    #[test]
+    fn no_byte_that_is_another_makes_it_panic() {
+        for whole in [der(ROOT), der(LEAF), der(REQUEST)] {
+            for at in 0..whole.len() {
+                for byte in [0x00, 0x01, 0x30, 0x7f, 0x80, 0x81, 0x84, 0x85, 0xa0, 0xff] {
+                    let mut other = whole.clone();
+                    other[at] = byte;
+                    // Times and keys may differ; what counts is that there is an answer.
+                    let _ = Certificate::parse(&other);
+                    let _ = requested_key(&other).map(PublicKey::parse);
+                }
+            }
+        }
+    }
 }

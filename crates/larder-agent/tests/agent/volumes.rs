@@ -72,6 +72,28 @@ async fn optional_volumes_follow_what_is_deleted_changed_and_created() {
 }
 
 #[tokio::test]
+async fn an_update_reaches_every_volume_that_shows_the_object() {
+    // projection 34
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let item = json!({"configMap": {"name": "app", "items": [{"key": "a", "path": "b"}]}});
+    node.apply(
+        &pod("web")
+            .config_map("whole", "app")
+            .config_map("again", "app")
+            .volume("item", item)
+            .build(),
+    );
+    for content in ["1", "2"] {
+        node.apply(&config_map("app", &[("a", content)]));
+        node.until("web", "whole", &[("a", content)]).await;
+        node.until("web", "again", &[("a", content)]).await;
+        node.until("web", "item", &[("b", content)]).await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn labels_and_annotations_of_a_running_pod_reach_its_files() {
     // projection 52
     let mut node = Node::start();

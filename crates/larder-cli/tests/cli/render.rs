@@ -2,6 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
@@ -330,6 +331,41 @@ spec:
         "{}",
         without.stdout
     );
+}
+
+#[test]
+fn trust_bundles_among_the_manifests_are_projected_and_bad_ones_named() {
+    // projection 73
+    let anchor = include_str!("../../../larder-objects/src/x509/root.pem");
+    let bundle = |name: &str, anchors: &str| {
+        json!({"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+            "metadata": {"name": name}, "spec": {"trustBundle": anchors}})
+        .to_string()
+    };
+    let source = json!({"clusterTrustBundle": {"name": "corp", "path": "ca.pem"}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {
+        "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "ca", "mountPath": "/ca"}]}],
+        "volumes": [{"name": "ca", "projected": {"sources": [source]}}]}})
+    .to_string();
+    let good = bundle("corp", &format!("our authority\n{anchor}"));
+    let bad = bundle("corp", "not PEM");
+    let desk = Desk::with([("pod.yaml", &pod), ("good.yaml", &good), ("bad.yaml", &bad)]);
+    let run = desk.run("render -f pod.yaml good.yaml -o json");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let file = &report["pods"][0]["volumes"]["ca"]["files"]["ca.pem"];
+    let data = BASE64.decode(file["data"].as_str().unwrap()).unwrap();
+    assert_eq!((run.code, data), (0, anchor.as_bytes().to_vec()));
+    let run = desk.run("render -f pod.yaml bad.yaml -o json");
+    assert_eq!(run.code, 1);
+    for (text, said) in [
+        (&run.stderr, "at least one trust anchor must be provided"),
+        (
+            &run.stdout,
+            "clustertrustbundle.certificates.k8s.io \\\"corp\\\" not found",
+        ),
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
 }
 
 #[test]
