@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-/// `error` and its causes: `a: b: c`, as `{:#}` of `anyhow` writes them. For errors whose texts say their own part only.
+/// `error` and its causes: `a: b: c`, as `{:#}` of `anyhow` writes them. A cause that the text before it ends with is not said again,
+/// since not everybody's errors say their own part only.
 ///
 /// ```
 /// # use larder_objects::chain;
@@ -13,9 +14,27 @@ pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read: {0}")]
+    struct Repeating(#[source] std::io::Error);
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let error = Repeating(std::io::Error::other("disk full"));
+        assert_eq!(chain(&error), "cannot read: disk full");
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, ops::Deref};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use base64::{
+    Engine as _, alphabet,
+    engine::{GeneralPurpose, GeneralPurposeConfig},
+};
 use serde::{Deserialize, Deserializer, de};
 use smol_str::SmolStr;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -90,6 +93,12 @@ impl<'de> Deserialize<'de> for SecretBytes {
     }
 }
 
+/// Standard base64 as Go reads it: padded, but what is left of the last character's bits may be anything.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
 /// Decodes standard base64, line breaks ignored, as Go does it. What a failed attempt leaves behind is zeroised.
 pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\r', '\n']) {
@@ -117,6 +126,17 @@ mod tests {
         assert_eq!(&*secret.data["p"], b"hunter2");
         assert_eq!(&*secret.data["e"], b"");
         assert_eq!(secret.type_, "Opaque");
+    }
+
+    #[test]
+    fn base64_is_taken_as_go_takes_it() {
+        // As kube-apiserver 1.36 answered.
+        for good in ["YQ==", "YR==", "YQ==\n", "Y\nQ==", "YQ=\r\n="] {
+            assert_eq!(decode_base64(good).as_deref(), Some(&b"a"[..]), "{good:?}");
+        }
+        for bad in ["YQ", "YQ=", "Y Q==", "_-__", "====", "=", "YQ==YQ=="] {
+            assert_eq!(decode_base64(bad), None, "{bad:?}");
+        }
     }
 
     #[test]

@@ -531,6 +531,31 @@ fn directories_are_read_in_order_without_strangers() {
 }
 
 #[test]
+fn what_is_no_file_is_not_waited_for_and_a_link_to_nothing_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("a.yaml")).unwrap();
+    std::os::unix::fs::symlink("/nonexistent", dir.path().join("b.yaml")).unwrap();
+    let mut loader = Loader::new("default");
+    loader.path(dir.path());
+    let errors = loader.finish().errors;
+    let [error] = &errors[..] else {
+        panic!("{errors:?}")
+    };
+    assert!(error.to_string().ends_with("/b.yaml"), "{error}");
+}
+
+#[test]
+fn a_uid_that_is_no_text_is_refused() {
+    let errors = load("{apiVersion: v1, kind: Pod, metadata: {name: p, uid: 1}, spec: {containers: [{name: c, image: i}]}}").errors;
+    assert!(
+        errors[0]
+            .to_string()
+            .ends_with("metadata.uid: expected a string, found a number (quote it)"),
+        "{errors:?}"
+    );
+}
+
+#[test]
 fn unreadable_input_is_told_apart_from_bad_input() {
     let mut loader = Loader::new("default");
     loader.path("/nonexistent/app.yaml".as_ref());

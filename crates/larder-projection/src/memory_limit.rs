@@ -7,7 +7,9 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ResourceRequirements};
 
-use crate::{NodeFacts, Quantity};
+use larder_objects::Quantity;
+
+use crate::NodeFacts;
 
 /// The limit in bytes; `None` if the node does not say what it has.
 pub fn memory_limit(pod: &Pod, node: &NodeFacts) -> Option<u64> {

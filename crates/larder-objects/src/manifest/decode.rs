@@ -294,7 +294,15 @@ fn type_problem(field: &str, message: &str, found: Option<&Value>) -> Problem {
                 "a map" => "a mapping",
                 other => other,
             };
-            wrong_type(field, expected, found)
+            match found {
+                // It may be whole, and beyond the range of the type.
+                Value::Number(_) if expected == "a whole number" => Problem::Type {
+                    field: field.to_owned(),
+                    problem: "expected a whole number, found one that is too large or a fraction"
+                        .to_owned(),
+                },
+                _ => wrong_type(field, expected, found),
+            }
         }
         (Some((_, expected)), None) => Problem::Type {
             field: field.to_owned(),

@@ -16,7 +16,7 @@ const STDIN: &str = "standard input";
 impl Loader {
     /// Reads a file, or the `*.yaml`, `*.yml` and `*.json` files of a directory in the order of their names.
     ///
-    /// Subdirectories, and files whose name begins with a dot, are not read.
+    /// Subdirectories, files whose name begins with a dot, and what is no file, are not read.
     pub fn path(&mut self, path: &Path) {
         match files(path) {
             Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),
@@ -81,7 +81,9 @@ fn files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     for entry in fs::read_dir(path)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(is_manifest_name) && !path.is_dir() {
+        // What is not there any more is a problem to be told; a pipe or a device would be waited for.
+        let is_file = fs::metadata(&path).map_or(true, |metadata| metadata.is_file());
+        if name.is_some_and(is_manifest_name) && is_file {
             files.push(path);
         }
     }

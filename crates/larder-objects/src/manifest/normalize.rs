@@ -82,7 +82,9 @@ pub(super) fn set_namespace(metadata: &mut Map<String, Value>, namespace: &str) 
 /// Gives a pod the UID that its name stands for, if it has none.
 pub(super) fn set_uid(metadata: &mut Map<String, Value>) {
     let text = |key| metadata.get(key).and_then(Value::as_str).unwrap_or("");
-    if text("uid").is_empty() {
+    // Of another type, it stays and is refused.
+    let has_none = metadata.get("uid").is_none_or(|uid| uid == "");
+    if has_none {
         let uid = stable_pod_uid(text("namespace"), text("name"));
         metadata.insert("uid".to_owned(), uid.into());
     }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
 use super::{
     FieldErrors,
     names::{ENVIRONMENT, is_environment_name},
-    pod::is_quantity,
 };
+use crate::Quantity;
 
 /// Field paths that a variable may show. (Volumes may show others.)
 const ENV_FIELDS: [&str; 9] = [
@@ -228,14 +228,22 @@ pub(super) fn check_resource_ref(
     }
 }
 
-/// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers.
+/// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers. How that is written is free,
+/// `1000m` for `1`, but for exponents: a power of ten or of two keeps its sort of suffix.
 fn check_divisor(errors: &mut FieldErrors, field: &str, is_cpu: bool, divisor: &str) {
     let bytes = [
         "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
     ];
     let supported: &[&str] = if is_cpu { &["1m", "1"] } else { &bytes };
-    let is_zero = is_quantity(divisor) && !divisor.bytes().any(|c| matches!(c, b'1'..=b'9'));
-    if !is_zero && !supported.contains(&divisor) {
+    let is_supported = divisor.parse::<Quantity>().is_ok_and(|amount| {
+        let text = divisor.trim_matches(' ');
+        let same =
+            |name: &&str| name.ends_with('i') == text.ends_with('i') && name.parse() == Ok(amount);
+        let before_suffix = text.trim_end_matches('i').trim_end_matches('E');
+        let has_exponent = before_suffix.contains(['e', 'E']);
+        amount.is_zero() || amount == Quantity::ONE || (!has_exponent && supported.iter().any(same))
+    });
+    if !is_supported {
         errors.invalid(
             field,
             divisor,
@@ -365,11 +373,25 @@ mod tests {
                 resource("limits.cpu", "1Ki"),
                 resource("limits.memory", "2"),
                 resource("limits.gpu", "1"),
+                resource("limits.memory", "1E"),
+                resource("limits.memory", "1Ei"),
+                resource("limits.cpu", "0.001"),
+                resource("limits.cpu", "1000m"),
+                resource("limits.memory", " 1024Ki"),
+                resource("limits.memory", "1000"),
+                resource("limits.memory", "1024"),
+                resource("limits.memory", "1e3"),
+                resource("limits.memory", "-1"),
+                resource("limits.memory", "x"),
             ]),
             expect![[r#"
                 env[3].valueFrom.resourceFieldRef.divisor: Invalid value: "1Ki": only divisors 1m, 1 are supported
                 env[4].valueFrom.resourceFieldRef.divisor: Invalid value: "2": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
                 env[5].valueFrom.resourceFieldRef.resource: Unsupported value: "limits.gpu": supported values: "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory"
+                env[12].valueFrom.resourceFieldRef.divisor: Invalid value: "1024": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
+                env[13].valueFrom.resourceFieldRef.divisor: Invalid value: "1e3": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
+                env[14].valueFrom.resourceFieldRef.divisor: Invalid value: "-1": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
+                env[15].valueFrom.resourceFieldRef.divisor: Invalid value: "x": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
             "#]],
         );
     }

@@ -86,12 +86,10 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &str, volume: &Volum
     }
 }
 
+/// The API server takes any name here, unlike in variables; an object that cannot exist is not found.
 fn check_object_name(errors: &mut FieldErrors, field: &str, name_field: &str, name: &str) {
-    let field = format!("{field}.{name_field}");
     if name.is_empty() {
-        errors.required(&field, "");
-    } else {
-        errors.check_subdomain(&field, name);
+        errors.required(&format!("{field}.{name_field}"), "");
     }
 }
 
@@ -340,6 +338,23 @@ mod tests {
                 v[0].configMap.items[5].path: Required value
             "#]],
         );
+    }
+
+    #[test]
+    fn an_object_may_have_a_name_that_none_can_have() {
+        for name in ["A_b", "a/../b", "é"] {
+            let volumes: Vec<Volume> = from_value(json!([
+                {"name": "a", "projected": {"sources": [{"secret": {"name": name}}, {"configMap": {"name": name}}]}},
+                {"name": "b", "configMap": {"name": name}},
+                {"name": "c", "secret": {"secretName": name}},
+            ]))
+            .unwrap();
+            let mut errors = FieldErrors::default();
+            for volume in &volumes {
+                check_volume(&mut errors, "v", volume);
+            }
+            assert!(errors.is_empty(), "{}", errors.lines());
+        }
     }
 
     #[test]

@@ -11,10 +11,9 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource,
 };
 
-use crate::{
-    ContainerKind, ContainerView, NodeFacts, Quantity, QuantityError, container::containers,
-    quantity::div_ceil,
-};
+use larder_objects::{Quantity, QuantityError};
+
+use crate::{ContainerKind, ContainerView, NodeFacts, container::containers};
 
 /// Why a resource has no number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -184,4 +183,27 @@ fn parse(
         text: text.0.clone(),
         source,
     })
+}
+
+/// `value / divisor`, rounded up; `divisor` is not 0.
+fn div_ceil(value: i64, divisor: i64) -> i64 {
+    let (value, divisor) = (i128::from(value), i128::from(divisor));
+    let rounds_up = value % divisor != 0 && (value < 0) == (divisor < 0);
+    let quotient = value / divisor + i128::from(rounds_up);
+    i64::try_from(quotient).unwrap_or(if quotient < 0 { i64::MIN } else { i64::MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn division_rounds_up(value in 0..i64::MAX, divisor in 1..i64::MAX) {
+            let (quotient, value, divisor) = (i128::from(div_ceil(value, divisor)), i128::from(value), i128::from(divisor));
+            prop_assert!(quotient * divisor >= value && (quotient - 1) * divisor < value);
+        }
+    }
 }
