@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
+use larder_objects::validation::is_label;
 use rustix::process::Signal;
 
 use crate::exec::{ANCHOR, OnChange, STAGE};
@@ -142,7 +143,7 @@ pub(crate) struct ManifestArgs {
     pub(crate) filenames: Vec<PathBuf>,
 
     /// Namespace of the objects that name none
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
     pub(crate) namespace: String,
 }
 
@@ -221,7 +222,8 @@ pub(crate) enum RefsOutput {
 /// set it. Volumes stay fresh while the command runs; what is mounted by subPath stays as it was at the start.
 ///
 /// With -f, service account tokens are placeholders, and emptyDir volumes are empty and private. hostPath volumes are this machine's;
-/// other types are not provided. A pod of an agent is for the user that runs the agent, and for root.
+/// other types are not provided. A pod of an agent is for the user that runs the agent, and for root. The files of an agent that is not
+/// root all belong to that user: what a mode lets the pod's user and groups do with root's files does not show there.
 ///
 /// The exit code is the command's, or 128 and the signal that ended it; 127 if there is no such command, 126 if it cannot be executed.
 #[derive(Debug, clap::Args)]
@@ -236,7 +238,7 @@ pub(crate) struct ExecArgs {
     pub(crate) filenames: Vec<PathBuf>,
 
     /// Namespace of the pod and of objects that name none
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
     pub(crate) namespace: String,
 
     #[command(flatten)]
@@ -257,6 +259,15 @@ pub(crate) struct ExecArgs {
     /// The command. Default: the container's
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What `--namespace` says.
+fn namespace(text: &str) -> Result<String, &'static str> {
+    if is_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("a namespace is named by lower case letters, digits and '-'")
+    }
 }
 
 /// What `--on-change` says.

@@ -28,7 +28,7 @@ pub(crate) fn ask<T: DeserializeOwned>(root_dir: &Path, path: &str) -> anyhow::R
                 format!("the agent at {socket} answers only the user that runs it, and root")
             }
             _ => format!(
-                "no agent answers at {socket}; does `larder run` run, with the same --root-dir?"
+                "no agent answers at {socket} (does `larder run` run, with the same --root-dir?)"
             ),
         };
         anyhow!(error).context(text)

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use larder_objects::manifest::{Loader, Manifests};
+use larder_objects::manifest::{Loader, ManifestError, Manifests};
 
 use crate::{args::ManifestArgs, commands::Failure, output};
 
@@ -10,6 +10,17 @@ use crate::{args::ManifestArgs, commands::Failure, output};
 pub(crate) struct Input {
     pub(crate) manifests: Manifests,
     pub(crate) had_errors: bool,
+}
+
+impl Input {
+    /// Whether all files could be read, right or wrong.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self
+            .manifests
+            .errors
+            .iter()
+            .any(ManifestError::is_unreadable)
+    }
 }
 
 /// Reads the manifests. What is wrong with some of them is reported, once each, and the others are returned.

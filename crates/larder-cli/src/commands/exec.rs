@@ -108,6 +108,11 @@ impl Origin {
         match (self, pod) {
             (Self::Manifests { args, .. }, _) => {
                 let read = input::read(args)?;
+                if !read.is_whole() {
+                    // Most likely the command was given without the dashes.
+                    let why = "not every file could be read; the command comes after --";
+                    return Err(Failure::unreadable(why));
+                }
                 let target = Target::in_manifests(read.manifests, pod, namespace, container)?;
                 Ok((target, !read.had_errors))
             }

@@ -5,15 +5,27 @@ use clap::CommandFactory as _;
 use super::{Failure, Outcome};
 use crate::{
     args::{Args, CompletionArgs, ManArgs},
+    exec::{ANCHOR, STAGE},
     output,
 };
 
 pub(super) fn completion(args: &CompletionArgs) -> Result<Outcome, Failure> {
-    let mut command = Args::command();
+    let mut command = offered();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "larder", &mut script);
     output::results(|out| out.write_all(&script))?;
     Ok(Outcome::Done)
+}
+
+/// The command without the subcommands that only larder itself runs. They are hidden, which a script does not respect.
+fn offered() -> clap::Command {
+    let whole = Args::command();
+    let of_users = whole
+        .get_subcommands()
+        .filter(|command| ![STAGE, ANCHOR].contains(&command.get_name()));
+    clap::Command::new("larder")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(of_users.cloned())
 }
 
 pub(super) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
@@ -31,7 +43,9 @@ pub(super) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
         .get_display_name()
         .unwrap_or(command.get_name())
         .to_owned();
-    let page = clap_mangen::Man::new(command.display_name(title));
+    let version = command.get_version().unwrap_or_default().to_owned();
+    let page =
+        clap_mangen::Man::new(command.display_name(title)).source(format!("larder {version}"));
     output::results(|out| page.render(&mut &mut *out))?;
     Ok(Outcome::Done)
 }

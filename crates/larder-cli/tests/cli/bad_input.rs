@@ -78,6 +78,18 @@ fn values_that_are_no_text() {
 }
 
 #[test]
+fn numbers_out_of_range() {
+    for number in ["99999999999999999999", "1.5"] {
+        check(
+            &format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p, generation: {number}}}\n"),
+            expect![[r#"
+                larder: app.yaml: document 2, line 8: Pod "p": metadata.generation: expected a whole number, found one that is too large or a fraction
+            "#]],
+        );
+    }
+}
+
+#[test]
 fn hostile_keys_and_paths() {
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {../../etc/cron.d/x: ''}\n",
@@ -172,9 +184,14 @@ fn unreadable_input_ends_with_2_and_nothing_is_done() {
 
 #[test]
 fn one_unreadable_file_among_others_costs_only_itself() {
-    let run = Desk::with([("app.yaml", GOOD)]).run("refs -f app.yaml nope.yaml");
+    let desk = Desk::with([("app.yaml", GOOD)]);
+    let run = desk.run("refs -f app.yaml nope.yaml");
     assert_eq!(run.code, 1);
     assert!(run.stdout.contains("good"), "{run:?}");
+    // A command that would run with half of its manifests, or is one of them by mistake, does not.
+    let run = desk.run("exec -f app.yaml env");
+    assert_eq!((run.code, &*run.stdout), (2, ""));
+    assert!(run.stderr.contains("after --"), "{run:?}");
 }
 
 #[test]

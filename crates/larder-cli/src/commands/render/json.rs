@@ -1,6 +1,7 @@
 //! The view as JSON, for programs.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     io::{self, Write},
 };
@@ -29,7 +30,7 @@ struct PodReport<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 enum ContainerReport<'a> {
-    Env(BTreeMap<&'a str, std::borrow::Cow<'a, str>>),
+    Env(BTreeMap<&'a str, Cow<'a, str>>),
     Error(String),
 }
 
@@ -48,12 +49,23 @@ struct FileReport {
     data: String,
 }
 
-/// Writes one JSON object with all pods. A value that is not UTF-8 has U+FFFD for what is not.
+/// Writes one JSON object with all pods. A value that is not UTF-8 has U+FFFD for each byte that is not, as Go's encoder has it.
 pub(super) fn write(out: &mut dyn Write, views: &[View<'_>]) -> io::Result<()> {
     let report = Report {
         pods: views.iter().map(pod).collect(),
     };
     write_json(out, &report)
+}
+
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = str::from_utf8(bytes) {
+        return text.into();
+    }
+    let chunks = bytes.utf8_chunks().map(|chunk| {
+        let replaced = "\u{fffd}".repeat(chunk.invalid().len());
+        chunk.valid().to_owned() + &replaced
+    });
+    chunks.collect::<String>().into()
 }
 
 fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
@@ -63,7 +75,7 @@ fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
                 sight
                     .environment
                     .iter()
-                    .map(|(name, variable)| (name, String::from_utf8_lossy(&variable.value)))
+                    .map(|(name, variable)| (name, text(&variable.value)))
                     .collect(),
             ),
             Err(error) => ContainerReport::Error(error.to_string()),
@@ -96,5 +108,17 @@ fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
         references: References::of(view.pod),
         containers: containers.collect(),
         volumes: volumes.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_that_is_not_text_is_replaced() {
+        // The first two bytes of a character of three, and one that begins none.
+        assert_eq!(text(b"a\xe2\x82b\xff"), "a\u{fffd}\u{fffd}b\u{fffd}");
+        assert_eq!(text("ü".as_bytes()), "ü");
     }
 }
