@@ -3,7 +3,7 @@
 //! `kubectl create configmap` and its like send nothing else. Only the messages that such commands send are known: a body with any
 //! other message or field is refused (415), never read in part. Answers are always JSON, which these clients take as well.
 //!
-//! Field numbers: the `generated.proto` of `api/core/v1`, `api/authentication/v1` and `apimachinery/pkg/apis/meta/v1`, 1.36.
+//! Field numbers: the `generated.proto` of `api/core/v1`, `api/authentication/v1`, `api/authorization/v1` and `apimachinery/pkg/apis/meta/v1`, 1.36.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -35,6 +35,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
         "DeleteOptions" => DELETE_OPTIONS,
         "Namespace" => NAMESPACE,
         "Secret" => SECRET,
+        "SelfSubjectAccessReview" => ACCESS_REVIEW,
         "Service" => SERVICE,
         "ServiceAccount" => SERVICE_ACCOUNT,
         "TokenRequest" => TOKEN_REQUEST,
@@ -198,6 +199,44 @@ const TOKEN_REQUEST: Schema = &[
     ),
 ];
 
+const ACCESS_REVIEW: Schema = &[
+    (1, "metadata", Message(METADATA)),
+    (
+        2,
+        "spec",
+        Message(&[
+            (
+                1,
+                "resourceAttributes",
+                Message(&[
+                    (1, "namespace", Text),
+                    (2, "verb", Text),
+                    (3, "group", Text),
+                    (4, "version", Text),
+                    (5, "resource", Text),
+                    (6, "subresource", Text),
+                    (7, "name", Text),
+                ]),
+            ),
+            (
+                2,
+                "nonResourceAttributes",
+                Message(&[(1, "path", Text), (2, "verb", Text)]),
+            ),
+        ]),
+    ),
+    (
+        3,
+        "status",
+        Message(&[
+            (1, "allowed", PlainBool),
+            (2, "reason", Text),
+            (3, "evaluationError", Text),
+            (4, "denied", PlainBool),
+        ]),
+    ),
+];
+
 const DELETE_OPTIONS: Schema = &[
     (1, "gracePeriodSeconds", Int),
     (
@@ -352,6 +391,15 @@ mod tests {
         let body = b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap\x12\x1b\n\x11\n\x01a\x12\0\x1a\0\"\0*\x002\08\0B\0\x12\x06\n\x01a\x12\x011\x1a\0\"\0";
         let expected = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "1"}});
         assert_eq!(decode(body), Some(expected));
+    }
+
+    #[test]
+    fn a_question_for_rights_as_kubectl_sends_it() {
+        let body = b"k8s\0\n2\n\x17authorization.k8s.io/v1\x12\x17SelfSubjectAccessReview\x12=\n\x10\n\0\x12\0\x1a\0\"\0*\x002\08\0B\0\x12\x1f\n\x1d\n\x07default\x12\x04list\x1a\0\"\0*\x04pods2\0:\0\x1a\x08\x08\0\x12\0\x1a\0 \0\x1a\0\"\0";
+        let review = decode(body).unwrap();
+        let expected = json!({"namespace": "default", "verb": "list", "resource": "pods"});
+        assert_eq!(review["kind"], "SelfSubjectAccessReview");
+        assert_eq!(review["spec"]["resourceAttributes"], expected);
     }
 
     #[test]
