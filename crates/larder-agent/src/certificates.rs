@@ -29,14 +29,14 @@ use larder_projection::{Needs, PodCertificate, SourceKey, Unavailable};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::task::JoinMap;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use self::{
-    key::PodKey,
+    key::{KeyError, PodKey},
     request::{Ending, RequestError, Requests, create, ending, follow_requests},
 };
 use crate::{backoff::Backoff, blocking::blocking, clock::Clock};
@@ -98,6 +98,7 @@ impl Certificates {
             client,
             clock,
             name: node_name.to_owned(),
+            key_making: Semaphore::new(1),
             requests: watch::Sender::default(),
             held,
             changes,
@@ -177,6 +178,8 @@ struct Node {
     client: Client,
     clock: Clock,
     name: String,
+    /// One key at a time: many RSA keys at once would take all processors.
+    key_making: Semaphore,
     /// The requests of this node as last heard.
     requests: watch::Sender<Requests>,
     held: Arc<Mutex<HashMap<SourceId, Held>>>,
@@ -294,8 +297,12 @@ impl Node {
         source: &PodCertificateProjection,
     ) -> Result<Issued, NotIssued> {
         let key_type = source.key_type.clone();
+        let turn = self.key_making.acquire().await;
         let key = blocking(move || PodKey::generate(&key_type)).await;
-        let key = key.map_err(|error| NotIssued::Refused(error.to_string()))?;
+        drop(turn);
+        let refused = |error: KeyError| NotIssued::Refused(chain(&error));
+        let key = key.map_err(refused)?;
+        let private_key_pem = key.private_key_pem().map_err(refused)?;
         let mut requests = self.requests.subscribe();
         let name = create(&self.client, &self.name, pod, source, &key)
             .await
@@ -316,7 +323,7 @@ impl Node {
                     }) => {
                         return Ok(Issued {
                             certificate: PodCertificate {
-                                private_key_pem: key.private_key_pem(),
+                                private_key_pem,
                                 chain_pem: chain,
                             },
                             not_before,

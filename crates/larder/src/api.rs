@@ -52,6 +52,22 @@ pub(crate) struct Api {
     client: kube::Client,
 }
 
+/// Makes one request for an object that is no Secret, with `body` as JSON; the answer is read as `T`. `path` is percent-encoded.
+///
+/// For objects that larder does not follow. Neither the answer nor the body is logged, whatever goes wrong.
+///
+/// # Errors
+///
+/// The API server refused or did not answer, or its answer is no `T`.
+pub async fn request<T: DeserializeOwned>(
+    client: &kube::Client,
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<T, RequestError> {
+    Api::new(client.clone()).request(method, path, body).await
+}
+
 /// What a list found.
 #[derive(Debug)]
 pub(crate) struct Listed<T: Target> {
@@ -316,6 +332,7 @@ struct Status {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusDetails {
+    name: SmolStr,
     retry_after_seconds: u64,
     causes: Option<Vec<StatusCause>>,
 }
@@ -348,6 +365,7 @@ fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) ->
             status.message
         },
         retry_after: retry_after.or(retry_after_details),
+        names_object: !details.name.is_empty(),
     }
 }
 
@@ -449,6 +467,9 @@ mod tests {
 
     #[test]
     fn a_refusal_without_a_status_tells_the_code() {
+        assert!(refusal(StatusCode::NOT_FOUND, None, b"404 page not found").is_not_served());
+        let of_an_object = br#"{"kind":"Status","code":404,"details":{"name":"a","kind":"pods"}}"#;
+        assert!(!refusal(StatusCode::NOT_FOUND, None, of_an_object).is_not_served());
         let error = refusal(
             StatusCode::BAD_GATEWAY,
             Some(Duration::from_secs(3)),

@@ -126,6 +126,8 @@ pub enum RequestError {
         retry_after: Option<Duration>,
         /// Whether it says that it has not yet seen the requested version.
         version_too_large: bool,
+        /// Whether it names an object that it is about.
+        names_object: bool,
     },
     /// The API server was not reached, or the connection broke.
     #[error("failed to talk to the API server")]
@@ -161,6 +163,18 @@ impl RequestError {
     /// 404: the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)
+    }
+
+    /// 404, and not of an object: the API server does not serve this part of the API.
+    pub fn is_not_served(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {
+                code: 404,
+                names_object: false,
+                ..
+            }
+        )
     }
 
     /// 401 or 403: the API server does not let this client do it.
@@ -258,6 +272,7 @@ impl From<kube::Error> for RequestError {
                     message: status.message,
                     retry_after: (retry_after > 0).then(|| Duration::from_secs(retry_after.into())),
                     version_too_large,
+                    names_object: details.is_some_and(|details| !details.name.is_empty()),
                 }
             }
             kube::Error::SerdeError(_) => Self::Unexpected("no usable object"),
@@ -280,6 +295,7 @@ pub(crate) mod tests {
             message: format!("status {code}"),
             retry_after: None,
             version_too_large: false,
+            names_object: true,
         }
     }
 

@@ -81,6 +81,7 @@ mod store;
 pub mod transport;
 mod watch;
 
+pub use api::request;
 pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
 pub use error::{Error, RequestError};

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use http::Request;
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -13,15 +13,19 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::Client;
-use larder::collection::{Change, Collection, Found};
+use larder::{
+    collection::{Change, Collection, Found},
+    request,
+};
 use larder_objects::{ObjectKey, chain};
-use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::key::{KeyError, PodKey};
 
 const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
+
+const NO_BODY: Option<&()> = None;
 
 /// Requests by namespace and name.
 pub(super) type Requests = HashMap<ObjectKey, Arc<PodCertificateRequest>>;
@@ -32,9 +36,9 @@ pub(crate) enum RequestError {
     #[error("the API server serves no PodCertificateRequests")]
     NotServed,
     #[error("cannot read the {0}")]
-    Read(&'static str, #[source] kube::Error),
+    Read(&'static str, #[source] larder::RequestError),
     #[error("cannot create a PodCertificateRequest")]
-    Create(#[source] kube::Error),
+    Create(#[source] larder::RequestError),
     #[error("cannot ask for a certificate")]
     Key(#[source] KeyError),
 }
@@ -66,8 +70,13 @@ pub(super) async fn create(
     let account = account.and_then(|spec| spec.service_account_name.as_deref());
     let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
-    let held: ServiceAccount = get(client, &path, "service account").await?;
-    let node: Node = get(client, &format!("/api/v1/nodes/{node_name}"), "node").await?;
+    let held = request::<ServiceAccount>(client, Method::GET, &path, NO_BODY)
+        .await
+        .map_err(|error| RequestError::Read("service account", error))?;
+    let path = format!("/api/v1/nodes/{node_name}");
+    let node = request::<Node>(client, Method::GET, &path, NO_BODY)
+        .await
+        .map_err(|error| RequestError::Read("node", error))?;
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
@@ -75,7 +84,7 @@ pub(super) async fn create(
         uid: text(&pod.metadata.uid),
         ..OwnerReference::default()
     };
-    let request = PodCertificateRequest {
+    let wanted = PodCertificateRequest {
         metadata: ObjectMeta {
             generate_name: Some("req-".to_owned()),
             namespace: Some(namespace.clone()),
@@ -97,38 +106,14 @@ pub(super) async fn create(
         },
         status: None,
     };
-    let body = serde_json::to_vec(&request).expect("objects of the API have a JSON form");
-    let request = Request::post(format!(
-        "{GROUP}/namespaces/{namespace}/podcertificaterequests"
-    ))
-    .header(http::header::CONTENT_TYPE, "application/json")
-    .body(body)
-    .expect("names of the API need no escaping in a path");
-    match client.request::<PodCertificateRequest>(request).await {
+    let path = format!("{GROUP}/namespaces/{namespace}/podcertificaterequests");
+    let created =
+        request::<PodCertificateRequest>(client, Method::POST, &path, Some(&wanted)).await;
+    match created {
         Ok(created) => Ok(text(&created.metadata.name)),
-        Err(kube::Error::Api(status))
-            if status.code == 404
-                && status
-                    .details
-                    .as_ref()
-                    .is_none_or(|details| details.name.is_empty()) =>
-        {
-            Err(RequestError::NotServed)
-        }
+        Err(error) if error.is_not_served() => Err(RequestError::NotServed),
         Err(error) => Err(RequestError::Create(error)),
     }
-}
-
-async fn get<K: DeserializeOwned>(
-    client: &Client,
-    path: &str,
-    what: &'static str,
-) -> Result<K, RequestError> {
-    let request = Request::get(path)
-        .body(Vec::new())
-        .expect("names of the API need no escaping in a path");
-    let found = client.request(request).await;
-    found.map_err(|error| RequestError::Read(what, error))
 }
 
 /// Keeps `requests` up to date with those of the node at the API server. Ends only when dropped.

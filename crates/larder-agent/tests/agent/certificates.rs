@@ -262,6 +262,39 @@ async fn a_request_that_vanished_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn certificates_are_asked_for_with_keys_of_every_type() {
+    // projection 74
+    let mut node = guarded_node();
+    let keys = [
+        ("ECDSAP256", x509::PublicKey::Elliptic(Some("P-256"))),
+        ("ECDSAP384", x509::PublicKey::Elliptic(Some("P-384"))),
+        ("ECDSAP521", x509::PublicKey::Elliptic(Some("P-521"))),
+        ("ED25519", x509::PublicKey::Ed25519),
+        ("RSA3072", x509::PublicKey::Rsa(3072)),
+        ("RSA4096", x509::PublicKey::Rsa(4096)),
+    ];
+    let sources = keys.map(|(key_type, _)| {
+        json!({"podCertificate": {"signerName": "example.com/s", "keyType": key_type, "keyPath": key_type}})
+    });
+    let volume = json!({"projected": {"sources": sources}});
+    node.apply(&pod("web").volume("id", volume).build());
+    let requests = Signer::new(&node).requests;
+    node.wait("all requests", |node| {
+        (node.requests("create", "/podcertificaterequests") == keys.len()).then_some(())
+    })
+    .await;
+    let all = requests.list(&ListParams::default()).await.unwrap();
+    for (key_type, expected) in keys {
+        let is_asked_for = all.items.iter().any(|request| {
+            let key = x509::requested_key(&request.spec.stub_pkc_s10_request.0);
+            key.and_then(x509::PublicKey::parse) == Some(expected)
+        });
+        assert!(is_asked_for, "{key_type}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_restarted_agent_asks_again_and_the_files_stay_meanwhile() {
     let mut node = node_with_source();
     let signer = Signer::new(&node);
