@@ -15,6 +15,7 @@ use connect::connect;
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
+    certificates::v1beta1::PodCertificateRequest,
     core::v1::{Event, ServiceAccount},
 };
 use kube::{
@@ -38,6 +39,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
+
+const CERTIFICATES: &str = "certificates.k8s.io";
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -79,7 +82,13 @@ impl Log {
 /// What a request does; `None` for those that everybody may make.
 fn deed(method: &Method, target: &str) -> Option<Deed> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let path = path.strip_prefix("/api/v1/")?;
+    let of_certificates = path.strip_prefix("/apis/certificates.k8s.io/v1beta1/");
+    let group = if of_certificates.is_some() {
+        CERTIFICATES
+    } else {
+        ""
+    };
+    let path = of_certificates.or(path.strip_prefix("/api/v1/"))?;
     let segments: Vec<_> = path.split('/').collect();
     let segments = match &*segments {
         ["namespaces", _, rest @ ..] => rest,
@@ -99,7 +108,13 @@ fn deed(method: &Method, target: &str) -> Option<Deed> {
         Method::PATCH => "patch",
         _ => "something else",
     };
-    Some((verb.to_owned(), resource))
+    Some((verb.to_owned(), qualified(&resource, group)))
+}
+
+/// `pods`, or `clustertrustbundles.certificates.k8s.io`.
+fn qualified(resource: &str, group: &str) -> String {
+    let dot = if group.is_empty() { "" } else { "." };
+    format!("{resource}{dot}{group}")
 }
 
 /// The documents of a manifest.
@@ -126,15 +141,16 @@ fn granted(documents: &[Value]) -> BTreeSet<Deed> {
         .filter_map(|document| document["rules"].as_array())
         .flatten();
     let of_rule = |rule: &Value| {
-        assert_eq!(
-            strings(&rule["apiGroups"]),
-            [""],
-            "larder reads the core group only"
-        );
+        let groups = strings(&rule["apiGroups"]);
+        let [group] = &groups[..] else {
+            panic!("a rule is for one group: {rule}")
+        };
+        assert!(["", CERTIFICATES].contains(&group.as_str()), "{group}");
         let verbs = strings(&rule["verbs"]);
         strings(&rule["resources"])
             .into_iter()
             .flat_map(move |resource| {
+                let resource = qualified(&resource, group);
                 let deed = move |verb: &String| (verb.clone(), resource.clone());
                 verbs.iter().map(deed).collect::<Vec<_>>()
             })
@@ -213,10 +229,24 @@ fn pod(name: &str) -> Value {
             "volumes": [
                 {"name": "config", "configMap": {"name": "config"}},
                 {"name": "login", "secret": {"secretName": "login"}},
-                {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+                {"name": "token", "projected": {"sources": [
+                    {"serviceAccountToken": {"path": "token"}},
+                    {"clusterTrustBundle": {"name": "anchors", "path": "ca.pem"}},
+                ]}},
             ],
         },
     })
+}
+
+/// A pod of the node that wants a certificate, which nobody issues.
+fn applicant() -> Value {
+    let source = json!({"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "key"}});
+    let mut pod = pod("applicant");
+    pod["spec"]["volumes"] = json!([{"name": "id", "projected": {"sources": [source]}}]);
+    pod["spec"]["containers"] = json!([
+        {"name": "c", "image": "i", "volumeMounts": [{"name": "id", "mountPath": "/id"}]},
+    ]);
+    pod
 }
 
 const STATIC_POD: &str = "
@@ -319,6 +349,12 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     .await;
     create(&admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
     create(&admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
+    let anchors = include_str!("../../larder-objects/src/x509/root.pem");
+    let bundle = json!({
+        "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+        "metadata": {"name": "anchors"}, "spec": {"trustBundle": anchors},
+    });
+    create(&admin, &bundle).await;
     create(&admin, &pod("web")).await;
 
     let log = Log::default();
@@ -366,6 +402,13 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
         until(async || pods.get_opt(&mirror).await.unwrap().is_some()).await,
         "mirror pod"
     );
+    create(&admin, &applicant()).await;
+    let requests: Api<PodCertificateRequest> = Api::namespaced(admin.clone(), "default");
+    let has_applied = async || {
+        let all = requests.list(&ListParams::default()).await.unwrap();
+        !all.items.is_empty()
+    };
+    assert!(until(has_applied).await, "request for a certificate");
     fs::remove_file(static_pods.join("fixed.yaml")).unwrap();
     assert!(
         until(async || pods.get_opt(&mirror).await.unwrap().is_none()).await,
@@ -398,12 +441,13 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_account_for_a_node_may_do_what_it_does_and_nothing_else() {
-    let (done, granted) = all_deeds(&["node.yaml", "static-pods.yaml"]).await;
+    let (done, granted) = all_deeds(&["node.yaml", "static-pods.yaml", "certificates.yaml"]).await;
     assert_eq!(done, granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_account_for_a_namespace_may_do_what_it_does_and_nothing_else() {
-    let (done, granted) = all_deeds(&["namespace.yaml", "static-pods.yaml"]).await;
+    let (done, granted) =
+        all_deeds(&["namespace.yaml", "static-pods.yaml", "certificates.yaml"]).await;
     assert_eq!(done, granted);
 }
