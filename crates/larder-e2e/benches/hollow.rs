@@ -69,11 +69,17 @@ async fn main() -> anyhow::Result<()> {
     let kubeconfig = fs::read_to_string(server.kubeconfig(Identity::Admin)?)?;
 
     sleep(QUIET).await;
+    let calm = Usage::of(pid)?;
+    sleep(QUIET).await;
     let (before, own) = (Usage::of(pid)?, Usage::of(std::process::id())?);
     println!(
         "| nodes | watches | connections | synced | its processor, each watch | its memory | grown, each watch | idle, each 1000 watches | each change | our memory, each node |"
     );
     println!("| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |");
+    let empty = Empty {
+        resident: bytes(before.resident),
+        share: millis(before.processor.saturating_sub(calm.processor)) / millis(QUIET),
+    };
     let mut nodes: Vec<Node> = Vec::new();
     let mut last = None;
     for number in numbers {
@@ -106,9 +112,9 @@ async fn main() -> anyhow::Result<()> {
             synced,
             joined_millis: millis(joined.processor.saturating_sub(began.processor)) / count(new),
             resident,
-            grown: (resident - bytes(before.resident)) / count(number * each),
-            idle_share: millis(idle.processor.saturating_sub(settled.processor))
-                / millis(QUIET)
+            grown: (resident - empty.resident) / count(number * each),
+            idle_share: (millis(idle.processor.saturating_sub(settled.processor)) / millis(QUIET)
+                - empty.share)
                 / count(number * each),
             change_millis: millis(after.processor.saturating_sub(idle.processor)) / count(changes),
             ours: (bytes(Usage::of(std::process::id())?.resident) - bytes(own.resident))
@@ -118,9 +124,17 @@ async fn main() -> anyhow::Result<()> {
         last = Some(row);
     }
     if let Some(row) = last {
-        row.print_calculated(CLUSTER, bytes(before.resident));
+        row.print_calculated(CLUSTER, &empty);
     }
     Ok(())
+}
+
+/// What the API server costs before the first node.
+struct Empty {
+    /// Its memory, in bytes.
+    resident: f64,
+    /// Its share of one processor.
+    share: f64,
 }
 
 /// What was measured with a number of nodes.
@@ -136,7 +150,7 @@ struct Row {
     resident: f64,
     /// By how much it has grown since before the first node, for each watch, in bytes.
     grown: f64,
-    /// Its share of one processor without changes, for each watch.
+    /// Its share of one processor without changes, beyond what it was before the first node, for each watch.
     idle_share: f64,
     /// Its processor time for each change.
     change_millis: f64,
@@ -161,19 +175,19 @@ impl Row {
         );
     }
 
-    /// What so many nodes like these would cost an API server that has `empty` bytes without them: every figure for each watch and
-    /// each node as it was measured, times their number. A change reaches the watches of one object, so its cost does not grow with
-    /// the nodes in object scope.
-    fn print_calculated(&self, nodes: usize, empty: f64) {
+    /// What so many nodes like these would cost an API server: every figure for each watch and each node as it was measured, times
+    /// their number, on top of what it costs without them. With few watches noise outweighs them, and may be less than nothing. A
+    /// change reaches the watches of one object, so its cost does not grow with the nodes in object scope.
+    fn print_calculated(&self, nodes: usize, empty: &Empty) {
         let times = count(nodes) / count(self.nodes);
         let watches = times * count(self.watches);
         println!(
             "\nCalculated for {nodes} nodes with {OBJECTS} objects each: {watches:.0} watches on {:.0} connections; {:.1} GiB of memory; \
              {:.1} min of one processor until all have come; {:.0} % of one processor without changes.",
             times * count(self.connections),
-            (empty + watches * self.grown) / KIB / MIB,
+            (empty.resident + watches * self.grown.max(0.0)) / KIB / MIB,
             watches * self.joined_millis / 1e3 / 60.0,
-            100.0 * watches * self.idle_share,
+            100.0 * (empty.share + watches * self.idle_share.max(0.0)),
         );
     }
 }
