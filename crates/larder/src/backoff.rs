@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::RequestError;
+
 /// Delays that double: 0.8, 1.6, 3.2 … 30 s, each times a random 1.0–2.0.
 ///
 /// The schedule starts anew when more than 2 min passed since it last did (client-go 1.36,
@@ -42,6 +44,19 @@ impl Backoff {
         let delay = self.next.mul_f64(1.0 + random);
         self.next = (self.next * 2).min(CAP);
         delay
+    }
+
+    /// The next delay after `error`: not less than the API server asks for, and up to half as much again, or all whom it has sent away
+    /// at one moment would come back at one moment. `random` is uniform in `[0, 1)`.
+    pub(crate) fn delay_after(
+        &mut self,
+        error: &RequestError,
+        now: Instant,
+        random: f64,
+    ) -> Duration {
+        let delay = self.delay(now, error.is_forbidden(), random);
+        let asked = error.retry_after().unwrap_or_default();
+        delay.max(asked.mul_f64(1.0 + random / 2.0))
     }
 
     /// Forgets the failures so far.

@@ -253,10 +253,8 @@ impl<K: Object> Slot<K> {
     }
 
     fn failed(&mut self, error: &Arc<RequestError>, now: Instant) -> Option<ChangeKind> {
-        let random = fastrand::f64();
-        let delay = self.backoff.delay(now, error.is_forbidden(), random);
-        let asked = error.retry_after().unwrap_or_default();
-        self.not_before = Some(now + delay.max(asked));
+        let delay = self.backoff.delay_after(error, now, fastrand::f64());
+        self.not_before = Some(now + delay);
         let before = self.failure.replace(Arc::clone(error));
         before
             .is_none_or(|before| before.label() != error.label())

@@ -488,14 +488,14 @@ impl Reflector {
     /// Waits as the schedule has it, and not less than the API server asks for.
     fn wait(&mut self, then: Resume, error: Option<&RequestError>, now: Instant) -> Turn {
         self.state = State::Waiting { then };
-        let forbidden = error.is_some_and(RequestError::is_forbidden);
-        let mut delay = self.backoff.delay(now, forbidden, self.random.f64());
+        let random = self.random.f64();
+        let mut delay = match error {
+            Some(error) => self.backoff.delay_after(error, now, random),
+            None => self.backoff.delay(now, false, random),
+        };
         if self.hasty && error.is_some_and(RequestError::is_transport) {
             delay = delay.min(UNREACHED.mul_f64(1.0 + self.random.f64()));
         }
-        let asked = error
-            .and_then(RequestError::retry_after)
-            .unwrap_or_default();
-        Turn::next(Next::Sleep(delay.max(asked)))
+        Turn::next(Next::Sleep(delay))
     }
 }

@@ -238,8 +238,7 @@ impl<K: Object> Choice<K> {
             if !is_passing(&error) {
                 return Some(Some(format!("what it may do cannot be asked: {error}")));
             }
-            let delay = backoff.delay(Instant::now(), false, fastrand::f64());
-            let delay = delay.max(error.retry_after().unwrap_or_default());
+            let delay = backoff.delay_after(&error, Instant::now(), fastrand::f64());
             let error = Arc::new(error);
             self.fail(early, &error);
             tokio::select! {

@@ -104,8 +104,7 @@ impl<K: Object> Namespace<K> {
             }
             Err(error) => {
                 let now = Instant::now();
-                let delay = backoff.delay(now, error.is_forbidden(), self.random.f64());
-                let delay = delay.max(error.retry_after().unwrap_or_default());
+                let delay = backoff.delay_after(&error, now, self.random.f64());
                 let key = self.timers.insert(id, delay);
                 member.proof = Some(Box::new(Proof::Waiting(key, backoff)));
                 let error = Arc::new(error);

@@ -176,9 +176,7 @@ impl<K: Object> Worker<K> {
             }
             Err(error) => {
                 let mut backoff = backoff.unwrap_or_else(|| Box::new(Backoff::new()));
-                let forbidden = error.is_forbidden();
-                let delay = backoff.delay(now, forbidden, self.random.f64());
-                let delay = delay.max(error.retry_after().unwrap_or_default());
+                let delay = backoff.delay_after(&error, now, self.random.f64());
                 let key = self.timers.insert((id, Part::Proof), delay);
                 object.proof = Proof::Waiting(key, backoff);
                 let error = Arc::new(error);
