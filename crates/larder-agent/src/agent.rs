@@ -308,8 +308,10 @@ impl Agent {
             handle: self.handle,
             ready: false,
             rescan: false,
-            has_node: false,
-            has_gaps: shared.facts.borrow().has_gaps,
+            known: Known {
+                node: false,
+                gaps: shared.facts.borrow().has_gaps,
+            },
             epoch: 0,
         };
         node.tell();
@@ -459,12 +461,18 @@ struct NodePods {
     ready: bool,
     /// What an earlier agent left is to be looked for once more.
     rescan: bool,
-    /// There is a Node.
-    has_node: bool,
-    /// The API server may lack objects that there are.
-    has_gaps: bool,
+    known: Known,
     /// See [`MirrorScope::epoch`].
     epoch: u64,
+}
+
+/// What was known of the API server last.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// There is a Node.
+    node: bool,
+    /// It may lack objects that there are.
+    gaps: bool,
 }
 
 impl NodePods {
@@ -502,17 +510,20 @@ impl NodePods {
 
     fn facts_changed(&mut self) {
         self.reconciler.facts_changed();
-        let (has_node, has_gaps) = {
+        let known = {
             let facts = self.handle.shared.facts.borrow();
-            (facts.node.is_some(), facts.has_gaps)
+            Known {
+                node: facts.node.is_some(),
+                gaps: facts.has_gaps,
+            }
         };
-        if mem::replace(&mut self.has_gaps, has_gaps) && !has_gaps {
+        let before = mem::replace(&mut self.known, known);
+        if before.gaps && !known.gaps {
             info!("every manifest can be read now, or is gone");
             self.reconciler.any_object_changed();
             self.rescan = true;
         }
-        let had_node = mem::replace(&mut self.has_node, has_node);
-        if has_node && !had_node {
+        if known.node && !before.node {
             self.begin_epoch();
         }
     }
@@ -621,7 +632,7 @@ impl NodePods {
                             .name
                             .map(|(namespace, name)| ObjectKey::new(namespace, name));
                         let shown = name.as_ref().map(tracing::field::display);
-                        if self.has_gaps {
+                        if self.known.gaps {
                             warn!(pod = shown, pod.uid = %uid, "{KEPT}");
                             self.reconciler.keep(&uid, name, KEPT);
                             continue;

@@ -2,7 +2,7 @@
 
 mod summary;
 
-use std::{io, path::Path, time::Duration};
+use std::{io, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use kube::Client;
@@ -88,14 +88,7 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
     let socket = local_api::bind_socket(&root.socket());
     let mut registry = Registry::with_prefix("larder");
     let origin = origin(args, &config, &mut registry).await?;
-    let listener = match config.listen {
-        None => None,
-        Some(address) => Some(
-            TcpListener::bind(address)
-                .await
-                .with_context(|| format!("cannot listen on {address}"))?,
-        ),
-    };
+    let listener = listener(config.listen).await?;
     let pod_end = if origin.feed.is_some() {
         PodEnd::Agent
     } else {
@@ -187,6 +180,15 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
         warn!("something is still under way, ending all the same");
     }
     Ok(Outcome::Done)
+}
+
+async fn listener(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+    Ok(Some(listener))
 }
 
 /// Runs a server; its failure is told, and is no reason to stop serving pods.

@@ -118,8 +118,8 @@ pub(crate) struct Reflector {
     /// Ask for a consistent state.
     consistent: bool,
     short_watches: u8,
-    /// See [`UNREACHED`].
-    hasty: bool,
+    /// The longest delay, before jitter, while the API server is not reached, if that is another than usual.
+    unreached: Option<Duration>,
     backoff: Backoff,
     random: fastrand::Rng,
 }
@@ -133,7 +133,7 @@ impl Reflector {
             older_before: false,
             consistent: true,
             short_watches: 0,
-            hasty: false,
+            unreached: None,
             backoff: Backoff::new(),
             random,
         }
@@ -164,7 +164,7 @@ impl Reflector {
 
     /// Never waits longer than [`UNREACHED`], times a random 1.0 to 2.0, for an API server that was not reached.
     pub(crate) fn hasten(&mut self) {
-        self.hasty = true;
+        self.unreached = Some(UNREACHED);
     }
 
     /// Asks for a consistent state when it comes to the next one.
@@ -493,8 +493,10 @@ impl Reflector {
             Some(error) => self.backoff.delay_after(error, now, random),
             None => self.backoff.delay(now, false, random),
         };
-        if self.hasty && error.is_some_and(RequestError::is_transport) {
-            delay = delay.min(UNREACHED.mul_f64(1.0 + self.random.f64()));
+        if let Some(unreached) = self.unreached
+            && error.is_some_and(RequestError::is_transport)
+        {
+            delay = delay.min(unreached.mul_f64(1.0 + self.random.f64()));
         }
         Turn::next(Next::Sleep(delay))
     }

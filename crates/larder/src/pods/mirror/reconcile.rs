@@ -246,8 +246,9 @@ impl MirrorReconciler {
         let began = Instant::now();
         let actions = plan(self.unsettled(), scope);
         let open: BTreeSet<_> = actions.iter().map(MirrorAction::full_name).collect();
-        self.attempts
-            .retain(|full_name, attempt| open.contains(full_name) || attempt.goes_on(began));
+        self.attempts.retain(|full_name, attempt| {
+            open.contains(full_name) || (!attempt.failed && attempt.goes_on(began))
+        });
         let is_due = |action: &MirrorAction| {
             let Some(attempt) = self.attempts.get(&action.full_name()) else {
                 return true;

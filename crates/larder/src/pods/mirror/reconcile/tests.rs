@@ -438,6 +438,7 @@ async fn failures_are_tried_again_with_growing_delays() {
     fixture.manager.remove_pod(&static_pod("web").build());
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.check_problem("");
+    assert!(fixture.reconciler.attempts.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
