@@ -1,17 +1,25 @@
 //! Cost per pod of what happens to the pods of a node: the merge of the sources, the pod manager, the lifecycle. It is the same
 //! beside a hundred pods and beside ten thousand.
+//!
+//! Every time is the processor time of the thread for one pod, so that other work on the machine disturbs little.
+//!
+//! `cargo bench -p larder --bench pods`
+
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic as a test may")]
 
-use std::{hint::black_box, sync::Arc};
+use std::{hint::black_box, sync::Arc, time::Duration};
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Bencher, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder::pods::{
     FullName, Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods,
     lifecycle::{PodLifecycle, Step},
 };
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
+
+const NODES: [usize; 3] = [100, 1_000, 10_000];
 
 fn pod(index: usize, image: &str) -> Pod {
     serde_json::from_value(json!({
@@ -73,11 +81,37 @@ impl Node {
     }
 }
 
+/// Processor time of this thread until now.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.try_into().unwrap()
+}
+
+/// Measures what `run` needs for each of `pods` pods. What it starts from and leaves behind is not counted.
+fn per_pod<S, R>(
+    bencher: &mut Bencher<'_>,
+    pods: usize,
+    mut setup: impl FnMut() -> S,
+    mut run: impl FnMut(S) -> R,
+) {
+    bencher.iter_custom(|iterations| {
+        let mut total = Duration::ZERO;
+        for _ in 0..iterations {
+            let start = black_box(setup());
+            let began = thread_time();
+            let left = black_box(run(start));
+            total += thread_time().saturating_sub(began);
+            drop(left);
+        }
+        total / u32::try_from(pods).unwrap()
+    });
+}
+
 /// The pods of an empty node, one after the other: each is added, then each updated, then each removed.
 fn all_changes(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("add, update and remove each of");
+    let mut group = criterion.benchmark_group("add, update and remove a pod of");
     group.sample_size(10);
-    for pods in [100, 1_000, 10_000] {
+    for pods in NODES {
         let of = |image: &'static str| (0..pods).map(move |index| pod(index, image));
         let gone = |pod: Pod| SourcePods::Gone(FullName::of(&pod), PodUid::of(&pod));
         let one = |pod: Pod| SourcePods::One(Box::new(pod));
@@ -85,57 +119,52 @@ fn all_changes(criterion: &mut Criterion) {
             let changed = of("i:1").chain(of("i:2")).map(one);
             changed.chain(of("i:2").map(gone)).collect::<Vec<_>>()
         };
-        group.throughput(Throughput::Elements(pods as u64));
-        group.bench_function(format!("{pods} pods, all layers"), |bencher| {
-            let setup = || (Node::with(0), words());
-            bencher.iter_batched(
-                setup,
+        group.bench_function(format!("{pods}, all layers"), |bencher| {
+            per_pod(
+                bencher,
+                pods,
+                || (Node::with(0), words()),
                 |(mut node, words)| {
                     for pods in words {
                         node.take(pods);
                     }
                     node
                 },
-                BatchSize::LargeInput,
             );
         });
-        group.bench_function(format!("{pods} pods, merge"), |bencher| {
-            let setup = || (PodMerge::new([PodSource::Api]), words());
-            bencher.iter_batched(
-                setup,
+        group.bench_function(format!("{pods}, merge"), |bencher| {
+            per_pod(
+                bencher,
+                pods,
+                || (PodMerge::new([PodSource::Api]), words()),
                 |(mut merge, words)| {
                     for pods in words {
                         black_box(merge.merge(PodSource::Api, pods, Timestamp::UNIX_EPOCH));
                     }
                     merge
                 },
-                BatchSize::LargeInput,
             );
         });
         let shared = |image| of(image).map(Arc::new).collect::<Vec<_>>();
         let (added, updated) = (shared("i:1"), shared("i:2"));
-        group.bench_function(format!("{pods} pods, pod manager"), |bencher| {
-            bencher.iter_batched(
-                PodManager::default,
-                |mut manager| {
-                    for pod in added.iter().chain(&updated) {
-                        manager.update_pod(Arc::clone(pod));
-                    }
-                    for pod in &updated {
-                        manager.remove_pod(pod);
-                    }
-                    manager
-                },
-                BatchSize::LargeInput,
-            );
+        group.bench_function(format!("{pods}, pod manager"), |bencher| {
+            per_pod(bencher, pods, PodManager::default, |mut manager| {
+                for pod in added.iter().chain(&updated) {
+                    manager.update_pod(Arc::clone(pod));
+                }
+                for pod in &updated {
+                    manager.remove_pod(pod);
+                }
+                manager
+            });
         });
     }
 }
 
 /// A pod is added, updated and removed on a node that has `pods` already.
 fn one_change(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("add, update and remove one pod");
-    for pods in [100, 1_000, 10_000] {
+    let mut group = criterion.benchmark_group("add, update and remove a pod");
+    for pods in NODES {
         let mut node = Node::with(pods);
         let changes = || {
             let (added, updated) = (pod(pods, "i:1"), pod(pods, "i:2"));
@@ -147,50 +176,71 @@ fn one_change(criterion: &mut Criterion) {
             ]
         };
         group.bench_function(format!("beside {pods}"), |bencher| {
-            bencher.iter_batched(
-                changes,
-                |changes| changes.into_iter().for_each(|pods| node.take(pods)),
-                BatchSize::SmallInput,
-            );
+            per_pod(bencher, 1, changes, |changes| {
+                for pods in changes {
+                    node.take(pods);
+                }
+            });
         });
     }
 }
 
 /// All pods of a node come in one set.
 fn first_set(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("first set");
+    let mut group = criterion.benchmark_group("first set, a pod");
     group.sample_size(10);
-    for pods in [100, 1_000, 10_000] {
+    for pods in NODES {
         let set: Vec<_> = (0..pods).map(|index| pod(index, "i:1")).collect();
-        group.throughput(Throughput::Elements(pods as u64));
         group.bench_function(format!("of {pods}"), |bencher| {
-            bencher.iter_batched(
+            per_pod(
+                bencher,
+                pods,
                 || (Node::with(0), SourcePods::All(set.clone())),
                 |(mut node, pods)| {
                     node.take(pods);
                     node
                 },
-                BatchSize::LargeInput,
             );
         });
     }
 }
 
-/// Reads beside a writer that is idle.
+/// Reads beside a writer that is idle, a hundred at a time.
 fn lookups(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("look up one pod");
-    for pods in [100, 1_000, 10_000] {
+    const READS: usize = 100;
+    let mut group = criterion.benchmark_group("look up a pod");
+    for pods in NODES {
         let node = Node::with(pods);
         let full_name = FullName::of(&pod(pods / 2, "i:1"));
         let uid = PodUid::of(&pod(pods / 2, "i:1"));
         group.bench_function(format!("by full name of {pods}"), |bencher| {
-            bencher.iter(|| node.manager.pod_by_full_name(black_box(&full_name)));
+            let read = || node.manager.pod_by_full_name(black_box(&full_name));
+            per_pod(
+                bencher,
+                READS,
+                || (),
+                |()| {
+                    for _ in 0..READS {
+                        black_box(read());
+                    }
+                },
+            );
         });
         group.bench_function(format!("by UID of {pods}"), |bencher| {
-            bencher.iter(|| {
-                node.manager
-                    .pod_by_uid(&node.manager.translate_pod_uid(black_box(&uid)))
-            });
+            let read = || {
+                let uid = node.manager.translate_pod_uid(black_box(&uid));
+                node.manager.pod_by_uid(&uid)
+            };
+            per_pod(
+                bencher,
+                READS,
+                || (),
+                |()| {
+                    for _ in 0..READS {
+                        black_box(read());
+                    }
+                },
+            );
         });
     }
 }
