@@ -494,7 +494,7 @@ impl NodePods {
             SourceEvent::Problems(problems) => {
                 let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
                 for problem in &problems {
-                    warn!(source = %report.source, %problem, "pods are not followed, the last known ones stay");
+                    warn!(source = %report.source, %problem, "not all pods are seen, those last known stay");
                 }
                 let count = problems.len();
                 let mut sources = self.handle.sources.lock();
@@ -694,9 +694,14 @@ impl AgentHandle {
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
         let mirrors = sources.mirrors.iter().flat_map(|problems| {
             let problems = problems.borrow();
-            let texts = problems
-                .iter()
-                .map(|(pod, error)| format!("mirror pod {pod}: {}", chain(error)));
+            let texts = problems.iter().map(|(pod, error)| {
+                format!(
+                    "mirror pod of {}/{}: {}",
+                    pod.namespace,
+                    pod.name,
+                    chain(error)
+                )
+            });
             texts.collect::<Vec<_>>()
         });
         let mirrors: Vec<_> = mirrors.collect();

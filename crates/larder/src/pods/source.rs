@@ -48,10 +48,12 @@ pub struct SourceProblem {
     pub error: Arc<dyn Error + Send + Sync>,
 }
 
-/// Displays as subject and chain of causes.
+/// Displays as subject and chain of causes, of which some name the subject again.
 impl fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.subject, chain(&*self.error))
+        let subject = format!("{}: ", self.subject);
+        let causes = chain(&*self.error).replace(&subject, "");
+        write!(f, "{subject}{causes}")
     }
 }
 
@@ -103,4 +105,26 @@ fn joined<T>(result: Result<T, JoinError>) -> T {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("gives no static pod")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn a_file_is_named_once() {
+        let cause = io::Error::other("m/a.yaml: document 1: no kind");
+        let problem = SourceProblem {
+            subject: "m/a.yaml".to_owned(),
+            error: Arc::new(Outer(cause)),
+        };
+        let text = "m/a.yaml: gives no static pod: document 1: no kind";
+        assert_eq!(problem.to_string(), text);
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::chain;
+use larder_objects::{ObjectKey, chain};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -297,9 +297,9 @@ impl MirrorReconciler {
                     let text = chain(&error);
                     let before = problems.insert(full_name.clone(), error);
                     if before.is_none_or(|before| chain(&before) != text) {
-                        tracing::warn!(pod = %full_name, error = text, retry_in = ?wait, "mirror pod is not as it should be");
+                        tracing::warn!(pod = %shown(&full_name), error = text, retry_in = ?wait, "mirror pod is not as it should be");
                     } else {
-                        tracing::debug!(pod = %full_name, error = text, retry_in = ?wait, "mirror pod is still not as it should be");
+                        tracing::debug!(pod = %shown(&full_name), error = text, retry_in = ?wait, "mirror pod is still not as it should be");
                     }
                 }
             }
@@ -327,6 +327,11 @@ fn doubled(first: Duration, times: u32) -> Duration {
     first.saturating_mul(factor).min(LONGEST)
 }
 
+/// The pod as people write it.
+fn shown(full_name: &FullName) -> ObjectKey {
+    ObjectKey::new(full_name.namespace.clone(), full_name.name.clone())
+}
+
 fn uid(mirror: &Pod) -> MirrorPodUid {
     MirrorPodUid::new(PodUid::of(mirror).as_str())
 }
@@ -343,7 +348,7 @@ async fn perform(
     let pod = match action {
         MirrorAction::Delete(mirror) => {
             if client.delete(&full_name, &uid(mirror)).await? {
-                tracing::info!(pod = %full_name, "deleted the mirror pod of a static pod that is gone");
+                tracing::info!(pod = %shown(&full_name), "deleted the mirror pod of a static pod that is gone");
             }
             gone.push(uid(mirror));
             return Ok(Outcome::Done);
@@ -364,7 +369,7 @@ async fn perform(
     for _ in 0..2 {
         match client.create(pod, &node).await? {
             Created::Now => {
-                tracing::info!(pod = %full_name, "created mirror pod");
+                tracing::info!(pod = %shown(&full_name), "created mirror pod");
                 return Ok(Outcome::Done);
             }
             Created::Before => return Ok(Outcome::Done),
