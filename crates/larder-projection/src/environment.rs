@@ -10,16 +10,22 @@
 //!    such a variable are zeroised.
 //! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to refuse.)
 
-use std::{borrow::Cow, fmt, ops::Deref};
+mod error;
+mod variable;
+
+use std::borrow::Cow;
 
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, FileKeySelector, Pod};
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes};
 use smallvec::SmallVec;
 
+pub use self::{
+    error::{EnvFileUnavailable, EnvironmentError},
+    variable::{Value, Variable},
+};
 use crate::{
-    Absent, ContainerView, EnvFileError, EnvFileRef, FieldError, Inputs, ObjectError, Origin,
-    ResourceError, ServiceFacts, Unavailable,
+    Absent, ContainerView, EnvFileRef, Inputs, Origin, ServiceFacts, Unavailable,
     container::is_used,
     downward::{variable_field, variable_resource},
     env_file::env_file_value,
@@ -37,133 +43,6 @@ pub struct Environment<'a> {
 
 /// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the standard hash.
 type Variables<'a> = IndexMap<Cow<'a, str>, Variable<'a>, foldhash::fast::RandomState>;
-
-/// The value of a variable and where it came from.
-#[derive(Clone)]
-pub struct Variable<'a> {
-    /// The value; not necessarily UTF-8 when it came from a Secret.
-    pub value: Value<'a>,
-    /// The source that set it.
-    pub origin: Origin<'a>,
-    /// Whether it holds anything that must not be shown.
-    pub secret: bool,
-}
-
-/// Bytes of a value: borrowed from pod or object, or made for the variable.
-#[derive(Clone)]
-pub enum Value<'a> {
-    /// As pod or object have them.
-    Borrowed(&'a [u8]),
-    /// Computed.
-    Owned(Vec<u8>),
-    /// Computed from something secret; zeroised on drop.
-    Secret(SecretBytes),
-}
-
-impl Deref for Value<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
-            Self::Secret(bytes) => bytes,
-        }
-    }
-}
-
-/// Shows the length; whether the bytes are secret is known to the [`Variable`] only.
-impl fmt::Debug for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} bytes>", self.len())
-    }
-}
-
-impl fmt::Debug for Variable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Variable");
-        if self.secret {
-            shown.field("value", &self.value);
-        } else {
-            shown.field("value", &String::from_utf8_lossy(&self.value));
-        }
-        shown.field("origin", &self.origin).finish_non_exhaustive()
-    }
-}
-
-/// Why a container has no environment. The texts are the kubelet's where it has the rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EnvironmentError {
-    /// The API server's default for `enableServiceLinks` is not in the pod.
-    #[error("nil pod.spec.enableServiceLinks encountered, cannot construct envvars")]
-    NoServiceLinks,
-    /// Services were never listed, and the pod comes from the API server.
-    #[error("services have not yet been read at least once, cannot construct envvars")]
-    NoServices,
-    /// A ConfigMap or Secret could not be had.
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// An object has no such key.
-    #[error("couldn't find key {key} in {kind} {object}")]
-    MissingKey {
-        /// ConfigMap or Secret.
-        kind: Kind,
-        /// The object.
-        object: ObjectKey,
-        /// The key that it lacks.
-        key: String,
-    },
-    /// A field of the pod has no text.
-    #[error(transparent)]
-    Field(#[from] FieldError),
-    /// A resource has no number.
-    #[error(transparent)]
-    Resource(#[from] ResourceError),
-    /// The volume of an env file does not exist, or no container mounts it.
-    #[error("cannot find the volume \"{0}\" referenced by FileKeyRef")]
-    NoVolume(String),
-    /// An env file is missing or could not be read.
-    #[error("couldn't parse env file")]
-    UnreadableEnvFile(#[source] EnvFileUnavailable),
-    /// An env file is malformed.
-    #[error("couldn't parse env file")]
-    MalformedEnvFile(#[source] EnvFileError),
-    /// An env file has no such key, or has it with nothing in it.
-    #[error("environment variable key \"{key}\" not found in file \"{path}\"")]
-    MissingFileKey {
-        /// The key.
-        key: String,
-        /// Path of the file on the host.
-        path: String,
-    },
-    /// A process cannot have this variable.
-    #[error("environment variable {name:?} contains a NUL byte")]
-    Nul {
-        /// Name of the variable.
-        name: String,
-    },
-}
-
-/// Why an env file could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to read {path} of volume {volume}: {problem}")]
-pub struct EnvFileUnavailable {
-    volume: String,
-    path: String,
-    problem: String,
-}
-
-impl EnvironmentError {
-    /// Whether the failure is that a required ConfigMap or Secret, or a key of it, does not exist.
-    pub fn is_missing(&self) -> bool {
-        match self {
-            Self::Object(error) => error.is_not_found(),
-            Self::MissingKey { .. } => true,
-            _ => false,
-        }
-    }
-}
 
 /// Computes the variables of `container`, which is one of `pod`.
 ///

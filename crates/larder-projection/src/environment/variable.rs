@@ -1,0 +1,60 @@
+//! One variable: its value, its origin, and whether it may be shown.
+
+use std::{fmt, ops::Deref};
+
+use larder_objects::SecretBytes;
+
+use crate::Origin;
+
+/// The value of a variable and where it came from.
+#[derive(Clone)]
+pub struct Variable<'a> {
+    /// The value; not necessarily UTF-8 when it came from a Secret.
+    pub value: Value<'a>,
+    /// The source that set it.
+    pub origin: Origin<'a>,
+    /// Whether it holds anything that must not be shown.
+    pub secret: bool,
+}
+
+/// Bytes of a value: borrowed from pod or object, or made for the variable.
+#[derive(Clone)]
+pub enum Value<'a> {
+    /// As pod or object have them.
+    Borrowed(&'a [u8]),
+    /// Computed.
+    Owned(Vec<u8>),
+    /// Computed from something secret; zeroised on drop.
+    Secret(SecretBytes),
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+            Self::Secret(bytes) => bytes,
+        }
+    }
+}
+
+/// Shows the length; whether the bytes are secret is known to the [`Variable`] only.
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes>", self.len())
+    }
+}
+
+impl fmt::Debug for Variable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Variable");
+        if self.secret {
+            shown.field("value", &self.value);
+        } else {
+            shown.field("value", &String::from_utf8_lossy(&self.value));
+        }
+        shown.field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
