@@ -1,6 +1,9 @@
 //! What a manager costs its callers, beside what the kubelet's own manager needs for the same (Kubernetes 1.36, the same
 //! kind of machine) and our budget.
 //!
+//! A machine's atomic operations take what they take, and on a virtual one not always the same: the first row is a yardstick,
+//! two of them in the same run. A read has three: it leaves the map, and takes and gives back a reference on the object.
+//!
 //! Measured in processor time of the thread, the slower one of two, so that other work on the machine disturbs little; with
 //! two threads on a busy machine they seldom meet. `best` is the quickest sample.
 //!
@@ -13,7 +16,7 @@
     reason = "a benchmark may panic, prints what it found, and does not count that far"
 )]
 
-use std::{convert::Infallible, hint::black_box, thread, time::Duration};
+use std::{convert::Infallible, hint::black_box, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -94,6 +97,15 @@ fn read(manager: &ConfigMapManager, name: &str) {
     drop(black_box(read.unwrap().unwrap()));
 }
 
+/// Takes and gives back a reference: two atomic operations.
+fn yardstick(c: &mut Criterion) {
+    let shared = Arc::new(());
+    let take = || drop(black_box(Arc::clone(black_box(&shared))));
+    c.bench_function("yardstick, clone and drop of an Arc", |b| {
+        b.iter_custom(|count| processor_time(|| (0..count).for_each(|_| take())));
+    });
+}
+
 /// What is measured, with the kubelet's figure for it and our budget, in nanoseconds.
 struct Row {
     name: &'static str,
@@ -154,6 +166,7 @@ fn reads(c: &mut Criterion, manager: &ConfigMapManager, one: &Row, two: &Row) {
 }
 
 fn managers(c: &mut Criterion) {
+    yardstick(c);
     let runtime = Runtime::new().unwrap();
     let _entered = runtime.enter();
     let row = |name, kubelet, budget| Row {
