@@ -1,6 +1,6 @@
 //! The scenarios of the merge.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 
 use super::*;
 use crate::pods::testing::{PodBuilder, pod};
@@ -267,4 +267,22 @@ fn sources_are_apart_and_ready_when_each_has_named_all_its_pods() {
         merge.merge(PodSource::Api, all([pod("p")]), now),
         Merged::default()
     );
+}
+
+#[test]
+fn a_pod_handed_on_takes_no_more_memory_than_it_needs() {
+    let mut roomy = pod("p").build();
+    roomy.metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
+    let spec = roomy.spec.get_or_insert_default();
+    spec.volumes = Some(Vec::with_capacity(8));
+    let mut merge = merge();
+    let merged = merge.merge(
+        PodSource::File,
+        SourcePods::All(vec![roomy]),
+        Timestamp::UNIX_EPOCH,
+    );
+    let handed_on = &merged.updates[0].pods[0];
+    assert_eq!(handed_on.metadata.managed_fields, None);
+    let spec = handed_on.spec.as_ref().unwrap();
+    assert_eq!(spec.volumes.as_ref().unwrap().capacity(), 0);
 }
