@@ -1,6 +1,6 @@
 //! What a pod asks of the agent, and what each part of it reads. Pure.
 
-use std::{collections::BTreeSet, fmt};
+use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::Kind;
@@ -80,7 +80,8 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) target: Target,
-    pub(super) reads: BTreeSet<Need>,
+    /// Each once. As short as can be: a node has some hundred parts.
+    pub(super) reads: Box<[Need]>,
 }
 
 /// The parts of `pod`: its volumes in the order of the pod, then its environments: init, regular, ephemeral.
@@ -110,7 +111,7 @@ pub(super) fn parts(pod: &Pod) -> Vec<Part> {
     volumes.chain(environments).collect()
 }
 
-fn reads(needs: &Needs<'_>) -> BTreeSet<Need> {
+fn reads(needs: &Needs<'_>) -> Box<[Need]> {
     let object = |kind| move |name: &&str| Need::Object(kind, SmolStr::new(name));
     let config_maps = needs.config_maps.iter().map(object(Kind::ConfigMap));
     let secrets = needs.secrets.iter().map(object(Kind::Secret));

@@ -164,7 +164,8 @@ impl Worker {
             self.have.remove(need);
         }
         for state in &mut self.parts {
-            if !changes.needs.is_disjoint(&state.part.reads) {
+            let mut reads = state.part.reads.iter();
+            if reads.any(|need| changes.needs.contains(need)) {
                 state.due = true;
             }
         }
@@ -430,6 +431,13 @@ impl Worker {
             .cloned()
             .collect();
         self.have.retain(|need, _| reads.contains(need));
+        // A map that was emptied keeps its last node.
+        if self.have.is_empty() {
+            self.have = BTreeMap::new();
+        }
+        if self.in_flight.is_empty() {
+            self.in_flight = BTreeSet::new();
+        }
     }
 
     /// Takes down the volumes of a pod that has ended or is gone.
