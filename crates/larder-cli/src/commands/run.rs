@@ -40,6 +40,9 @@ const SUMMARY: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the end may take: passes under way are finished.
 const END: Duration = Duration::from_secs(10);
+/// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk faster, and each that
+/// has ever run keeps an arena of the allocator; without this limit as many start as there are pods.
+const BLOCKING_THREADS: usize = 4;
 
 pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
     logging::start(args.log_format);
@@ -51,8 +54,9 @@ pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
         ..Flags::default()
     };
     let config = config(&args.place, flags)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // One thread has time enough for all that waits for the network, and memory that it frees is used again for whatever comes next.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
