@@ -4,6 +4,7 @@
 //! cargo bench -p larder --bench scale                          # 100, 500, 1000 and 2000 objects, on the embedded API server
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder --bench scale   # the same on etcd and kube-apiserver of that folder
 //! cargo bench -p larder --bench scale -- 5000                  # other numbers
+//! cargo bench -p larder --bench scale -- --namespace-scope     # one watch for the namespace instead of one for each object
 //! cargo bench -p larder --bench scale -- --kubeconfig FILE 500 # another API server, in namespace larder-bench
 //!                                        --server-pid PID       # where it runs on this machine: its processor time
 //! ```
@@ -24,6 +25,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use larder::WatchScope;
 use larder_e2e::{Identity, Server};
 use node::Measured;
 use tokio::runtime::Runtime;
@@ -33,20 +35,22 @@ fn main() -> Result<()> {
     let mut numbers = Vec::new();
     let mut kubeconfig = None;
     let mut server = None;
+    let mut scope = WatchScope::Object;
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--serve" => return server::serve(),
             "--node" => {
-                let kubeconfig = arguments.next().context("--node FILE NUMBER")?;
-                let number = arguments.next().context("--node FILE NUMBER")?.parse()?;
+                let mut next = || arguments.next().context("--node FILE NUMBER SCOPE");
+                let (kubeconfig, number, scope) = (next()?, next()?.parse()?, next()?.parse()?);
                 let server = arguments.next().map(|pid| pid.parse()).transpose()?;
-                return node::run(kubeconfig.into(), number, server);
+                return node::run(kubeconfig.into(), number, scope, server);
             }
             "--server-pid" => {
                 let pid = arguments.next().context("--server-pid PID")?;
                 server = Some(pid.parse().context("--server-pid PID")?);
             }
             "--kubeconfig" => kubeconfig = Some(arguments.next().context("--kubeconfig FILE")?),
+            "--namespace-scope" => scope = WatchScope::Namespace,
             number => numbers.push(number.parse().context("a number of objects")?),
         }
     }
@@ -55,21 +59,26 @@ fn main() -> Result<()> {
     }
     let rows = numbers
         .into_iter()
-        .map(|number| measure(number, kubeconfig.as_deref(), server))
+        .map(|number| measure(number, scope, kubeconfig.as_deref(), server))
         .collect::<Result<Vec<_>>>()?;
     println!("{}", report::of(&rows));
     Ok(())
 }
 
 /// One row: a fresh server, unless there is one, and a fresh node.
-fn measure(number: usize, kubeconfig: Option<&str>, server: Option<u32>) -> Result<Measured> {
+fn measure(
+    number: usize,
+    scope: WatchScope,
+    kubeconfig: Option<&str>,
+    server: Option<u32>,
+) -> Result<Measured> {
     if let Some(kubeconfig) = kubeconfig {
-        return node(number, kubeconfig, server);
+        return node(number, scope, kubeconfig, server);
     }
     if env::var_os("KUBEBUILDER_ASSETS").is_none() {
         let mut server = Process::start(&["--serve"])?;
         let kubeconfig = server.line()?;
-        return node(number, &kubeconfig, Some(server.child.id()));
+        return node(number, scope, &kubeconfig, Some(server.child.id()));
     }
     let server = Runtime::new()?.block_on(Server::start())?;
     let Server::Real(real) = &server else {
@@ -77,13 +86,18 @@ fn measure(number: usize, kubeconfig: Option<&str>, server: Option<u32>) -> Resu
     };
     let kubeconfig = server.kubeconfig(Identity::Admin)?;
     let kubeconfig = kubeconfig.to_str().context("the path is text")?;
-    node(number, kubeconfig, real.process())
+    node(number, scope, kubeconfig, real.process())
 }
 
 /// Measures on a node that is a process of its own.
-fn node(number: usize, kubeconfig: &str, server: Option<u32>) -> Result<Measured> {
+fn node(
+    number: usize,
+    scope: WatchScope,
+    kubeconfig: &str,
+    server: Option<u32>,
+) -> Result<Measured> {
     let (number, server) = (number.to_string(), server.map(|pid| pid.to_string()));
-    let mut arguments = vec!["--node", kubeconfig, &number];
+    let mut arguments = vec!["--node", kubeconfig, &number, scope.as_str()];
     arguments.extend(server.as_deref());
     let mut node = Process::start(&arguments)?;
     serde_json::from_str(&node.line()?).context("the node's measurements")

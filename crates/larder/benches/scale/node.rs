@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use larder::{
-    Changes, ConfigMapManager, ManagerConfig,
+    Changes, ConfigMapManager, ManagerConfig, WatchScope,
     transport::{self, Config, Lane, Metrics, RateLimit, Source, Transport},
 };
 use larder_e2e::figures::{Quantiles, Usage};
@@ -62,18 +62,32 @@ pub(crate) struct Latency {
 
 /// Measures `number` objects on the server of `kubeconfig` and prints the result as JSON.
 #[tokio::main(worker_threads = 2)]
-pub(crate) async fn run(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Result<()> {
-    let measured = measure(kubeconfig, number, server).await?;
+pub(crate) async fn run(
+    kubeconfig: PathBuf,
+    number: usize,
+    scope: WatchScope,
+    server: Option<u32>,
+) -> Result<()> {
+    let measured = measure(kubeconfig, number, scope, server).await?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)?;
     Ok(())
 }
 
-async fn measure(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Result<Measured> {
+async fn measure(
+    kubeconfig: PathBuf,
+    number: usize,
+    watch_scope: WatchScope,
+    server: Option<u32>,
+) -> Result<Measured> {
     // Whoever writes is not the node: it has its own connections.
     let (writer, _) = connect(&kubeconfig).await?;
     prepare(&writer, number).await?;
     let (client, transport) = connect(&kubeconfig).await?;
-    let manager = ConfigMapManager::new(client.clone(), &ManagerConfig::default())?;
+    let config = ManagerConfig {
+        watch_scope,
+        ..ManagerConfig::default()
+    };
+    let manager = ConfigMapManager::new(client.clone(), &config)?;
     let pods: Vec<Pod> = (0..number).map(pod).collect::<Result<_>>()?;
 
     // The first object brings code and the first connection into memory, which is not the price of an object.
@@ -112,7 +126,13 @@ async fn measure(kubeconfig: PathBuf, number: usize, server: Option<u32>) -> Res
         ended = change_others(&writer, number) => match ended? {},
     };
     // Last, so that nothing of it is in memory before.
-    let bare = bare_sync(&kubeconfig, number).await.ok();
+    let selectors = match watch_scope {
+        WatchScope::Namespace => vec![String::new()],
+        WatchScope::Object | WatchScope::Auto => (0..number)
+            .map(|index| format!("&fieldSelector=metadata.name%3D{}", name(index)))
+            .collect(),
+    };
+    let bare = bare_sync(&kubeconfig, selectors).await.ok();
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     Ok(Measured {
         objects: number,
@@ -282,12 +302,12 @@ async fn bare_watch(client: &kube::Client, name: &str) -> Result<Body> {
     Ok(response.into_body())
 }
 
-/// Opens a streaming list of each object over connections of its own, and waits until all have ended their initial events.
-async fn bare_sync(kubeconfig: &std::path::Path, number: usize) -> Result<Duration> {
+/// Opens a streaming list for each selector over connections of its own, and waits until all have ended their initial events.
+async fn bare_sync(kubeconfig: &std::path::Path, selectors: Vec<String>) -> Result<Duration> {
     let (client, _) = connect(kubeconfig).await?;
     let start = Instant::now();
-    let watches: Vec<Body> = stream::iter(0..number)
-        .map(|index| streaming_list(&client, index))
+    let watches: Vec<Body> = stream::iter(&selectors)
+        .map(|selector| streaming_list(&client, selector))
         .buffer_unordered(ManagerConfig::default().max_requests_in_flight)
         .try_collect()
         .await?;
@@ -296,11 +316,11 @@ async fn bare_sync(kubeconfig: &std::path::Path, number: usize) -> Result<Durati
     Ok(synced)
 }
 
-async fn streaming_list(client: &kube::Client, index: usize) -> Result<Body> {
+async fn streaming_list(client: &kube::Client, selector: &str) -> Result<Body> {
+    const END: &str = "initial-events-end";
     let watch = format!(
         "/api/v1/namespaces/{NAMESPACE}/configmaps?watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
-         &resourceVersionMatch=NotOlderThan&fieldSelector=metadata.name%3D{}",
-        name(index)
+         &resourceVersionMatch=NotOlderThan{selector}"
     );
     let response = client
         .send(Request::get(watch).body(Body::empty())?)
@@ -312,14 +332,18 @@ async fn streaming_list(client: &kube::Client, index: usize) -> Result<Body> {
     );
     let mut body = response.into_body();
     let mut seen = Vec::new();
-    while !String::from_utf8_lossy(&seen).contains("initial-events-end") {
+    loop {
         let frame = body
             .frame()
             .await
             .context("the streaming list has ended")??;
+        // The mark may stand in two frames.
+        seen.drain(..seen.len().saturating_sub(END.len()));
         seen.extend_from_slice(&frame.into_data().unwrap_or_default());
+        if String::from_utf8_lossy(&seen).contains(END) {
+            return Ok(body);
+        }
     }
-    Ok(body)
 }
 
 /// Changes the other objects one after the other, for ever.
