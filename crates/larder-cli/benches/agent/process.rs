@@ -1,6 +1,7 @@
 //! The agent as a process of its own.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     env,
     fs::{self, File},
     io::{Read as _, Write as _},
@@ -121,6 +122,32 @@ pub(crate) struct Moment {
     name: &'static str,
     age: Duration,
     usage: Usage,
+    /// Resident bytes by what they hold.
+    parts: BTreeMap<Part, u64>,
+}
+
+/// What a page of resident memory holds. Shown in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Code,
+    Constants,
+    Relocated,
+    Libraries,
+    Heap,
+}
+
+impl Part {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Code => "code of the binary",
+            Self::Constants => "its constants, tables of unwinding and of relocations",
+            Self::Relocated => {
+                "its constants with addresses in them, and its variables (anonymous)"
+            }
+            Self::Libraries => "the C library and its kin",
+            Self::Heap => "heap and stacks (anonymous)",
+        }
+    }
 }
 
 impl Moment {
@@ -130,8 +157,42 @@ impl Moment {
             name,
             age: agent.started.elapsed(),
             usage: Usage::of(agent.child.id())?,
+            parts: parts(agent.child.id())?,
         })
     }
+}
+
+/// Resident memory of the process `pid` by what it holds, as the kernel's list of its mappings has it.
+fn parts(pid: u32) -> anyhow::Result<BTreeMap<Part, u64>> {
+    let binary = fs::read_link(format!("/proc/{pid}/exe"))?;
+    let mappings = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let mut parts = BTreeMap::new();
+    let (mut mapping, mut resident) = (Vec::new(), 0);
+    for line in mappings.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let bytes = || -> anyhow::Result<u64> { Ok(fields[1].parse::<u64>()? * 1024) };
+        match fields[0] {
+            "Rss:" => resident = bytes()?,
+            "Anonymous:" => {
+                let anonymous = bytes()?;
+                let (permissions, file) = (mapping[1], mapping.get(5).map(Path::new));
+                let (in_memory, of_file) = match file {
+                    Some(file) if file == binary && permissions == "r-xp" => {
+                        (Part::Relocated, Part::Code)
+                    }
+                    Some(file) if file == binary => (Part::Relocated, Part::Constants),
+                    Some(file) if file.is_absolute() => (Part::Libraries, Part::Libraries),
+                    // `[heap]`, `[stack]`, or nothing at all.
+                    Some(_) | None => (Part::Heap, Part::Heap),
+                };
+                *parts.entry(in_memory).or_default() += anonymous;
+                *parts.entry(of_file).or_default() += resident - anonymous;
+            }
+            field if !field.ends_with(':') => mapping = fields,
+            _ => {}
+        }
+    }
+    Ok(parts)
 }
 
 /// Prints what the agent serves and what it cost.
@@ -143,7 +204,10 @@ pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
         "| {pods} pods, {volumes} volumes, {objects} objects | since the start | resident | anonymous | of files | processor |"
     );
     println!("| --- | --: | --: | --: | --: | --: |");
-    for Moment { name, age, usage } in moments {
+    for Moment {
+        name, age, usage, ..
+    } in moments
+    {
         println!(
             "| {name} | {:.2} s | {} | {} | {} | {:.2} s |",
             age.as_secs_f64(),
@@ -151,6 +215,24 @@ pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
             mib(usage.anonymous),
             mib(usage.resident - usage.anonymous),
             usage.processor.as_secs_f64()
+        );
+    }
+    println!();
+    let names: Vec<_> = moments.iter().map(|moment| moment.name).collect();
+    println!("| resident | {} |", names.join(" | "));
+    println!("| --- |{}", " --: |".repeat(moments.len()));
+    for part in moments
+        .iter()
+        .flat_map(|moment| moment.parts.keys())
+        .collect::<BTreeSet<_>>()
+    {
+        let sizes = moments
+            .iter()
+            .map(|moment| mib(moment.parts.get(part).copied().unwrap_or_default()));
+        println!(
+            "| {} | {} |",
+            part.as_str(),
+            sizes.collect::<Vec<_>>().join(" | ")
         );
     }
 }
