@@ -332,6 +332,24 @@ async fn until(holds: impl AsyncFn() -> bool) -> bool {
     tokio::time::timeout(PATIENCE, wait).await.is_ok()
 }
 
+/// What the pods refer to.
+async fn create_objects(admin: &Client) {
+    let meta = |name: &str| json!({"namespace": "default", "name": name});
+    create(
+        admin,
+        &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")}),
+    )
+    .await;
+    create(admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
+    create(admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
+    let anchors = include_str!("../../larder-objects/src/x509/root.pem");
+    let bundle = json!({
+        "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+        "metadata": {"name": "anchors"}, "spec": {"trustBundle": anchors},
+    });
+    create(admin, &bundle).await;
+}
+
 /// Takes agents through everything; what they asked for.
 async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     let documents: Vec<_> = manifests.iter().flat_map(|name| manifest(name)).collect();
@@ -341,20 +359,7 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     let (root, static_pods) = (folder.path().join("root"), folder.path().join("pods"));
     fs::create_dir(&static_pods).unwrap();
     let client = service_account(&server, &admin, &documents, folder.path()).await;
-    let meta = |name: &str| json!({"namespace": "default", "name": name});
-    create(
-        &admin,
-        &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("default")}),
-    )
-    .await;
-    create(&admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
-    create(&admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
-    let anchors = include_str!("../../larder-objects/src/x509/root.pem");
-    let bundle = json!({
-        "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
-        "metadata": {"name": "anchors"}, "spec": {"trustBundle": anchors},
-    });
-    create(&admin, &bundle).await;
+    create_objects(&admin).await;
     create(&admin, &pod("web")).await;
 
     let log = Log::default();
@@ -394,7 +399,7 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     assert!(until(told_again).await, "no event counts");
     create(
         &admin,
-        &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("late")}),
+        &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "default", "name": "late"}}),
     )
     .await;
     agent.deliver(&["late"]).await;
