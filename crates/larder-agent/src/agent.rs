@@ -2,44 +2,44 @@
 //!
 //! Building and running are two steps. [`Agent::build`] opens what can fail; [`Agent::run`] owns every task and ends them all.
 
+mod handle;
+mod node_pods;
+
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fmt, fs, io, mem,
+    collections::{HashMap, HashSet},
+    fmt, fs, io,
     sync::Arc,
     time::Duration,
 };
 
 use futures::{FutureExt as _, future::OptionFuture};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use larder::{
-    ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, ObjectChange, ObjectManager,
-    SecretManager,
+    ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, ObjectChange, SecretManager,
     pods::{
-        Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, Pods, ResolvedPodUid,
-        identity::{is_mirror_pod, is_static_pod},
-        lifecycle::{HeldBecause, PodLife, PodLifecycle, Step},
-        mirror::{MirrorClient, MirrorProblems, MirrorReconciler, MirrorScope},
-        source::{ApiSource, FileSource, HttpSource, HttpSourceError, SourceEvent, SourceReport},
+        PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
+        lifecycle::PodLifecycle,
+        mirror::{MirrorClient, MirrorReconciler, MirrorScope},
+        source::{ApiSource, FileSource, HttpSource, HttpSourceError, SourceReport},
         static_pod::StaticPods,
     },
 };
-use larder_objects::{Kind, Object, ObjectKey, chain};
+use larder_objects::{Kind, chain};
 use larder_projection::disk::{DiskError, Memory, PodOnDisk, VolumeHost};
-use parking_lot::Mutex;
-use prometheus_client::{
-    encoding::text::{encode_eof, encode_registry},
-    registry::Registry,
-};
+use prometheus_client::registry::Registry;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::warn;
 
+pub use self::handle::AgentHandle;
+use self::{
+    handle::About,
+    node_pods::{Known, NodePods},
+};
 use crate::{
     blocking::blocking,
     certificates::{self, Certificates, SourceId},
@@ -52,7 +52,6 @@ use crate::{
     node,
     reconcile::{Board, Reconciler, Shared},
     root_dir::RootDir,
-    status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
     tokens::Tokens,
 };
 
@@ -106,37 +105,6 @@ impl fmt::Debug for Agent {
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
-}
-
-/// Looks at a running agent. Cloning is cheap.
-#[derive(Clone, Debug)]
-pub struct AgentHandle {
-    shared: Arc<Shared>,
-    pods: Pods,
-    sources: Arc<Mutex<Sources>>,
-    registries: Arc<[Registry; 2]>,
-    about: Arc<About>,
-}
-
-/// What does not change while the agent runs.
-#[derive(Debug)]
-struct About {
-    node: String,
-    started: Timestamp,
-    change_detection: String,
-    watch_scope: String,
-}
-
-/// What the sources have said of themselves.
-#[derive(Debug, Default)]
-struct Sources {
-    /// All have reported, and what they reported is on the board.
-    ready: bool,
-    silent: Vec<PodSource>,
-    problems: BTreeMap<PodSource, Vec<String>>,
-    /// Of those who feed the API server.
-    others: Vec<watch::Receiver<Arc<[String]>>>,
-    mirrors: Option<watch::Receiver<MirrorProblems>>,
 }
 
 /// All that wakes the agent.
@@ -445,215 +413,6 @@ async fn register_node(client: MirrorClient) {
     }
 }
 
-/// The pods of the node: what the sources report, and what becomes of it.
-struct NodePods {
-    manager: PodManager,
-    merge: PodMerge,
-    lifecycle: PodLifecycle,
-    /// The pods as they were registered with the object managers.
-    registered: HashMap<ResolvedPodUid, Arc<Pod>>,
-    reconciler: Reconciler,
-    ender: Ender,
-    mirrors: watch::Sender<MirrorScope>,
-    metrics: PodMetrics,
-    handle: AgentHandle,
-    /// All sources have reported.
-    ready: bool,
-    /// What an earlier agent left is to be looked for once more.
-    rescan: bool,
-    known: Known,
-    /// See [`MirrorScope::epoch`].
-    epoch: u64,
-}
-
-/// What was known of the API server last.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    /// There is a Node.
-    node: bool,
-    /// It may lack objects that there are.
-    gaps: bool,
-}
-
-impl NodePods {
-    fn report(&mut self, report: SourceReport) {
-        match report.event {
-            SourceEvent::Pods(pods) => {
-                let now = self.handle.shared.clock.now();
-                let merged = self.merge.merge(report.source, pods, now);
-                for duplicate in merged.duplicates {
-                    warn!(error = %duplicate, "pod not served");
-                }
-                for update in merged.updates {
-                    for pod in update.pods {
-                        self.handle_pod(update.operation, &pod);
-                    }
-                }
-                self.tell();
-            }
-            SourceEvent::Problems(problems) => {
-                let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-                for problem in &problems {
-                    warn!(source = %report.source, %problem, "not all pods are seen, those last known stay");
-                }
-                let count = problems.len();
-                let mut sources = self.handle.sources.lock();
-                let before = sources.problems.insert(report.source, problems);
-                drop(sources);
-                let is_better = before.is_some_and(|before| before.len() > count);
-                if is_better && report.source == PodSource::Api {
-                    self.begin_epoch();
-                }
-            }
-        }
-    }
-
-    fn facts_changed(&mut self) {
-        self.reconciler.facts_changed();
-        let known = {
-            let facts = self.handle.shared.facts.borrow();
-            Known {
-                node: facts.node.is_some(),
-                gaps: facts.has_gaps,
-            }
-        };
-        let before = mem::replace(&mut self.known, known);
-        if before.gaps && !known.gaps {
-            info!("every manifest can be read now, or is gone");
-            self.reconciler.any_object_changed();
-            self.rescan = true;
-        }
-        if known.node && !before.node {
-            self.begin_epoch();
-        }
-    }
-
-    /// The API server or the Node is back, as far as can be seen.
-    fn begin_epoch(&mut self) {
-        self.epoch += 1;
-        self.tell();
-    }
-
-    fn handle_pod(&mut self, operation: Operation, pod: &Arc<Pod>) {
-        if operation == Operation::Remove {
-            self.manager.remove_pod(pod);
-        } else {
-            self.manager.update_pod(pod.clone());
-        }
-        if operation != Operation::Remove
-            && !is_mirror_pod(pod)
-            && pod.metadata.deletion_timestamp.is_some()
-        {
-            self.ender.end(pod);
-        }
-        let steps = self.lifecycle.handle(operation, pod);
-        self.take(steps);
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
-        match self.lifecycle.life(&uid) {
-            None => self.reconciler.forget(&uid),
-            Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
-            Some(PodLife::Served | PodLife::Retiring { .. } | PodLife::Finished) => {}
-        }
-    }
-
-    fn take(&mut self, steps: Vec<Step>) {
-        for step in steps {
-            match step {
-                Step::Serve(pod) => {
-                    let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
-                    self.reconciler.serve(&pod);
-                    self.registered.insert(uid, pod);
-                }
-                Step::Retire(pod) => {
-                    self.reconciler.retire(&pod);
-                }
-                Step::Unregister(uid) => {
-                    if let Some(pod) = self.registered.remove(&uid) {
-                        self.reconciler.unregister(&pod);
-                    }
-                }
-            }
-        }
-    }
-
-    fn volumes_gone(&mut self, uid: &ResolvedPodUid) {
-        let steps = self.lifecycle.volumes_gone(uid);
-        self.take(steps);
-        if self.lifecycle.life(uid).is_none() {
-            self.reconciler.forget(uid);
-        }
-        self.tell();
-    }
-
-    /// Tells everybody who wants to know how things stand.
-    fn tell(&self) {
-        {
-            let mut sources = self.handle.sources.lock();
-            sources.ready = self.ready;
-            sources.silent = self.merge.silent_sources().collect();
-        }
-        self.metrics
-            .observe(self.lifecycle.working(), self.lifecycle.restarted());
-        self.mirrors.send_replace(MirrorScope {
-            all_sources_seen: self.ready,
-            ending: self.lifecycle.ending_static_pods(),
-            epoch: self.epoch,
-        });
-    }
-
-    /// Whether all sources have reported now, for the first time.
-    fn becomes_ready(&mut self) -> bool {
-        if self.ready || !self.merge.all_sources_seen() {
-            return false;
-        }
-        self.ready = true;
-        let steps = self.lifecycle.all_sources_seen();
-        self.take(steps);
-        self.tell();
-        true
-    }
-
-    /// Whether to look once more for what an earlier agent left: nothing is hidden any more.
-    fn may_rescan(&mut self) -> bool {
-        self.ready && mem::take(&mut self.rescan)
-    }
-
-    /// Removes what an earlier agent left of pods that are gone or have ended; as long as the API server has gaps, they only may be.
-    fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
-        match on_disk {
-            Ok(found) => {
-                for pod in found {
-                    let uid = ResolvedPodUid::new(pod.uid);
-                    if !matches!(
-                        self.lifecycle.life(&uid),
-                        Some(PodLife::Served | PodLife::Retiring { .. })
-                    ) {
-                        let name = pod
-                            .name
-                            .map(|(namespace, name)| ObjectKey::new(namespace, name));
-                        let shown = name.as_ref().map(tracing::field::display);
-                        if self.known.gaps {
-                            warn!(pod = shown, pod.uid = %uid, "{KEPT}");
-                            self.reconciler.keep(&uid, name, KEPT);
-                            continue;
-                        }
-                        info!(pod = shown, pod.uid = %uid, "pod went while no agent was there");
-                        self.reconciler.clean_up(&uid, name);
-                    }
-                }
-            }
-            Err(error) => error!(
-                error = chain(&error),
-                "cannot look for what an earlier agent left"
-            ),
-        }
-    }
-}
-
-/// Why a pod of which only the volumes are known stays, for people.
-const KEPT: &str =
-    "no manifest has this pod, but not all can be read: its volumes stay as they are";
-
 /// The pods on disk of which the API server says nothing that is still on its way.
 async fn left_behind(
     host: Arc<VolumeHost>,
@@ -666,144 +425,4 @@ async fn left_behind(
     let mut found = blocking(move || host.scan()).await?;
     found.retain(|pod| !bound.contains(&PodUid::new(pod.uid.as_str())));
     Ok(found)
-}
-
-/// Why a pod is not served, for people.
-fn held(because: &HeldBecause) -> &'static str {
-    match because {
-        HeldBecause::NetworkNotReady => "the network of the node is not ready",
-        HeldBecause::NameInUse => "another static pod has its name",
-        HeldBecause::EndedUnstarted => "it was to end before it could start",
-    }
-}
-
-impl AgentHandle {
-    /// Shows also the problems of somebody else, such as a directory of manifests.
-    pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
-        self.sources.lock().others.push(problems);
-    }
-
-    /// Whether every source has reported and every pod has been looked at.
-    pub fn is_ready(&self) -> bool {
-        self.sources.lock().ready && self.shared.board.is_settled()
-    }
-
-    /// Everything there is to tell.
-    pub fn status(&self) -> AgentStatus {
-        let sources = self.sources.lock();
-        let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
-        let mirrors = sources.mirrors.iter().flat_map(|problems| {
-            let problems = problems.borrow();
-            let texts = problems.iter().map(|(pod, error)| {
-                format!(
-                    "mirror pod of {}/{}: {}",
-                    pod.namespace,
-                    pod.name,
-                    chain(error)
-                )
-            });
-            texts.collect::<Vec<_>>()
-        });
-        let mirrors: Vec<_> = mirrors.collect();
-        let others: Vec<_> = sources
-            .others
-            .iter()
-            .map(|problems| problems.borrow().clone())
-            .collect();
-        let others = others.iter().flat_map(|problems| problems.iter());
-        let problems = sources
-            .problems
-            .values()
-            .flatten()
-            .chain(others)
-            .chain(&mirrors)
-            .cloned()
-            .collect();
-        drop(sources);
-        let objects = objects(&self.shared.config_maps)
-            .chain(objects(&self.shared.secrets))
-            .collect();
-        AgentStatus {
-            node: self.about.node.clone(),
-            root_dir: self.shared.host.path().display().to_string(),
-            started: self.about.started,
-            change_detection: self.about.change_detection.clone(),
-            watch_scope: self.about.watch_scope.clone(),
-            watch_scopes: watch_scopes(&self.shared.config_maps)
-                .chain(watch_scopes(&self.shared.secrets))
-                .collect(),
-            silent_sources,
-            problems,
-            pods: self.pod_statuses(),
-            objects,
-        }
-    }
-
-    fn pod_statuses(&self) -> Vec<PodStatus> {
-        let mut statuses = self.shared.board.pods();
-        for status in &mut statuses {
-            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
-            let Some(pod) = pod else { continue };
-            let deleted = pod.metadata.deletion_timestamp.as_ref();
-            status.deletion_timestamp = deleted.map(|time| time.0);
-            if is_static_pod(&pod) {
-                let mirror = self.pods.mirror_pod_by_pod(&pod);
-                status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
-            }
-        }
-        statuses
-    }
-
-    /// The pod of this name, if the agent serves it; of several, the one that is not about to go.
-    pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
-        let statuses = self.pod_statuses().into_iter();
-        let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);
-        let served = named.filter_map(|status| {
-            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid))?;
-            let pod = Arc::unwrap_or_clone(pod);
-            Some(ServedPod { status, pod })
-        });
-        served.min_by_key(|served| served.status.delivery.phase)
-    }
-
-    /// All metrics, as Prometheus reads them.
-    pub fn metrics(&self) -> String {
-        let mut text = String::new();
-        let written = self
-            .registries
-            .iter()
-            .try_for_each(|registry| encode_registry(&mut text, registry))
-            .and_then(|()| encode_eof(&mut text));
-        written.expect("text is written to memory");
-        text
-    }
-}
-
-fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = WatchScopeStatus> {
-    manager.scopes().into_iter().map(|scope| WatchScopeStatus {
-        kind: K::KIND.to_string(),
-        namespace: scope.namespace.to_string(),
-        scope: scope.choice.scope.to_string(),
-        reason: scope.choice.reason,
-    })
-}
-
-fn objects<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = ObjectStatus> {
-    manager.objects().into_iter().map(|object| ObjectStatus {
-        kind: K::KIND.to_string(),
-        namespace: object.key.namespace.to_string(),
-        name: object.key.name.to_string(),
-        state: object.state.as_str().to_owned(),
-        resource_version: object.version.to_string(),
-        age_secs: object.age.as_secs(),
-        error: object
-            .failure
-            .map(|failure| chain(&*failure))
-            .unwrap_or_default(),
-        pods: object
-            .pods
-            .iter()
-            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
-            .collect(),
-    })
 }

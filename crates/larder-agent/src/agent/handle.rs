@@ -1,0 +1,183 @@
+//! How others look at a running agent.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use larder::{
+    ObjectManager,
+    pods::{PodSource, Pods, ResolvedPodUid, identity::is_static_pod, mirror::MirrorProblems},
+};
+use larder_objects::{Object, chain};
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    registry::Registry,
+};
+use tokio::sync::watch;
+
+use crate::{
+    reconcile::Shared,
+    status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
+};
+
+/// Looks at a running agent. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct AgentHandle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) pods: Pods,
+    pub(super) sources: Arc<Mutex<Sources>>,
+    pub(super) registries: Arc<[Registry; 2]>,
+    pub(super) about: Arc<About>,
+}
+
+/// What does not change while the agent runs.
+#[derive(Debug)]
+pub(super) struct About {
+    pub(super) node: String,
+    pub(super) started: Timestamp,
+    pub(super) change_detection: String,
+    pub(super) watch_scope: String,
+}
+
+/// What the sources have said of themselves.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    /// All have reported, and what they reported is on the board.
+    pub(super) ready: bool,
+    pub(super) silent: Vec<PodSource>,
+    pub(super) problems: BTreeMap<PodSource, Vec<String>>,
+    /// Of those who feed the API server.
+    pub(super) others: Vec<watch::Receiver<Arc<[String]>>>,
+    pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
+}
+
+impl AgentHandle {
+    /// Shows also the problems of somebody else, such as a directory of manifests.
+    pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
+        self.sources.lock().others.push(problems);
+    }
+
+    /// Whether every source has reported and every pod has been looked at.
+    pub fn is_ready(&self) -> bool {
+        self.sources.lock().ready && self.shared.board.is_settled()
+    }
+
+    /// Everything there is to tell.
+    pub fn status(&self) -> AgentStatus {
+        let sources = self.sources.lock();
+        let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
+        let mirrors = sources.mirrors.iter().flat_map(|problems| {
+            let problems = problems.borrow();
+            let texts = problems.iter().map(|(pod, error)| {
+                format!(
+                    "mirror pod of {}/{}: {}",
+                    pod.namespace,
+                    pod.name,
+                    chain(error)
+                )
+            });
+            texts.collect::<Vec<_>>()
+        });
+        let mirrors: Vec<_> = mirrors.collect();
+        let others: Vec<_> = sources
+            .others
+            .iter()
+            .map(|problems| problems.borrow().clone())
+            .collect();
+        let others = others.iter().flat_map(|problems| problems.iter());
+        let problems = sources
+            .problems
+            .values()
+            .flatten()
+            .chain(others)
+            .chain(&mirrors)
+            .cloned()
+            .collect();
+        drop(sources);
+        let objects = objects(&self.shared.config_maps)
+            .chain(objects(&self.shared.secrets))
+            .collect();
+        AgentStatus {
+            node: self.about.node.clone(),
+            root_dir: self.shared.host.path().display().to_string(),
+            started: self.about.started,
+            change_detection: self.about.change_detection.clone(),
+            watch_scope: self.about.watch_scope.clone(),
+            watch_scopes: watch_scopes(&self.shared.config_maps)
+                .chain(watch_scopes(&self.shared.secrets))
+                .collect(),
+            silent_sources,
+            problems,
+            pods: self.pod_statuses(),
+            objects,
+        }
+    }
+
+    fn pod_statuses(&self) -> Vec<PodStatus> {
+        let mut statuses = self.shared.board.pods();
+        for status in &mut statuses {
+            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
+            let Some(pod) = pod else { continue };
+            let deleted = pod.metadata.deletion_timestamp.as_ref();
+            status.deletion_timestamp = deleted.map(|time| time.0);
+            if is_static_pod(&pod) {
+                let mirror = self.pods.mirror_pod_by_pod(&pod);
+                status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+            }
+        }
+        statuses
+    }
+
+    /// The pod of this name, if the agent serves it; of several, the one that is not about to go.
+    pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
+        let statuses = self.pod_statuses().into_iter();
+        let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);
+        let served = named.filter_map(|status| {
+            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid))?;
+            let pod = Arc::unwrap_or_clone(pod);
+            Some(ServedPod { status, pod })
+        });
+        served.min_by_key(|served| served.status.delivery.phase)
+    }
+
+    /// All metrics, as Prometheus reads them.
+    pub fn metrics(&self) -> String {
+        let mut text = String::new();
+        let written = self
+            .registries
+            .iter()
+            .try_for_each(|registry| encode_registry(&mut text, registry))
+            .and_then(|()| encode_eof(&mut text));
+        written.expect("text is written to memory");
+        text
+    }
+}
+
+fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = WatchScopeStatus> {
+    manager.scopes().into_iter().map(|scope| WatchScopeStatus {
+        kind: K::KIND.to_string(),
+        namespace: scope.namespace.to_string(),
+        scope: scope.choice.scope.to_string(),
+        reason: scope.choice.reason,
+    })
+}
+
+fn objects<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = ObjectStatus> {
+    manager.objects().into_iter().map(|object| ObjectStatus {
+        kind: K::KIND.to_string(),
+        namespace: object.key.namespace.to_string(),
+        name: object.key.name.to_string(),
+        state: object.state.as_str().to_owned(),
+        resource_version: object.version.to_string(),
+        age_secs: object.age.as_secs(),
+        error: object
+            .failure
+            .map(|failure| chain(&*failure))
+            .unwrap_or_default(),
+        pods: object
+            .pods
+            .iter()
+            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+            .collect(),
+    })
+}

@@ -1,0 +1,237 @@
+//! The pods of the node: what the sources report of them, and what becomes of it.
+
+use std::{collections::HashMap, mem, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use larder::pods::{
+    Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
+    identity::is_mirror_pod,
+    lifecycle::{HeldBecause, PodLife, PodLifecycle, Step},
+    mirror::MirrorScope,
+    source::{SourceEvent, SourceReport},
+};
+use larder_objects::{ObjectKey, chain};
+use larder_projection::disk::{DiskError, PodOnDisk};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::AgentHandle;
+use crate::{ender::Ender, reconcile::Reconciler};
+
+/// The pods of the node: what the sources report, and what becomes of it.
+pub(super) struct NodePods {
+    pub(super) manager: PodManager,
+    pub(super) merge: PodMerge,
+    pub(super) lifecycle: PodLifecycle,
+    /// The pods as they were registered with the object managers.
+    pub(super) registered: HashMap<ResolvedPodUid, Arc<Pod>>,
+    pub(super) reconciler: Reconciler,
+    pub(super) ender: Ender,
+    pub(super) mirrors: watch::Sender<MirrorScope>,
+    pub(super) metrics: PodMetrics,
+    pub(super) handle: AgentHandle,
+    /// All sources have reported.
+    pub(super) ready: bool,
+    /// What an earlier agent left is to be looked for once more.
+    pub(super) rescan: bool,
+    pub(super) known: Known,
+    /// See [`MirrorScope::epoch`].
+    pub(super) epoch: u64,
+}
+
+/// What was known of the API server last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// There is a Node.
+    pub(super) node: bool,
+    /// It may lack objects that there are.
+    pub(super) gaps: bool,
+}
+
+impl NodePods {
+    pub(super) fn report(&mut self, report: SourceReport) {
+        match report.event {
+            SourceEvent::Pods(pods) => {
+                let now = self.handle.shared.clock.now();
+                let merged = self.merge.merge(report.source, pods, now);
+                for duplicate in merged.duplicates {
+                    warn!(error = %duplicate, "pod not served");
+                }
+                for update in merged.updates {
+                    for pod in update.pods {
+                        self.handle_pod(update.operation, &pod);
+                    }
+                }
+                self.tell();
+            }
+            SourceEvent::Problems(problems) => {
+                let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                for problem in &problems {
+                    warn!(source = %report.source, %problem, "not all pods are seen, those last known stay");
+                }
+                let count = problems.len();
+                let mut sources = self.handle.sources.lock();
+                let before = sources.problems.insert(report.source, problems);
+                drop(sources);
+                let is_better = before.is_some_and(|before| before.len() > count);
+                if is_better && report.source == PodSource::Api {
+                    self.begin_epoch();
+                }
+            }
+        }
+    }
+
+    pub(super) fn facts_changed(&mut self) {
+        self.reconciler.facts_changed();
+        let known = {
+            let facts = self.handle.shared.facts.borrow();
+            Known {
+                node: facts.node.is_some(),
+                gaps: facts.has_gaps,
+            }
+        };
+        let before = mem::replace(&mut self.known, known);
+        if before.gaps && !known.gaps {
+            info!("every manifest can be read now, or is gone");
+            self.reconciler.any_object_changed();
+            self.rescan = true;
+        }
+        if known.node && !before.node {
+            self.begin_epoch();
+        }
+    }
+
+    /// The API server or the Node is back, as far as can be seen.
+    fn begin_epoch(&mut self) {
+        self.epoch += 1;
+        self.tell();
+    }
+
+    fn handle_pod(&mut self, operation: Operation, pod: &Arc<Pod>) {
+        if operation == Operation::Remove {
+            self.manager.remove_pod(pod);
+        } else {
+            self.manager.update_pod(pod.clone());
+        }
+        if operation != Operation::Remove
+            && !is_mirror_pod(pod)
+            && pod.metadata.deletion_timestamp.is_some()
+        {
+            self.ender.end(pod);
+        }
+        let steps = self.lifecycle.handle(operation, pod);
+        self.take(steps);
+        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        match self.lifecycle.life(&uid) {
+            None => self.reconciler.forget(&uid),
+            Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
+            Some(PodLife::Served | PodLife::Retiring { .. } | PodLife::Finished) => {}
+        }
+    }
+
+    fn take(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Serve(pod) => {
+                    let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
+                    self.reconciler.serve(&pod);
+                    self.registered.insert(uid, pod);
+                }
+                Step::Retire(pod) => {
+                    self.reconciler.retire(&pod);
+                }
+                Step::Unregister(uid) => {
+                    if let Some(pod) = self.registered.remove(&uid) {
+                        self.reconciler.unregister(&pod);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn volumes_gone(&mut self, uid: &ResolvedPodUid) {
+        let steps = self.lifecycle.volumes_gone(uid);
+        self.take(steps);
+        if self.lifecycle.life(uid).is_none() {
+            self.reconciler.forget(uid);
+        }
+        self.tell();
+    }
+
+    /// Tells everybody who wants to know how things stand.
+    pub(super) fn tell(&self) {
+        {
+            let mut sources = self.handle.sources.lock();
+            sources.ready = self.ready;
+            sources.silent = self.merge.silent_sources().collect();
+        }
+        self.metrics
+            .observe(self.lifecycle.working(), self.lifecycle.restarted());
+        self.mirrors.send_replace(MirrorScope {
+            all_sources_seen: self.ready,
+            ending: self.lifecycle.ending_static_pods(),
+            epoch: self.epoch,
+        });
+    }
+
+    /// Whether all sources have reported now, for the first time.
+    pub(super) fn becomes_ready(&mut self) -> bool {
+        if self.ready || !self.merge.all_sources_seen() {
+            return false;
+        }
+        self.ready = true;
+        let steps = self.lifecycle.all_sources_seen();
+        self.take(steps);
+        self.tell();
+        true
+    }
+
+    /// Whether to look once more for what an earlier agent left: nothing is hidden any more.
+    pub(super) fn may_rescan(&mut self) -> bool {
+        self.ready && mem::take(&mut self.rescan)
+    }
+
+    /// Removes what an earlier agent left of pods that are gone or have ended; as long as the API server has gaps, they only may be.
+    pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
+        match on_disk {
+            Ok(found) => {
+                for pod in found {
+                    let uid = ResolvedPodUid::new(pod.uid);
+                    if !matches!(
+                        self.lifecycle.life(&uid),
+                        Some(PodLife::Served | PodLife::Retiring { .. })
+                    ) {
+                        let name = pod
+                            .name
+                            .map(|(namespace, name)| ObjectKey::new(namespace, name));
+                        let shown = name.as_ref().map(tracing::field::display);
+                        if self.known.gaps {
+                            warn!(pod = shown, pod.uid = %uid, "{KEPT}");
+                            self.reconciler.keep(&uid, name, KEPT);
+                            continue;
+                        }
+                        info!(pod = shown, pod.uid = %uid, "pod went while no agent was there");
+                        self.reconciler.clean_up(&uid, name);
+                    }
+                }
+            }
+            Err(error) => error!(
+                error = chain(&error),
+                "cannot look for what an earlier agent left"
+            ),
+        }
+    }
+}
+
+/// Why a pod of which only the volumes are known stays, for people.
+const KEPT: &str =
+    "no manifest has this pod, but not all can be read: its volumes stay as they are";
+
+/// Why a pod is not served, for people.
+fn held(because: &HeldBecause) -> &'static str {
+    match because {
+        HeldBecause::NetworkNotReady => "the network of the node is not ready",
+        HeldBecause::NameInUse => "another static pod has its name",
+        HeldBecause::EndedUnstarted => "it was to end before it could start",
+    }
+}
