@@ -484,7 +484,7 @@ fn storm(strategy: Strategy, scope: WatchScope, seed: u64) {
 fn storms(strategy: Strategy, scope: WatchScope) {
     let seeds = match std::env::var("LARDER_NETWORK_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..rounds("LARDER_NETWORK_STORMS", 25, 2))
+        Err(_) => (0..rounds("LARDER_NETWORK_STORMS", 10, 2))
             .map(|_| fastrand::u64(..))
             .collect(),
     };
