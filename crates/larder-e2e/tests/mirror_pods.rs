@@ -17,7 +17,10 @@ async fn node_client(server: &Server) -> Client {
     let kubeconfig = Kubeconfig::read_from(server.kubeconfig(Identity::Node).unwrap()).unwrap();
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-    Client::try_from(config.unwrap()).unwrap()
+    let mut config = config.unwrap();
+    // Whatever proxy this machine goes through: the server is here.
+    config.proxy_url = None;
+    Client::try_from(config).unwrap()
 }
 
 #[track_caller]

@@ -69,9 +69,11 @@ impl Drop for Server {
 async fn config_maps(kubeconfig: &Path) -> Api<ConfigMap> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .unwrap();
+    // Whatever proxy this machine goes through: the server is here.
+    config.proxy_url = None;
     Api::namespaced(Client::try_from(config).unwrap(), "default")
 }
 
