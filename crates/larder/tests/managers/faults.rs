@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use larder::{
-    ChangeKind, ConfigMapManager, Error, ObjectState,
+    ChangeKind, ConfigMapManager, Error, ObjectState, WatchScope,
     transport::{self, Connector, Metrics, Source, Transport},
 };
 use larder_apiserver::{ApiServer, Fault, User, Verb};
@@ -11,7 +11,11 @@ use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::{cluster::Cluster, scripted::pod_with};
+use super::SCOPE;
+use crate::{
+    cluster::Cluster,
+    scripted::{pod_with, watching},
+};
 
 async fn value(manager: &ConfigMapManager) -> String {
     manager.get("n", "a").await.unwrap().data["k"].clone()
@@ -22,7 +26,7 @@ async fn value(manager: &ConfigMapManager) -> String {
 async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
-    let manager = ConfigMapManager::watching(cluster.client());
+    let manager = watching(SCOPE, cluster.client());
     manager.register_pod(&pod_with("p1", &["a"]));
     assert_eq!(value(&manager).await, "one");
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -119,7 +123,7 @@ async fn a_stream_that_ends_after_an_event_has_told_it() {
 async fn is_told(fault: Fault, cause: &str) {
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
-    let manager = ConfigMapManager::watching(cluster.client());
+    let manager = watching(SCOPE, cluster.client());
     let injected = cluster.server.faults().inject(fault);
     manager.register_pod(&pod_with("p1", &["a"]));
     let start = Instant::now();
@@ -175,7 +179,7 @@ impl Piped {
         let source = Source::Config(Box::new(kube::Config::new(url)));
         let connected = transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
-        let manager = ConfigMapManager::watching(client);
+        let manager = watching(SCOPE, client);
         manager.register_pod(&pod_with("p1", &["a"]));
         assert_eq!(value(&manager).await, "one");
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -226,10 +230,14 @@ async fn goaway_interrupts_no_watch_and_sends_new_ones_elsewhere() {
     node.cluster.set("b", "one", false);
     node.manager.register_pod(&pod_with("p2", &["b"]));
     node.manager.get("n", "b").await.unwrap();
-    assert_eq!(node.requests(), ["watch from the start"]);
+    let (request, streams) = match SCOPE {
+        WatchScope::Object => ("watch from the start", 1),
+        _ => ("list", 0),
+    };
+    assert_eq!(node.requests(), [request]);
     let connections = node.transport.connections();
     let leaving: Vec<_> = connections.iter().map(|c| (c.closing, c.streams)).collect();
-    assert_eq!(leaving, [(true, 1), (false, 1)]);
+    assert_eq!(leaving, [(true, 1), (false, streams)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::duplicate_mod,
-    reason = "the scenarios of `watching.rs` hold in either scope"
+    reason = "`watching.rs` and `faults.rs` hold in either scope"
 )]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -11,7 +11,6 @@ mod by_namespace;
 mod by_object;
 mod caching;
 mod cluster;
-mod faults;
 mod model;
 mod namespaces;
 mod network;

@@ -2,30 +2,22 @@
 
 use std::time::Duration;
 
-use larder::{ChangeKind, ConfigMapManager, ManagerConfig, ObjectState, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, ObjectState, WatchScope};
 use larder_apiserver::AuditRecord;
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::{
     cluster::Cluster,
-    scripted::{Exchange, Script, Stream, object, pod, pod_with},
+    scripted::{Exchange, Script, Stream, object, pod, pod_with, watching},
 };
 
 const LIST: &str = "watch=true sendInitialEvents=true !fieldSelector";
 
-fn manager(scope: WatchScope, client: kube::Client) -> ConfigMapManager {
-    let config = ManagerConfig {
-        watch_scope: scope,
-        ..ManagerConfig::default()
-    };
-    ConfigMapManager::new(client, &config).unwrap()
-}
-
 /// A manager with a pod that refers to `a`, which does not exist, and the watch of its namespace at version 5.
 async fn watched() -> (ConfigMapManager, Script, Stream) {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Namespace, client);
+    let manager = watching(WatchScope::Namespace, client);
     manager.register_pod(&pod("p1"));
     let request = script.next().await;
     request.check(LIST).check("!resourceVersion");
@@ -89,7 +81,7 @@ async fn an_event_older_than_the_list_takes_nobody_back() {
 #[tokio::test(start_paused = true)]
 async fn who_joins_while_the_state_is_being_obtained_is_not_taken_for_absent() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Namespace, client);
+    let manager = watching(WatchScope::Namespace, client);
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.stream();
     stream.event("ADDED", &object(4, "one"));
@@ -162,7 +154,7 @@ async fn an_unreadable_object_fails_alone_and_heals() {
 #[tokio::test(start_paused = true)]
 async fn a_forbidden_namespace_is_told_by_every_read_and_heals() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Namespace, client);
+    let manager = watching(WatchScope::Namespace, client);
     manager.register_pod(&pod_with("p1", &["a", "b"]));
     let refuse = async {
         for _ in 0..5 {
@@ -205,7 +197,7 @@ async fn one_request_serves_a_namespace_and_the_last_reference_ends_it() {
         cluster.set(name, "one", false);
     }
     cluster.audit.take();
-    let manager = manager(WatchScope::Namespace, cluster.client());
+    let manager = watching(WatchScope::Namespace, cluster.client());
     let pods: Vec<_> = (0..50)
         .map(|number| pod_with(&format!("p{number}"), &["a", "b", "missing"]))
         .collect();
@@ -252,7 +244,7 @@ fn chosen(manager: &ConfigMapManager) -> Option<(WatchScope, String)> {
 #[tokio::test(start_paused = true)]
 async fn auto_watches_the_namespace_where_it_may() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Auto, client);
+    let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod("p1"));
     review(&mut script, &[true, true]).await;
     let request = script.next().await;
@@ -275,7 +267,7 @@ async fn auto_watches_the_namespace_where_it_may() {
 async fn auto_watches_by_name_where_it_may_not() {
     for (answers, verb) in [(&[false][..], "list"), (&[true, false], "watch")] {
         let (client, mut script) = Script::new();
-        let manager = manager(WatchScope::Auto, client);
+        let manager = watching(WatchScope::Auto, client);
         manager.register_pod(&pod("p1"));
         review(&mut script, answers).await;
         let request = script.next().await;
@@ -294,7 +286,7 @@ async fn auto_watches_by_name_where_it_may_not() {
 #[tokio::test(start_paused = true)]
 async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Auto, client);
+    let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod_with("p1", &["a", "b"]));
     review(&mut script, &[true, true]).await;
     let stream = script.next().await.synced(5, Some(&object(5, "one")));
@@ -339,7 +331,7 @@ async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away()
 #[tokio::test(start_paused = true)]
 async fn auto_waits_for_an_api_server_that_is_away_and_for_no_other_answer() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Auto, client);
+    let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod("p1"));
     let mut reader = JoinSet::new();
     reader.spawn({
@@ -360,7 +352,7 @@ async fn auto_waits_for_an_api_server_that_is_away_and_for_no_other_answer() {
 #[tokio::test(start_paused = true)]
 async fn auto_asks_nothing_more_once_the_last_reference_is_gone() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Auto, client);
+    let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod("p1"));
     let request = script.next().await;
     manager.unregister_pod(&pod("p1"));

@@ -9,6 +9,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
+use larder::{ConfigMapManager, ManagerConfig, WatchScope};
 use tokio::sync::{mpsc, oneshot};
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -23,6 +24,15 @@ pub(crate) struct Exchange {
     pub(crate) path_and_query: String,
     pub(crate) headers: http::HeaderMap,
     answer: oneshot::Sender<Answer>,
+}
+
+/// A manager with strategy `Watch` in that scope.
+pub(crate) fn watching(scope: WatchScope, client: kube::Client) -> ConfigMapManager {
+    let config = ManagerConfig {
+        watch_scope: scope,
+        ..ManagerConfig::default()
+    };
+    ConfigMapManager::new(client, &config).unwrap()
 }
 
 /// The body of a watch under way; dropping it ends the watch.

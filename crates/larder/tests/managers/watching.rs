@@ -9,20 +9,12 @@ use larder::{
 use super::SCOPE;
 use crate::{
     cluster::{Cluster, rounds},
-    scripted::{Script, Stream, immutable, object, pod, pod_with},
+    scripted::{Script, Stream, immutable, object, pod, pod_with, watching},
 };
-
-fn watching(client: kube::Client) -> ConfigMapManager {
-    let config = ManagerConfig {
-        watch_scope: SCOPE,
-        ..ManagerConfig::default()
-    };
-    ConfigMapManager::new(client, &config).unwrap()
-}
 
 fn manager() -> (ConfigMapManager, Script) {
     let (client, script) = Script::new();
-    (watching(client), script)
+    (watching(SCOPE, client), script)
 }
 
 async fn value(manager: &ConfigMapManager) -> String {
@@ -352,7 +344,7 @@ async fn an_idle_watch_stops_and_starts_again_with_the_next_read() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_first_list_is_not_idle() {
     let (client, mut script) = Script::new();
-    let manager = watching(client);
+    let manager = watching(SCOPE, client);
     manager.register_pod(&pod("p1"));
     // Each request ends at its own deadline and is made again.
     let slow = async {
@@ -382,7 +374,7 @@ async fn a_slow_first_list_is_not_idle() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_is_never_read_is_watched_for_a_while() {
     let (client, mut script) = Script::new();
-    let manager = watching(client);
+    let manager = watching(SCOPE, client);
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.synced(5, Some(&object(5, "one")));
     script.silence(Duration::from_mins(4)).await;
@@ -415,7 +407,7 @@ async fn what_idled_is_not_served_without_the_api_server() {
 #[tokio::test(start_paused = true)]
 async fn a_read_never_revives_what_was_unregistered() {
     let cluster = Cluster::new();
-    let manager = watching(cluster.client());
+    let manager = watching(SCOPE, cluster.client());
     for round in 0..rounds("LARDER_RACE_ROUNDS", 100_000, 2000) {
         manager.register_pod(&pod("p1"));
         let read = manager.get("n", "a");
@@ -451,7 +443,7 @@ fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let manager = watching(cluster.client());
+        let manager = watching(SCOPE, cluster.client());
         let mut tasks = tokio::task::JoinSet::new();
         let (racer, p1) = (manager.clone(), pod("p1"));
         tasks.spawn(async move {
@@ -525,7 +517,7 @@ async fn nothing_is_asked_for_after_shutdown() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_objects_in_ten_streams_all_arrive() {
     let cluster = Cluster::new();
-    let manager = watching(cluster.client());
+    let manager = watching(SCOPE, cluster.client());
     let streams = (0..10).map(|stream| {
         let (manager, cluster) = (manager.clone(), &cluster);
         async move {
