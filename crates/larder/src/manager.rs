@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
 use parking_lot::Mutex;
@@ -50,18 +51,18 @@ pub type SecretManager = ObjectManager<Secret>;
 /// # Ok(())
 /// # }
 /// ```
-pub struct ObjectManager<K> {
+pub struct ObjectManager<K: Object> {
     inner: Arc<Inner<K>>,
 }
 
-struct Inner<K> {
+struct Inner<K: Object> {
     /// Which pods are registered. Held while the references of one pod change; never by a read that succeeds at once.
     registrations: Mutex<Registrations>,
     store: Store<K>,
     read_timeout: Duration,
 }
 
-impl<K> Clone for ObjectManager<K> {
+impl<K: Object> Clone for ObjectManager<K> {
     fn clone(&self) -> Self {
         Self {
             inner: Arc::clone(&self.inner),
@@ -230,8 +231,19 @@ impl<K: Object> ObjectManager<K> {
         if let Some(object) = self.inner.store.get_now(namespace, name) {
             return Ok(object);
         }
-        // Boxed, since nearly no read comes here, and all would carry its size around.
-        Box::pin(self.inner.store.get(namespace, name, None, within)).await
+        self.waiting(namespace, name, within).await
+    }
+
+    /// Nearly no read comes here, and all would carry its size around.
+    #[cold]
+    fn waiting<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Arc<K>, Error>> {
+        let read = self.inner.store.get(namespace, name, None, within);
+        read.boxed()
     }
 
     /// The object as `pod` may see it: not older than the pod's own registration.

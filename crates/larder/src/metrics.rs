@@ -161,6 +161,7 @@ pub(crate) struct Tally(ThreadLocal<TallyCell>);
 struct TallyCell(AtomicU64);
 
 impl Tally {
+    #[inline]
     pub(crate) fn count(&self) {
         let TallyCell(cell) = self.0.get_or_default();
         cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

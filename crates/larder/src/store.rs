@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// One store per strategy.
-pub(crate) enum Store<K> {
+pub(crate) enum Store<K: Object> {
     Simple(Box<SimpleStore>),
     Caching(CachingStore<K>),
     Watching(WatchStore<K>),

@@ -17,7 +17,7 @@
 //! Invariants:
 //! 1. The cell's lock is held for plans and results, never across a request (I5), and by no read that need not wait.
 //! 2. A request ends with the last reader that waits for it.
-//! 3. Whoever changes a slot under its lock shows the new answer before the lock is released.
+//! 3. Before the lock of a slot that has changed is released, what reads have kept of the old answer is outdated.
 
 use std::{
     sync::{Arc, Weak},
@@ -55,27 +55,17 @@ type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 #[derive(Debug)]
 pub(crate) struct Cell<K>(Mutex<Slot<K>>);
 
-/// An object that is not in doubt: what reads may have while it is fresh.
+/// An answer that is not in doubt: what reads may have while it is fresh.
 #[derive(Debug)]
-pub(crate) struct Shown<K> {
+pub(crate) struct Kept<K> {
     object: Weak<K>,
     time: Instant,
-    proven: u64,
 }
 
-impl<K> Clone for Shown<K> {
-    fn clone(&self) -> Self {
-        Self {
-            object: Weak::clone(&self.object),
-            ..*self
-        }
-    }
-}
-
-impl<K> Shown<K> {
-    /// The object, if the answer is still good and new enough (T6).
-    fn fresh(&self, required: u64, ttl: Duration) -> Option<Arc<K>> {
-        let fresh = self.proven >= required && self.time.elapsed() < ttl;
+impl<K> Kept<K> {
+    /// The object, if the answer is still good (T6).
+    fn fresh(&self, ttl: Duration) -> Option<Arc<K>> {
+        let fresh = self.time.elapsed() < ttl;
         fresh.then(|| self.object.upgrade()).flatten()
     }
 }
@@ -154,13 +144,17 @@ impl<K: Object> Cell<K> {
 }
 
 impl<K: Object> Slot<K> {
-    fn shown(&self) -> Option<Shown<K>> {
+    /// The answer, if it is not in doubt and new enough for the reader.
+    fn kept(&self, required: u64) -> Option<Kept<K>> {
         match (&self.answer, self.time) {
-            (Answer::Found(object), Some(time)) if self.older == Older::No => Some(Shown {
-                object: Arc::downgrade(object),
-                time,
-                proven: self.proven,
-            }),
+            (Answer::Found(object), Some(time))
+                if self.older == Older::No && self.proven >= required =>
+            {
+                Some(Kept {
+                    object: Arc::downgrade(object),
+                    time,
+                })
+            }
             _ => None,
         }
     }
@@ -264,15 +258,15 @@ impl<K: Object> Slot<K> {
 
 /// The store of strategy `Cache`. It runs nothing of its own: requests are driven by their readers.
 #[derive(Debug)]
-pub(crate) struct CachingStore<K> {
+pub(crate) struct CachingStore<K: Object> {
     shared: Arc<CachingShared<K>>,
     config: ManagerConfig,
 }
 
 /// What requests under way share with the store.
 #[derive(Debug)]
-struct CachingShared<K> {
-    entries: Entries<Cell<K>, Shown<K>>,
+struct CachingShared<K: Object> {
+    entries: Entries<Cell<K>, Kept<K>>,
     changes: Publisher,
     metrics: Metrics,
     api: Api,
@@ -299,7 +293,7 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    pub(crate) fn entries(&self) -> &Entries<Cell<K>, Shown<K>> {
+    pub(crate) fn entries(&self) -> &Entries<Cell<K>, Kept<K>> {
         &self.shared.entries
     }
 
@@ -320,10 +314,9 @@ impl<K: Object> CachingStore<K> {
 
     /// The object, if it can be had without waiting.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let look = |entry: &Entry<Cell<K>>| entry.cell.0.lock().kept(entry.newest_reference());
         let entries = &self.shared.entries;
-        entries.read(namespace, name, |shown, entry| {
-            shown.fresh(entry.newest_reference(), self.config.ttl())
-        })
+        entries.read(namespace, name, look, |kept| kept.fresh(self.config.ttl()))
     }
 
     pub(crate) async fn get(
@@ -358,8 +351,8 @@ impl<K: Object> CachingStore<K> {
     fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: u64) -> Plan<K> {
         let now = Instant::now();
         let mut slot = entry.cell.0.lock();
-        let shown = slot.shown();
-        if let Some(object) = shown.and_then(|shown| shown.fresh(required, self.config.ttl())) {
+        let kept = slot.kept(required);
+        if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.ttl())) {
             return Plan::Answer(Ok(object));
         }
         let under_way = slot.flight.as_ref();
@@ -446,7 +439,7 @@ impl<K: Object> CachingShared<K> {
                 (slot.failed(&error, now), of_request(error))
             }
         };
-        self.entries.show(&entry, slot.shown());
+        self.entries.changed();
         drop(slot);
         if let Some(event) = event
             && !entry.references.lock().is_empty()

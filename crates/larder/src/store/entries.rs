@@ -1,11 +1,12 @@
-//! The referenced objects of a store, and what a read may take of each without waiting.
+//! The referenced objects of a store, and what reads of each may have without waiting.
 //!
 //! Invariants:
 //! 1. An entry exists exactly while something refers to its object. A removed entry never comes back: the next
 //!    reference makes another one (I2).
-//! 2. Only the registration layer adds and removes, one call at a time, under its lock; reading takes no lock.
-//! 3. What is shown of an entry is replaced as a whole, by one thread at a time, and never once the entry is removed.
+//! 2. Only the registration layer adds and removes, one call at a time, under its lock.
+//! 3. A read that finds what it read before takes no lock; see [`readers`].
 
+mod readers;
 mod references;
 
 use std::{
@@ -18,24 +19,22 @@ use std::{
     time::Duration,
 };
 
+use hashbrown::{Equivalent, HashSet};
 use larder_objects::{ObjectKey, ResourceVersion};
-use papaya::{Equivalent, Operation};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
-use self::references::References;
+use self::{readers::Readers, references::References};
 use crate::{
     api::Named,
     error::{Error, RequestError},
-    metrics::Tally,
     registration::{Holder, PodIdentity},
     status::{ObjectState, ObjectStatus},
 };
 
 type HashState = foldhash::fast::RandomState;
 
-/// One referenced object. In this order, so that a read finds what it needs on one cache line.
+/// One referenced object.
 #[derive(Debug)]
-#[repr(C)]
 pub(crate) struct Entry<C> {
     /// The moment of the newest reference: whoever holds it must not see older data.
     newest: AtomicU64,
@@ -74,28 +73,20 @@ impl<C: Send + Sync> Named for Entry<C> {
     }
 }
 
-/// The referenced objects by name. `S` is what the store shows of an object; it must hold the object weakly, since the
-/// map lets go of what was replaced only after a while, and the bytes of a Secret shall be gone with its last reader.
+/// The referenced objects by name. `S` is what a read keeps of an object that it may have.
 #[derive(Debug)]
-pub(crate) struct Entries<C, S = ()> {
-    by_name: papaya::HashMap<ObjectKey, Indexed<C, S>, HashState>,
+pub(crate) struct Entries<C: Send + Sync, S: Send = ()> {
+    by_name: RwLock<HashSet<ByName<C>, HashState>>,
     moments: AtomicU64,
-    /// Reads that were answered without waiting.
-    hits: Tally,
+    readers: Readers<C, S>,
 }
 
-#[derive(Debug)]
-struct Indexed<C, S> {
-    shown: Option<S>,
-    entry: Arc<Entry<C>>,
-}
-
-impl<C, S> Default for Entries<C, S> {
+impl<C: Send + Sync, S: Send> Default for Entries<C, S> {
     fn default() -> Self {
         Self {
-            by_name: papaya::HashMap::default(),
+            by_name: RwLock::default(),
             moments: AtomicU64::new(0),
-            hits: Tally::default(),
+            readers: Readers::default(),
         }
     }
 }
@@ -111,7 +102,7 @@ pub(crate) enum Added<C> {
     Count,
 }
 
-impl<C, S> Entries<C, S> {
+impl<C: Send + Sync, S: Send> Entries<C, S> {
     /// The entry of an object, if something refers to it.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Entry<C>>> {
         self.with(namespace, name, Arc::clone)
@@ -147,49 +138,57 @@ impl<C, S> Entries<C, S> {
         name: &str,
         look: impl FnOnce(&Arc<Entry<C>>) -> T,
     ) -> Option<T> {
-        let entries = self.by_name.pin();
-        let indexed = entries.get(&KeyRef { namespace, name })?;
-        Some(look(&indexed.entry))
+        let entries = self.by_name.read();
+        let ByName(entry) = entries.get(&KeyRef { namespace, name })?;
+        Some(look(entry))
     }
 
-    /// What `take` makes of what is shown of an object, counted if it is something: the path of nearly all reads.
+    /// What `take` makes of what `look` finds: the path of nearly all reads. What was found is kept, and found again without
+    /// looking, until something [changes](Self::changed).
     #[inline]
     pub(crate) fn read<T>(
         &self,
         namespace: &str,
         name: &str,
-        take: impl FnOnce(&S, &Entry<C>) -> Option<T>,
+        look: impl FnOnce(&Entry<C>) -> Option<S>,
+        take: impl Fn(&S) -> Option<T>,
     ) -> Option<T> {
-        let guard = self.by_name.guard();
-        let indexed = self.by_name.get(&KeyRef { namespace, name }, &guard)?;
-        let taken = take(indexed.shown.as_ref()?, &indexed.entry)?;
-        indexed.entry.touch();
-        self.count_hit();
-        Some(taken)
+        self.readers.read(&KeyRef { namespace, name }, take, || {
+            let entry = self.get(namespace, name)?;
+            let found = look(&entry)?;
+            entry.touch();
+            Some((entry, found))
+        })
+    }
+
+    /// What was read is to be looked up again, because it may be outdated, or to see who still reads. To be called before anybody is
+    /// told of the change, and before the lock under which reads look is released.
+    pub(crate) fn changed(&self) {
+        self.readers.changed();
     }
 
     /// Counts a read that was answered without waiting.
     pub(crate) fn count_hit(&self) {
-        self.hits.count();
+        self.readers.count_hit();
     }
 
     /// How many have been counted.
     pub(crate) fn hits(&self) -> u64 {
-        self.hits.sum()
+        self.readers.hits()
     }
 
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<Entry<C>>> {
-        let entries = self.by_name.pin();
+        let entries = self.by_name.read();
         entries
-            .values()
-            .map(|indexed| Arc::clone(&indexed.entry))
+            .iter()
+            .map(|ByName(entry)| Arc::clone(entry))
             .collect()
     }
 
     /// How many objects are referenced.
     pub(crate) fn len(&self) -> usize {
-        self.by_name.len()
+        self.by_name.read().len()
     }
 
     /// The moment of the last reference so far; a request that starts now proves everything up to it.
@@ -206,33 +205,29 @@ impl<C, S> Entries<C, S> {
         make: impl FnOnce() -> C,
     ) -> Added<C> {
         let moment = || self.moments.fetch_add(1, Ordering::AcqRel) + 1;
-        let entries = self.by_name.pin();
-        if let Some(Indexed { entry, .. }) = entries.get(&KeyRef { namespace, name }) {
+        if let Some(ByName(entry)) = self.by_name.read().get(&KeyRef { namespace, name }) {
             let mut references = entry.references.lock();
             let moment = moment();
             if !references.add(holder, moment) {
                 return Added::Count;
             }
             entry.newest.store(moment, Ordering::Release);
+            self.changed();
             drop(references);
             return Added::Holder(Arc::clone(entry));
         }
         let moment = moment();
         let mut references = References::default();
         references.add(holder, moment);
-        let key = ObjectKey::new(namespace, name);
         let entry = Arc::new(Entry {
             newest: AtomicU64::new(moment),
             accessed: AtomicBool::new(false),
             cell: make(),
-            key: key.clone(),
+            key: ObjectKey::new(namespace, name),
             references: Mutex::new(references),
         });
-        let indexed = Indexed {
-            shown: None,
-            entry: Arc::clone(&entry),
-        };
-        entries.insert(key, indexed);
+        let added = self.by_name.write().insert(ByName(Arc::clone(&entry)));
+        debug_assert!(added, "one registration at a time");
         Added::Entry(entry)
     }
 
@@ -243,32 +238,18 @@ impl<C, S> Entries<C, S> {
         name: &str,
         holder: Holder,
     ) -> Option<Arc<Entry<C>>> {
-        let entries = self.by_name.pin();
-        let Indexed { entry, .. } = entries.get(&KeyRef { namespace, name })?;
-        let mut references = entry.references.lock();
-        references.remove(holder);
-        if !references.is_empty() {
+        let key = KeyRef { namespace, name };
+        let last = self.with(namespace, name, |entry| {
+            let mut references = entry.references.lock();
+            references.remove(holder);
+            references.is_empty()
+        })?;
+        if !last {
             return None;
         }
-        drop(references);
-        entries.remove(&entry.key);
-        Some(Arc::clone(entry))
-    }
-}
-
-impl<C, S: Clone> Entries<C, S> {
-    /// Shows `shown` from now on, unless the entry is removed.
-    pub(crate) fn show(&self, entry: &Arc<Entry<C>>, shown: Option<S>) {
-        let entries = self.by_name.pin();
-        entries.compute(entry.key.clone(), |indexed| match indexed {
-            Some((_, indexed)) if Arc::ptr_eq(&indexed.entry, entry) => {
-                Operation::Insert(Indexed {
-                    shown: shown.clone(),
-                    entry: Arc::clone(entry),
-                })
-            }
-            _ => Operation::Abort(()),
-        });
+        let ByName(entry) = self.by_name.write().take(&key)?;
+        self.changed();
+        Some(entry)
     }
 }
 
@@ -281,7 +262,7 @@ pub(crate) struct Facts {
     pub(crate) failure: Option<Arc<RequestError>>,
 }
 
-impl<C, S> Entries<C, S> {
+impl<C: Send + Sync, S: Send> Entries<C, S> {
     /// The status of every object, in no order.
     pub(crate) fn status(
         &self,
@@ -315,24 +296,44 @@ impl<C, S> Entries<C, S> {
     }
 }
 
-/// An [`ObjectKey`] to look up, without owning its parts.
+/// A name to look up.
+#[derive(PartialEq, Eq, Hash)]
 struct KeyRef<'a> {
     namespace: &'a str,
     name: &'a str,
 }
 
-/// As the derived one of [`ObjectKey`].
-impl Hash for KeyRef<'_> {
+/// An entry, found by its name.
+#[derive(Debug)]
+struct ByName<C>(Arc<Entry<C>>);
+
+impl<C> ByName<C> {
     #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.namespace.hash(state);
-        self.name.hash(state);
+    fn key(&self) -> KeyRef<'_> {
+        let ObjectKey { namespace, name } = &self.0.key;
+        KeyRef { namespace, name }
     }
 }
 
-impl Equivalent<ObjectKey> for KeyRef<'_> {
+impl<C> Hash for ByName<C> {
     #[inline]
-    fn equivalent(&self, key: &ObjectKey) -> bool {
-        key.name == self.name && key.namespace == self.namespace
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl<C> PartialEq for ByName<C> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<C> Eq for ByName<C> {}
+
+impl<C> Equivalent<ByName<C>> for KeyRef<'_> {
+    #[inline]
+    fn equivalent(&self, entry: &ByName<C>) -> bool {
+        *self == entry.key()
     }
 }

@@ -6,8 +6,7 @@
 //!
 //! Invariants:
 //! 1. Only the worker publishes, and only into cells that are not removed (checked under the cell's lock).
-//! 2. What is known is shown to reads together with the proof of its freshness, before the cell's lock is released: no
-//!    reader finds something older shown than what it was told before (I3).
+//! 2. Before the cell's lock is released, what reads have kept of an object that is known better now is outdated (I3).
 //! 3. No lock is held across an await (I5).
 
 mod cell;
@@ -28,7 +27,6 @@ use smol_str::SmolStr;
 use tokio::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::cell::Known;
 pub(crate) use self::cell::{Cell, Finding};
 use super::{Entries, Entry, entries::Added, waiting::wait};
 use crate::{
@@ -42,26 +40,10 @@ use crate::{
     watch::{Command, Commands, Scopes, Worker},
 };
 
-/// What reads may have without waiting.
-#[derive(Debug)]
-pub(crate) struct Shown<K> {
-    object: Weak<K>,
-    proven: u64,
-}
-
-impl<K> Clone for Shown<K> {
-    fn clone(&self) -> Self {
-        Self {
-            object: Weak::clone(&self.object),
-            proven: self.proven,
-        }
-    }
-}
-
 /// What store and worker share.
 #[derive(Debug)]
-pub(crate) struct Shared<K> {
-    pub(crate) entries: Entries<Cell<K>, Shown<K>>,
+pub(crate) struct Shared<K: Object> {
+    pub(crate) entries: Entries<Cell<K>, Weak<K>>,
     pub(crate) changes: Publisher,
     pub(crate) metrics: Metrics,
     /// For the task of the store.
@@ -71,7 +53,7 @@ pub(crate) struct Shared<K> {
     closed: AtomicBool,
 }
 
-impl<K> Shared<K> {
+impl<K: Object> Shared<K> {
     /// Nothing will be published any more.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
@@ -117,7 +99,7 @@ impl<K: Object> Shared<K> {
         let mut changed = known.take(finding);
         changed |= proves && cell.missed.swap(false, Ordering::AcqRel);
         let event = known.event();
-        self.show(entry, &known);
+        self.entries.changed();
         drop(known);
         cell.changed.notify_waiters();
         changed.then_some(event)
@@ -129,39 +111,21 @@ impl<K: Object> Shared<K> {
         if known.state != ObjectState::Removed {
             known.state = ObjectState::Idle;
             known.object = None;
-            self.show(entry, &known);
+            self.entries.changed();
         }
     }
 
     /// What is known has to be proven anew for every reader. Returns the moment that was proven.
     pub(crate) fn expire(&self, entry: &Arc<Entry<Cell<K>>>) -> u64 {
         let mut known = entry.cell.known.lock();
-        let proven = std::mem::take(&mut known.proven);
-        self.show(entry, &known);
-        proven
-    }
-
-    /// What has expired stands in, for references up to that moment.
-    pub(crate) fn stand_in(&self, entry: &Arc<Entry<Cell<K>>>, moment: u64) {
-        let mut known = entry.cell.known.lock();
-        known.proven = known.proven.max(moment);
-        self.show(entry, &known);
-        drop(known);
-        entry.cell.changed.notify_waiters();
-    }
-
-    fn show(&self, entry: &Arc<Entry<Cell<K>>>, known: &Known<K>) {
-        let shown = known.object.as_ref().map(|object| Shown {
-            object: Arc::downgrade(object),
-            proven: known.proven,
-        });
-        self.entries.show(entry, shown);
+        self.entries.changed();
+        std::mem::take(&mut known.proven)
     }
 }
 
 /// The store of strategy `Watch`.
 #[derive(Debug)]
-pub(crate) struct WatchStore<K> {
+pub(crate) struct WatchStore<K: Object> {
     pub(crate) shared: Arc<Shared<K>>,
     last_id: AtomicU64,
     worker: Mutex<Option<AbortOnDropHandle<()>>>,
@@ -225,11 +189,9 @@ impl<K: Object> WatchStore<K> {
 
     /// The object, if it can be had without waiting: the path of nearly all reads.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let look = |entry: &Entry<Cell<K>>| entry.cell.readable(entry.newest_reference());
         let entries = &self.shared.entries;
-        entries.read(namespace, name, |shown, entry| {
-            let proven = shown.proven >= entry.newest_reference();
-            proven.then(|| shown.object.upgrade()).flatten()
-        })
+        entries.read(namespace, name, look, Weak::upgrade)
     }
 
     /// The object, not older than the references of `holder`, or of everybody.

@@ -406,6 +406,8 @@ impl<K: Object> Namespace<K> {
         }
         if accessed {
             self.last_read = now;
+            // So that those who go on reading are seen again.
+            self.shared.entries.changed();
         }
         if synced && now > self.last_read + self.max_idle && !self.follower.is_resting() {
             debug!(kind = K::KIND.as_str(), namespace = %self.name, "stop idle watch");

@@ -349,10 +349,12 @@ impl<K: Object> Worker<K> {
     /// Stops the watches that nobody read from for longer than `max_idle`.
     fn stop_idle_watches(&mut self) {
         let (now, max_idle) = (Instant::now(), self.config.max_idle());
+        let mut accessed = false;
         for object in self.objects.values_mut() {
             let cell = &object.entry.cell;
             if object.entry.take_accessed() {
                 object.last_read = now;
+                accessed = true;
             }
             // What has not synced yet is not idle, however long it takes; what is immutable is not watched.
             let synced = matches!(cell.state(), ObjectState::Synced | ObjectState::Absent);
@@ -361,6 +363,10 @@ impl<K: Object> Worker<K> {
                 self.shared.idle(&object.entry);
                 rest(&mut self.timers, object);
             }
+        }
+        if accessed {
+            // So that those who go on reading are seen again.
+            self.shared.entries.changed();
         }
     }
 

@@ -3,7 +3,7 @@
 //! A reader looks whether that is new enough for it; all else is the worker's.
 
 use std::sync::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -120,6 +120,13 @@ impl<K: Object> Cell<K> {
         }
     }
 
+    /// The object, if a reader who needs a proof of `required` may have it.
+    pub(super) fn readable(&self, required: u64) -> Option<Weak<K>> {
+        let known = self.known.lock();
+        let object = known.object.as_ref().map(Arc::downgrade);
+        object.filter(|_| known.proven >= required)
+    }
+
     /// What a reader gets who needs a proof of `required`, if it is known.
     pub(super) fn look(&self, key: &ObjectKey, required: u64) -> Option<Result<Arc<K>, Error>> {
         let known = self.known.lock();
@@ -167,6 +174,14 @@ impl<K: Object> Cell<K> {
                 .unwrap_or_default(),
             failure: known.failure.clone(),
         }
+    }
+
+    /// What has expired stands in, for references up to that moment.
+    pub(crate) fn stand_in(&self, moment: u64) {
+        let mut known = self.known.lock();
+        known.proven = known.proven.max(moment);
+        drop(known);
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn is_wanted(&self) -> bool {

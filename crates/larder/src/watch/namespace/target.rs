@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The referenced objects of a namespace.
-pub(super) struct InNamespace<K> {
+pub(super) struct InNamespace<K: Object> {
     pub(super) shared: Arc<Shared<K>>,
     pub(super) namespace: SmolStr,
 }
@@ -25,7 +25,7 @@ pub(super) enum Seen<K> {
     Unreadable(ObjectMeta, Arc<RequestError>),
 }
 
-impl<K> Clone for InNamespace<K> {
+impl<K: Object> Clone for InNamespace<K> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
@@ -34,7 +34,7 @@ impl<K> Clone for InNamespace<K> {
     }
 }
 
-impl<K> fmt::Debug for InNamespace<K> {
+impl<K: Object> fmt::Debug for InNamespace<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("InNamespace").field(&self.namespace).finish()
     }

@@ -100,7 +100,7 @@ impl<K: Object> Worker<K> {
                 expired: Some(proven),
             } = object.place
         {
-            self.shared.stand_in(&object.entry, proven);
+            object.entry.cell.stand_in(proven);
         }
     }
 }

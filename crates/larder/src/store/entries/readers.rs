@@ -1,0 +1,245 @@
+//! What each thread keeps of its reads, so that reading the same again touches nothing that another thread writes to.
+//!
+//! It is kept for one *generation*: until anything changes, whatever that is. Changes are rare beside reads, and so a thread
+//! forgets everything then, instead of finding out what has become of each.
+//!
+//! Invariants:
+//! 1. A change begins a new generation before anybody can read what is new or be told of it. So whoever was told, on any thread, finds the
+//!    new generation, and never reads something older next (I3).
+//! 2. The generation of what a thread keeps is from before it looked: what changes meanwhile makes that worthless.
+//! 3. Objects are kept weakly, since a thread that does not read any more does not forget either, and the bytes of a Secret
+//!    shall be gone with its last reader.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use hashbrown::HashMap;
+use thread_local::ThreadLocal;
+
+use super::{ByName, Entry, HashState, KeyRef};
+use crate::metrics::Tally;
+
+/// The readers of one store; `S` is what they keep of an object.
+#[derive(Debug)]
+pub(super) struct Readers<C: Send + Sync, S: Send> {
+    generation: AtomicU64,
+    memories: ThreadLocal<RefCell<Memory<C, S>>>,
+    /// Reads that were answered without waiting.
+    hits: Tally,
+}
+
+/// What one thread keeps.
+#[derive(Debug)]
+struct Memory<C, S> {
+    generation: u64,
+    found: HashMap<ByName<C>, S, HashState>,
+}
+
+impl<C, S> Default for Memory<C, S> {
+    fn default() -> Self {
+        Self {
+            generation: 0,
+            found: HashMap::default(),
+        }
+    }
+}
+
+impl<C: Send + Sync, S: Send> Default for Readers<C, S> {
+    fn default() -> Self {
+        Self {
+            generation: AtomicU64::new(0),
+            memories: ThreadLocal::new(),
+            hits: Tally::default(),
+        }
+    }
+}
+
+impl<C: Send + Sync, S: Send> Readers<C, S> {
+    /// What `take` makes of what this thread keeps, or else of what `look` finds, which is kept.
+    #[inline]
+    pub(super) fn read<T>(
+        &self,
+        key: &KeyRef<'_>,
+        take: impl Fn(&S) -> Option<T>,
+        look: impl FnOnce() -> Option<(Arc<Entry<C>>, S)>,
+    ) -> Option<T> {
+        let memory = self.memories.get_or_default();
+        // Acquire: pairs with the release of `changed`.
+        let generation = self.generation.load(Ordering::Acquire);
+        let kept = memory.borrow_mut().recall(generation, key, &take);
+        let taken = if let Some(taken) = kept {
+            taken
+        } else {
+            let (entry, found) = look()?;
+            let taken = take(&found)?;
+            memory.borrow_mut().keep(entry, found);
+            taken
+        };
+        self.hits.count();
+        Some(taken)
+    }
+
+    /// Begins a new generation.
+    pub(super) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts a read that was answered without waiting.
+    pub(super) fn count_hit(&self) {
+        self.hits.count();
+    }
+
+    /// How many have been counted.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.sum()
+    }
+}
+
+impl<C, S> Memory<C, S> {
+    /// Forgets what is of another generation.
+    #[inline]
+    fn recall<T>(
+        &mut self,
+        generation: u64,
+        key: &KeyRef<'_>,
+        take: impl Fn(&S) -> Option<T>,
+    ) -> Option<T> {
+        if self.generation == generation {
+            return self.found.get(key).and_then(take);
+        }
+        self.found.clear();
+        self.generation = generation;
+        None
+    }
+
+    #[cold]
+    fn keep(&mut self, entry: Arc<Entry<C>>, found: S) {
+        self.found.insert(ByName(entry), found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Weak, atomic::AtomicBool},
+        thread,
+    };
+
+    use larder_objects::ObjectKey;
+    use parking_lot::Mutex;
+
+    use super::{super::References, *};
+
+    const KEY: KeyRef<'_> = KeyRef {
+        namespace: "n",
+        name: "a",
+    };
+
+    type Value = Arc<&'static str>;
+
+    /// What is known of one object, and its readers.
+    struct Store {
+        entry: Arc<Entry<()>>,
+        known: Mutex<Value>,
+        looked: Mutex<u32>,
+        readers: Readers<(), Weak<&'static str>>,
+    }
+
+    impl Store {
+        fn new(value: &'static str) -> Self {
+            let entry = Entry {
+                newest: AtomicU64::new(1),
+                accessed: AtomicBool::new(false),
+                cell: (),
+                key: ObjectKey::new("n", "a"),
+                references: Mutex::new(References::default()),
+            };
+            Self {
+                entry: Arc::new(entry),
+                known: Mutex::new(Arc::new(value)),
+                looked: Mutex::new(0),
+                readers: Readers::default(),
+            }
+        }
+
+        fn set(&self, value: &'static str) {
+            let mut known = self.known.lock();
+            *known = Arc::new(value);
+            self.readers.changed();
+        }
+
+        /// Reads; `meanwhile` happens after it has looked.
+        fn read_while(&self, meanwhile: impl FnOnce()) -> &'static str {
+            let look = || {
+                *self.looked.lock() += 1;
+                let found = Arc::downgrade(&self.known.lock());
+                meanwhile();
+                Some((Arc::clone(&self.entry), found))
+            };
+            let read = self.readers.read(&KEY, Weak::upgrade, look);
+            read.map_or("nothing", |value| *value)
+        }
+
+        fn read(&self) -> &'static str {
+            self.read_while(|| {})
+        }
+
+        fn looked(&self) -> u32 {
+            std::mem::take(&mut self.looked.lock())
+        }
+    }
+
+    #[test]
+    fn what_was_read_is_found_again_until_something_changes() {
+        let store = Store::new("one");
+        assert_eq!(
+            (store.read(), store.read(), store.looked()),
+            ("one", "one", 1)
+        );
+        store.set("two");
+        assert_eq!(
+            (store.read(), store.read(), store.looked()),
+            ("two", "two", 1)
+        );
+        assert_eq!(store.readers.hits(), 4);
+    }
+
+    #[test]
+    fn each_thread_sees_the_change_that_it_was_told_of() {
+        let store = Store::new("one");
+        assert_eq!(store.read(), "one");
+        let other = || {
+            assert_eq!(store.read(), "one");
+            store.set("two");
+            assert_eq!(store.read(), "two");
+        };
+        thread::scope(|scope| scope.spawn(other).join().unwrap());
+        assert_eq!(store.read(), "two");
+        assert_eq!(store.looked(), 4);
+    }
+
+    #[test]
+    fn what_changed_while_a_thread_looked_is_looked_up_again() {
+        let store = Store::new("one");
+        // The old object is still in use elsewhere, so that it can be had.
+        let old = Arc::clone(&store.known.lock());
+        assert_eq!(store.read_while(|| store.set("two")), *old);
+        assert_eq!(store.read(), "two");
+    }
+
+    #[test]
+    fn an_object_is_not_kept_alive_by_its_readers() {
+        let store = Store::new("one");
+        store.read();
+        let object = Arc::downgrade(&store.known.lock());
+        // Without a word of it.
+        *store.known.lock() = Arc::new("two");
+        assert!(object.upgrade().is_none());
+        assert_eq!(store.read(), "two");
+    }
+}
