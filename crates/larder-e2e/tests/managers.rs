@@ -134,7 +134,7 @@ async fn an_outage(identity: Identity, scope: WatchScope) {
     let mut changes = manager.subscribe();
     let value = async || {
         let read = manager.get_within("default", "config", PATIENCE).await;
-        read.unwrap().data["key"].clone()
+        read.unwrap().data["key"].to_string()
     };
     assert_eq!(value().await, "before");
 

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
+use smol_str::SmolStr;
 
-use crate::{Kind, Object, ObjectMeta, secret::decode_base64};
+use crate::{Data, Kind, Object, ObjectMeta, secret::decode_base64};
 
 /// A `v1` ConfigMap, without the metadata that no consumer on a node reads.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
@@ -14,10 +15,10 @@ pub struct ConfigMap {
     pub metadata: ObjectMeta,
     /// Text values by key, sorted.
     #[serde(deserialize_with = "null_as_default")]
-    pub data: BTreeMap<String, String>,
+    pub data: Data<SmolStr>,
     /// Binary values by key, sorted; not in the environment.
     #[serde(deserialize_with = "binary_data")]
-    pub binary_data: BTreeMap<String, Vec<u8>>,
+    pub binary_data: Data<Vec<u8>>,
     /// Whether `data` and `binary_data` are final.
     #[serde(deserialize_with = "null_as_default")]
     pub immutable: bool,
@@ -60,12 +61,10 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-fn binary_data<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
-    null_as_default::<D, BTreeMap<String, String>>(deserializer)?
-        .into_iter()
-        .map(|(key, text)| match decode_base64(&text) {
+fn binary_data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Data<Vec<u8>>, D::Error> {
+    null_as_default::<D, Data<SmolStr>>(deserializer)?
+        .iter()
+        .map(|(key, text)| match decode_base64(text) {
             Some(bytes) => Ok((key, bytes)),
             None => Err(D::Error::custom("value is not base64")),
         })

@@ -5,7 +5,7 @@ use std::{fmt, fmt::Debug};
 use serde::{Deserialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 
-use crate::ObjectKey;
+use crate::{ObjectKey, Uid};
 
 /// The two kinds that larder delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +49,7 @@ impl fmt::Display for Kind {
 }
 
 /// A ConfigMap or a Secret: what the generic managers and stores need to know of it.
-pub trait Object: DeserializeOwned + Debug + Send + Sync + 'static {
+pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
     /// Which of the two it is.
     const KIND: Kind;
 
@@ -110,7 +110,7 @@ pub struct ObjectMeta {
     /// Name of the object.
     pub name: SmolStr,
     /// Identity of this incarnation of the name; empty when the object never was at an API server.
-    pub uid: SmolStr,
+    pub uid: Uid,
     /// Version of this state of the object.
     pub resource_version: ResourceVersion,
 }

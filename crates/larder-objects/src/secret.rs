@@ -1,6 +1,6 @@
 //! Secrets: decoded by us, because the types of k8s-openapi derive `Debug` and keep their bytes in freed memory.
 
-use std::{collections::BTreeMap, fmt, ops::Deref};
+use std::{fmt, ops::Deref};
 
 use base64::{
     Engine as _, alphabet,
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, de};
 use smol_str::SmolStr;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::{Kind, Object, ObjectMeta, config_map::null_as_default};
+use crate::{Data, Kind, Object, ObjectMeta, config_map::null_as_default};
 
 /// A `v1` Secret, without the metadata that no consumer on a node reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -20,7 +20,7 @@ pub struct Secret {
     pub metadata: ObjectMeta,
     /// Values by key, sorted, already decoded from base64.
     #[serde(deserialize_with = "null_as_default")]
-    pub data: BTreeMap<String, SecretBytes>,
+    pub data: Data<SecretBytes>,
     /// `type`, for instance `kubernetes.io/tls`.
     #[serde(rename = "type", deserialize_with = "null_as_default")]
     pub type_: SmolStr,

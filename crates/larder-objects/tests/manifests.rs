@@ -393,7 +393,7 @@ fn string_data_is_folded_into_data_and_wins() {
     let values: Vec<_> = secret
         .data
         .iter()
-        .map(|(key, value)| (key.as_str(), &**value))
+        .map(|(key, value)| (key, &**value))
         .collect();
     assert_eq!(values, [("a", &b"new"[..]), ("b", b"keep"), ("c", b"")]);
     assert_eq!(secret.type_, "Opaque");

@@ -42,11 +42,16 @@ fn inputs() -> Inputs {
         .collect();
     let json = json!({"metadata": {"name": "cm"}, "data": data}).to_string();
     let config_map = ConfigMap::from_json(json.as_bytes()).expect("a ConfigMap");
-    let mut secret = Secret::default();
-    for index in 0..50 {
-        let value = SecretBytes::new(vec![b'x'; 20 * 1024]);
-        secret.data.insert(format!("file-{index}"), value);
-    }
+    let file = |index| {
+        (
+            format!("file-{index}"),
+            SecretBytes::new(vec![b'x'; 20 * 1024]),
+        )
+    };
+    let secret = Secret {
+        data: (0..50).map(file).collect(),
+        ..Secret::default()
+    };
     Inputs {
         config_maps: [("cm".to_owned(), Ok(Arc::new(config_map)))].into(),
         secrets: [("s".to_owned(), Ok(Arc::new(secret)))].into(),

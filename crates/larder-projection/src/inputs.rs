@@ -255,20 +255,18 @@ impl Keyed for ConfigMap {
 
     /// `binaryData` is not in the environment.
     fn variables(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.data
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_bytes()))
+        self.data.iter().map(|(key, value)| (key, value.as_bytes()))
     }
 
     fn variable(&self, key: &str) -> Option<&[u8]> {
-        self.data.get(key).map(String::as_bytes)
+        self.data.get(key).map(|value| value.as_bytes())
     }
 
     /// `binaryData` after `data`: without `items` it wins.
     fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let binary = self.binary_data.iter();
         self.variables()
-            .chain(binary.map(|(key, value)| (key.as_str(), value.as_slice())))
+            .chain(binary.map(|(key, value)| (key, value.as_slice())))
     }
 
     /// `data` before `binaryData`: with `items` it wins.
@@ -284,9 +282,7 @@ impl Keyed for Secret {
     }
 
     fn variables(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.data
-            .iter()
-            .map(|(key, value)| (key.as_str(), &**value))
+        self.data.iter().map(|(key, value)| (key, &**value))
     }
 
     fn variable(&self, key: &str) -> Option<&[u8]> {

@@ -54,7 +54,7 @@
 //! manager.register_pod(&pod);
 //! objects.set(ConfigMap {
 //!     metadata: ObjectMeta { namespace: "prod".into(), name: "app".into(), ..Default::default() },
-//!     data: [("level".to_owned(), "debug".to_owned())].into(),
+//!     data: [("level", "debug".into())].into(),
 //!     ..Default::default()
 //! });
 //! assert_eq!(manager.get("prod", "app").await.unwrap().data["level"], "debug");

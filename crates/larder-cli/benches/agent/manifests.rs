@@ -119,7 +119,7 @@ impl Target {
                             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                             pod: pod.metadata.name.clone().unwrap_or_default(),
                             volume: volume.name.clone(),
-                            key: key.clone(),
+                            key: key.to_owned(),
                             bytes: value.len(),
                             manifest: manifest.to_owned(),
                             line: line.to_owned(),

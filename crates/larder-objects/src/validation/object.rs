@@ -7,6 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::de::IgnoredAny;
+use smol_str::SmolStr;
 
 use super::FieldErrors;
 use crate::{ConfigMap, Secret};
@@ -77,13 +78,13 @@ pub fn config_map(map: &ConfigMap) -> FieldErrors {
         let field = format!("data[{key}]");
         errors.check_config_map_key(&field, key);
         if map.binary_data.contains_key(key) {
-            errors.invalid(&field, &**key, "duplicate of key present in binaryData");
+            errors.invalid(&field, key, "duplicate of key present in binaryData");
         }
     }
     for key in map.binary_data.keys() {
         errors.check_config_map_key(&format!("binaryData[{key}]"), key);
     }
-    let text: usize = map.data.values().map(String::len).sum();
+    let text: usize = map.data.values().map(SmolStr::len).sum();
     let binary: usize = map.binary_data.values().map(Vec::len).sum();
     check_size(&mut errors, text + binary);
     errors
@@ -106,23 +107,20 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
         _ => &[],
     };
-    for key in required
-        .iter()
-        .filter(|key| !secret.data.contains_key(**key))
-    {
+    for key in required.iter().filter(|key| !secret.data.contains_key(key)) {
         errors.required(&format!("data[{key}]"), "");
     }
     if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
         let held = required
             .iter()
-            .filter_map(|key| secret.data.get_key_value(*key));
+            .filter_map(|key| Some((key, secret.data.get(key)?)));
         for (key, _) in held.filter(|(_, value)| !is_json_object(value)) {
             errors.invalid(&format!("data[{key}]"), REDACTED, "must be a JSON object");
         }
     }
     let either = ["username", "password"];
     if secret.type_ == "kubernetes.io/basic-auth"
-        && !either.iter().any(|key| secret.data.contains_key(*key))
+        && !either.iter().any(|key| secret.data.contains_key(key))
     {
         for key in either {
             errors.required(&format!("data[{key}]"), "");
@@ -326,7 +324,7 @@ mod tests {
         let of = |value: &str| {
             let mut secret = secret_of(json!({"type": "kubernetes.io/dockerconfigjson"}));
             let value = SecretBytes::new(value.into());
-            secret.data.insert(".dockerconfigjson".to_owned(), value);
+            secret.data = [(".dockerconfigjson", value)].into();
             super::secret(&secret)
         };
         for good in [r#" {"auths": {"a": {}}}"#, "{}", "null"] {

@@ -79,21 +79,16 @@ impl World {
             .unwrap()
             .as_mut()
             .unwrap();
-        Arc::get_mut(object)
-            .unwrap()
-            .binary_data
-            .insert(key.to_owned(), bytes.to_vec());
+        let object = Arc::get_mut(object).unwrap();
+        object.binary_data = [(key, bytes.to_vec())].into();
         self
     }
 
     fn secret(mut self, name: &str, data: &[(&str, &[u8])]) -> Self {
         let mut object = Secret::default();
         object.metadata.name = name.into();
-        for (key, value) in data {
-            object
-                .data
-                .insert((*key).to_owned(), SecretBytes::new(value.to_vec()));
-        }
+        let value = |(key, value): &(_, &[u8])| (*key, SecretBytes::new(value.to_vec()));
+        object.data = data.iter().map(value).collect();
         self.inputs
             .secrets
             .insert(name.to_owned(), Ok(Arc::new(object)));

@@ -46,7 +46,7 @@ impl<K: Object> FakeStore<K> {
 /// let (manager, objects) = ConfigMapManager::fake();
 /// objects.set(ConfigMap {
 ///     metadata: ObjectMeta { namespace: "prod".into(), name: "app".into(), ..Default::default() },
-///     data: [("level".to_owned(), "debug".to_owned())].into(),
+///     data: [("level", "debug".into())].into(),
 ///     ..Default::default()
 /// });
 ///

@@ -18,7 +18,7 @@ fn manager() -> (ConfigMapManager, Script, NodeTtl) {
 
 async fn value(manager: &ConfigMapManager) -> String {
     match manager.get("n", "a").await {
-        Ok(map) => map.data["k"].clone(),
+        Ok(map) => map.data["k"].to_string(),
         Err(error) => chain(&error),
     }
 }
@@ -433,7 +433,7 @@ async fn the_fake_delivers_what_a_test_puts_behind_it() {
             name: "a".into(),
             ..ObjectMeta::default()
         },
-        data: [("k".to_owned(), "v".to_owned())].into(),
+        data: [("k", "v".into())].into(),
         ..ConfigMap::default()
     });
     assert_eq!(value(&manager).await, "v");

@@ -18,7 +18,7 @@ use crate::{
 };
 
 async fn value(manager: &ConfigMapManager) -> String {
-    manager.get("n", "a").await.unwrap().data["k"].clone()
+    manager.get("n", "a").await.unwrap().data["k"].to_string()
 }
 
 /// An object is known and its watch is lost; the next requests run into `fault`, and meanwhile the object changes. Readers

@@ -334,7 +334,7 @@ impl Model {
             return require(refused, || format!("not registered, but {context}"));
         };
         let value = match read {
-            Ok(map) => Some(map.data["k"].clone()),
+            Ok(map) => Some(map.data["k"].to_string()),
             Err(Error::NotFound { .. }) => None,
             // Strategies other than Watch do not wait for the end of an outage, and Watch not for long.
             Err(_) => return require(!calm, || format!("failed in calm weather: {context}")),

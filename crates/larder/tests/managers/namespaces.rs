@@ -33,7 +33,7 @@ fn named(name: &str, version: u64, value: &str) -> String {
 
 async fn value(manager: &ConfigMapManager, name: &str) -> String {
     match manager.get("n", name).await {
-        Ok(map) => map.data["k"].clone(),
+        Ok(map) => map.data["k"].to_string(),
         Err(error) => error.to_string(),
     }
 }

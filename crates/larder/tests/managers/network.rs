@@ -125,7 +125,7 @@ impl World {
         read: Result<Arc<ConfigMap>, Error>,
     ) -> Option<Value> {
         let value = match read {
-            Ok(map) => Some(map.data["k"].clone()),
+            Ok(map) => Some(map.data["k"].to_string()),
             Err(Error::NotFound { .. }) => None,
             Err(Error::NotRegistered { key }) => panic!("{key} is registered"),
             Err(error) => {

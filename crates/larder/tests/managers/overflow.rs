@@ -38,7 +38,7 @@ fn asked(cluster: &Cluster) -> Vec<String> {
 }
 
 async fn value(manager: &ConfigMapManager, name: &str) -> String {
-    manager.get("n", name).await.unwrap().data["k"].clone()
+    manager.get("n", name).await.unwrap().data["k"].to_string()
 }
 
 fn state(manager: &ConfigMapManager, name: &str) -> ObjectState {

@@ -19,7 +19,7 @@ fn manager() -> (ConfigMapManager, Script) {
 
 async fn value(manager: &ConfigMapManager) -> String {
     match manager.get("n", "a").await {
-        Ok(map) => map.data["k"].clone(),
+        Ok(map) => map.data["k"].to_string(),
         Err(error) => error.to_string(),
     }
 }

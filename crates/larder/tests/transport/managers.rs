@@ -65,7 +65,7 @@ impl Node {
         let name = format!("object-{index}");
         let wait = Duration::from_mins(1);
         let object = self.manager.get_within("prod", &name, wait).await;
-        object.unwrap().data["key"].clone()
+        object.unwrap().data["key"].to_string()
     }
 
     /// Waits until every object has `value`.

@@ -1,0 +1,131 @@
+//! The identity of one incarnation of a name.
+
+use std::fmt;
+
+use serde::Deserialize;
+use smol_str::{SmolStr, ToSmolStr as _};
+
+/// `metadata.uid`; empty when the object never was at an API server.
+///
+/// An API server's UIDs are UUIDs, and a node holds one for each of its objects: such a text is kept as its 16 bytes.
+/// Any other stays a text.
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "SmolStr")]
+pub struct Uid(Form);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Form {
+    Uuid([u8; UUID_BYTES]),
+    Text(SmolStr),
+}
+
+const UUID_BYTES: usize = 16;
+
+/// In hexadecimal digits, with a hyphen before each byte of [`HYPHENS`].
+const UUID_TEXT: usize = 36;
+const HYPHENS: [usize; 4] = [4, 6, 8, 10];
+
+/// The bytes of a UUID in its usual form: any other would not come out as it went in.
+fn uuid(text: &str) -> Option<[u8; UUID_BYTES]> {
+    let text: &[u8; UUID_TEXT] = text.as_bytes().try_into().ok()?;
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; UUID_BYTES];
+    let mut rest = text.iter().copied();
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        if HYPHENS.contains(&at) && rest.next()? != b'-' {
+            return None;
+        }
+        *byte = digit(rest.next()?)? << 4 | digit(rest.next()?)?;
+    }
+    Some(bytes)
+}
+
+impl Uid {
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.0, Form::Text(text) if text.is_empty())
+    }
+}
+
+impl Default for Uid {
+    fn default() -> Self {
+        Self(Form::Text(SmolStr::default()))
+    }
+}
+
+impl From<&str> for Uid {
+    fn from(text: &str) -> Self {
+        Self(uuid(text).map_or_else(|| Form::Text(text.into()), Form::Uuid))
+    }
+}
+
+impl From<SmolStr> for Uid {
+    fn from(text: SmolStr) -> Self {
+        Self(uuid(&text).map_or(Form::Text(text), Form::Uuid))
+    }
+}
+
+impl From<Uid> for SmolStr {
+    fn from(uid: Uid) -> Self {
+        uid.to_smolstr()
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = match &self.0 {
+            Form::Text(text) => return f.write_str(text),
+            Form::Uuid(bytes) => bytes,
+        };
+        for (at, byte) in bytes.iter().enumerate() {
+            if HYPHENS.contains(&at) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Uid({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UUID: &str = "0f4e3a91-7c2d-4b58-9d06-a1b2c3d4e5f6";
+
+    #[test]
+    fn a_uuid_takes_no_memory_of_its_own() {
+        let uid = Uid::from(UUID);
+        assert!(matches!(uid.0, Form::Uuid(_)));
+        assert_eq!(size_of::<Uid>(), size_of::<SmolStr>());
+        assert_eq!(uid, serde_json::from_str(&format!("{UUID:?}")).unwrap());
+        assert!(!uid.is_empty() && Uid::default().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_comes_out_as_it_went_in(text in prop_oneof![
+            "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-fg]{12}",
+            "[0-9a-f-]{36}",
+            ".{0,40}",
+        ]) {
+            let uid = Uid::from(text.as_str());
+            prop_assert_eq!(uid.to_string(), text.as_str());
+            prop_assert_eq!(&uid, &Uid::from(SmolStr::from(text.as_str())));
+            prop_assert_eq!(SmolStr::from(uid), text);
+        }
+    }
+}
