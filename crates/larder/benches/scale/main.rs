@@ -5,6 +5,7 @@
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder --bench scale   # the same on etcd and kube-apiserver of that folder
 //! cargo bench -p larder --bench scale -- 5000                  # other numbers
 //! cargo bench -p larder --bench scale -- --namespace-scope     # one watch for the namespace instead of one for each object
+//! cargo bench -p larder --bench scale -- --sync-only           # no latencies; the node ends with all of its memory in use
 //! cargo bench -p larder --bench scale -- --kubeconfig FILE 500 # another API server, in namespace larder-bench
 //!                                        --server-pid PID       # where it runs on this machine: its processor time
 //! ```
@@ -27,7 +28,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use larder::WatchScope;
 use larder_e2e::{Identity, Server};
-use node::Measured;
+use node::{Measured, Node};
 use tokio::runtime::Runtime;
 
 fn main() -> Result<()> {
@@ -36,14 +37,19 @@ fn main() -> Result<()> {
     let mut kubeconfig = None;
     let mut server = None;
     let mut scope = WatchScope::Object;
+    let mut sync_only = false;
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--serve" => return server::serve(),
             "--node" => {
-                let mut next = || arguments.next().context("--node FILE NUMBER SCOPE");
-                let (kubeconfig, number, scope) = (next()?, next()?.parse()?, next()?.parse()?);
-                let server = arguments.next().map(|pid| pid.parse()).transpose()?;
-                return node::run(kubeconfig.into(), number, scope, server);
+                let mut next = || arguments.next().context("an argument of --node");
+                return node::run(&Node {
+                    kubeconfig: next()?,
+                    objects: next()?.parse()?,
+                    scope: next()?.parse()?,
+                    sync_only: next()?.parse()?,
+                    server: arguments.next().map(|pid| pid.parse()).transpose()?,
+                });
             }
             "--server-pid" => {
                 let pid = arguments.next().context("--server-pid PID")?;
@@ -51,6 +57,7 @@ fn main() -> Result<()> {
             }
             "--kubeconfig" => kubeconfig = Some(arguments.next().context("--kubeconfig FILE")?),
             "--namespace-scope" => scope = WatchScope::Namespace,
+            "--sync-only" => sync_only = true,
             number => numbers.push(number.parse().context("a number of objects")?),
         }
     }
@@ -59,26 +66,34 @@ fn main() -> Result<()> {
     }
     let rows = numbers
         .into_iter()
-        .map(|number| measure(number, scope, kubeconfig.as_deref(), server))
+        .map(|objects| {
+            let node = |kubeconfig: &str, server| Node {
+                kubeconfig: kubeconfig.into(),
+                objects,
+                scope,
+                sync_only,
+                server,
+            };
+            measure(kubeconfig.as_deref(), server, node)
+        })
         .collect::<Result<Vec<_>>>()?;
     println!("{}", report::of(&rows));
     Ok(())
 }
 
-/// One row: a fresh server, unless there is one, and a fresh node.
+/// One row: a fresh server, unless there is one, and a fresh node on it.
 fn measure(
-    number: usize,
-    scope: WatchScope,
     kubeconfig: Option<&str>,
     server: Option<u32>,
+    node: impl FnOnce(&str, Option<u32>) -> Node,
 ) -> Result<Measured> {
     if let Some(kubeconfig) = kubeconfig {
-        return node(number, scope, kubeconfig, server);
+        return measured(&node(kubeconfig, server));
     }
     if env::var_os("KUBEBUILDER_ASSETS").is_none() {
         let mut server = Process::start(&["--serve"])?;
         let kubeconfig = server.line()?;
-        return node(number, scope, &kubeconfig, Some(server.child.id()));
+        return measured(&node(&kubeconfig, Some(server.child.id())));
     }
     let server = Runtime::new()?.block_on(Server::start())?;
     let Server::Real(real) = &server else {
@@ -86,18 +101,21 @@ fn measure(
     };
     let kubeconfig = server.kubeconfig(Identity::Admin)?;
     let kubeconfig = kubeconfig.to_str().context("the path is text")?;
-    node(number, scope, kubeconfig, real.process())
+    measured(&node(kubeconfig, real.process()))
 }
 
 /// Measures on a node that is a process of its own.
-fn node(
-    number: usize,
-    scope: WatchScope,
-    kubeconfig: &str,
-    server: Option<u32>,
-) -> Result<Measured> {
-    let (number, server) = (number.to_string(), server.map(|pid| pid.to_string()));
-    let mut arguments = vec!["--node", kubeconfig, &number, scope.as_str()];
+fn measured(node: &Node) -> Result<Measured> {
+    let objects = node.objects.to_string();
+    let sync_only = node.sync_only.to_string();
+    let server = node.server.map(|pid| pid.to_string());
+    let mut arguments = vec![
+        "--node",
+        &node.kubeconfig,
+        &objects,
+        node.scope.as_str(),
+        &sync_only,
+    ];
     arguments.extend(server.as_deref());
     let mut node = Process::start(&arguments)?;
     serde_json::from_str(&node.line()?).context("the node's measurements")

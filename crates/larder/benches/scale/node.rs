@@ -1,8 +1,6 @@
 //! A node with one pod for each object, and what is measured on it.
 
-use std::{
-    collections::HashMap, convert::Infallible, io::Write as _, path::PathBuf, time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, io::Write as _, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -28,6 +26,18 @@ const UPDATES: usize = 200;
 /// Changes per second of other objects, in the busy half.
 const BACKGROUND: u64 = 50;
 
+/// What to measure, and where.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) kubeconfig: String,
+    pub(crate) objects: usize,
+    pub(crate) scope: WatchScope,
+    /// Nothing after the first sync, and an end without freeing anything: for a profiler of the heap.
+    pub(crate) sync_only: bool,
+    /// The server's process, if it is on this machine.
+    pub(crate) server: Option<u32>,
+}
+
 /// One row of the report. Times in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
@@ -45,8 +55,8 @@ pub(crate) struct Measured {
     pub(crate) request_connections: usize,
     /// Growth of resident memory from before the registrations, for each object.
     pub(crate) bytes_per_object: f64,
-    pub(crate) idle: Latency,
-    pub(crate) busy: Latency,
+    /// While nothing else changes, and while the other objects do.
+    pub(crate) latency: Option<[Latency; 2]>,
 }
 
 /// From just before a write is sent.
@@ -60,31 +70,26 @@ pub(crate) struct Latency {
     pub(crate) manager: Quantiles,
 }
 
-/// Measures `number` objects on the server of `kubeconfig` and prints the result as JSON.
+/// Measures on `node` and prints the result as JSON.
 #[tokio::main(worker_threads = 2)]
-pub(crate) async fn run(
-    kubeconfig: PathBuf,
-    number: usize,
-    scope: WatchScope,
-    server: Option<u32>,
-) -> Result<()> {
-    let measured = measure(kubeconfig, number, scope, server).await?;
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)?;
+pub(crate) async fn run(node: &Node) -> Result<()> {
+    let measured = measure(node).await?;
+    print(&measured)
+}
+
+fn print(measured: &Measured) -> Result<()> {
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(measured)?)?;
     Ok(())
 }
 
-async fn measure(
-    kubeconfig: PathBuf,
-    number: usize,
-    watch_scope: WatchScope,
-    server: Option<u32>,
-) -> Result<Measured> {
+async fn measure(node: &Node) -> Result<Measured> {
+    let (kubeconfig, number) = (Path::new(&node.kubeconfig), node.objects);
     // Whoever writes is not the node: it has its own connections.
-    let (writer, _) = connect(&kubeconfig).await?;
+    let (writer, _) = connect(kubeconfig).await?;
     prepare(&writer, number).await?;
-    let (client, transport) = connect(&kubeconfig).await?;
+    let (client, transport) = connect(kubeconfig).await?;
     let config = ManagerConfig {
-        watch_scope,
+        watch_scope: node.scope,
         ..ManagerConfig::default()
     };
     let manager = ConfigMapManager::new(client.clone(), &config)?;
@@ -98,7 +103,7 @@ async fn measure(
 
     let memory = resident_bytes()?;
     let processor = processor_time()?;
-    let server_processor = server.map(Usage::of).transpose()?;
+    let server_processor = node.server.map(Usage::of).transpose()?;
     let start = Instant::now();
     for pod in &pods {
         manager.register_pod(pod);
@@ -108,7 +113,7 @@ async fn measure(
     }
     let synced = start.elapsed();
     let processor = processor_time()?.saturating_sub(processor);
-    let server_processor = match (server, server_processor) {
+    let server_processor = match (node.server, server_processor) {
         (Some(server), Some(before)) => Some(
             Usage::of(server)?
                 .processor
@@ -120,35 +125,42 @@ async fn measure(
     let connections = transport.connections();
     let on = |lane| connections.iter().filter(|c| c.lane == lane).count();
 
-    let idle = latency(&writer, &client, &manager).await?;
-    let busy = tokio::select! {
-        latency = latency(&writer, &client, &manager) => latency?,
-        ended = change_others(&writer, number) => match ended? {},
-    };
-    // Last, so that nothing of it is in memory before.
-    let selectors = match watch_scope {
-        WatchScope::Namespace => vec![String::new()],
-        WatchScope::Object | WatchScope::Auto => (0..number)
-            .map(|index| format!("&fieldSelector=metadata.name%3D{}", name(index)))
-            .collect(),
-    };
-    let bare = bare_sync(&kubeconfig, selectors).await.ok();
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-    Ok(Measured {
+    let mut measured = Measured {
         objects: number,
         synced_ms: synced.as_secs_f64() * 1e3,
-        bare_synced_ms: bare.map(|time| time.as_secs_f64() * 1e3),
+        bare_synced_ms: None,
         cpu_ms: processor.as_secs_f64() * 1e3,
         server_cpu_ms: server_processor.map(|time| time.as_secs_f64() * 1e3),
         watch_connections: on(Lane::Watch),
         request_connections: on(Lane::Request),
         bytes_per_object: grown as f64 / number as f64,
-        idle,
-        busy,
-    })
+        latency: None,
+    };
+    if node.sync_only {
+        print(&measured)?;
+        #[expect(clippy::exit, reason = "nothing is to be freed before the end")]
+        std::process::exit(0);
+    }
+    let idle = latency(&writer, &client, &manager).await?;
+    let busy = tokio::select! {
+        latency = latency(&writer, &client, &manager) => latency?,
+        ended = change_others(&writer, number) => match ended? {},
+    };
+    measured.latency = Some([idle, busy]);
+    // Last, so that nothing of it is in memory before.
+    let selectors = match node.scope {
+        WatchScope::Namespace => vec![String::new()],
+        WatchScope::Object | WatchScope::Auto => (0..number)
+            .map(|index| format!("&fieldSelector=metadata.name%3D{}", name(index)))
+            .collect(),
+    };
+    let bare = bare_sync(kubeconfig, selectors).await.ok();
+    measured.bare_synced_ms = bare.map(|time| time.as_secs_f64() * 1e3);
+    Ok(measured)
 }
 
-async fn connect(kubeconfig: &std::path::Path) -> Result<(kube::Client, Transport)> {
+async fn connect(kubeconfig: &Path) -> Result<(kube::Client, Transport)> {
     let source = Source::Kubeconfig {
         path: kubeconfig.to_owned(),
         context: None,
@@ -303,7 +315,7 @@ async fn bare_watch(client: &kube::Client, name: &str) -> Result<Body> {
 }
 
 /// Opens a streaming list for each selector over connections of its own, and waits until all have ended their initial events.
-async fn bare_sync(kubeconfig: &std::path::Path, selectors: Vec<String>) -> Result<Duration> {
+async fn bare_sync(kubeconfig: &Path, selectors: Vec<String>) -> Result<Duration> {
     let (client, _) = connect(kubeconfig).await?;
     let start = Instant::now();
     let watches: Vec<Body> = stream::iter(&selectors)

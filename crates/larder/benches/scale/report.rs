@@ -37,12 +37,18 @@ pub(crate) fn of(rows: &[Measured]) -> String {
             ],
         );
     }
+    if rows.iter().all(|row| row.latency.is_none()) {
+        return text;
+    }
     text.push_str(
         "\n| objects | others | write p50 | bare watch p50 / p99 / max | manager p50 / p99 / max | manager / bare (p50) |\n\
          | --: | --- | --: | --: | --: | --: |\n",
     );
     for row in rows {
-        for (others, latency) in [("idle", &row.idle), ("changing", &row.busy)] {
+        for (others, latency) in ["idle", "changing"]
+            .into_iter()
+            .zip(row.latency.iter().flatten())
+        {
             line(
                 &mut text,
                 &[
