@@ -97,16 +97,16 @@ struct Registered {
     name: SmolStr,
     holder: Holder,
     /// Sorted, each once.
-    names: Box<[SmolStr]>,
+    names: SmallVec<[SmolStr; 1]>,
     plain: bool,
-    guards: usize,
+    guards: u32,
 }
 
 /// All registered pods of a manager.
 #[derive(Debug, Default)]
 pub(crate) struct Registrations {
     /// By UID. Several pods of one UID are a broken client's, but no reason to mix them up.
-    pods: HashMap<SmolStr, SmallVec<[Registered; 1]>, foldhash::fast::RandomState>,
+    pods: HashMap<SmolStr, Box<SmallVec<[Registered; 1]>>, foldhash::fast::RandomState>,
     last_holder: u64,
 }
 

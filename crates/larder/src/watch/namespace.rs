@@ -36,7 +36,7 @@ use tracing::{debug, warn};
 
 use self::{
     proof::{Proof, Proved},
-    target::{InNamespace, Seen},
+    target::{InNamespace, Readable, Seen},
 };
 use super::{
     Command, Commands, Follower, News,
@@ -63,7 +63,6 @@ struct Member<K> {
     entry: Arc<Entry<Cell<K>>>,
     /// It joined after so many requests for the state; see [`Asked::count`].
     joined: u64,
-    proof: Option<Box<Proof>>,
 }
 
 impl<K: Object> Member<K> {
@@ -107,6 +106,8 @@ pub(super) struct Namespace<K: Object> {
     members: HashMap<u64, Member<K>>,
     /// The members that readers wait for.
     wanted: BTreeSet<u64>,
+    /// Of the members that are listed by name.
+    proofs: HashMap<u64, Proof>,
     lists: FuturesUnordered<Abortable<BoxFuture<'static, Proved<K>>>>,
     /// When a list by name may be tried again.
     timers: DelayQueue<u64>,
@@ -135,6 +136,7 @@ impl<K: Object> Namespace<K> {
             name: namespace,
             members: HashMap::new(),
             wanted: BTreeSet::new(),
+            proofs: HashMap::new(),
             lists: FuturesUnordered::new(),
             timers: DelayQueue::new(),
             last_read: Instant::now(),
@@ -192,7 +194,6 @@ impl<K: Object> Namespace<K> {
                 let member = Member {
                     joined: self.follower.asked().count,
                     entry,
-                    proof: None,
                 };
                 let id = member.entry.cell.id;
                 self.members.insert(id, member);
@@ -214,9 +215,8 @@ impl<K: Object> Namespace<K> {
             }
             Command::Removed(id) => {
                 self.wanted.remove(&id);
-                if let Some(member) = self.members.remove(&id) {
-                    self.cancel(member.proof);
-                }
+                self.members.remove(&id);
+                self.cancel(id);
                 self.rest_if_final();
             }
         }
@@ -257,14 +257,13 @@ impl<K: Object> Namespace<K> {
                 consistent,
                 reset,
             }) => self.synced(state, &version, consistent, reset),
-            Some(News::Changed(seen)) => {
-                let name = seen.metadata().name.clone();
-                if let Some(member) = self.member(&name).filter(|member| !member.is_final()) {
-                    self.see(member, seen, None, false);
+            Some(News::Changed(Seen { id, object })) => {
+                if let Some(member) = self.member(id).filter(|member| !member.is_final()) {
+                    self.see(member, object, None, false);
                 }
             }
-            Some(News::Deleted(name, version)) => {
-                if let Some(member) = self.member(&name).filter(|member| !member.is_final()) {
+            Some(News::Deleted(id, version)) => {
+                if let Some(member) = self.member(id).filter(|member| !member.is_final()) {
                     let finding = Finding {
                         object: None,
                         version,
@@ -293,7 +292,7 @@ impl<K: Object> Namespace<K> {
     /// Takes over the complete state.
     fn synced(
         &self,
-        mut state: HashMap<SmolStr, Seen<K>>,
+        mut state: HashMap<u64, Readable<K>>,
         version: &ResourceVersion,
         consistent: bool,
         reset: bool,
@@ -302,8 +301,8 @@ impl<K: Object> Namespace<K> {
         for member in self.members.values().filter(|member| !member.is_final()) {
             let covered = member.joined < count;
             let proven = (consistent && covered).then_some(moment);
-            match state.remove(&member.entry.key.name) {
-                Some(seen) => self.see(member, seen, proven, reset),
+            match state.remove(&member.entry.cell.id) {
+                Some(object) => self.see(member, object, proven, reset),
                 None if covered => {
                     let finding = Finding {
                         object: None,
@@ -319,9 +318,9 @@ impl<K: Object> Namespace<K> {
     }
 
     /// Takes over what was seen of a member.
-    fn see(&self, member: &Member<K>, seen: Seen<K>, proven: Option<u64>, reset: bool) {
-        match seen {
-            Seen::Object(object) => {
+    fn see(&self, member: &Member<K>, object: Readable<K>, proven: Option<u64>, reset: bool) {
+        match object {
+            Ok(object) => {
                 let finding = Finding {
                     version: object.metadata().resource_version.clone(),
                     object: Some(object),
@@ -330,22 +329,25 @@ impl<K: Object> Namespace<K> {
                 };
                 self.tell(member, |entry| self.shared.publish(entry, finding));
             }
-            Seen::Unreadable(_, error) => {
+            Err(unreadable) => {
+                let error = unreadable.error;
                 self.tell(member, |entry| entry.cell.failed(error, Instant::now()));
             }
         }
     }
 
-    /// The member of that name; none for the moment when its reference is new and was not told yet.
-    fn member(&self, name: &str) -> Option<&Member<K>> {
-        let entries = &self.shared.entries;
-        let id = entries.with(&self.name, name, |entry| entry.cell.id)?;
+    /// The member of that number; none for the moment when its reference is new and was not told yet.
+    fn member(&self, id: u64) -> Option<&Member<K>> {
         self.members.get(&id)
     }
 
     /// Gets under way what the waiting readers need, unless it is.
     fn pursue(&mut self) {
-        let (members, shared) = (&self.members, &self.shared);
+        // A burst of new objects is looked at once, when the answer has come, and not at each of them.
+        if self.follower.awaits_answer() {
+            return;
+        }
+        let (members, proofs, shared) = (&self.members, &self.proofs, &self.shared);
         let mut open = Vec::new();
         self.wanted.retain(|id| {
             let Some(member) = members.get(id) else {
@@ -365,14 +367,14 @@ impl<K: Object> Namespace<K> {
                     false
                 }
                 state => {
-                    if member.proof.is_none() {
+                    if !proofs.contains_key(id) {
                         open.push((*id, state));
                     }
                     true
                 }
             }
         });
-        if open.is_empty() || self.follower.awaits_answer() {
+        if open.is_empty() {
             return;
         }
         if self.follower.is_waiting() {

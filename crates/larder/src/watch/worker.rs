@@ -87,7 +87,7 @@ pub(crate) struct Worker<K: Object> {
     commands: Option<Arc<Commands<K>>>,
     api: Api,
     config: ManagerConfig,
-    objects: HashMap<u64, Watched<K>>,
+    objects: HashMap<u64, Box<Watched<K>>>,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step<K>>>>,
     timers: DelayQueue<(u64, Part)>,
     /// Permits for requests.
@@ -216,7 +216,7 @@ impl<K: Object> Worker<K> {
             proof: Proof::None,
             last_read: Instant::now(),
         };
-        self.objects.insert(id, object);
+        self.objects.insert(id, Box::new(object));
         self.start(id);
     }
 
@@ -370,7 +370,7 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    fn cancel_all(&mut self, mut object: Watched<K>) {
+    fn cancel_all(&mut self, mut object: Box<Watched<K>>) {
         abort(&mut object.step);
         set_timer(&mut self.timers, &mut object, None);
         match object.proof {

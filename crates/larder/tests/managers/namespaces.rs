@@ -1,6 +1,6 @@
 //! One watch for a namespace: what is particular about it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use larder::{ChangeKind, ConfigMapManager, ObjectState, WatchScope};
 use larder_apiserver::AuditRecord;
@@ -114,6 +114,27 @@ async fn many_that_join_at_once_are_served_by_one_state() {
     assert_eq!(value(&manager, "m7").await, "one");
     assert!(manager.get("n", "m8").await.unwrap_err().is_not_found());
     script.silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_second_state_brings_unchanged_is_not_in_memory_twice() {
+    let (manager, mut script, stream) = watched().await;
+    manager.register_pod(&pod_with("p2", &["b", "c"]));
+    for name in ["b", "c"] {
+        let request = script.next().await;
+        request.list(7, Some(&named(name, 6, "one")));
+    }
+    let before = (manager.get("n", "b").await, manager.get("n", "c").await);
+    stream.error(410);
+    let again = script.next().await.stream();
+    again.event("ADDED", &named("b", 6, "one"));
+    again.event("ADDED", &named("c", 8, "two"));
+    again.end_of_initial_events(9);
+    settle().await;
+    let (b, c) = (manager.get("n", "b").await, manager.get("n", "c").await);
+    assert!(Arc::ptr_eq(&before.0.unwrap(), &b.unwrap()));
+    assert_eq!(before.1.unwrap().data["k"], "one");
+    assert_eq!(c.unwrap().data["k"], "two");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use crate::registration::Holder;
 
 /// The references on one object.
 #[derive(Debug, Default)]
-pub(crate) struct References(SmallVec<[Reference; 2]>);
+pub(crate) struct References(SmallVec<[Reference; 1]>);
 
 #[derive(Debug)]
 struct Reference {

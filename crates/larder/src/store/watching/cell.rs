@@ -40,11 +40,19 @@ pub(super) struct Known<K> {
     version: ResourceVersion,
     /// All references up to this moment may read what is known.
     pub(super) proven: u64,
-    failure: Option<Arc<RequestError>>,
-    /// Since when the state may have changed unnoticed.
-    out_of_step: Option<Instant>,
+    /// Boxed, as it is seldom there and there may be very many cells.
+    interruption: Option<Box<Interruption>>,
     /// There are more objects than watches, and this one has none.
     unwatched: bool,
+}
+
+/// What keeps the state from being in step.
+#[derive(Debug)]
+struct Interruption {
+    /// Since when the state may have changed unnoticed.
+    since: Instant,
+    /// The last failed request.
+    failure: Option<Arc<RequestError>>,
 }
 
 /// What a state that the worker found out means for the object.
@@ -88,8 +96,25 @@ impl<K: Object> Known<K> {
         if let Some(moment) = finding.proven {
             self.proven = self.proven.max(moment);
         }
-        self.out_of_step = None;
-        self.failure.take().is_some() || changed
+        self.resume().is_some() || changed
+    }
+
+    /// The state is in step again. Returns the failure that has kept it from that.
+    fn resume(&mut self) -> Option<Arc<RequestError>> {
+        self.interruption.take()?.failure
+    }
+
+    fn interrupt(&mut self, now: Instant) -> &mut Interruption {
+        self.interruption.get_or_insert_with(|| {
+            Box::new(Interruption {
+                since: now,
+                failure: None,
+            })
+        })
+    }
+
+    fn failure(&self) -> Option<Arc<RequestError>> {
+        self.interruption.as_ref()?.failure.clone()
     }
 
     /// What subscribers are told when the state is news.
@@ -113,8 +138,7 @@ impl<K: Object> Cell<K> {
                 object: None,
                 version: ResourceVersion::default(),
                 proven: 0,
-                failure: None,
-                out_of_step: None,
+                interruption: None,
                 unwatched: false,
             }),
         }
@@ -141,6 +165,14 @@ impl<K: Object> Cell<K> {
 
     // What follows is the worker's.
 
+    /// `object` to keep; what is known already if it is the same, so that a complete state is not in memory twice.
+    pub(crate) fn shared(&self, object: K) -> Arc<K> {
+        let known = self.known.lock().object.clone();
+        known
+            .filter(|known| **known == object)
+            .unwrap_or_else(|| Arc::new(object))
+    }
+
     pub(crate) fn proven(&self) -> u64 {
         self.known.lock().proven
     }
@@ -154,7 +186,7 @@ impl<K: Object> Cell<K> {
     }
 
     pub(crate) fn failure(&self) -> Option<Arc<RequestError>> {
-        self.known.lock().failure.clone()
+        self.known.lock().failure()
     }
 
     pub(crate) fn facts(&self, now: Instant) -> Facts {
@@ -169,10 +201,11 @@ impl<K: Object> Cell<K> {
             state,
             version: known.version.clone(),
             age: known
-                .out_of_step
-                .map(|since| now.saturating_duration_since(since))
+                .interruption
+                .as_ref()
+                .map(|interruption| now.saturating_duration_since(interruption.since))
                 .unwrap_or_default(),
-            failure: known.failure.clone(),
+            failure: known.failure(),
         }
     }
 
@@ -196,13 +229,12 @@ impl<K: Object> Cell<K> {
     /// The watch goes on after an interruption.
     pub(crate) fn resumed(&self) -> Option<ChangeKind> {
         let mut known = self.known.lock();
-        known.out_of_step = None;
-        known.failure.take().map(|_| known.event())
+        known.resume().map(|_| known.event())
     }
 
     /// The watch is interrupted.
     pub(crate) fn interrupted(&self, now: Instant) {
-        self.known.lock().out_of_step.get_or_insert(now);
+        self.known.lock().interrupt(now);
     }
 
     /// A request failed; returns an event when that is news.
@@ -211,8 +243,8 @@ impl<K: Object> Cell<K> {
         if known.state == ObjectState::Removed {
             return None;
         }
-        known.out_of_step.get_or_insert(now);
-        let before = known.failure.replace(Arc::clone(&error));
+        let failure = &mut known.interrupt(now).failure;
+        let before = failure.replace(Arc::clone(&error));
         let news = before.is_none_or(|before| before.label() != error.label());
         news.then_some(ChangeKind::Failed(error))
     }

@@ -40,7 +40,7 @@ impl<K: Object> Namespace<K> {
     }
 
     fn list_by_name(&mut self, id: u64, backoff: Backoff, again: bool) {
-        let Some(member) = self.members.get_mut(&id) else {
+        let Some(member) = self.members.get(&id) else {
             return;
         };
         let moment = self.shared.entries.now();
@@ -56,7 +56,7 @@ impl<K: Object> Namespace<K> {
             }
         });
         self.lists.push(Abortable::new(list, registration));
-        member.proof = Some(Box::new(Proof::UnderWay(handle, backoff)));
+        self.proofs.insert(id, Proof::UnderWay(handle, backoff));
     }
 
     pub(super) fn proved(&mut self, proved: Proved<K>) {
@@ -68,10 +68,10 @@ impl<K: Object> Namespace<K> {
         } = proved;
         let outcome = outcome_label(&result);
         self.shared.metrics.requested("list", outcome);
-        let Some(member) = self.members.get_mut(&id) else {
+        let Some(member) = self.members.get(&id) else {
             return;
         };
-        let Some(Proof::UnderWay(_, mut backoff)) = member.proof.take().map(|proof| *proof) else {
+        let Some(Proof::UnderWay(_, mut backoff)) = self.proofs.remove(&id) else {
             return;
         };
         match result {
@@ -95,7 +95,6 @@ impl<K: Object> Namespace<K> {
                     proven: Some(moment),
                     reset: false,
                 };
-                let member = &self.members[&id];
                 self.tell(member, |entry| self.shared.publish(entry, finding));
                 if self.follower.is_resting() && !member.is_final() {
                     // It was immutable; another one of that name is not.
@@ -106,19 +105,19 @@ impl<K: Object> Namespace<K> {
                 let now = Instant::now();
                 let delay = backoff.delay_after(&error, now, self.random.f64());
                 let key = self.timers.insert(id, delay);
-                member.proof = Some(Box::new(Proof::Waiting(key, backoff)));
+                self.proofs.insert(id, Proof::Waiting(key, backoff));
                 let error = Arc::new(error);
-                self.tell(&self.members[&id], |entry| entry.cell.failed(error, now));
+                self.tell(member, |entry| entry.cell.failed(error, now));
             }
         }
     }
 
     /// A list by name failed a while ago.
     pub(super) fn retry(&mut self, id: u64) {
-        let Some(member) = self.members.get_mut(&id) else {
+        let Some(member) = self.members.get(&id) else {
             return;
         };
-        if let Some(Proof::Waiting(_, backoff)) = member.proof.take().map(|proof| *proof) {
+        if let Some(Proof::Waiting(_, backoff)) = self.proofs.remove(&id) {
             let watching = !self.follower.is_waiting() && !self.follower.awaits_answer();
             if watching && !member.is_proven() {
                 self.list_by_name(id, backoff, false);
@@ -126,8 +125,8 @@ impl<K: Object> Namespace<K> {
         }
     }
 
-    pub(super) fn cancel(&mut self, proof: Option<Box<Proof>>) {
-        match proof.map(|proof| *proof) {
+    pub(super) fn cancel(&mut self, id: u64) {
+        match self.proofs.remove(&id) {
             None => {}
             Some(Proof::UnderWay(handle, _)) => handle.abort(),
             Some(Proof::Waiting(key, _)) => {

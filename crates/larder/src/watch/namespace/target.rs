@@ -8,7 +8,10 @@ use smol_str::SmolStr;
 use crate::{
     api::{self, Target},
     error::RequestError,
-    store::watching::Shared,
+    store::{
+        Entry,
+        watching::{Cell, Shared},
+    },
 };
 
 /// The referenced objects of a namespace.
@@ -19,10 +22,19 @@ pub(super) struct InNamespace<K: Object> {
 
 /// A referenced object as the API server has it.
 #[derive(Debug)]
-pub(super) enum Seen<K> {
-    Object(Arc<K>),
-    /// It cannot be decoded.
-    Unreadable(ObjectMeta, Arc<RequestError>),
+pub(super) struct Seen<K> {
+    /// The number of its cell.
+    pub(super) id: u64,
+    pub(super) object: Readable<K>,
+}
+
+/// An object, if it can be decoded. Small, since a complete state has as many as there are objects.
+pub(super) type Readable<K> = Result<Arc<K>, Box<Unreadable>>;
+
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    version: ResourceVersion,
+    pub(super) error: Arc<RequestError>,
 }
 
 impl<K: Object> Clone for InNamespace<K> {
@@ -41,16 +53,16 @@ impl<K: Object> fmt::Debug for InNamespace<K> {
 }
 
 impl<K: Object> InNamespace<K> {
-    fn is_referenced(&self, name: &str) -> bool {
-        let entries = &self.shared.entries;
-        entries.with(&self.namespace, name, |_| ()).is_some()
+    /// The entry of that name, if anybody refers to it.
+    fn entry(&self, name: &str) -> Option<Arc<Entry<Cell<K>>>> {
+        self.shared.entries.get(&self.namespace, name)
     }
 }
 
 impl<K: Object> Target for InNamespace<K> {
     type Item = Seen<K>;
-    type Gone = SmolStr;
-    type State = HashMap<SmolStr, Seen<K>>;
+    type Gone = u64;
+    type State = HashMap<u64, Readable<K>>;
 
     const SECRET: bool = matches!(K::KIND, Kind::Secret);
 
@@ -68,21 +80,29 @@ impl<K: Object> Target for InNamespace<K> {
 
     fn read(&self, json: &[u8]) -> Result<Option<Seen<K>>, RequestError> {
         let metadata = api::metadata(json)?;
-        if !self.is_referenced(&metadata.name) {
+        let Some(entry) = self.entry(&metadata.name) else {
             return Ok(None);
-        }
-        Ok(Some(match K::from_json(json) {
-            Ok(object) => Seen::Object(Arc::new(object)),
-            Err(error) => Seen::Unreadable(metadata, Arc::new(error.into())),
-        }))
+        };
+        let object = match K::from_json(json) {
+            Ok(object) => Ok(entry.cell.shared(object)),
+            Err(error) => Err(Box::new(Unreadable {
+                version: metadata.resource_version,
+                error: Arc::new(error.into()),
+            })),
+        };
+        let id = entry.cell.id;
+        Ok(Some(Seen { id, object }))
     }
 
-    fn gone(&self, metadata: ObjectMeta) -> Option<SmolStr> {
-        self.is_referenced(&metadata.name).then_some(metadata.name)
+    fn gone(&self, metadata: ObjectMeta) -> Option<u64> {
+        Some(self.entry(&metadata.name)?.cell.id)
     }
 
     fn version(seen: &Seen<K>) -> &ResourceVersion {
-        &seen.metadata().resource_version
+        match &seen.object {
+            Ok(object) => &object.metadata().resource_version,
+            Err(unreadable) => &unreadable.version,
+        }
     }
 
     fn moment(&self) -> u64 {
@@ -90,19 +110,10 @@ impl<K: Object> Target for InNamespace<K> {
     }
 
     fn add(state: &mut Self::State, seen: Seen<K>) {
-        state.insert(seen.metadata().name.clone(), seen);
+        state.insert(seen.id, seen.object);
     }
 
-    fn remove(state: &mut Self::State, name: &SmolStr) {
-        state.remove(name);
-    }
-}
-
-impl<K: Object> Seen<K> {
-    pub(super) fn metadata(&self) -> &ObjectMeta {
-        match self {
-            Self::Object(object) => object.metadata(),
-            Self::Unreadable(metadata, _) => metadata,
-        }
+    fn remove(state: &mut Self::State, id: &u64) {
+        state.remove(id);
     }
 }
