@@ -6,8 +6,6 @@
 //! Invariants:
 //! 1. An object that cannot be decoded is named, and takes no other one with it.
 //! 2. While the API server is away or refuses, nothing is said of the objects.
-//! 3. An API server that was not reached for a while may be another one when it is back, restored from a backup or empty. A watch from
-//!    a version that it has not come to yet would be silent, so the state is asked for again.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, sync::Arc};
 
@@ -18,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     api::{self, Api, Target},
     error::RequestError,
-    watch::{Follower, News},
+    watch::{Follower, News, Outages},
 };
 
 /// Follows the objects of type `K` at one path. They are not kept.
@@ -43,8 +41,6 @@ use crate::{
 #[derive(Debug)]
 pub struct Collection<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> {
     follower: Follower<Path<K>>,
-    /// The API server was not reached, and the state was not asked for since then.
-    was_away: bool,
 }
 
 /// What became known of a collection.
@@ -80,11 +76,9 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
             field_selector: field_selector.map(Into::into),
             kind: PhantomData,
         };
-        let mut follower = Follower::new(Api::new(client), path);
-        follower.hasten();
+        let mut follower = Follower::new(Api::new(client), path, Outages::default());
         follower.start(true);
-        let was_away = false;
-        Self { follower, was_away }
+        Self { follower }
     }
 
     /// Asks for all objects anew.
@@ -100,20 +94,10 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
     pub async fn next(&mut self) -> Change<K> {
         loop {
             return match self.follower.next().await.news {
-                Some(News::Synced { state, .. }) => {
-                    self.was_away = false;
-                    Change::All(state.into_values().collect())
-                }
+                Some(News::Synced { state, .. }) => Change::All(state.into_values().collect()),
                 Some(News::Changed(found)) => Change::One(found),
                 Some(News::Deleted(metadata, _)) => Change::Gone(metadata),
-                Some(News::Failed(error)) => {
-                    self.was_away |= error.is_transport();
-                    Change::Failed(error)
-                }
-                Some(News::Resumed) if self.was_away => {
-                    self.follower.start(false);
-                    continue;
-                }
+                Some(News::Failed(error)) => Change::Failed(error),
                 Some(News::Resumed) => Change::Resumed,
                 None => continue,
             };

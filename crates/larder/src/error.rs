@@ -218,6 +218,18 @@ impl RequestError {
         matches!(self, Self::Transport(_) | Self::Timeout(_))
     }
 
+    /// The API server asks to wait: 429, or any answer with `Retry-After`.
+    pub(crate) fn asks_for_patience(&self) -> bool {
+        self.is_too_many_requests() || self.retry_after().is_some()
+    }
+
+    /// A reason that concerns every request of this client alike: the API server does not answer, is in trouble (5xx), or
+    /// does not know who asks (401). When it is over for one request, it is over for all.
+    pub(crate) fn is_outage(&self) -> bool {
+        let alike = self.is_transport() || self.is_server_error() || self.code() == Some(401);
+        alike && !self.asks_for_patience() && !self.is_version_too_large()
+    }
+
     /// The API server understood the request and refuses this kind of it, whatever the version.
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.code(), Some(400 | 404 | 405 | 406 | 415 | 422 | 501))

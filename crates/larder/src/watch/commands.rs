@@ -3,7 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use smol_str::SmolStr;
+use tokio::sync::{Notify, oneshot};
 
 use crate::store::{Entry, watching::Cell};
 
@@ -18,6 +19,8 @@ pub(crate) enum Command<K> {
     Wanted(u64),
     /// The object lost its last reference.
     Removed(u64),
+    /// Another one is to watch the objects of this namespace. They are given back as the commands that it has to be told.
+    GiveBack(SmolStr, oneshot::Sender<Vec<Command<K>>>),
 }
 
 /// A queue of commands. Its owner waits for `arrived` and looks at each.

@@ -11,9 +11,13 @@ use std::{fmt, future::pending, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use larder_objects::ResourceVersion;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 use super::{
+    outages::Outages,
     reflector::{Effect, Event, Next, Reflector, Restart, Turn},
     server::Server,
     worker::outcome_label,
@@ -29,6 +33,8 @@ pub(crate) struct Follower<T: Target> {
     target: T,
     reflector: Reflector,
     server: Server,
+    /// Tells when the API server is back.
+    over: watch::Receiver<Duration>,
     step: Step<T>,
     /// What the open watch has sent of a state that is not complete yet.
     collected: T::State,
@@ -113,12 +119,15 @@ impl<T: Target> fmt::Debug for Follower<T> {
 
 impl<T: Target + Clone> Follower<T> {
     /// Nothing is asked for before [`start`](Self::start) and [`next`](Self::next).
-    pub(crate) fn new(api: Api, target: T) -> Self {
+    ///
+    /// `outages` are those that it shares with others.
+    pub(crate) fn new(api: Api, target: T, outages: Outages) -> Self {
         Self {
             api,
             target,
             reflector: Reflector::new(fastrand::Rng::new()),
-            server: Server::default(),
+            over: outages.over(),
+            server: Server::sharing(outages),
             step: Step::Nothing,
             collected: T::State::default(),
             deadline: None,
@@ -151,9 +160,9 @@ impl<T: Target + Clone> Follower<T> {
         self.reflector.want_consistent();
     }
 
-    /// From now on an API server that is not reached is tried again after 10 s at the latest: for what there is a handful of.
-    pub(crate) fn hasten(&mut self) {
-        self.reflector.hasten();
+    /// Learns from elsewhere that there was this version: a state that is older is that of a restored API server.
+    pub(crate) fn saw(&mut self, version: &ResourceVersion) {
+        self.reflector.saw(version);
     }
 
     /// Ends what is under way; the version last seen stays the lower bound of a later start.
@@ -176,6 +185,13 @@ impl<T: Target + Clone> Follower<T> {
             let outcome = tokio::select! {
                 outcome = self.step.end() => outcome,
                 () = until(self.deadline) => Outcome::Expired,
+                Ok(()) = self.over.changed() => {
+                    let spread = *self.over.borrow_and_update();
+                    if let Some(turn) = self.reflector.hurry(spread, Instant::now()) {
+                        self.turn(turn.next);
+                    }
+                    continue;
+                }
             };
             let happening = self.ended(outcome);
             if happening.news.is_some()

@@ -41,6 +41,7 @@ use self::{
 use super::{
     Command, Commands, Follower, News,
     follower::{Asked, Happening},
+    outages::Outages,
 };
 use crate::{
     api::Api,
@@ -122,6 +123,7 @@ impl<K: Object> Namespace<K> {
         api: Api,
         max_idle: Duration,
         namespace: SmolStr,
+        outages: Outages,
     ) -> Self {
         let target = InNamespace {
             shared: Arc::clone(&shared),
@@ -130,7 +132,7 @@ impl<K: Object> Namespace<K> {
         Self {
             shared,
             commands,
-            follower: Follower::new(api.clone(), target),
+            follower: Follower::new(api.clone(), target, outages),
             api,
             max_idle,
             name: namespace,
@@ -219,6 +221,23 @@ impl<K: Object> Namespace<K> {
                 self.cancel(id);
                 self.rest_if_final();
             }
+            // Is for who watches by name.
+            Command::GiveBack(..) => {}
+        }
+    }
+
+    /// Begins with these commands, which somebody else was told before.
+    pub(super) fn take_over(&mut self, commands: Vec<Command<K>>) {
+        for command in commands {
+            if let Command::Added(entry) = &command {
+                self.follower.saw(&entry.cell.version());
+            }
+            self.command(command);
+        }
+        self.pursue();
+        // What is known already is nobody's want, but to be followed.
+        if self.follower.is_resting() && !self.members.values().all(Member::is_final) {
+            self.follower.start(false);
         }
     }
 

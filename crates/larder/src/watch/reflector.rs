@@ -10,9 +10,13 @@
 //! - A list that replaces a refused streaming list is therefore never the possibly stale one of version 0.
 //! - Where streaming lists are refused, or fail or never end several times in a row, plain lists are used for a while
 //!   instead of paying a refusal in each cycle; see [`Server`].
-//! - Where the API server was not reached at all, the same request is repeated after a delay; no other is tried.
+//! - A watch that ends is resumed from its last version, unless a request of anybody has failed with the API server since its
+//!   state was asked for (connection refused, no answer, 5xx, 401). Then the server that comes back may be another one, restored
+//!   from a backup or empty, on which a watch from a later version than its own is silent: the most recent state is asked for.
 //! - A state older than what was seen is asked for a second time and then taken: the API server was restored from a
 //!   backup.
+//! - Who waits for an API server that is away is hurried when it is back, and one asks more often meanwhile; see
+//!   [`outages`](super::outages). Otherwise the delays are client-go's, after failures only.
 //!
 //! Invariant: time, randomness and the network are outside; the same inputs give the same requests.
 
@@ -24,7 +28,10 @@ use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
 pub(crate) use self::turn::{Effect, Next, Restart, Turn};
-use super::server::{Floor, Server};
+use super::{
+    outages::Affected,
+    server::{Floor, Server},
+};
 use crate::{api::Watch, backoff::Backoff, error::RequestError};
 
 /// What an open watch brought, as far as a reflector looks at it.
@@ -56,7 +63,7 @@ enum State {
     /// The watch is open: the state is known as of now, give or take the latency of an event.
     Watching { since: Instant, quiet: bool },
     /// The last request failed or ended; the next one has to wait.
-    Waiting { then: Resume },
+    Waiting { then: Resume, until: Instant },
 }
 
 /// How new a state was asked for.
@@ -81,7 +88,7 @@ impl Ask {
 enum Resume {
     /// A complete state.
     Obtain,
-    /// The watch from the last version.
+    /// The watch from the last version, if that may be resumed.
     Watch,
 }
 
@@ -97,10 +104,6 @@ const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 
 /// How long after its time an open watch is taken for dead.
 const WATCH_SLACK: Duration = Duration::from_secs(30);
-
-/// An API server that does not answer is not spared by asking it seldom, only by few who ask: a handful of reflectors of each node
-/// may ask more often than [`Backoff`] has it. The connections of all wait for each other anyway.
-const UNREACHED: Duration = Duration::from_secs(5);
 
 /// Short streams in a row that still are reopened at once because they brought events.
 const SHORT_WATCHES_AT_ONCE: u8 = 3;
@@ -118,8 +121,10 @@ pub(crate) struct Reflector {
     /// Ask for a consistent state.
     consistent: bool,
     short_watches: u8,
-    /// The longest delay, before jitter, while the API server is not reached, if that is another than usual.
-    unreached: Option<Duration>,
+    /// The last request failed with the API server, and none has got through since.
+    affected: Option<Affected>,
+    /// So many requests of anybody had failed when the state was asked for.
+    failures: u32,
     backoff: Backoff,
     random: fastrand::Rng,
 }
@@ -133,7 +138,8 @@ impl Reflector {
             older_before: false,
             consistent: true,
             short_watches: 0,
-            unreached: None,
+            affected: None,
+            failures: 0,
             backoff: Backoff::new(),
             random,
         }
@@ -162,9 +168,14 @@ impl Reflector {
         )
     }
 
-    /// Never waits longer than [`UNREACHED`], times a random 1.0 to 2.0, for an API server that was not reached.
-    pub(crate) fn hasten(&mut self) {
-        self.unreached = Some(UNREACHED);
+    /// The API server is back: if that is what it waits for, it waits for no longer than a random part of `spread`.
+    pub(crate) fn hurry(&mut self, spread: Duration, now: Instant) -> Option<Turn> {
+        let State::Waiting { until, .. } = &mut self.state else {
+            return None;
+        };
+        self.affected.take()?;
+        *until = (*until).min(now + spread.mul_f64(self.random.f64()));
+        Some(Turn::next(Next::Sleep(*until - now)))
     }
 
     /// Asks for a consistent state when it comes to the next one.
@@ -191,7 +202,7 @@ impl Reflector {
             State::Streaming { .. } | State::Listing { .. } => {
                 Some(self.obtain(now, server, floor))
             }
-            State::Opening { .. } => Some(self.open_watch()),
+            State::Opening { .. } => Some(self.resume(now, server)),
             State::Resting | State::Watching { .. } | State::Waiting { .. } => None,
         }
     }
@@ -199,11 +210,12 @@ impl Reflector {
     /// Ends everything; the version last seen stays the lower bound of a later start.
     pub(crate) fn stop(&mut self) {
         self.state = State::Resting;
+        self.affected = None;
     }
 
-    /// Learns from elsewhere (a live GET) that the object is at `version`.
+    /// Learns from elsewhere (a live GET) that the object is at `version`; at none is not known.
     pub(crate) fn saw(&mut self, version: &ResourceVersion) {
-        if !self.is_behind(version) {
+        if !version.is_empty() && !self.is_behind(version) {
             self.version = Some(version.clone());
         }
     }
@@ -220,6 +232,9 @@ impl Reflector {
         now: Instant,
         server: &mut Server,
     ) -> Turn {
+        if result.is_ok() {
+            self.got_through(server);
+        }
         match (result, &self.state) {
             (Ok(()), State::Opening { timeout }) => {
                 let lasting = *timeout + WATCH_SLACK;
@@ -245,8 +260,9 @@ impl Reflector {
         let consistent = matches!(self.state, State::Listing { ask } if ask.is_consistent());
         match result {
             Ok(version) => {
+                self.got_through(server);
                 let Some(effect) = self.synced(version, consistent) else {
-                    return self.wait(Resume::Obtain, None, now);
+                    return self.wait(Resume::Obtain, now);
                 };
                 let next = self.open_watch();
                 Turn::next(next).with(effect)
@@ -270,7 +286,7 @@ impl Reflector {
                             server.streaming_succeeded();
                         }
                         let Some(effect) = self.synced(version, ask.is_consistent()) else {
-                            return self.wait(Resume::Obtain, None, now);
+                            return self.wait(Resume::Obtain, now);
                         };
                         self.state = State::Watching {
                             since: now,
@@ -313,7 +329,7 @@ impl Reflector {
         let State::Watching { since, quiet } = self.state else {
             return match error {
                 Some(error) => self.failed_state(error, now, server),
-                None => self.wait(Resume::Obtain, None, now).because(Restart::Ended),
+                None => self.wait(Resume::Obtain, now).because(Restart::Ended),
             };
         };
         match error {
@@ -328,11 +344,11 @@ impl Reflector {
                 self.short_watches = if short { self.short_watches + 1 } else { 0 };
                 let at_once = !short || (!quiet && self.short_watches <= SHORT_WATCHES_AT_ONCE);
                 if at_once {
-                    let next = self.open_watch();
+                    let next = self.resume(now, server);
                     Turn::next(next).because(reason)
                 } else {
                     self.short_watches = 0;
-                    self.wait(Resume::Obtain, None, now).because(reason)
+                    self.wait(Resume::Obtain, now).because(reason)
                 }
             }
         }
@@ -343,12 +359,14 @@ impl Reflector {
         match self.state {
             State::Waiting {
                 then: Resume::Obtain,
+                ..
             } => Turn::next(self.obtain(now, server, None)),
             State::Waiting {
                 then: Resume::Watch,
-            } => Turn::next(self.open_watch()),
+                ..
+            } => Turn::next(self.resume(now, server)),
             State::Watching { .. } => {
-                let next = self.open_watch();
+                let next = self.resume(now, server);
                 Turn::next(next).because(Restart::Stalled)
             }
             State::Streaming { ask } => {
@@ -363,10 +381,13 @@ impl Reflector {
 
     /// The request for a complete state.
     fn obtain(&mut self, now: Instant, server: &Server, floor: Option<&Floor>) -> Next {
+        self.consistent |= self.failures != server.outages().failures();
+        self.failures = server.outages().failures();
         let consistent = self.consistent || self.version_lost || self.version.is_none();
         let ask = match floor {
             _ if !consistent => Ask::Seen,
-            Some(floor) if !self.version_lost => {
+            // An older floor than what was seen is that of another server.
+            Some(floor) if !self.version_lost && !self.is_behind(&floor.version) => {
                 self.saw(&floor.version);
                 Ask::Floor
             }
@@ -387,6 +408,15 @@ impl Reflector {
     fn list(&mut self, ask: Ask) -> Next {
         self.state = State::Listing { ask };
         Next::List(self.lower_bound(ask))
+    }
+
+    /// The watch from the last version, or, after an outage, the state.
+    fn resume(&mut self, now: Instant, server: &Server) -> Next {
+        if self.failures == server.outages().failures() {
+            self.open_watch()
+        } else {
+            self.obtain(now, server, None)
+        }
     }
 
     fn open_watch(&mut self) -> Next {
@@ -417,6 +447,8 @@ impl Reflector {
         if older && !self.older_before {
             self.older_before = true;
             self.consistent = true;
+            // It was answered; what failed before is no reason to wait for long.
+            self.backoff.reset();
             return None;
         }
         self.older_before = false;
@@ -434,6 +466,7 @@ impl Reflector {
 
     /// A streaming list or a list failed.
     fn failed_state(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
+        self.heard(&error, server);
         let (streaming, ask) = match self.state {
             State::Streaming { ask } => (true, ask),
             State::Listing { ask } => (false, ask),
@@ -455,12 +488,13 @@ impl Reflector {
             }
             return Turn::next(self.list(ask));
         }
-        self.failed(Resume::Obtain, error, now)
+        self.failed(Resume::Obtain, error, now, server)
             .because(Restart::Refused)
     }
 
     /// A watch could not be opened or was ended by the API server.
     fn failed_watch(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
+        self.heard(&error, server);
         if error.is_version_too_large() {
             self.version_lost = true;
             return Turn::next(self.obtain(now, server, None)).because(Restart::Expired);
@@ -468,36 +502,60 @@ impl Reflector {
         if error.is_expired() {
             // Not a failure: the state is asked for again, from the last version on, and after a moment, because all
             // watches of an API server that compacts expire together.
-            return self
-                .wait(Resume::Obtain, None, now)
-                .because(Restart::Expired);
+            return self.wait(Resume::Obtain, now).because(Restart::Expired);
         }
         let resume = if error.is_transport() || error.is_too_many_requests() {
             Resume::Watch
         } else {
             Resume::Obtain
         };
-        self.failed(resume, error, now).because(Restart::Refused)
+        self.failed(resume, error, now, server)
+            .because(Restart::Refused)
     }
 
-    fn failed(&mut self, then: Resume, error: RequestError, now: Instant) -> Turn {
-        let turn = self.wait(then, Some(&error), now);
-        turn.with(Effect::Failed(Arc::new(error)))
-    }
-
-    /// Waits as the schedule has it, and not less than the API server asks for.
-    fn wait(&mut self, then: Resume, error: Option<&RequestError>, now: Instant) -> Turn {
-        self.state = State::Waiting { then };
+    fn failed(
+        &mut self,
+        then: Resume,
+        error: RequestError,
+        now: Instant,
+        server: &mut Server,
+    ) -> Turn {
         let random = self.random.f64();
-        let mut delay = match error {
-            Some(error) => self.backoff.delay_after(error, now, random),
-            None => self.backoff.delay(now, false, random),
-        };
-        if let Some(unreached) = self.unreached
-            && error.is_some_and(RequestError::is_transport)
-        {
-            delay = delay.min(unreached.mul_f64(1.0 + self.random.f64()));
+        let mut delay = self.backoff.delay_after(&error, now, random);
+        if error.is_outage() {
+            let (affected, sooner) = server.failed(delay, now, self.random.f64());
+            self.affected = Some(affected);
+            delay = sooner;
         }
+        self.wait_for(then, delay, now)
+            .with(Effect::Failed(Arc::new(error)))
+    }
+
+    /// Waits as the schedule has it, although nothing has failed.
+    fn wait(&mut self, then: Resume, now: Instant) -> Turn {
+        let random = self.random.f64();
+        let delay = self.backoff.delay(now, false, random);
+        self.wait_for(then, delay, now)
+    }
+
+    fn wait_for(&mut self, then: Resume, delay: Duration, now: Instant) -> Turn {
+        let until = now + delay;
+        self.state = State::Waiting { then, until };
         Turn::next(Next::Sleep(delay))
+    }
+
+    /// What the error says of the API server: whoever is answered has got through, unless the answer asks for patience.
+    fn heard(&mut self, error: &RequestError, server: &Server) {
+        if error.asks_for_patience() {
+            self.affected = None;
+        } else if !error.is_outage() {
+            self.got_through(server);
+        }
+    }
+
+    fn got_through(&mut self, server: &Server) {
+        if let Some(affected) = self.affected.take() {
+            server.outages().got_through(affected);
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
+use super::outages::{Affected, Outages};
+
 /// What the API server was seen to be able to do, and what it has proven.
 #[derive(Debug, Default)]
 pub(crate) struct Server {
@@ -13,6 +15,7 @@ pub(crate) struct Server {
     /// There are no streaming lists; not before then are they tried again.
     streaming_retry: Option<Instant>,
     floor: Option<Floor>,
+    outages: Outages,
 }
 
 /// A version that was the most recent one at some time after the moment: whatever is not older than the version is as new
@@ -34,6 +37,30 @@ const STREAMING_FAILURES: u8 = 3;
 const STREAMING_RETRY: Duration = Duration::from_mins(10);
 
 impl Server {
+    /// Of an API server whose outages others see as well.
+    pub(super) fn sharing(outages: Outages) -> Self {
+        Self {
+            outages,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn outages(&self) -> &Outages {
+        &self.outages
+    }
+
+    /// A request has failed with the API server; see [`Outages::failed`]. The one that comes back may be another one, for
+    /// which the floor means nothing.
+    pub(super) fn failed(
+        &mut self,
+        delay: Duration,
+        now: Instant,
+        random: f64,
+    ) -> (Affected, Duration) {
+        self.floor = None;
+        self.outages.failed(delay, now, random)
+    }
+
     /// Whether to ask for a streaming list.
     pub(super) fn streams_lists(&self, now: Instant) -> bool {
         self.streaming_retry.is_none_or(|retry| now >= retry)

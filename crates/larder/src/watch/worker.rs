@@ -40,6 +40,7 @@ use self::{
 };
 use super::{
     Command, Commands,
+    outages::Outages,
     reflector::{Effect, Next, Reflector, Turn},
     server::Server,
 };
@@ -60,6 +61,8 @@ enum Wake<K: Object> {
     /// A step was cancelled and is dropped by now.
     Cancelled,
     Timer(u64, Part),
+    /// The API server is back; those who waited for it are to be spread over that long.
+    OutageOver(Duration),
     IdlePass,
 }
 
@@ -134,9 +137,10 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    /// Takes its commands from here instead of from the store.
-    pub(super) fn listening_to(mut self, commands: Arc<Commands<K>>) -> Self {
+    /// Takes its commands from here instead of from the store, and shares the outages of the API server.
+    pub(super) fn listening_to(mut self, commands: Arc<Commands<K>>, outages: Outages) -> Self {
         self.commands = Some(commands);
+        self.server = Server::sharing(outages);
         self
     }
 
@@ -144,6 +148,7 @@ impl<K: Object> Worker<K> {
     pub(crate) async fn run(mut self) {
         let (shared, own) = (Arc::clone(&self.shared), self.commands.clone());
         let commands = own.as_deref().unwrap_or(&shared.commands);
+        let mut over = self.server.outages().over();
         loop {
             // Every arm is cancel-safe: commands stay in their queue, the others in their collections.
             let wake = tokio::select! {
@@ -156,6 +161,7 @@ impl<K: Object> Worker<K> {
                     let (id, part) = timer.into_inner();
                     Wake::Timer(id, part)
                 }
+                Ok(()) = over.changed() => Wake::OutageOver(*over.borrow_and_update()),
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
             };
             match wake {
@@ -167,6 +173,7 @@ impl<K: Object> Worker<K> {
                 Wake::Step(step) => self.step(step),
                 Wake::Cancelled => {}
                 Wake::Timer(id, part) => self.timer(id, part),
+                Wake::OutageOver(spread) => self.hurry(spread),
                 Wake::IdlePass => self.stop_idle_watches(),
             }
             self.fill_places();
@@ -195,7 +202,37 @@ impl<K: Object> Worker<K> {
                     self.cancel_all(object);
                 }
             }
+            Command::GiveBack(namespace, to) => {
+                // Who has gone meanwhile has no reader left either.
+                let _ = to.send(self.give_back(&namespace));
+            }
         }
+    }
+
+    /// Ends all watches in a namespace. What is known of its objects stays.
+    fn give_back(&mut self, namespace: &str) -> Vec<Command<K>> {
+        let objects = self.objects.iter();
+        let ids: Vec<u64> = objects
+            .filter(|(_, object)| object.entry.key.namespace == namespace)
+            .map(|(id, _)| *id)
+            .collect();
+        let mut commands = Vec::new();
+        for id in ids {
+            self.stand_in(id);
+            if let Some(object) = self.objects.remove(&id) {
+                let cell = &object.entry.cell;
+                cell.set_watched(true);
+                if cell.state() != ObjectState::Immutable {
+                    cell.interrupted(Instant::now());
+                }
+                commands.push(Command::Added(Arc::clone(&object.entry)));
+                if cell.is_wanted() {
+                    commands.push(Command::Wanted(id));
+                }
+                self.cancel_all(object);
+            }
+        }
+        commands
     }
 
     fn add(&mut self, entry: Arc<Entry<Cell<K>>>) {
@@ -204,7 +241,7 @@ impl<K: Object> Worker<K> {
         if entry.cell.state() == ObjectState::Removed {
             return;
         }
-        let object = Watched {
+        let mut object = Watched {
             entry,
             reflector: Reflector::new(self.random.fork()),
             step: None,
@@ -216,6 +253,8 @@ impl<K: Object> Worker<K> {
             proof: Proof::None,
             last_read: Instant::now(),
         };
+        // Another one has watched it before.
+        object.reflector.saw(&object.entry.cell.version());
         self.objects.insert(id, Box::new(object));
         self.start(id);
     }
@@ -260,6 +299,31 @@ impl<K: Object> Worker<K> {
                     self.pursue_with(id, Some(backoff));
                 }
             }
+        }
+    }
+
+    /// The API server is back: has those ask who wait for it, spread over that long.
+    fn hurry(&mut self, spread: Duration) {
+        let now = Instant::now();
+        let mut hurried = Vec::new();
+        for (id, object) in &mut self.objects {
+            if let Some(turn) = object.reflector.hurry(spread, now) {
+                hurried.push((*id, turn));
+            }
+            if let Proof::Waiting(key, _) = &object.proof
+                && object
+                    .entry
+                    .cell
+                    .failure()
+                    .is_some_and(|error| error.is_outage())
+            {
+                let soon = now + spread.mul_f64(self.random.f64());
+                let at = self.timers.deadline(key).min(soon);
+                self.timers.reset_at(key, at);
+            }
+        }
+        for (id, turn) in hurried {
+            self.turn(id, turn, None, None);
         }
     }
 
@@ -319,11 +383,10 @@ impl<K: Object> Worker<K> {
             Next::Open(_) | Next::List(_) => {
                 abort(&mut object.step);
                 set_timer(&mut self.timers, object, None);
-                if object.permit.is_none() {
-                    object.permit = self.admission.enter();
-                }
                 if object.permit.is_some() {
                     self.ask(id, next, None);
+                } else if let Some(permit) = self.admission.enter() {
+                    self.ask_with(id, permit);
                 } else if !object.queued {
                     object.queued = true;
                     let wanted = object.entry.cell.is_wanted();

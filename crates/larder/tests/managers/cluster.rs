@@ -30,6 +30,8 @@ pub(crate) struct Cluster {
 }
 
 struct Wire {
+    /// Who answers at the other end.
+    server: Mutex<ApiServer>,
     down: AtomicBool,
     /// Changes whenever open answers are cut off.
     cuts: watch::Sender<u64>,
@@ -63,6 +65,7 @@ impl Cluster {
             ..Options::default()
         });
         let wire = Arc::new(Wire {
+            server: Mutex::new(server.clone()),
             down: AtomicBool::new(false),
             cuts: watch::Sender::new(0),
             log: Mutex::default(),
@@ -73,15 +76,26 @@ impl Cluster {
             audit,
             wire,
         };
-        cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}));
+        cluster.make_namespace();
         cluster
     }
 
+    /// Another server, which holds nothing and begins at the first version again, is in the place of this one from now on.
+    pub(crate) fn replace(&mut self) {
+        self.server = self.server.emptied().unwrap();
+        *self.wire.server.lock() = self.server.clone();
+        self.make_namespace();
+    }
+
+    fn make_namespace(&self) {
+        self.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}));
+    }
+
     pub(crate) fn client(&self) -> kube::Client {
-        let (wire, service) = (Arc::clone(&self.wire), self.server.service());
+        let wire = Arc::clone(&self.wire);
         let service = tower::service_fn(move |request: Request<Body>| {
             wire.log.lock().push(request.uri().to_string());
-            let (wire, service) = (Arc::clone(&wire), service.clone());
+            let (wire, service) = (Arc::clone(&wire), wire.server.lock().service());
             async move {
                 if wire.down.load(Ordering::Relaxed) {
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));

@@ -14,6 +14,7 @@ mod cluster;
 mod model;
 mod namespaces;
 mod network;
+mod outages;
 mod overflow;
 mod races;
 mod reflector;

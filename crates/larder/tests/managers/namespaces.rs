@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use larder::{ChangeKind, ConfigMapManager, ObjectState, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, ManagerConfig, ObjectState, WatchScope};
 use larder_apiserver::AuditRecord;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -347,6 +347,108 @@ async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away()
     settle().await;
     assert!(streams.iter().all(crate::scripted::Stream::is_dropped));
     script.silence(Duration::from_hours(1)).await;
+}
+
+/// The next question what may be done has to come within that range of minutes.
+async fn review_after(script: &mut Script, minutes: std::ops::Range<u64>, allowed: &[bool]) {
+    let start = tokio::time::Instant::now();
+    review(script, allowed).await;
+    let waited = start.elapsed().as_secs() / 60;
+    assert!(minutes.contains(&waited), "{waited} min, not {minutes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_goes_back_to_the_namespace_when_the_right_to_it_comes_and_serves_on_meanwhile() {
+    let (client, mut script) = Script::new();
+    // No watch is idle here.
+    let config = ManagerConfig {
+        watch_scope: WatchScope::Auto,
+        sync_frequency: Duration::from_hours(10),
+        ..ManagerConfig::default()
+    };
+    let manager = ConfigMapManager::new(client, &config).unwrap();
+    manager.register_pod(&pod("p1"));
+    review(&mut script, &[false]).await;
+    let mut version = 5;
+    for _ in 0..3 {
+        let request = script.next().await;
+        request.check("fieldSelector=metadata.name%3Da sendInitialEvents=true");
+        let by_name = request.synced(version, Some(&object(version, "by name")));
+        settle().await;
+        assert_eq!(value(&manager, "a").await, "by name");
+        assert_eq!(chosen(&manager).unwrap().0, WatchScope::Object);
+
+        // A question that is not answered changes nothing.
+        let start = tokio::time::Instant::now();
+        script.next().await.refuse(503);
+        assert!(start.elapsed() >= Duration::from_mins(5));
+        assert!(!by_name.is_dropped());
+        review_after(&mut script, 10..20, &[true, true]).await;
+        let request = script.next().await;
+        request.check(LIST);
+        assert!(by_name.is_dropped());
+        assert_eq!(chosen(&manager).unwrap().0, WatchScope::Namespace);
+        // Until the state is there, what is known is served, and new readers and objects wait.
+        settle().await;
+        assert_eq!(value(&manager, "a").await, "by name");
+        assert!(!manager.objects()[0].age.is_zero());
+        manager.register_pod(&pod_with("p2", &["b"]));
+        version += 10;
+        let together = request.synced(version, Some(&object(version - 1, "together")));
+        settle().await;
+        assert_eq!(value(&manager, "a").await, "together");
+        let joined = script.next().await;
+        joined.check("fieldSelector=metadata.name%3Db !watch");
+        joined.list(version, None);
+        assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
+        assert!(manager.objects().iter().all(|object| object.age.is_zero()));
+        manager.unregister_pod(&pod_with("p2", &[]));
+
+        // The right goes again.
+        together.error(403);
+        review(&mut script, &[false]).await;
+        version += 10;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_asks_for_the_right_to_the_namespace_ever_more_seldom() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Auto, client);
+    manager.register_pod(&pod("p1"));
+    review(&mut script, &[false]).await;
+    // Which has no watch.
+    let frozen = object(5, "one").replace(r#""data""#, r#""immutable":true,"data""#);
+    let _ended = script.next().await.synced(5, Some(&frozen));
+    assert_eq!(value(&manager, "a").await, "one");
+    for minutes in [5..10, 10..20, 20..40, 40..80, 40..80] {
+        review_after(&mut script, minutes, &[false]).await;
+    }
+    assert_eq!(value(&manager, "a").await, "one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_auto_gives_back_is_not_revived_by_who_watches_next() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Auto, client);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    review(&mut script, &[false]).await;
+    let _by_name = script.next().await.synced(5, Some(&object(5, "one")));
+    manager.register_pod(&pod_with("p2", &["gone"]));
+    let _gone = script.next().await.synced(5, None);
+    review(&mut script, &[true]).await;
+    let request = script.next().await;
+    manager.unregister_pod(&pod_with("p2", &[]));
+    settle().await;
+    request.answer(201, &json!({"status": {"allowed": true}}).to_string());
+    let together = script.next().await.synced(9, Some(&object(9, "two")));
+    settle().await;
+    assert_eq!(value(&manager, "a").await, "two");
+    manager.unregister_pod(&pod_with("p1", &[]));
+    settle().await;
+    assert!(together.is_dropped());
+    assert!(manager.objects().is_empty() && manager.scopes().is_empty());
+    script.silence(Duration::from_hours(3)).await;
 }
 
 #[tokio::test(start_paused = true)]

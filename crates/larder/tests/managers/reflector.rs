@@ -250,12 +250,86 @@ async fn a_refused_connection_is_retried_with_growing_delays() {
     drop(next_after(&mut script, AT_ONCE).await);
     for delay in [0.8..1.6, 1.6..3.2, 3.2..6.4] {
         let request = next_after(&mut script, delay).await;
-        request.check(WATCH).check("resourceVersion=5");
+        // Upstream tries to resume the watch; who comes back may be another server.
+        request.check(LIST).check("!resourceVersion");
     }
     // What is known stays readable, and status tells how old it may be.
     assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");
     let status = &manager.objects()[0];
     assert!(status.age > Duration::from_secs(5) && status.failure.is_some());
+}
+
+/// Managed objects `a` and `b`, both synced at version 5 for a while.
+async fn two() -> (ConfigMapManager, Script, [Stream; 2]) {
+    let (client, mut script) = Script::new();
+    let manager = ConfigMapManager::watching(client);
+    let mut streams = Vec::new();
+    for name in ["a", "b"] {
+        manager.register_pod(&pod_with(name, &[name]));
+        streams.push(script.next().await.synced(5, None));
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    (manager, script, streams.try_into().ok().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_could_not_reach_is_asked_anew_by_all_when_their_watches_end() {
+    let (_manager, mut script, [a, b]) = two().await;
+    drop(a);
+    drop(next_after(&mut script, AT_ONCE).await);
+    let request = next_after(&mut script, FIRST_DELAY).await;
+    let a = request.synced(5, None);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // Its connection broke later than the other one, when another server was back.
+    drop(b);
+    let request = next_after(&mut script, AT_ONCE).await;
+    request.check("fieldSelector=metadata.name%3Db");
+    // What the first proved will do.
+    request.check(LIST).check("resourceVersion=5");
+    let _b = request.synced(5, None);
+    // And then no more.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    drop(a);
+    script.next().await.check(WATCH).check("resourceVersion=5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_who_gets_through_hurries_who_waits_for_the_server() {
+    let (_manager, mut script, streams) = two().await;
+    drop(streams);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_mins(5) {
+        let last = Instant::now();
+        drop(script.next().await);
+        // One of them tries.
+        assert!(last.elapsed() <= Duration::from_secs(10));
+    }
+    // As does a server in trouble that answers.
+    script.next().await.refuse(503);
+    let _first = script.next().await.synced(5, None);
+    let second = next_after(&mut script, 0.0..0.01).await;
+    let _second = second.synced(5, None);
+    script.silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_another_reason_is_not_hurried() {
+    for code in [429, 503] {
+        let refusal =
+            format!(r#"{{"kind":"Status","code":{code},"details":{{"retryAfterSeconds":100}}}}"#);
+        let (_manager, mut script, [a, b]) = two().await;
+        drop(b);
+        next_after(&mut script, AT_ONCE)
+            .await
+            .answer(code, &refusal);
+        drop(a);
+        drop(next_after(&mut script, AT_ONCE).await);
+        let request = next_after(&mut script, FIRST_DELAY).await;
+        let _a = request.synced(5, None);
+        script.silence(Duration::from_secs(95)).await;
+        let request = script.next().await;
+        request.check("fieldSelector=metadata.name%3Db");
+    }
 }
 
 #[tokio::test(start_paused = true)]

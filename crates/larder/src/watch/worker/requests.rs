@@ -7,7 +7,10 @@ use larder_objects::Object;
 use tokio::time::Instant;
 use tracing::trace;
 
-use super::{Worker, admission::Part};
+use super::{
+    Worker,
+    admission::{Part, Permit},
+};
 use crate::{
     api::{ByName, EventStream, Listed, WatchEvent},
     error::RequestError,
@@ -46,19 +49,27 @@ impl<K: Object> Worker<K> {
             match part {
                 Part::Reflector if object.queued => {
                     object.queued = false;
-                    let floor = self.server.floor(object.entry.newest_reference());
-                    let next = object
-                        .reflector
-                        .ask_again(Instant::now(), &self.server, floor);
-                    if let Some(next) = next {
-                        object.permit = Some(permit);
-                        let moment = floor.map(|floor| floor.moment);
-                        self.ask(id, next, moment);
-                    }
+                    self.ask_with(id, permit);
                 }
                 Part::Reflector => {}
                 Part::Proof => self.prove_queued(id, permit),
             }
+        }
+    }
+
+    /// Sends the reflector's request, made with what is known by now.
+    pub(super) fn ask_with(&mut self, id: u64, permit: Permit) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        let floor = self.server.floor(object.entry.newest_reference());
+        let next = object
+            .reflector
+            .ask_again(Instant::now(), &self.server, floor);
+        if let Some(next) = next {
+            object.permit = Some(permit);
+            let moment = floor.map(|floor| floor.moment);
+            self.ask(id, next, moment);
         }
     }
 
