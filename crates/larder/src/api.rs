@@ -266,7 +266,7 @@ impl Api {
             .client
             .send(request)
             .await
-            .map_err(RequestError::Transport)?;
+            .map_err(RequestError::unanswered)?;
         let (head, body) = answer.into_parts();
         if head.status.is_success() {
             return Ok(body);

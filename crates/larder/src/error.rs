@@ -8,6 +8,8 @@ use std::{sync::Arc, time::Duration};
 use larder_objects::{DecodeError, Kind, ObjectKey};
 use smol_str::SmolStr;
 
+use crate::transport;
+
 /// Why a manager has no object to give.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -132,6 +134,9 @@ pub enum RequestError {
     /// The API server was not reached, or the connection broke.
     #[error("failed to talk to the API server")]
     Transport(#[source] kube::Error),
+    /// 401, as the API server has just answered another request with the same credentials.
+    #[error("the API server does not accept our credentials")]
+    Unauthorized(#[source] Box<transport::Error>),
     /// No answer came in time.
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
@@ -153,9 +158,22 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// A request that got no answer of its own.
+    pub(crate) fn unanswered(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Service(error) => match error.downcast::<transport::Error>() {
+                Ok(error) if error.is_unauthorized() => Self::Unauthorized(error),
+                Ok(error) => Self::Transport(kube::Error::Service(error)),
+                Err(error) => Self::Transport(kube::Error::Service(error)),
+            },
+            error => Self::Transport(error),
+        }
+    }
+
     fn code(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
+            Self::Unauthorized(_) => Some(401),
             _ => None,
         }
     }
@@ -259,6 +277,7 @@ impl RequestError {
             Self::Status { .. } if self.is_expired() => "expired",
             Self::Status { .. } if self.is_too_many_requests() => "too_many_requests",
             Self::Status { .. } => "refused",
+            Self::Unauthorized(_) => "forbidden",
             Self::Transport(_) => "transport",
             Self::Timeout(_) => "timeout",
             Self::NotAName => "not_a_name",
@@ -288,7 +307,7 @@ impl From<kube::Error> for RequestError {
                 }
             }
             kube::Error::SerdeError(_) => Self::Unexpected("no usable object"),
-            other => Self::Transport(other),
+            other => Self::unanswered(other),
         }
     }
 }

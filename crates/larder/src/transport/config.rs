@@ -33,8 +33,8 @@ pub struct Config {
     pub watch_window: u32,
     /// Bytes that the server may send ahead on an ordinary request. Defaults to 1 MiB, the size of a large object.
     pub request_window: u32,
-    /// Shortest time between two looks at the credential files. Defaults to 10 s; an answer 401 has them looked at again
-    /// at once.
+    /// Shortest time between two looks at the credential files. Defaults to 10 s; an answer 401, or a TLS handshake that fails, has them looked at again
+    /// after a second.
     pub credentials_check_interval: Duration,
     /// Speak HTTP/2 over `http://` without negotiation. Defaults to `false`: HTTP/1.1. Over TLS, ALPN decides.
     pub http2_prior_knowledge: bool,

@@ -45,6 +45,14 @@ pub enum Source {
     /// The service account of the pod in which this process runs: the token and `ca.crt` that are mounted there, which are
     /// followed, and the address in `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
     InCluster,
+    /// A service account whose `token`, `ca.crt` and `namespace` are in a directory as the kubelet mounts them, where they are
+    /// followed, for the API server at that URL.
+    ServiceAccount {
+        /// Where the files are.
+        directory: PathBuf,
+        /// `https://HOST:PORT`.
+        server: String,
+    },
     /// A configuration made elsewhere. Files with certificates and with a token that it names are followed. Its proxy is used, and
     /// not one of the environment.
     Config(Box<kube::Config>),
@@ -60,6 +68,7 @@ impl Source {
                     source,
                 }),
             Self::InCluster => in_cluster(Path::new(SERVICE_ACCOUNT), &environment),
+            Self::ServiceAccount { directory, server } => service_account(directory, server),
             Self::Config(config) => Ok(config.as_ref().clone()),
         }
     }
@@ -115,13 +124,18 @@ fn in_cluster(directory: &Path, environment: Environment<'_>) -> Result<kube::Co
     } else {
         host
     };
+    service_account(directory, &format!("https://{host}:{port}"))
+}
+
+/// The configuration of the service account that is mounted at `directory`.
+fn service_account(directory: &Path, server: &str) -> Result<kube::Config, SetupError> {
     let file = |name| directory.join(name).to_string_lossy().into_owned();
     let namespace = fs::read_to_string(file("namespace")).ok();
     let config = Kubeconfig {
         clusters: vec![NamedCluster {
             name: String::new(),
             cluster: Some(Cluster {
-                server: Some(format!("https://{host}:{port}")),
+                server: Some(server.to_owned()),
                 certificate_authority: Some(file("ca.crt")),
                 ..Cluster::default()
             }),
@@ -262,6 +276,10 @@ pub(super) struct Credentials {
     /// An exec plugin gave the client certificate. It has no file to watch, so the plugin is asked again when the server
     /// has answered 401.
     from_plugin: bool,
+    /// What is shown to the server, for errors.
+    shown: Arc<str>,
+    /// Why the last look could not take what it found.
+    problem: Mutex<Option<Arc<SetupError>>>,
     /// Held during a look, so that two never run at once.
     state: Mutex<State>,
     /// `Authorization` of every request, if a file has the token.
@@ -312,6 +330,7 @@ impl Credentials {
     /// Loads the credentials of `config`, which came from `source`, and takes the token file out of it: it is read here. Blocks on
     /// files and on an exec plugin.
     pub(super) fn load(source: Source, config: &mut kube::Config) -> Result<Self, SetupError> {
+        let shown = shown(&config.auth_info).into();
         let auth = &mut config.auth_info;
         // As client-go has it, the file takes precedence over a token beside it.
         let token_file = auth.token_file.take().map(PathBuf::from);
@@ -336,6 +355,8 @@ impl Credentials {
         Ok(Self {
             source,
             from_plugin,
+            shown,
+            problem: Mutex::new(None),
             state: Mutex::new(State {
                 tls: Arc::new(tls),
                 files,
@@ -357,6 +378,11 @@ impl Credentials {
         self.token.lock().clone()
     }
 
+    /// What is shown to the server, and why that is not renewed.
+    pub(super) fn shown(&self) -> (Arc<str>, Option<Arc<SetupError>>) {
+        (Arc::clone(&self.shown), self.problem.lock().clone())
+    }
+
     /// The configuration for the next connection.
     pub(super) fn tls(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.state.lock().tls)
@@ -366,6 +392,7 @@ impl Credentials {
     /// 401 since the last look. Blocks.
     pub(super) fn look(&self, unauthorized: bool) -> Look {
         let mut state = self.state.lock();
+        *self.problem.lock() = None;
         let token = self.look_at_token(&mut state);
         // Taken before the files are read: a change in between is seen at the next look.
         let stamps = stamps(&state.files);
@@ -392,6 +419,7 @@ impl Credentials {
                     error = &error as &dyn std::error::Error,
                     "failed to reload credentials for the API server, keeping the last ones"
                 );
+                *self.problem.lock() = Some(Arc::new(error));
                 Look::Failed
             }
         }
@@ -417,6 +445,7 @@ impl Credentials {
                     error = &error as &dyn std::error::Error,
                     "failed to reload the token for the API server, keeping the last one"
                 );
+                *self.problem.lock() = Some(Arc::new(error));
                 Look::Failed
             }
         }
@@ -429,6 +458,28 @@ impl Credentials {
             config.auth_info.exec = None;
         }
         Ok((tls_config(&config)?, self.source.files(&config)))
+    }
+}
+
+/// What a client with this configuration shows to the server, and where it is from.
+fn shown(auth: &AuthInfo) -> String {
+    if let Some(path) = &auth.token_file {
+        format!("the token in {path}")
+    } else if auth.token.is_some() {
+        "the token of the configuration".to_owned()
+    } else if let Some(exec) = &auth.exec {
+        let command = exec.command.as_deref().unwrap_or_default();
+        format!("the credentials of the plugin {command}")
+    } else if let Some(path) = &auth.client_certificate {
+        format!("the client certificate in {path}")
+    } else if auth.client_certificate_data.is_some() {
+        "the client certificate of the configuration".to_owned()
+    } else if auth.username.is_some() {
+        "the password of the configuration".to_owned()
+    } else if let Some(provider) = &auth.auth_provider {
+        format!("the credentials of the provider {}", provider.name)
+    } else {
+        "a client without credentials".to_owned()
     }
 }
 

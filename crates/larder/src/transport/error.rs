@@ -108,10 +108,14 @@ pub enum Error {
     },
     /// The server has just answered 401 to another request with the same credentials. It is asked again after a pause, or when
     /// there are new credentials.
-    #[error("{server} does not accept our credentials (401)")]
+    #[error("{server} does not accept {credentials} (401)")]
     Unauthorized {
         /// Host and port.
         server: Arc<str>,
+        /// What was shown, and where it is from; never what it says.
+        credentials: Arc<str>,
+        /// Why there are no newer ones, if there is a reason: what the last look at the files found.
+        source: Option<Arc<SetupError>>,
     },
     /// The body of the request could not be read.
     #[error("failed to read the request body")]
@@ -131,6 +135,11 @@ impl Error {
             self,
             Self::RequestBody(_) | Self::InvalidRequest(_) | Self::Closed
         )
+    }
+
+    /// Whether the server does not accept our credentials.
+    pub fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Unauthorized { .. })
     }
 
     /// Whether no connection could be opened.

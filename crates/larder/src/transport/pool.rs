@@ -36,8 +36,8 @@ const PARALLEL_DIALS: usize = 4;
 /// that, so that there is just one. Over HTTP/1.1 there are as many connections.
 const REQUEST_STREAMS: usize = 8;
 
-/// Shortest time between two looks at the credentials because of answers 401.
-const UNAUTHORIZED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+/// Shortest time between two looks at the credentials because of answers 401, or of handshakes that fail.
+const REFUSED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Asks for a stream.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub(super) struct Pool {
     /// At most one: the look at the credentials that is under way.
     looks: JoinSet<Look>,
     looked_at: Instant,
+    /// When to look again, if somebody comes then.
+    next_look: Instant,
     /// Somebody has asked for a stream since the last look was considered.
     arrived: bool,
     /// The server has answered 401 since the last look.
@@ -120,6 +122,8 @@ impl Pool {
         reservations: mpsc::UnboundedReceiver<Reservation>,
         live: Live,
     ) -> Self {
+        let looked_at = Instant::now();
+        let next_look = looked_at + config.credentials_check_interval;
         let lane = |lane| LaneState {
             lane,
             members: Vec::new(),
@@ -148,7 +152,8 @@ impl Pool {
             dials: JoinSet::new(),
             drivers: JoinSet::new(),
             looks: JoinSet::new(),
-            looked_at: Instant::now(),
+            looked_at,
+            next_look,
             arrived: false,
             unauthorized: false,
         }
@@ -231,6 +236,7 @@ impl Pool {
         }
         if unauthorized {
             self.unauthorized = true;
+            self.look_soon();
             self.access.refused(now);
         }
         if self.looks.is_empty() {
@@ -267,8 +273,11 @@ impl Pool {
             Pass::Wait(until) => return Some(until),
             Pass::Refuse => {
                 let server = Arc::clone(&self.server.name);
+                let (credentials, problem) = self.credentials.shown();
                 self.refuse_waiting(|| Error::Unauthorized {
                     server: Arc::clone(&server),
+                    credentials: Arc::clone(&credentials),
+                    source: problem.clone(),
                 });
             }
         }
@@ -287,22 +296,22 @@ impl Pool {
 
     /// Looks at the credential files, if somebody has come and the last look is old.
     fn look_if_due(&mut self, now: Instant) {
-        let interval = self.config.credentials_check_interval;
-        let pause = if self.unauthorized {
-            interval.min(UNAUTHORIZED_PAUSE)
-        } else {
-            interval
-        };
-        if !std::mem::take(&mut self.arrived) || now < self.looked_at + pause {
+        if !std::mem::take(&mut self.arrived) || now < self.next_look {
             return;
         }
         self.looked_at = now;
+        self.next_look = now + self.config.credentials_check_interval;
         let unauthorized = std::mem::take(&mut self.unauthorized);
         if self.credentials.can_change() {
             let credentials = Arc::clone(&self.credentials);
             self.looks
                 .spawn_blocking(move || credentials.look(unauthorized));
         }
+    }
+
+    /// The server and we do not accept each other: there may be something new in the files.
+    fn look_soon(&mut self) {
+        self.next_look = self.next_look.min(self.looked_at + REFUSED_PAUSE);
     }
 
     /// Starts as many attempts to connect as the waiting streams need and invariant 1 allows.
@@ -343,6 +352,10 @@ impl Pool {
                 } else {
                     "failed"
                 });
+                // There may be another authority.
+                if matches!(error, ConnectError::Tls(_)) {
+                    self.look_soon();
+                }
                 let retry_in = self.backoff.failed(Instant::now());
                 let server = Arc::clone(&self.server.name);
                 tracing::warn!(

@@ -1,6 +1,6 @@
 //! What readers see while the API server misbehaves, and that it heals: the embedded one, with its faults, time paused.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 
 use larder::{
     ChangeKind, ConfigMapManager, Error, ObjectState, WatchScope,
@@ -168,6 +168,11 @@ struct Piped {
 impl Piped {
     /// Object `a` is known.
     async fn new() -> Self {
+        Self::with_token(None).await
+    }
+
+    /// The same, with the token in that file.
+    async fn with_token(file: Option<&Path>) -> Self {
         let cluster = Cluster::new();
         cluster.set("a", "one", false);
         let url = "http://server:6443".parse().unwrap();
@@ -176,7 +181,9 @@ impl Piped {
             http2_prior_knowledge: true,
             ..transport::Config::default()
         };
-        let source = Source::Config(Box::new(kube::Config::new(url)));
+        let mut kube = kube::Config::new(url);
+        kube.auth_info.token_file = file.map(|file| file.to_str().unwrap().to_owned());
+        let source = Source::Config(Box::new(kube));
         let connected = transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
         let manager = watching(SCOPE, client);
@@ -251,4 +258,61 @@ async fn a_broken_connection_is_replaced_and_the_watch_goes_on_from_its_last_ver
     assert_eq!(value(&node.manager).await, "two");
     assert_eq!(node.requests(), ["watch"]);
     assert_eq!(node.cluster.server.open_watches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_are_not_accepted_are_named_until_there_are_others() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("token");
+    fs::write(&file, "hunter2").unwrap();
+    let node = Piped::with_token(Some(&file)).await;
+    let (manager, faults) = (&node.manager, node.cluster.server.faults());
+    let mut changes = manager.subscribe();
+    let refused = faults.inject(Fault::on_any().status(401));
+    // A renewal that went wrong.
+    fs::write(&file, "").unwrap();
+    faults.close_connections();
+    // One is refused, and the others learn of it here.
+    changes.next().await.unwrap();
+    manager.register_pod(&pod_with("p2", &["b"]));
+    let failed = loop {
+        let change = changes.next().await.unwrap();
+        match change.kind {
+            ChangeKind::Failed(error) if change.key.name == "b" => break error,
+            _ => {}
+        }
+    };
+    assert_eq!(refused.hits(), 1);
+    assert!(failed.is_forbidden() && !failed.is_transport());
+    let causes = std::iter::successors(Some(&*failed as &dyn std::error::Error), |e| e.source());
+    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    let path = file.display();
+    let expected = [
+        "the API server does not accept our credentials".to_owned(),
+        format!("server:6443 does not accept the token in {path} (401)"),
+        format!("failed to read the token file {path}"),
+        "it is empty".to_owned(),
+    ];
+    assert_eq!(causes, expected);
+    assert!(!format!("{failed:?}").contains("hunter2"));
+
+    tokio::time::sleep(Duration::from_mins(4)).await;
+    fs::write(&file, "renewed").unwrap();
+    refused.lift();
+    let start = Instant::now();
+    while manager
+        .objects()
+        .iter()
+        .any(|object| object.failure.is_some())
+    {
+        tokio::time::timeout(Duration::from_mins(5), changes.next())
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    // Who asks every 10 s may come in the pause after the last 401, of 15 s.
+    let waited = start.elapsed();
+    assert!(waited < Duration::from_secs(26), "{waited:?}");
+    assert_eq!(value(manager).await, "one");
+    assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
 }
