@@ -50,21 +50,19 @@ struct Scene {
 impl Scene {
     /// With the network of the node going through the proxy, or straight to the server.
     async fn start(through_proxy: bool) -> Self {
+        Self::of(Identity::Node, through_proxy).await
+    }
+
+    /// With a client of that identity in the place of the node's.
+    async fn of(identity: Identity, through_proxy: bool) -> Self {
         let server = Server::start().await.unwrap();
         let proxy = Proxy::start(server.address()).await.unwrap();
-        let client = server.client().await.unwrap();
-        let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
-        in_parallel(0..OBJECTS, async |index| {
-            let map = json!({"metadata": {"name": format!("c-{index:03}")}, "data": {"key": "0"}});
-            let map = serde_json::from_value(map).unwrap();
-            maps.create(&PostParams::default(), &map).await.unwrap();
-        })
-        .await;
-        let pods: Api<Pod> = Api::default_namespaced(client);
+        create(&server, "0").await;
+        let pods: Api<Pod> = Api::default_namespaced(server.client().await.unwrap());
         let path = if through_proxy {
-            server.kubeconfig_through(&proxy, Identity::Node)
+            server.kubeconfig_through(&proxy, identity)
         } else {
-            server.kubeconfig(Identity::Node)
+            server.kubeconfig(identity)
         };
         let client = connect(path.unwrap()).await;
         let manager = ConfigMapManager::new(client, &ManagerConfig::default()).unwrap();
@@ -122,8 +120,9 @@ impl Scene {
         );
     }
 
-    /// Waits until every object is watched again and is what the API server has.
-    async fn all_in_step(&self) {
+    /// Waits until every object is watched again and is what the API server has. Returns how long that took.
+    async fn all_in_step(&self) -> Duration {
+        let start = Instant::now();
         let client = self.server.client().await.unwrap();
         let maps: Api<ConfigMap> = Api::default_namespaced(client);
         let listed = maps.list(&ListParams::default()).await.unwrap();
@@ -153,6 +152,7 @@ impl Scene {
             );
             sleep(LOOK).await;
         }
+        let waited = start.elapsed();
         for map in &listed {
             if map.name_any() != "kube-root-ca.crt" {
                 let got = self.manager.get("default", &map.name_any()).await.unwrap();
@@ -162,10 +162,11 @@ impl Scene {
                 );
             }
         }
+        waited
     }
 
-    /// The requests since the outage began, told with those of the busiest second.
-    fn requests(&self, what: &str) -> usize {
+    /// The requests since the outage began, told with those of the busiest second and how long it took to be in step.
+    fn requests(&self, what: &str, waited: Duration) -> usize {
         let requests = self.server.node_requests().unwrap().split_off(self.before);
         let mut verbs: BTreeMap<&str, usize> = BTreeMap::new();
         for request in &requests {
@@ -180,14 +181,26 @@ impl Scene {
         };
         let busiest = times.iter().map(within_a_second).max().unwrap_or_default();
         let text = format!(
-            "{what}, {OBJECTS} watches, {}: {} requests {verbs:?}, at most {busiest} in a second\n",
+            "{what}, {OBJECTS} watches, {}: {} requests {verbs:?}, at most {busiest} in a second; in step after {:.1} s\n",
             self.server.name(),
             requests.len(),
+            waited.as_secs_f64(),
         );
         // Straight to the stream, which no test runner holds back.
         io::stderr().write_all(text.as_bytes()).unwrap();
         requests.len()
     }
+}
+
+/// Creates all objects with this value.
+async fn create(server: &Server, value: &str) {
+    let maps: Api<ConfigMap> = Api::default_namespaced(server.client().await.unwrap());
+    in_parallel(0..OBJECTS, async |index| {
+        let map = json!({"metadata": {"name": format!("c-{index:03}")}, "data": {"key": value}});
+        let map = serde_json::from_value(map).unwrap();
+        maps.create(&PostParams::default(), &map).await.unwrap();
+    })
+    .await;
 }
 
 /// A pod of the node that mounts some of the objects.
@@ -221,10 +234,27 @@ async fn a_killed_server_is_caught_up_with_in_few_requests() {
     scene.all_are_served().await;
     scene.server.restart().await.unwrap();
     scene.change("1").await;
-    scene.all_in_step().await;
-    // Each watch is resumed; where the server has forgotten its version, a list and a watch come on top.
-    let requests = scene.requests("server killed and restarted");
+    let waited = scene.all_in_step().await;
+    // The state of each is asked for, which is its watch as well.
+    let requests = scene.requests("server killed and restarted", waited);
     assert!(requests <= 4 * OBJECTS, "{requests}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_lost_everything_is_believed() {
+    // A node is refused what its pods do not refer to there, which it would ask for again in any case; the administrator is not.
+    let mut scene = Scene::of(Identity::Admin, false).await;
+    for value in ["1", "2", "3"] {
+        scene.change(value).await;
+    }
+    scene.all_in_step().await;
+    scene.server.kill().await;
+    scene.until_failing(OBJECTS).await;
+    scene.server.forget().unwrap();
+    scene.server.restart().await.unwrap();
+    // At versions, on a real server, that were seen before.
+    create(&scene.server, "restored").await;
+    scene.all_in_step().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -239,8 +269,8 @@ async fn what_was_compacted_while_the_node_was_cut_off_is_listed_anew() {
     scene.server.restart().await.unwrap();
     scene.proxy.cut();
     scene.proxy.stall(false);
-    scene.all_in_step().await;
-    let requests = scene.requests("etcd compacted while the node was cut off");
+    let waited = scene.all_in_step().await;
+    let requests = scene.requests("etcd compacted while the node was cut off", waited);
     assert!(requests <= 4 * OBJECTS, "{requests}");
 }
 
@@ -254,8 +284,8 @@ async fn too_many_requests_are_answered_with_fewer() {
     scene.change("1").await;
     scene.all_are_served().await;
     scene.server.relax(&scene.proxy);
-    scene.all_in_step().await;
-    let requests = scene.requests("429 with Retry-After: 1");
+    let waited = scene.all_in_step().await;
+    let requests = scene.requests("429 with Retry-After: 1", waited);
     // Nobody asks again before the second that the server asks for is over.
     let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
     assert!(
@@ -272,8 +302,8 @@ async fn renewed_credentials_are_picked_up() {
     scene.all_are_served().await;
     scene.change("1").await;
     scene.server.renew_credentials().unwrap();
-    scene.all_in_step().await;
-    let requests = scene.requests("credentials expired and renewed");
+    let waited = scene.all_in_step().await;
+    let requests = scene.requests("credentials expired and renewed", waited);
     // One request at a time finds out about the new credentials; then each watch is resumed, some with a list on top.
     assert!(requests <= 3 * OBJECTS, "{requests}");
 }
