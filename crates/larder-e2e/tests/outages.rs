@@ -152,7 +152,7 @@ impl Scene {
             );
             sleep(LOOK).await;
         }
-        let waited = start.elapsed();
+        let took = start.elapsed();
         for map in &listed {
             if map.name_any() != "kube-root-ca.crt" {
                 let got = self.manager.get("default", &map.name_any()).await.unwrap();
@@ -162,7 +162,7 @@ impl Scene {
                 );
             }
         }
-        waited
+        took
     }
 
     /// The requests since the outage began, told with those of the busiest second and how long it took to be in step.

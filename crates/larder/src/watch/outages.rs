@@ -8,7 +8,7 @@
 //!    2.0. (If its object loses its last reference meanwhile, the next who fails takes its place.)
 //! 2. The first of them who gets through has the others ask as well, spread at random over [`APART`] for each: on the
 //!    average no more than a hundred in a second, and still with a permit. Each is hurried once; if it fails again it
-//!    waits as before.
+//!    waits as before. Who has asked already, and waits for a permit or for the transport's connection, goes on at once.
 //! 3. Who waits because of what was answered to it alone (403, 404), or was asked to have patience (429, `Retry-After`),
 //!    is not hurried and hurries nobody. Nor does one who had not failed: an object that the API server cannot read (500)
 //!    would else be asked for as often as anything else is.

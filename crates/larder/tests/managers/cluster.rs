@@ -9,8 +9,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::StreamExt;
-use http::{Request, Response};
+use futures::{StreamExt, stream};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
 use larder_apiserver::{ApiServer, AuditLog, Kind, Options};
@@ -104,6 +104,9 @@ impl Cluster {
                 if !wire.is_allowed(&request.uri().to_string()) {
                     return Ok(refusal());
                 }
+                let asked = request.uri().to_string();
+                let watches_on =
+                    asked.contains("watch=true") && !asked.contains("sendInitialEvents");
                 let answer = service
                     .oneshot(request)
                     .await
@@ -112,6 +115,11 @@ impl Cluster {
                     // The sender lives as long as the wire does.
                     cuts.changed().await.unwrap_or_default();
                 };
+                // The embedded server refuses a watch from a version that it has not come to. The real one is silent until then.
+                if answer.status() == StatusCode::GATEWAY_TIMEOUT && watches_on {
+                    let silence = stream::pending().take_until(Box::pin(cut));
+                    return Ok(Response::new(StreamBody::new(silence).boxed_unsync()));
+                }
                 Ok(
                     answer.map(|body| -> UnsyncBoxBody<Bytes, larder_apiserver::Cut> {
                         let frames = BodyStream::new(body).take_until(Box::pin(cut));

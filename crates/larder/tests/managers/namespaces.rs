@@ -472,6 +472,65 @@ async fn auto_waits_for_an_api_server_that_is_away_and_for_no_other_answer() {
     assert!(reason.contains("refused with 404"), "{reason}");
 }
 
+/// Refuses connections for five minutes; somebody tries every 10 s at least.
+async fn outage(script: &mut Script) {
+    let start = tokio::time::Instant::now();
+    while start.elapsed() < Duration::from_mins(5) {
+        let last = tokio::time::Instant::now();
+        drop(script.next().await);
+        assert!(last.elapsed() <= Duration::from_secs(10));
+    }
+}
+
+/// The next request, which the one before has hurried.
+async fn hurried(script: &mut Script) -> Exchange {
+    let start = tokio::time::Instant::now();
+    let request = script.next().await;
+    assert!(start.elapsed() <= Duration::from_millis(12));
+    request
+}
+
+/// Pods that refer to `a`, each in a namespace of its own.
+fn register_in_two_namespaces(manager: &ConfigMapManager) {
+    for namespace in ["n", "m"] {
+        let mut pod = pod("p1");
+        pod.metadata.namespace = Some(namespace.to_owned());
+        manager.register_pod(&pod);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_gets_through_hurries_the_others() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Namespace, client);
+    register_in_two_namespaces(&manager);
+    outage(&mut script).await;
+    let _first = script.next().await.synced(5, None);
+    let request = hurried(&mut script).await;
+    request.check(LIST);
+    let _second = request.synced(5, None);
+    settle().await;
+    let objects = manager.objects();
+    assert!(objects.iter().all(|object| object.failure.is_none()));
+    script.silence(Duration::from_mins(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_answered_after_an_outage_hurries_the_others() {
+    let (client, mut script) = Script::new();
+    let manager = manager(WatchScope::Auto, client);
+    register_in_two_namespaces(&manager);
+    outage(&mut script).await;
+    // May the first be listed, and watched?
+    let allowed = json!({"status": {"allowed": true}}).to_string();
+    script.next().await.answer(201, &allowed);
+    script.next().await.answer(201, &allowed);
+    let mut later = [hurried(&mut script).await, hurried(&mut script).await];
+    later.sort_by_key(|request| request.path_and_query.contains("subjectaccess"));
+    later[0].check(LIST);
+    assert!(later[1].path_and_query.contains("subjectaccess"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn auto_asks_nothing_more_once_the_last_reference_is_gone() {
     let (client, mut script) = Script::new();

@@ -119,7 +119,7 @@ async fn after_a_long_outage_all_are_in_step_soon_and_do_not_come_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_comes_and_goes_is_not_overrun() {
     let scene = Scene::new(500, WatchScope::Object).await;
-    for _ in 0..20 {
+    for _ in 0..8 {
         scene.cluster.set_down(true);
         sleep(Duration::from_secs(20)).await;
         scene.cluster.set_down(false);
