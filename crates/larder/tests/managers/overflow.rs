@@ -237,3 +237,27 @@ async fn nothing_of_an_unwatched_object_outlives_its_last_reference() {
     assert!(asked(&cluster).is_empty());
     assert!(manager.get("n", "b").await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_who_waits_for_an_object_without_a_watch_is_hurried_with_the_others() {
+    // Chance would have it answered soon now and then.
+    for _ in 0..8 {
+        let (cluster, manager, _ttl) = manager();
+        manager.register_pod(&pod_with("p", &["a"]));
+        settle().await;
+        manager.register_pod(&pod_with("q", &["b"]));
+        assert_eq!(value(&manager, "b").await, "one");
+        cluster.set_down(true);
+        manager.register_pod(&pod_with("r", &["b"]));
+        let back = async {
+            sleep(Duration::from_mins(4)).await;
+            cluster.set_down(false);
+            tokio::time::Instant::now()
+        };
+        let wait = Duration::from_mins(10);
+        let (read, back) = tokio::join!(manager.get_within("n", "b", wait), back);
+        assert_eq!(read.unwrap().data["k"], "one");
+        let waited = back.elapsed();
+        assert!(waited <= Duration::from_millis(10_050), "{waited:?}");
+    }
+}
