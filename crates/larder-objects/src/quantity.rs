@@ -9,7 +9,12 @@
 //! On purpose different: sizes that do not fit are capped at the type's bounds, where the original lets them overflow; and no
 //! result goes through floating point, so that it stays exact above 2^53.
 
+mod text;
+
 use std::{cmp::Ordering, str::FromStr};
+
+pub(crate) use text::Amount;
+pub use text::canonical;
 
 /// An exact amount, in billionths. The greatest is about 1.7e29.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +56,13 @@ impl Quantity {
     /// Thousandths; finer fractions are rounded away from zero.
     pub fn milli_value(self) -> i64 {
         self.in_units_of(MILLI)
+    }
+
+    /// The sum, capped.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            nanos: self.nanos.saturating_add(other.nanos),
+        }
     }
 
     fn in_units_of(self, nanos: i128) -> i64 {

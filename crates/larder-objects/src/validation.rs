@@ -11,9 +11,12 @@
 mod certificates;
 mod environment;
 mod error;
+mod foreign;
 mod names;
 mod object;
 mod pod;
+mod ports;
+mod resources;
 mod volumes;
 
 pub use self::{

@@ -10,14 +10,12 @@ use k8s_openapi::{
 };
 
 use super::{TOKEN_EXPIRATION_SECS, VOLUME_MODE};
+use crate::resources::{Amounts, Side, of_containers};
 
 /// `podCertificate.maxExpirationSeconds` that is not set.
 const CERTIFICATE_EXPIRATION_SECS: i32 = 86_400;
 
 /// Fills the defaults of a pod.
-///
-/// Pod-level requests follow pod-level limits where no container states a request. (The API server otherwise fills in the sum over
-/// the containers, which nothing on a node reads.)
 pub fn pod(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
     // The old name of the field is an alias; both are kept in step.
@@ -176,35 +174,40 @@ fn resources(given: &mut Option<ResourceRequirements>) {
     }
 }
 
+/// What the pod as a whole does not state, it has from its containers; and its requests are its limits where they state none.
 fn pod_resources(spec: &mut PodSpec) {
-    let requests_of = |container: &Container, resource: &str| -> bool {
-        let requests = container
-            .resources
-            .as_ref()
-            .and_then(|given| given.requests.as_ref());
-        requests.is_some_and(|requests| requests.contains_key(resource))
-    };
+    const HUGE_PAGES: &str = "hugepages-";
+    let limits = of_containers(spec, Side::Limits);
+    let requests = of_containers(spec, Side::Requests);
     let Some(given) = &mut spec.resources else {
         return;
     };
-    let limits: Vec<(String, Quantity)> = given
-        .limits
-        .clone()
-        .unwrap_or_default()
-        .into_iter()
-        .collect();
-    for (resource, limit) in limits {
-        let init = spec.init_containers.iter().flatten();
-        if !init
-            .chain(&spec.containers)
-            .any(|container| requests_of(container, &resource))
-        {
-            given
-                .requests
-                .get_or_insert_default()
-                .entry(resource)
-                .or_insert(limit);
+    let states = |amounts: &Option<Amounts>| amounts.as_ref().is_some_and(|held| !held.is_empty());
+    if states(&given.limits) || states(&given.requests) {
+        // Of huge pages the limit is the request.
+        for (resource, sum) in limits {
+            let requested = given.requests.as_ref();
+            if resource.starts_with(HUGE_PAGES)
+                && requested.is_none_or(|held| !held.contains_key(&resource))
+            {
+                let held = given.limits.get_or_insert_default().entry(resource);
+                held.or_insert_with(|| Quantity(sum.to_string()));
+            }
         }
+    }
+    let Some(limits) = given.limits.clone().filter(|limits| !limits.is_empty()) else {
+        return;
+    };
+    let sums = requests
+        .into_iter()
+        .filter(|(resource, _)| matches!(&**resource, "cpu" | "memory"))
+        .map(|(resource, sum)| (resource, Quantity(sum.to_string())));
+    let limits = limits.into_iter().filter(|(resource, _)| {
+        matches!(&**resource, "cpu" | "memory") || resource.starts_with(HUGE_PAGES)
+    });
+    for (resource, amount) in sums.chain(limits) {
+        let held = given.requests.get_or_insert_default().entry(resource);
+        held.or_insert(amount);
     }
 }
 
@@ -262,6 +265,7 @@ fn volume(given: &mut Volume) {
         .as_mut()
         .and_then(|ephemeral| ephemeral.volume_claim_template.as_mut());
     if let Some(claim) = claim {
+        claim.metadata.get_or_insert_default();
         claim
             .spec
             .volume_mode
@@ -397,7 +401,7 @@ mod tests {
         );
         assert_eq!(
             spec["resources"]["requests"],
-            json!({"hugepages-2Mi": "4Mi"})
+            json!({"cpu": "100m", "hugepages-2Mi": "4Mi", "memory": "2Mi"})
         );
     }
 

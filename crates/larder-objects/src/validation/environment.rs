@@ -57,7 +57,8 @@ pub(super) fn check_env_from(errors: &mut FieldErrors, field: &str, source: &Env
         if name.is_empty() {
             errors.required(&field, "");
         } else {
-            errors.check_subdomain(&field, name);
+            // The API server takes the name for the beginning of one.
+            errors.check_subdomain_prefix(&field, name);
         }
     }
 }
@@ -144,17 +145,14 @@ pub(super) fn check_field_ref(
     plain: &[&str],
 ) {
     let version = reference.api_version.as_deref().unwrap_or("v1");
-    if version != "v1" {
-        errors.invalid(
-            &format!("{field}.apiVersion"),
-            version,
-            "only v1 is supported",
-        );
-    }
     let field = format!("{field}.fieldPath");
     let path = &*reference.field_path;
     if path.is_empty() {
         return errors.required(&field, "");
+    }
+    if version != "v1" {
+        let rule = format!("error converting fieldPath: unsupported pod version: {version}");
+        return errors.invalid(&field, path, &rule);
     }
     if let Some((base, key)) = subscript(path) {
         return match base {
@@ -219,22 +217,18 @@ pub(super) fn check_resource_ref(
         return errors.not_supported(&resource_field, resource, &supported);
     }
     if let Some(divisor) = &reference.divisor {
-        check_divisor(
-            errors,
-            &format!("{field}.divisor"),
-            name == Some("cpu"),
-            &divisor.0,
-        );
+        check_divisor(errors, &format!("{field}.divisor"), resource, &divisor.0);
     }
 }
 
 /// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers. How that is written is free,
 /// `1000m` for `1`, but for exponents: a power of ten or of two keeps its sort of suffix.
-fn check_divisor(errors: &mut FieldErrors, field: &str, is_cpu: bool, divisor: &str) {
+fn check_divisor(errors: &mut FieldErrors, field: &str, resource: &str, divisor: &str) {
     let bytes = [
         "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
     ];
-    let supported: &[&str] = if is_cpu { &["1m", "1"] } else { &bytes };
+    let kind = resource.split_once('.').map_or(resource, |(_, kind)| kind);
+    let supported: &[&str] = if kind == "cpu" { &["1m", "1"] } else { &bytes };
     let is_supported = divisor.parse::<Quantity>().is_ok_and(|amount| {
         let text = divisor.trim_matches(' ');
         let same =
@@ -244,11 +238,18 @@ fn check_divisor(errors: &mut FieldErrors, field: &str, is_cpu: bool, divisor: &
         amount.is_zero() || amount == Quantity::ONE || (!has_exponent && supported.iter().any(same))
     });
     if !is_supported {
-        errors.invalid(
-            field,
-            divisor,
-            &format!("only divisors {} are supported", supported.join(", ")),
-        );
+        let kind = match kind {
+            "ephemeral-storage" => "local ephemeral storage",
+            kind if kind.starts_with("hugepages-") => "hugepages",
+            kind => kind,
+        };
+        let supported = match supported {
+            [one, other] => format!("{one} and {other}"),
+            many => many.join(", "),
+        };
+        let rule =
+            format!("only divisor's values {supported} are supported with the {kind} resource");
+        errors.invalid(field, resource, &rule);
     }
 }
 
@@ -385,13 +386,13 @@ mod tests {
                 resource("limits.memory", "x"),
             ]),
             expect![[r#"
-                env[3].valueFrom.resourceFieldRef.divisor: Invalid value: "1Ki": only divisors 1m, 1 are supported
-                env[4].valueFrom.resourceFieldRef.divisor: Invalid value: "2": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
+                env[3].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.cpu": only divisor's values 1m and 1 are supported with the cpu resource
+                env[4].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.memory": only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource
                 env[5].valueFrom.resourceFieldRef.resource: Unsupported value: "limits.gpu": supported values: "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory"
-                env[12].valueFrom.resourceFieldRef.divisor: Invalid value: "1024": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
-                env[13].valueFrom.resourceFieldRef.divisor: Invalid value: "1e3": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
-                env[14].valueFrom.resourceFieldRef.divisor: Invalid value: "-1": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
-                env[15].valueFrom.resourceFieldRef.divisor: Invalid value: "x": only divisors 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported
+                env[12].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.memory": only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource
+                env[13].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.memory": only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource
+                env[14].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.memory": only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource
+                env[15].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.memory": only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource
             "#]],
         );
     }

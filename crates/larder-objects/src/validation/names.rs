@@ -2,6 +2,8 @@
 //!
 //! Each function says whether a text has the form; the message beside it is what the API server answers when not.
 
+use std::borrow::Cow;
+
 use super::FieldErrors;
 
 pub(super) const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -87,7 +89,7 @@ fn has_label_form(text: &str) -> bool {
 
 /// Whether `text` can be a key of a ConfigMap or a Secret.
 pub fn is_config_map_key(text: &str) -> bool {
-    config_map_key_problem(text).is_none()
+    config_map_key_problems(text).is_empty()
 }
 
 /// Whether `text` can name an environment variable: printable ASCII without `=`.
@@ -98,23 +100,33 @@ pub fn is_environment_name(text: &str) -> bool {
             .all(|c| (b' '..=b'~').contains(&c) && c != b'=')
 }
 
-fn config_map_key_problem(text: &str) -> Option<String> {
+fn config_map_key_problems(text: &str) -> Vec<String> {
     let form = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
+    let mut problems = Vec::new();
     if text.len() > MAX_SUBDOMAIN {
-        Some(too_long(MAX_SUBDOMAIN))
-    } else if text.is_empty() || !text.bytes().all(form) {
-        Some(CONFIG_KEY.to_owned())
-    } else if matches!(text, "." | "..") {
-        Some(format!("must not be '{text}'"))
+        problems.push(too_long(MAX_SUBDOMAIN));
+    }
+    if text.is_empty() || !text.bytes().all(form) {
+        problems.push(CONFIG_KEY.to_owned());
+    }
+    if matches!(text, "." | "..") {
+        problems.push(format!("must not be '{text}'"));
     } else if text.starts_with("..") {
-        Some("must not start with '..'".to_owned())
-    } else {
-        None
+        problems.push("must not start with '..'".to_owned());
+    }
+    problems
+}
+
+/// `text` with another last character in place of a dash there.
+fn without_dash(text: &str) -> Cow<'_, str> {
+    match text.strip_suffix('-') {
+        Some(rest) if !rest.is_empty() => format!("{rest}a").into(),
+        _ => text.into(),
     }
 }
 
 fn too_long(limit: usize) -> String {
-    format!("must be no more than {limit} bytes")
+    format!("must be no more than {limit} characters")
 }
 
 impl FieldErrors {
@@ -126,17 +138,48 @@ impl FieldErrors {
     pub(super) fn check_subdomain_in(&mut self, field: &str, checked: &str, text: &str) {
         if checked.len() > MAX_SUBDOMAIN {
             self.invalid(field, text, &too_long(MAX_SUBDOMAIN));
-        } else if !is_subdomain(checked) {
+        }
+        if !checked.split('.').all(is_unbounded_label) {
             self.invalid(field, text, SUBDOMAIN);
         }
     }
 
+    /// As [`Self::check_subdomain`], for a name to which something is going to be added: it may end in a dash.
+    pub(super) fn check_subdomain_prefix(&mut self, field: &str, text: &str) {
+        self.check_subdomain_in(field, &without_dash(text), text);
+    }
+
     pub(super) fn check_label(&mut self, field: &str, text: &str) {
-        self.check_form(field, text, MAX_LABEL, is_label(text), LABEL);
+        self.check_label_in(field, text, text);
+    }
+
+    /// As [`Self::check_label`], for a name to which something is going to be added: it may end in a dash.
+    pub(super) fn check_label_prefix(&mut self, field: &str, text: &str) {
+        self.check_label_in(field, &without_dash(text), text);
+    }
+
+    fn check_label_in(&mut self, field: &str, checked: &str, text: &str) {
+        if checked.len() > MAX_LABEL {
+            self.invalid(field, text, &too_long(MAX_LABEL));
+        }
+        if !is_unbounded_label(checked) {
+            let has_dots = checked.split('.').all(is_unbounded_label);
+            let rule = if has_dots {
+                "must not contain dots"
+            } else {
+                LABEL
+            };
+            self.invalid(field, text, rule);
+        }
     }
 
     pub(super) fn check_label_value(&mut self, field: &str, text: &str) {
-        self.check_form(field, text, MAX_LABEL, is_label_value(text), LABEL_VALUE);
+        if text.len() > MAX_LABEL {
+            self.invalid(field, text, &too_long(MAX_LABEL));
+        }
+        if !has_label_form(text) {
+            self.invalid(field, text, LABEL_VALUE);
+        }
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
@@ -147,16 +190,8 @@ impl FieldErrors {
     }
 
     pub(super) fn check_config_map_key(&mut self, field: &str, key: &str) {
-        if let Some(problem) = config_map_key_problem(key) {
+        for problem in config_map_key_problems(key) {
             self.invalid(field, key, &problem);
-        }
-    }
-
-    fn check_form(&mut self, field: &str, text: &str, limit: usize, good: bool, rule: &str) {
-        if text.len() > limit {
-            self.invalid(field, text, &too_long(limit));
-        } else if !good {
-            self.invalid(field, text, rule);
         }
     }
 }

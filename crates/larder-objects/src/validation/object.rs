@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{Namespace, Node, Service, ServiceAccount},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use serde::de::IgnoredAny;
 use smol_str::SmolStr;
@@ -16,6 +16,9 @@ use crate::{ConfigMap, Secret};
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 /// Largest sum of the annotations of an object, keys and values, in bytes.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// Finalizers that need no domain.
+const FINALIZERS: [&str; 3] = ["foregroundDeletion", "kubernetes", "orphan"];
 
 /// What errors show in place of a Secret's value.
 const REDACTED: &str = "<secret contents redacted>";
@@ -31,7 +34,16 @@ pub enum Scope {
 
 /// Checks name, namespace, labels and annotations.
 pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
-    metadata_named(metadata, scope, FieldErrors::check_subdomain)
+    let prefix = metadata.generate_name.as_deref().unwrap_or("");
+    let mut errors = FieldErrors::default();
+    if !prefix.is_empty() {
+        errors.check_subdomain_prefix("metadata.generateName", prefix);
+    }
+    errors.and(metadata_named(
+        metadata,
+        scope,
+        FieldErrors::check_subdomain,
+    ))
 }
 
 pub(super) fn metadata_named(
@@ -50,6 +62,7 @@ pub(super) fn metadata_named(
         (Scope::Cluster, "") => {}
         (Scope::Cluster, _) => errors.forbidden("metadata.namespace", "not allowed on this type"),
     }
+    check_owners(&mut errors, metadata.owner_references.as_deref());
     for (key, value) in metadata.labels.iter().flatten() {
         errors.check_qualified_name("metadata.labels", key, key);
         errors.check_label_value("metadata.labels", value);
@@ -68,7 +81,34 @@ pub(super) fn metadata_named(
             format!("may not be more than {MAX_ANNOTATION_BYTES} bytes"),
         );
     }
+    for (index, finalizer) in metadata.finalizers.iter().flatten().enumerate() {
+        let field = format!("metadata.finalizers[{index}]");
+        let before = errors.len();
+        errors.check_qualified_name(&field, finalizer, finalizer);
+        if errors.len() == before && !finalizer.contains('/') && !FINALIZERS.contains(&&**finalizer)
+        {
+            let rule = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.invalid(&field, &**finalizer, rule);
+        }
+    }
     errors
+}
+
+fn check_owners(errors: &mut FieldErrors, owners: Option<&[OwnerReference]>) {
+    let owners = owners.unwrap_or_default();
+    for owner in owners {
+        for (name, text) in [
+            ("apiVersion", &owner.api_version),
+            ("kind", &owner.kind),
+            ("name", &owner.name),
+            ("uid", &owner.uid),
+        ] {
+            if text.is_empty() {
+                let field = format!("metadata.ownerReferences.{name}");
+                errors.invalid(&field, "", "must not be empty");
+            }
+        }
+    }
 }
 
 /// Checks keys and size of a ConfigMap; [`metadata`] checks the rest.
@@ -277,13 +317,35 @@ mod tests {
     }
 
     #[test]
+    fn finalizers_and_owners_are_named_in_full() {
+        let meta: ObjectMeta = from_value(json!({
+            "generateName": "Made-", "name": "a", "namespace": "n",
+            "finalizers": ["orphan", "example.com/f", "plain", "a b"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": ""}],
+        }))
+        .unwrap();
+        let errors = metadata(&meta, Scope::Namespaced);
+        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        let expected = [
+            "metadata.generateName",
+            "metadata.ownerReferences.uid",
+            "metadata.finalizers[2]",
+            "metadata.finalizers[3]",
+        ];
+        assert_eq!(fields, expected);
+    }
+
+    #[test]
     fn hostile_keys_are_refused() {
         // projection 14.1
         let errors = config_map(&map(
             json!({"data": {"../x": "", "ok": ""}, "binaryData": {"..": "", "ok": ""}}),
         ));
         let texts: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(texts, ["data[../x]", "data[ok]", "binaryData[..]"]);
+        assert_eq!(
+            texts,
+            ["data[../x]", "data[../x]", "data[ok]", "binaryData[..]"]
+        );
         let errors = secret(&secret_of(json!({"data": {"..a": ""}})));
         assert_eq!(
             errors.to_string(),

@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::{
-    api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, VolumeMount},
-    apimachinery::pkg::api::resource,
+use k8s_openapi::api::core::v1::{
+    ContainerPort, EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, VolumeMount,
 };
 
 use super::{
     FieldErrors, Scope,
     environment::{check_env, check_env_from},
     metadata,
+    ports::{check_host_ports, check_ports},
+    resources::{Owner, check_resources, check_whole},
     volumes::{check_relative, check_volume},
 };
-use crate::Quantity;
 
 /// Checks a pod as for its creation, after the defaults.
 pub fn pod(pod: &Pod) -> FieldErrors {
@@ -41,6 +41,8 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     for container in containers(spec) {
         check_container(errors, &container, &mut names, &volumes, spec);
     }
+    check_host_ports(errors, "spec.containers", &spec.containers);
+    check_whole(errors, "spec.resources", spec);
     for (field, name) in [
         ("spec.serviceAccountName", &spec.service_account_name),
         ("spec.nodeName", &spec.node_name),
@@ -85,7 +87,6 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
         );
         check_id(errors, "spec.securityContext.fsGroup", context.fs_group);
     }
-    check_resources(errors, "spec.resources", spec.resources.as_ref());
 }
 
 /// What the three kinds of containers have in common.
@@ -96,11 +97,14 @@ struct AnyContainer<'a> {
     env: &'a [EnvVar],
     env_from: &'a [EnvFromSource],
     mounts: &'a [VolumeMount],
+    ports: &'a [ContainerPort],
+    pull_policy: Option<&'a str>,
+    message_policy: Option<&'a str>,
     resources: Option<&'a ResourceRequirements>,
     run_as: [Option<i64>; 2],
 }
 
-/// All containers in the order of the API server's checks: regular, ephemeral, init.
+/// All containers in the order of the API server's checks: regular, init, ephemeral.
 fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
     macro_rules! any {
         ($list:expr, $name:literal) => {
@@ -113,6 +117,9 @@ fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
                     env: container.env.as_deref().unwrap_or(&[]),
                     env_from: container.env_from.as_deref().unwrap_or(&[]),
                     mounts: container.volume_mounts.as_deref().unwrap_or(&[]),
+                    ports: container.ports.as_deref().unwrap_or(&[]),
+                    pull_policy: container.image_pull_policy.as_deref(),
+                    message_policy: container.termination_message_policy.as_deref(),
                     resources: container.resources.as_ref(),
                     run_as: context.map_or([None; 2], |context| {
                         [context.run_as_user, context.run_as_group]
@@ -123,12 +130,12 @@ fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
     }
     any!(spec.containers.iter(), "containers")
         .chain(any!(
-            spec.ephemeral_containers.iter().flatten(),
-            "ephemeralContainers"
-        ))
-        .chain(any!(
             spec.init_containers.iter().flatten(),
             "initContainers"
+        ))
+        .chain(any!(
+            spec.ephemeral_containers.iter().flatten(),
+            "ephemeralContainers"
         ))
         .collect()
 }
@@ -146,18 +153,28 @@ fn check_container<'a>(
         errors.required(&name_field, "");
     } else {
         errors.check_label(&name_field, container.name);
-        if !names.insert(container.name) {
-            errors.duplicate(&name_field, container.name);
-        }
     }
     if container.image.is_empty() {
         errors.required(&format!("{field}.image"), "");
     }
-    for (index, source) in container.env_from.iter().enumerate() {
-        check_env_from(errors, &format!("{field}.envFrom[{index}]"), source);
-    }
+    check_choice(
+        errors,
+        &format!("{field}.terminationMessagePolicy"),
+        container.message_policy,
+        &["File", "FallbackToLogsOnError"],
+    );
+    let host_network = spec.host_network == Some(true) && field.starts_with("spec.containers");
+    check_ports(
+        errors,
+        &format!("{field}.ports"),
+        container.ports,
+        host_network,
+    );
     for (index, variable) in container.env.iter().enumerate() {
         check_env(errors, &format!("{field}.env[{index}]"), variable, spec);
+    }
+    for (index, source) in container.env_from.iter().enumerate() {
+        check_env_from(errors, &format!("{field}.envFrom[{index}]"), source);
     }
     let mut paths = HashSet::new();
     for (index, mount) in container.mounts.iter().enumerate() {
@@ -171,6 +188,18 @@ fn check_container<'a>(
             );
         }
     }
+    check_choice(
+        errors,
+        &format!("{field}.imagePullPolicy"),
+        container.pull_policy,
+        &["Always", "IfNotPresent", "Never"],
+    );
+    check_resources(
+        errors,
+        &format!("{field}.resources"),
+        container.resources,
+        Owner::Container,
+    );
     let [user, group] = container.run_as;
     check_id(errors, &format!("{field}.securityContext.runAsUser"), user);
     check_id(
@@ -178,7 +207,9 @@ fn check_container<'a>(
         &format!("{field}.securityContext.runAsGroup"),
         group,
     );
-    check_resources(errors, &format!("{field}.resources"), container.resources);
+    if !container.name.is_empty() && !names.insert(container.name) {
+        errors.duplicate(&name_field, container.name);
+    }
 }
 
 fn check_mount(
@@ -234,29 +265,6 @@ fn check_id(errors: &mut FieldErrors, field: &str, id: Option<i64>) {
     }
 }
 
-fn check_resources(
-    errors: &mut FieldErrors,
-    field: &str,
-    resources: Option<&ResourceRequirements>,
-) {
-    let Some(resources) = resources else { return };
-    for (name, amounts) in [
-        ("limits", &resources.limits),
-        ("requests", &resources.requests),
-    ] {
-        for (resource, resource::Quantity(amount)) in amounts.iter().flatten() {
-            let field = format!("{field}.{name}[{resource}]");
-            match amount.parse::<Quantity>() {
-                Err(error) => errors.invalid(&field, &**amount, &error.to_string()),
-                Ok(amount_in_units) if amount_in_units < Quantity::default() => {
-                    errors.invalid(&field, &**amount, "must be greater than or equal to 0");
-                }
-                Ok(_) => {}
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
@@ -296,9 +304,9 @@ mod tests {
             expect![[r#"
                 spec.containers[1].name: Duplicate value: "a"
                 spec.containers[2].name: Required value
-                spec.ephemeralContainers[0].name: Invalid value: "B_": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
-                spec.initContainers[0].name: Duplicate value: "a"
                 spec.initContainers[0].image: Required value
+                spec.initContainers[0].name: Duplicate value: "a"
+                spec.ephemeralContainers[0].name: Invalid value: "B_": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
             "#]],
         );
     }

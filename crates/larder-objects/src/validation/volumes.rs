@@ -1,4 +1,4 @@
-//! Volumes of a pod. Of the types that larder does not deliver only the presence is looked at.
+//! Volumes of a pod; those of types that larder does not deliver are looked at in [`foreign`].
 
 use std::collections::HashSet;
 
@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{
     FieldErrors,
     environment::{Place, check_field_ref, check_resource_ref},
+    foreign,
 };
 
 /// Fields of the pod that a file may show.
@@ -31,58 +32,67 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &str, volume: &Volum
     } else {
         errors.check_label(&name_field, &volume.name);
     }
-    // Every field but the name is a type of volume.
-    let types = match serde_json::to_value(volume) {
-        Ok(Value::Object(fields)) => fields.len().saturating_sub(1),
-        _ => 1,
+    let Ok(Value::Object(fields)) = serde_json::to_value(volume) else {
+        return;
     };
-    if types == 0 {
-        errors.required(field, "must specify a volume type");
-    } else if types > 1 {
-        errors.forbidden(field, "may not specify more than 1 volume type");
-    }
-    if let Some(map) = &volume.config_map {
-        let field = format!("{field}.configMap");
-        check_object_name(errors, &field, "name", &map.name);
-        check_mode(errors, &format!("{field}.defaultMode"), map.default_mode);
-        check_items(errors, &field, map.items.as_deref());
-    }
-    if let Some(secret) = &volume.secret {
-        let field = format!("{field}.secret");
-        check_object_name(
-            errors,
-            &field,
-            "secretName",
-            secret.secret_name.as_deref().unwrap_or(""),
-        );
-        check_mode(errors, &format!("{field}.defaultMode"), secret.default_mode);
-        check_items(errors, &field, secret.items.as_deref());
-    }
-    if let Some(downward) = &volume.downward_api {
-        let field = format!("{field}.downwardAPI");
-        check_mode(
-            errors,
-            &format!("{field}.defaultMode"),
-            downward.default_mode,
-        );
-        check_downward_files(errors, &field, downward.items.as_deref());
-    }
-    if let Some(projected) = &volume.projected {
-        let field = format!("{field}.projected");
-        check_mode(
-            errors,
-            &format!("{field}.defaultMode"),
-            projected.default_mode,
-        );
-        let mut paths = HashSet::new();
-        for (index, source) in projected.sources.iter().flatten().enumerate() {
-            check_projection(
-                errors,
-                &format!("{field}.sources[{index}]"),
-                source,
-                &mut paths,
-            );
+    let mut types = foreign::TYPES
+        .into_iter()
+        .filter_map(|volume_type| Some((volume_type, fields.get(volume_type)?.as_object()?)));
+    match types.next() {
+        None => errors.required(field, "must specify a volume type"),
+        Some((volume_type, fields)) => {
+            let field = format!("{field}.{volume_type}");
+            foreign::check(errors, &field, volume_type, fields, volume);
+            check_own(errors, &field, volume_type, volume);
         }
+    }
+    for (volume_type, _) in types {
+        errors.forbidden(
+            &format!("{field}.{volume_type}"),
+            "may not specify more than 1 volume type",
+        );
+    }
+}
+
+/// Checks the part `field` of a volume of a type that larder delivers; nothing of another.
+fn check_own(errors: &mut FieldErrors, field: &str, volume_type: &str, volume: &Volume) {
+    match volume_type {
+        "configMap" => {
+            let Some(map) = &volume.config_map else {
+                return;
+            };
+            check_object_name(errors, field, "name", &map.name);
+            check_mode(errors, &format!("{field}.defaultMode"), map.default_mode);
+            check_items(errors, field, map.items.as_deref());
+        }
+        "secret" => {
+            let Some(secret) = &volume.secret else { return };
+            let name = secret.secret_name.as_deref().unwrap_or("");
+            check_object_name(errors, field, "secretName", name);
+            check_mode(errors, &format!("{field}.defaultMode"), secret.default_mode);
+            check_items(errors, field, secret.items.as_deref());
+        }
+        "downwardAPI" => {
+            let Some(downward) = &volume.downward_api else {
+                return;
+            };
+            let mode = downward.default_mode;
+            check_mode(errors, &format!("{field}.defaultMode"), mode);
+            check_downward_files(errors, field, downward.items.as_deref());
+        }
+        "projected" => {
+            let Some(projected) = &volume.projected else {
+                return;
+            };
+            let mode = projected.default_mode;
+            check_mode(errors, &format!("{field}.defaultMode"), mode);
+            let mut paths = HashSet::new();
+            for (index, source) in projected.sources.iter().flatten().enumerate() {
+                let field = format!("{field}.sources[{index}]");
+                check_projection(errors, &field, source, &mut paths);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -315,8 +325,11 @@ mod tests {
             json!([{"name": "a"}, {"name": "b", "emptyDir": {}, "secret": {"secretName": "s"}}, {"name": "", "nfs": {}}]),
             expect![[r#"
                 v[0]: Required value: must specify a volume type
-                v[1]: Forbidden: may not specify more than 1 volume type
+                v[1].secret: Forbidden: may not specify more than 1 volume type
                 v[2].name: Required value
+                v[2].nfs.server: Required value
+                v[2].nfs.path: Required value
+                v[2].nfs.path: Invalid value: "": must be an absolute path
             "#]],
         );
     }

@@ -1,0 +1,312 @@
+//! Volumes that larder does not deliver: what the API server demands of each type.
+//!
+//! Not checked are the forms of names in storage systems, such as an iSCSI qualified name.
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaimTemplate, Volume},
+    apimachinery::pkg::api::resource,
+};
+use serde_json::{Map, Value};
+
+use super::{
+    FieldErrors,
+    names::is_qualified_name,
+    volumes::{check_inside, check_relative},
+};
+use crate::Quantity;
+
+/// The types of volumes in the order in which the API server looks for them: the first that is there counts.
+pub(super) const TYPES: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
+];
+
+/// Fields that may not be empty, by type.
+fn required(volume_type: &str) -> &'static [&'static str] {
+    match volume_type {
+        "awsElasticBlockStore" | "cinder" | "portworxVolume" => &["volumeID"],
+        "azureDisk" => &["diskName", "diskURI"],
+        "azureFile" => &["secretName", "shareName"],
+        "cephfs" => &["monitors"],
+        "csi" | "flexVolume" => &["driver"],
+        "ephemeral" => &["volumeClaimTemplate"],
+        "gcePersistentDisk" => &["pdName"],
+        "gitRepo" => &["repository"],
+        "glusterfs" => &["endpoints", "path"],
+        "hostPath" => &["path"],
+        "image" => &["reference"],
+        "iscsi" => &["targetPortal", "iqn"],
+        "nfs" => &["server", "path"],
+        "persistentVolumeClaim" => &["claimName"],
+        "photonPersistentDisk" => &["pdID"],
+        "rbd" => &["monitors", "image"],
+        "scaleIO" => &["gateway", "system", "volumeName"],
+        "storageos" => &["volumeName"],
+        "vsphereVolume" => &["volumePath"],
+        _ => &[],
+    }
+}
+
+/// Checks the part `field` of `volume`, which is of type `volume_type` and has `fields`.
+pub(super) fn check(
+    errors: &mut FieldErrors,
+    field: &str,
+    volume_type: &str,
+    fields: &Map<String, Value>,
+    volume: &Volume,
+) {
+    for name in required(volume_type) {
+        if fields.get(*name).is_none_or(is_empty) {
+            errors.required(&format!("{field}.{name}"), "");
+        }
+    }
+    let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+    let choice = |errors: &mut FieldErrors, name: &str, supported: &[&str]| {
+        let value = text(name);
+        if fields.contains_key(name) && !supported.contains(&value) {
+            errors.not_supported(&format!("{field}.{name}"), value, supported);
+        }
+    };
+    match volume_type {
+        "emptyDir" => {
+            let limit = volume
+                .empty_dir
+                .as_ref()
+                .and_then(|dir| dir.size_limit.as_ref());
+            let field = format!("{field}.sizeLimit");
+            match limit.map(|resource::Quantity(text)| (text, text.parse::<Quantity>())) {
+                Some((text, Err(error))) => errors.invalid(&field, &**text, &error.to_string()),
+                Some((_, Ok(limit))) if limit < Quantity::default() => {
+                    errors.forbidden(&field, "SizeLimit field must be a valid resource quantity");
+                }
+                _ => {}
+            }
+        }
+        "hostPath" if !text("path").is_empty() => {
+            check_inside(errors, &format!("{field}.path"), text("path"));
+            let types = [
+                "",
+                "BlockDevice",
+                "CharDevice",
+                "Directory",
+                "DirectoryOrCreate",
+                "File",
+                "FileOrCreate",
+                "Socket",
+            ];
+            choice(errors, "type", &types);
+        }
+        "gitRepo" => check_relative(errors, &format!("{field}.directory"), text("directory")),
+        "nfs" if !text("path").starts_with('/') => {
+            let rule = "must be an absolute path";
+            errors.invalid(&format!("{field}.path"), text("path"), rule);
+        }
+        "iscsi" => {
+            let name = text("iqn");
+            if !name.is_empty()
+                && !["iqn", "eui", "naa"]
+                    .iter()
+                    .any(|sort| name.starts_with(sort))
+            {
+                let rule = "must be valid format starting with iqn, eui, or naa";
+                errors.invalid(&format!("{field}.iqn"), name, rule);
+            }
+            let lun = fields.get("lun").and_then(Value::as_i64).unwrap_or(0);
+            if !(0..=255).contains(&lun) {
+                let rule = "must be between 0 and 255, inclusive";
+                errors.invalid(&format!("{field}.lun"), lun, rule);
+            }
+        }
+        "awsElasticBlockStore" | "gcePersistentDisk" => {
+            let partition = fields.get("partition").and_then(Value::as_i64).unwrap_or(0);
+            if !(0..=255).contains(&partition) {
+                let rule = "must be between 1 and 255, inclusive";
+                errors.invalid(&format!("{field}.partition"), partition, rule);
+            }
+        }
+        "fc" if ["targetWWNs", "wwids"]
+            .iter()
+            .all(|name| fields.get(*name).is_none_or(is_empty)) =>
+        {
+            let rule = "must specify either targetWWNs or wwids, but not both";
+            errors.required(&format!("{field}.targetWWNs"), rule);
+        }
+        "flocker" if text("datasetName").is_empty() && text("datasetUUID").is_empty() => {
+            errors.required(field, "one of datasetName and datasetUUID is required");
+        }
+        "quobyte" => {
+            let rule = "must be a host:port pair or multiple pairs separated by commas";
+            if text("registry").is_empty() {
+                errors.required(&format!("{field}.registry"), rule);
+            } else if !text("registry").split(',').all(|pair| pair.contains(':')) {
+                errors.invalid(&format!("{field}.registry"), text("registry"), rule);
+            }
+            if text("volume").is_empty() {
+                errors.required(&format!("{field}.volume"), "");
+            }
+        }
+        "image" => choice(errors, "pullPolicy", &["Always", "IfNotPresent", "Never"]),
+        "ephemeral" => {
+            let ephemeral = volume.ephemeral.as_ref();
+            if let Some(claim) = ephemeral.and_then(|volume| volume.volume_claim_template.as_ref())
+            {
+                check_claim(errors, &format!("{field}.volumeClaimTemplate"), claim);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Checks a claim as far as every claim has the same fields: how it is accessed and how much it asks for.
+fn check_claim(errors: &mut FieldErrors, field: &str, claim: &PersistentVolumeClaimTemplate) {
+    for key in claim
+        .metadata
+        .iter()
+        .flat_map(|held| held.labels.iter().flatten())
+        .map(|(key, _)| key)
+    {
+        if !is_qualified_name(key) {
+            errors.check_qualified_name(&format!("{field}.metadata.labels"), key, key);
+        }
+    }
+    let modes_field = format!("{field}.spec.accessModes");
+    let modes = claim.spec.access_modes.as_deref().unwrap_or_default();
+    if modes.is_empty() {
+        errors.required(&modes_field, "at least 1 access mode is required");
+    }
+    let supported = [
+        "ReadOnlyMany",
+        "ReadWriteMany",
+        "ReadWriteOnce",
+        "ReadWriteOncePod",
+    ];
+    for mode in modes
+        .iter()
+        .filter(|mode| !supported.contains(&mode.as_str()))
+    {
+        errors.not_supported(&modes_field, mode, &supported);
+    }
+    let requests = claim
+        .spec
+        .resources
+        .as_ref()
+        .and_then(|held| held.requests.as_ref());
+    let field = format!("{field}.spec.resources[storage]");
+    match requests.and_then(|requests| requests.get("storage")) {
+        None => errors.required(&field, ""),
+        Some(resource::Quantity(text)) => match text.parse::<Quantity>() {
+            Err(error) => errors.invalid(&field, &**text, &error.to_string()),
+            Ok(size) if size <= Quantity::default() => {
+                errors.invalid(&field, &**text, "must be greater than zero");
+            }
+            Ok(_) => {}
+        },
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Null => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+    use crate::validation::volumes::check_volume;
+
+    #[test]
+    fn every_type_says_what_it_lacks() {
+        let mut checked = 0;
+        for volume_type in TYPES {
+            if required(volume_type).is_empty() {
+                continue;
+            }
+            let mut volume = json!({"name": "v"});
+            // As much as the type needs to be decoded.
+            volume[volume_type] = json!({"lun": 0, "secretRef": {"name": "s"}});
+            let volume: Volume = from_value(volume).unwrap();
+            let mut errors = FieldErrors::default();
+            check_volume(&mut errors, "v", &volume);
+            for name in required(volume_type) {
+                let field = format!("v.{volume_type}.{name}");
+                assert!(
+                    errors.iter().any(|error| error.field == field),
+                    "{field}: {errors}"
+                );
+            }
+            checked += 1;
+        }
+        assert_eq!(checked, 22);
+    }
+
+    #[test]
+    fn values_are_of_their_range() {
+        for (volume, error) in [
+            (
+                json!({"hostPath": {"path": "/a/../b"}}),
+                "v.hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
+            ),
+            (
+                json!({"nfs": {"server": "s", "path": "a"}}),
+                "v.nfs.path: Invalid value: \"a\": must be an absolute path",
+            ),
+            (
+                json!({"emptyDir": {"sizeLimit": "-1"}}),
+                "v.emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity",
+            ),
+            (
+                json!({"fc": {}}),
+                "v.fc.targetWWNs: Required value: must specify either targetWWNs or wwids, but not both",
+            ),
+            (
+                json!({"iscsi": {"targetPortal": "p", "iqn": "iqn.x", "lun": 256}}),
+                "v.iscsi.lun: Invalid value: 256: must be between 0 and 255, inclusive",
+            ),
+            (
+                json!({"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}}}),
+                "v.ephemeral.volumeClaimTemplate.spec.resources[storage]: Required value",
+            ),
+        ] {
+            let mut volume = volume;
+            volume["name"] = "v".into();
+            let volume: Volume = from_value(volume).unwrap();
+            let mut errors = FieldErrors::default();
+            check_volume(&mut errors, "v", &volume);
+            assert_eq!(errors.to_string(), error);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Ports of containers.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort};
+
+use super::FieldErrors;
+
+/// Longest name of a port, in bytes.
+const MAX_NAME: usize = 15;
+
+/// Checks the ports of one container.
+pub(super) fn check_ports(
+    errors: &mut FieldErrors,
+    field: &str,
+    ports: &[ContainerPort],
+    host_network: bool,
+) {
+    let mut names = HashSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let name = port.name.as_deref().unwrap_or_default();
+        let problems = if name.is_empty() {
+            Vec::new()
+        } else {
+            name_problems(name)
+        };
+        for problem in &problems {
+            errors.invalid(&format!("{field}.name"), name, problem);
+        }
+        if problems.is_empty() && !name.is_empty() && !names.insert(name) {
+            errors.duplicate(&format!("{field}.name"), name);
+        }
+        if port.container_port == 0 {
+            errors.required(&format!("{field}.containerPort"), "");
+        } else {
+            check_number(
+                errors,
+                &format!("{field}.containerPort"),
+                port.container_port,
+            );
+        }
+        let host_port = port.host_port.unwrap_or(0);
+        if host_port != 0 {
+            check_number(errors, &format!("{field}.hostPort"), host_port);
+        }
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        let supported = ["SCTP", "TCP", "UDP"];
+        if !supported.contains(&protocol) {
+            errors.not_supported(&format!("{field}.protocol"), protocol, &supported);
+        }
+        if host_network && host_port != port.container_port {
+            let rule = "must match `containerPort` when `hostNetwork` is true";
+            errors.invalid(&format!("{field}.hostPort"), host_port, rule);
+        }
+    }
+}
+
+/// Checks that no two of `containers`, which run at the same time, want the same port of the host. `field` is that of the list.
+pub(super) fn check_host_ports(errors: &mut FieldErrors, field: &str, containers: &[Container]) {
+    let mut taken = HashSet::new();
+    for (index, container) in containers.iter().enumerate() {
+        for (place, port) in container.ports.iter().flatten().enumerate() {
+            let Some(number) = port.host_port.filter(|number| *number != 0) else {
+                continue;
+            };
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let address = port.host_ip.as_deref().unwrap_or_default();
+            let wanted = format!("{protocol}/{address}/{number}");
+            if taken.contains(&wanted) {
+                let field = format!("{field}[{index}].ports[{place}].hostPort");
+                errors.duplicate(&field, &wanted);
+            } else {
+                taken.insert(wanted);
+            }
+        }
+    }
+}
+
+fn check_number(errors: &mut FieldErrors, field: &str, number: i32) {
+    if !(1..=65535).contains(&number) {
+        errors.invalid(field, number, "must be between 1 and 65535, inclusive");
+    }
+}
+
+/// What keeps `name` from being the name of a port (an IANA service name in lower case).
+fn name_problems(name: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut check = |good: bool, rule: &str| {
+        if !good {
+            problems.push(rule.to_owned());
+        }
+    };
+    let is_letter = |c: u8| c.is_ascii_lowercase();
+    check(
+        name.len() <= MAX_NAME,
+        &format!("must be no more than {MAX_NAME} characters"),
+    );
+    check(
+        name.bytes()
+            .all(|c| is_letter(c) || c.is_ascii_digit() || c == b'-'),
+        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+    );
+    check(
+        name.bytes().any(is_letter),
+        "must contain at least one letter (a-z)",
+    );
+    check(!name.contains("--"), "must not contain consecutive hyphens");
+    check(
+        !name.starts_with('-') && !name.ends_with('-'),
+        "must not begin or end with a hyphen",
+    );
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn ports_have_numbers_in_range_and_names_of_their_own() {
+        let ports: Vec<ContainerPort> = from_value(json!([
+            {"containerPort": 80, "name": "web"},
+            {"containerPort": 81, "name": "web"},
+            {"containerPort": 0},
+            {"containerPort": 70000, "hostPort": -1},
+            {"containerPort": 82, "protocol": "HTTP"},
+            {"containerPort": 83, "name": "-A--"},
+            {"containerPort": 84, "name": "sixteen-letters-"},
+        ]))
+        .unwrap();
+        let mut errors = FieldErrors::default();
+        check_ports(&mut errors, "p", &ports, false);
+        expect![[r#"
+            p[1].name: Duplicate value: "web"
+            p[2].containerPort: Required value
+            p[3].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive
+            p[3].hostPort: Invalid value: -1: must be between 1 and 65535, inclusive
+            p[4].protocol: Unsupported value: "HTTP": supported values: "SCTP", "TCP", "UDP"
+            p[5].name: Invalid value: "-A--": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)
+            p[5].name: Invalid value: "-A--": must contain at least one letter (a-z)
+            p[5].name: Invalid value: "-A--": must not contain consecutive hyphens
+            p[5].name: Invalid value: "-A--": must not begin or end with a hyphen
+            p[6].name: Invalid value: "sixteen-letters-": must be no more than 15 characters
+            p[6].name: Invalid value: "sixteen-letters-": must not begin or end with a hyphen
+        "#]]
+        .assert_eq(&errors.lines());
+    }
+
+    #[test]
+    fn a_port_of_the_host_is_taken_once() {
+        let containers: Vec<Container> = from_value(json!([
+            {"name": "a", "ports": [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]},
+            {"name": "b", "ports": [
+                {"containerPort": 81, "hostPort": 80, "protocol": "UDP"},
+                {"containerPort": 82, "hostPort": 80, "hostIP": "127.0.0.1"},
+                {"containerPort": 83, "hostPort": 80},
+            ]},
+        ]))
+        .unwrap();
+        let mut errors = FieldErrors::default();
+        check_host_ports(&mut errors, "c", &containers);
+        assert_eq!(
+            errors.lines(),
+            "c[1].ports[2].hostPort: Duplicate value: \"TCP//80\"\n"
+        );
+        let mut errors = FieldErrors::default();
+        let ports = containers[0].ports.as_deref().unwrap();
+        check_ports(&mut errors, "p", ports, true);
+        assert!(errors.is_empty());
+        check_ports(
+            &mut errors,
+            "p",
+            containers[1].ports.as_deref().unwrap(),
+            true,
+        );
+        assert_eq!(errors.len(), 3);
+    }
+}

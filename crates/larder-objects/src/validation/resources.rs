@@ -1,0 +1,313 @@
+//! Requests and limits, of a container and of a pod as a whole.
+
+use k8s_openapi::{
+    api::core::v1::{PodSpec, ResourceRequirements},
+    apimachinery::pkg::api::resource,
+};
+
+use super::{FieldErrors, names::is_qualified_name};
+use crate::{
+    Quantity,
+    quantity::Amount,
+    resources::{Side, of_containers},
+};
+
+/// What a container can ask for, besides huge pages and what drivers offer.
+const OF_CONTAINERS: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
+/// What a pod as a whole can ask for; the middle one begins the names of huge pages.
+const OF_PODS: [&str; 3] = ["cpu", HUGE_PAGES, "memory"];
+const HUGE_PAGES: &str = "hugepages-";
+/// Names without a domain that the API knows elsewhere, such as in quotas.
+const OF_QUOTAS: [&str; 17] = [
+    "configmaps",
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+    "requests.storage",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "services.loadbalancers",
+    "services.nodeports",
+    "storage",
+];
+
+/// Whose resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Container,
+    Pod,
+}
+
+/// Checks names and amounts, and that no request exceeds its limit.
+pub(super) fn check_resources(
+    errors: &mut FieldErrors,
+    field: &str,
+    resources: Option<&ResourceRequirements>,
+    owner: Owner,
+) {
+    let Some(resources) = resources else { return };
+    for (name, side) in [("limits", Side::Limits), ("requests", Side::Requests)] {
+        for (resource, amount) in side.of(resources).into_iter().flatten() {
+            check_name(
+                errors,
+                &format!("{field}.{name}[{resource}]"),
+                resource,
+                owner,
+            );
+            check_amount(
+                errors,
+                &format!("{field}.{name}[{resource}]"),
+                resource,
+                &amount.0,
+            );
+            if side == Side::Requests {
+                check_within_limit(errors, field, resource, &amount.0, resources);
+            }
+        }
+    }
+    let names = [Side::Limits, Side::Requests]
+        .into_iter()
+        .flat_map(|side| side.of(resources).into_iter().flatten())
+        .map(|(name, _)| name.as_str());
+    let mut names = names.collect::<Vec<_>>().into_iter();
+    let has_huge_pages = names.clone().any(|name| name.starts_with(HUGE_PAGES));
+    if has_huge_pages && !names.any(|name| matches!(name, "cpu" | "memory")) {
+        errors.forbidden(field, "HugePages require cpu or memory");
+    }
+}
+
+fn check_name(errors: &mut FieldErrors, field: &str, name: &str, owner: Owner) {
+    let before = errors.len();
+    errors.check_qualified_name(field, name, name);
+    let has_domain = name.contains('/');
+    let is_known = OF_CONTAINERS.contains(&name)
+        || OF_QUOTAS.contains(&name)
+        || name.starts_with(HUGE_PAGES)
+        || name.starts_with("requests.hugepages-");
+    if errors.len() == before && !has_domain && !is_known {
+        let rule = "must be a standard resource type or fully qualified";
+        errors.invalid(field, name, rule);
+    }
+    match owner {
+        Owner::Container if !has_domain => {
+            if !OF_CONTAINERS.contains(&name) && !name.starts_with(HUGE_PAGES) {
+                errors.invalid(field, name, "must be a standard resource for containers");
+            }
+        }
+        Owner::Container if !is_native(name) && !is_extended(name) => {
+            errors.invalid(
+                field,
+                name,
+                "doesn't follow extended resource name standard",
+            );
+        }
+        Owner::Container => {}
+        Owner::Pod => {
+            let supported = OF_PODS.contains(&name) || name.starts_with(HUGE_PAGES);
+            if errors.len() == before && !supported {
+                errors.not_supported(field, name, &OF_PODS);
+            }
+        }
+    }
+}
+
+fn check_amount(errors: &mut FieldErrors, field: &str, resource: &str, text: &str) {
+    let amount = match text.parse::<Quantity>() {
+        Ok(amount) => amount,
+        Err(error) => return errors.invalid(field, text, &error.to_string()),
+    };
+    if amount < Quantity::default() {
+        errors.invalid(field, text, "must be greater than or equal to 0");
+    }
+    // Devices are counted. (So are objects, which no container can ask for.)
+    if is_extended(resource) && amount.milli_value() % 1000 != 0 {
+        errors.invalid(field, text, "must be an integer");
+    }
+    if let Some(size) = resource.strip_prefix(HUGE_PAGES) {
+        let size = size.parse::<Quantity>().unwrap_or_default();
+        let is_multiple = size > Quantity::default()
+            && size.milli_value() % 1000 == 0
+            && amount.value() % size.value() == 0;
+        if !is_multiple {
+            let rule = format!("{text} is not positive integer multiple of {resource}");
+            errors.invalid(field, text, &rule);
+        }
+    }
+}
+
+/// `field` is that of the resources; the API server names the list and not the entry.
+fn check_within_limit(
+    errors: &mut FieldErrors,
+    field: &str,
+    resource: &str,
+    text: &str,
+    resources: &ResourceRequirements,
+) {
+    let overcommits = is_native(resource) && !resource.starts_with(HUGE_PAGES);
+    let limits = resources.limits.as_ref();
+    let Some(resource::Quantity(limit)) = limits.and_then(|limits| limits.get(resource)) else {
+        if !overcommits {
+            let rule = "Limit must be set for non overcommitable resources";
+            errors.required(&format!("{field}.limits"), rule);
+        }
+        return;
+    };
+    let (Ok(request), Ok(bound)) = (text.parse::<Quantity>(), limit.parse::<Quantity>()) else {
+        return;
+    };
+    let rule = if !overcommits && request != bound {
+        "equal to"
+    } else if request > bound {
+        "less than or equal to"
+    } else {
+        return;
+    };
+    let rule = format!("must be {rule} {resource} limit of {limit}");
+    errors.invalid(&format!("{field}.requests"), text, &rule);
+}
+
+/// Checks that the resources of the pod as a whole are enough for its containers.
+pub(super) fn check_whole(errors: &mut FieldErrors, field: &str, spec: &PodSpec) {
+    let Some(whole) = &spec.resources else { return };
+    check_resources(errors, field, Some(whole), Owner::Pod);
+    for (name, side) in [("requests", Side::Requests), ("limits", Side::Limits)] {
+        for (resource, sum) in of_containers(spec, side) {
+            if side == Side::Limits && !resource.starts_with(HUGE_PAGES) {
+                continue;
+            }
+            let held = side.of(whole).and_then(|amounts| amounts.get(&resource));
+            if let Some((text, amount)) = held.and_then(read)
+                && sum.quantity > amount.quantity
+            {
+                let rule =
+                    format!("must be greater than or equal to aggregate container {name} of {sum}");
+                errors.invalid(&format!("{field}.{name}[{resource}]"), text, &rule);
+            }
+        }
+    }
+    let Some(bounds) = &whole.limits else { return };
+    for (index, container) in spec.containers.iter().enumerate() {
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|held| held.limits.as_ref());
+        for (resource, limit) in limits.into_iter().flatten() {
+            let bound = bounds.get(resource).and_then(read);
+            if let (Some((text, limit)), Some((bound_text, bound))) = (read(limit), bound)
+                && limit.quantity > bound.quantity
+            {
+                let field = format!("{field}.containers[{index}][{resource}].limits");
+                let rule = format!("must be less than or equal to pod limits of {bound_text}");
+                errors.invalid(&field, text, &rule);
+            }
+        }
+    }
+}
+
+fn read(amount: &resource::Quantity) -> Option<(&str, Amount)> {
+    Some((&amount.0, amount.0.parse().ok()?))
+}
+
+/// Whether Kubernetes itself counts it.
+fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Whether it is a driver's, named so that a quota can name it as well.
+fn is_extended(name: &str) -> bool {
+    !is_native(name)
+        && !name.starts_with("requests.")
+        && is_qualified_name(&format!("requests.{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(resources: Value, expected: Expect) {
+        let resources = from_value(resources).unwrap();
+        let mut errors = FieldErrors::default();
+        check_resources(&mut errors, "r", Some(&resources), Owner::Container);
+        expected.assert_eq(errors.lines().trim_start());
+    }
+
+    #[test]
+    fn a_request_stays_within_its_limit() {
+        check(
+            json!({
+                "limits": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "2"},
+                "requests": {"cpu": "1001m", "memory": "1024Mi", "example.com/gpu": "1", "example.com/other": "1"},
+            }),
+            expect![[r#"
+                r.requests: Invalid value: "1001m": must be less than or equal to cpu limit of 1
+                r.requests: Invalid value: "1": must be equal to example.com/gpu limit of 2
+                r.limits: Required value: Limit must be set for non overcommitable resources
+            "#]],
+        );
+    }
+
+    #[test]
+    fn resources_have_names_that_somebody_offers() {
+        check(
+            json!({"limits": {
+                "cpu": "1", "example.com/gpu": "1", "kubernetes.io/x": "1", "hugepages-2Mi": "4Mi",
+                "gpu": "1", "pods": "1", "requests.example.com/gpu": "1",
+            }}),
+            expect![[r#"
+                r.limits[gpu]: Invalid value: "gpu": must be a standard resource type or fully qualified
+                r.limits[gpu]: Invalid value: "gpu": must be a standard resource for containers
+                r.limits[pods]: Invalid value: "pods": must be a standard resource for containers
+                r.limits[requests.example.com/gpu]: Invalid value: "requests.example.com/gpu": doesn't follow extended resource name standard
+            "#]],
+        );
+    }
+
+    #[test]
+    fn devices_and_huge_pages_come_whole() {
+        check(
+            json!({"limits": {"example.com/gpu": "1500m", "hugepages-2Mi": "3Mi", "memory": "-1", "cpu": "x"}}),
+            expect![[r#"
+                r.limits[cpu]: Invalid value: "x": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
+                r.limits[example.com/gpu]: Invalid value: "1500m": must be an integer
+                r.limits[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi
+                r.limits[memory]: Invalid value: "-1": must be greater than or equal to 0
+            "#]],
+        );
+        check(
+            json!({"limits": {"hugepages-1Gi": "1Gi"}}),
+            expect![[r#"
+                r: Forbidden: HugePages require cpu or memory
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_pod_as_a_whole_has_room_for_its_containers() {
+        let spec = json!({
+            "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "100m", "ephemeral-storage": "1"}},
+            "containers": [
+                {"name": "a", "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "150m"}}},
+                {"name": "b", "resources": {"requests": {"cpu": "50m"}}},
+            ],
+        });
+        let mut errors = FieldErrors::default();
+        check_whole(&mut errors, "r", &from_value(spec).unwrap());
+        expect![[r#"
+            r.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory"
+            r.requests[cpu]: Invalid value: "100m": must be greater than or equal to aggregate container requests of 200m
+            r.containers[0][cpu].limits: Invalid value: "2": must be less than or equal to pod limits of 1
+        "#]]
+        .assert_eq(&errors.lines());
+    }
+}
