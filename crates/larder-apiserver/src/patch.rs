@@ -19,9 +19,6 @@ pub(crate) enum PatchType {
     StrategicMerge,
 }
 
-/// The media types of [`PatchType`], as a refusal lists them.
-pub(crate) const MEDIA_TYPES: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
-
 /// Why a patch cannot be applied.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PatchError {
@@ -29,8 +26,8 @@ pub(crate) enum PatchError {
     #[error("{0}")]
     Malformed(String),
     /// It does not fit the object.
-    #[error("{0}")]
-    Unfit(String),
+    #[error("the patch does not fit")]
+    Unfit,
 }
 
 impl PatchType {
@@ -58,17 +55,7 @@ impl PatchType {
             PatchError::Malformed(why) => {
                 ApiError::bad_request(format!("error decoding patch: {why}"))
             }
-            PatchError::Unfit(why) => {
-                let name = old["metadata"]["name"].as_str().unwrap_or_default();
-                let cause = crate::Cause {
-                    reason: "FieldValueInvalid".to_owned(),
-                    message: format!(
-                        "the server rejected our request due to an error in our request: {why}"
-                    ),
-                    field: String::new(),
-                };
-                ApiError::invalid(kind.resource().name, name, vec![cause])
-            }
+            PatchError::Unfit => ApiError::unfit_patch(),
         })
     }
 }

@@ -309,7 +309,10 @@ impl Resource {
             subresources.push(("status", self.name, &["get", "patch", "update"]));
         }
         match self.kind {
-            Kind::Pod => subresources.push(("binding", "Binding", &["create"])),
+            Kind::Pod => {
+                subresources.push(("binding", "Binding", &["create"]));
+                subresources.push(("eviction", "Eviction", &["create"]));
+            }
             Kind::ServiceAccount => subresources.push(("token", "TokenRequest", &["create"])),
             _ => {}
         }

@@ -9,28 +9,26 @@ pub(crate) mod params;
 mod protobuf;
 mod read;
 mod request;
+mod reviews;
 mod table;
 mod watch;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
-use serde_json::{Value, json};
+use serde_json::Value;
 use smol_str::SmolStr;
 
 pub use body::{Body, Cut};
 pub use request::Verb;
 
 use crate::{
-    ApiError, ApiServer, AuditRecord, Effect, User, faults,
-    patch::{self, PatchType},
-    resource::Kind,
-    selector::FieldSelector,
-    write::Part,
+    ApiError, ApiServer, AuditRecord, Effect, User, faults, patch::PatchType, resource::Kind,
+    selector::FieldSelector, write::Part,
 };
 use format::Format;
 use message::{
-    created, delete_options, deleted_json, json_response, media_type, object_body, ok, parse_json,
-    plain, read_body, refusal, written_response,
+    created, delete_options, deleted_json, done, json_response, media_type, object_body, ok,
+    parse_json, plain, read_body, refusal, written_response,
 };
 use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
 use request::{Route, Target};
@@ -188,13 +186,14 @@ impl ApiServer {
                 return Ok(created(&token));
             }
             (Kind::Pod, Some("binding"), Some(name)) if verb == Verb::Create => {
-                let binding = object_body(headers, body)?;
-                let node = binding["target"]["name"].as_str().unwrap_or_default();
                 let key = read::key(target.namespace.as_ref(), name);
-                self.writer().bind(&key, node)?;
-                return Ok(created(
-                    &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
-                ));
+                self.writer().bind(&key, &object_body(headers, body)?)?;
+                return Ok(done());
+            }
+            (Kind::Pod, Some("eviction"), Some(name)) if verb == Verb::Create => {
+                let key = read::key(target.namespace.as_ref(), name);
+                self.writer().evict(&key, &object_body(headers, body)?)?;
+                return Ok(done());
             }
             _ => {}
         }
@@ -236,7 +235,7 @@ impl ApiServer {
             }
             (Verb::Create, None) => self.serve_create(target, query, headers, body),
             (Verb::Update, Some(name)) => {
-                let params = WriteParams::parse(query)?;
+                let params = WriteParams::parse(query, "UpdateOptions")?;
                 let body = object_body(headers, body)?;
                 let key = read::key(target.namespace.as_ref(), name);
                 let make = |old: &Value| admitted(old, body.clone());
@@ -246,10 +245,10 @@ impl ApiServer {
                 Ok(written_response(StatusCode::OK, &written))
             }
             (Verb::Patch, Some(name)) => {
-                let params = WriteParams::parse(query)?;
+                let params = WriteParams::parse(query, "PatchOptions")?;
                 let patch_type = media_type(headers)
                     .and_then(PatchType::of_media_type)
-                    .ok_or_else(|| ApiError::unsupported_media_type(patch::MEDIA_TYPES))?;
+                    .ok_or_else(ApiError::unsupported_patch)?;
                 let body = parse_json(body)?;
                 let key = read::key(target.namespace.as_ref(), name);
                 let make = |old: &Value| admitted(old, patch_type.apply(target.kind, old, &body)?);
@@ -281,16 +280,8 @@ impl ApiServer {
     ) -> Result<Response<Body>, ApiError> {
         match (method, segments) {
             (&Method::GET, ["healthz" | "livez" | "readyz", ..]) => Ok(plain(StatusCode::OK, "ok")),
-            (
-                &Method::POST,
-                [
-                    "apis",
-                    "authorization.k8s.io",
-                    "v1",
-                    "selfsubjectaccessreviews",
-                ],
-            ) => {
-                let review = self.review(user, object_body(headers, body)?);
+            (&Method::POST, ["apis", group, "v1", review]) if reviews::is_review(group, review) => {
+                let review = self.review(user, review, object_body(headers, body)?)?;
                 Ok(created(&review))
             }
             (method, segments) => {
@@ -316,7 +307,7 @@ impl ApiServer {
         if resource.namespaced && target.namespace.is_none() {
             return Err(ApiError::method_not_allowed());
         }
-        let params = WriteParams::parse(query)?;
+        let params = WriteParams::parse(query, "CreateOptions")?;
         let body = object_body(headers, body)?;
         let namespace = target.namespace.as_deref();
         let written = self

@@ -2,7 +2,7 @@
 //!
 //! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on them.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -24,6 +24,7 @@ struct Wire {
     metadata: StatusMeta,
     status: &'static str,
     message: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
     reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Details>,
@@ -45,7 +46,7 @@ struct Details {
     #[serde(skip_serializing_if = "str::is_empty")]
     group: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
-    kind: &'static str,
+    kind: Cow<'static, str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<Cause>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -91,7 +92,7 @@ impl ApiError {
         let details = self.0.details.get_or_insert_default();
         name.clone_into(&mut details.name);
         details.group = resource.group;
-        details.kind = resource.plural;
+        details.kind = resource.plural.into();
         self
     }
 
@@ -128,6 +129,33 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
     }
 
+    /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it names the resource
+    /// elsewhere.
+    pub(crate) fn kind_conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let qualified = match resource.group {
+            "" => resource.name.to_owned(),
+            group => format!("{}.{group}", resource.name),
+        };
+        let message = format!("Operation cannot be fulfilled on {qualified} \"{name}\": {why}");
+        let mut error = Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name);
+        error.0.details.get_or_insert_default().kind = resource.name.into();
+        error
+    }
+
+    /// 409: a precondition of a write to `subresource` does not hold.
+    pub(crate) fn subresource_conflict(
+        resource: &Resource,
+        subresource: &str,
+        name: &str,
+        why: &str,
+    ) -> Self {
+        let kind = format!("{}/{subresource}", resource.plural);
+        let message = format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}");
+        let mut error = Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name);
+        error.0.details.get_or_insert_default().kind = kind.into();
+        error
+    }
+
     /// 409: the writer had not seen the last version.
     pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
         Self::conflict(
@@ -144,20 +172,26 @@ impl ApiError {
 
     /// 422: the object, or a parameter of the request, breaks rules.
     pub(crate) fn invalid(kind: &'static str, name: &str, causes: Vec<Cause>) -> Self {
-        let shown: Vec<_> = causes
-            .iter()
-            .map(|cause| match cause.field.as_str() {
+        let mut shown: Vec<String> = Vec::new();
+        for cause in &causes {
+            let text = match cause.field.as_str() {
                 "" => cause.message.clone(),
                 field => format!("{field}: {}", cause.message),
-            })
-            .collect();
+            };
+            // The text tells everything once.
+            if !shown.contains(&text) {
+                shown.push(text);
+            }
+        }
         let list = match shown.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
         let group = match kind {
             // Parameters of a request belong to a group of their own.
-            "ListOptions" => "meta.k8s.io",
+            "ListOptions" | "CreateOptions" | "UpdateOptions" | "PatchOptions"
+            | "DeleteOptions" => "meta.k8s.io",
+            "TokenRequest" => "authentication.k8s.io",
             kind => Kind::of_name(kind).map_or("", |kind| kind.resource().group),
         };
         let qualified = match group {
@@ -169,8 +203,50 @@ impl ApiError {
         error.0.details = Some(Details {
             name: name.to_owned(),
             group,
-            kind,
+            kind: kind.into(),
             causes,
+            ..Details::default()
+        });
+        error
+    }
+
+    /// 422: a review that asks nothing. kube-apiserver forgets to say of which kind it is.
+    pub(crate) fn invalid_review(group: &'static str, cause: Cause) -> Self {
+        let message = format!(
+            ".{group} \"\" is invalid: {}: {}",
+            cause.field, cause.message
+        );
+        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.0.details = Some(Details {
+            group,
+            causes: vec![cause],
+            ..Details::default()
+        });
+        error
+    }
+
+    /// 422: a patch that does not fit the object.
+    pub(crate) fn unfit_patch() -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            "the server rejected our request due to an error in our request",
+        )
+        .generic()
+    }
+
+    /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all of it, which this
+    /// server does not do: it may be a Secret.
+    pub(crate) fn unfit_result(why: &str) -> Self {
+        let cause = Cause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: format!("Invalid value: {why}"),
+            field: "patch".to_owned(),
+        };
+        let message = format!(" \"\" is invalid: {}: {}", cause.field, cause.message);
+        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.0.details = Some(Details {
+            causes: vec![cause],
             ..Details::default()
         });
         error
@@ -206,21 +282,25 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
-            "only the following media types are accepted: application/json",
+            "406: Not Acceptable\n\nAvailable representations: application/json",
         )
         .generic()
     }
 
     /// 415: the body is in a form that this server does not read.
-    pub(crate) fn unsupported_media_type(accepted: &str) -> Self {
+    pub(crate) fn unsupported_media_type() -> Self {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "UnsupportedMediaType",
-            format!(
-                "the body of the request was in an unknown format - accepted media types include: {accepted}"
-            ),
+            "the body of the request was in an unknown format - accepted media types include: application/json",
         )
-        .generic()
+    }
+
+    /// 415: the patch is of a type that this server does not know.
+    pub(crate) fn unsupported_patch() -> Self {
+        let message = "415: Unsupported Media Type";
+        let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Self::new(code, "UnsupportedMediaType", message).generic()
     }
 
     /// 413: the body is longer than the server reads.
@@ -239,7 +319,7 @@ impl ApiError {
 
     /// 504: the version is one that this server has not reached.
     pub(crate) fn version_too_large(asked: u64, current: u64) -> Self {
-        let message = format!("Too large resource version: {asked}, current: {current}");
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
         error.0.details = Some(Details {
             causes: vec![Cause {
@@ -251,6 +331,11 @@ impl ApiError {
             ..Details::default()
         });
         error
+    }
+
+    /// 500 without a reason: what kube-apiserver did not expect, though it is the client's fault.
+    pub(crate) fn unexpected(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 
     /// 500: the server's own fault.

@@ -7,11 +7,13 @@
 
 mod accounts;
 mod admission;
+mod bodies;
 mod certificates;
 mod delete;
 mod kinds;
 mod metadata;
 pub(crate) mod namespaces;
+mod pods;
 mod rules;
 mod services;
 
@@ -24,8 +26,8 @@ use serde_json::Value;
 use crate::{
     clock::Clock,
     json::text,
-    resource::{Kind, Resource},
-    rest::params::{FieldValidation, WriteParams},
+    resource::Kind,
+    rest::params::WriteParams,
     status::ApiError,
     store::{EventType, Object, Store},
     tokens::TokenIssuer,
@@ -76,7 +78,8 @@ impl Writer {
         params: WriteParams,
     ) -> Result<Written, ApiError> {
         let resource = kind.resource();
-        let (mut value, warnings) = decode(resource, body, params.field_validation)?;
+        let decoded = bodies::decode(resource, body, params.field_validation);
+        let (mut value, warnings) = decoded.map_err(|refusal| refusal.of_body(resource))?;
         let generated = metadata::for_create(&mut value, resource, namespace, part, &self.clock)?;
         if let Some(namespace) = namespace {
             self.check_namespace_takes_objects(resource, namespace, name(&value))?;
@@ -87,6 +90,7 @@ impl Writer {
         if kind == Kind::Service {
             self.allocate(None, &mut value)?;
         }
+        kinds::finish(resource, &mut value);
         if params.dry_run {
             let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
             if self.store.get(kind, &object.key).is_some() {
@@ -105,25 +109,6 @@ impl Writer {
             self.fill_namespace(&object.key.name);
         }
         Ok(Written { object, warnings })
-    }
-
-    /// Gives the pod `key` to a node: the `binding` subresource.
-    pub(crate) fn bind(&self, key: &ObjectKey, node: &str) -> Result<(), ApiError> {
-        let resource = Kind::Pod.resource();
-        loop {
-            let current = self.store.get(Kind::Pod, key);
-            let current = current.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
-            let held = current.field("spec.nodeName");
-            if !held.is_empty() {
-                let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
-                return Err(ApiError::conflict(resource, &key.name, &why));
-            }
-            let mut value = current.value();
-            value["spec"]["nodeName"] = node.into();
-            if self.store.replace(&current, value).is_ok() {
-                return Ok(());
-            }
-        }
     }
 
     /// Replaces `part` of the object `key` by what `make` makes of it.
@@ -146,7 +131,14 @@ impl Writer {
                 .get(kind, key)
                 .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
             let old = current.value();
-            let (mut value, warnings) = decode(resource, make(&old)?, params.field_validation)?;
+            let decoded = bodies::decode(resource, make(&old)?, params.field_validation);
+            let (mut value, warnings) = decoded.map_err(|refusal| {
+                if params.patch {
+                    refusal.of_patch()
+                } else {
+                    refusal.of_body(resource)
+                }
+            })?;
             metadata::for_update(&old, &mut value, resource, key)?;
             kinds::for_update(resource, &old, &mut value, part);
             admission::admit(resource, Some(&old), &mut value, part)?;
@@ -154,6 +146,7 @@ impl Writer {
             if kind == Kind::Service {
                 self.allocate(Some(&old), &mut value)?;
             }
+            kinds::finish(resource, &mut value);
             metadata::count_generation(&old, &mut value, resource);
             if value == old {
                 let object = current;
@@ -180,81 +173,6 @@ impl Writer {
                 return Ok(Written { object, warnings });
             }
         }
-    }
-}
-
-/// Reads `body` as an object of the kind, with known fields only.
-///
-/// # Errors
-///
-/// 400: another kind, a field of the wrong type, or, if the client wants that, an unknown field.
-fn decode(
-    resource: &Resource,
-    mut body: Value,
-    field_validation: FieldValidation,
-) -> Result<(Value, Vec<String>), ApiError> {
-    let (kind, api_version) = (resource.name, resource.api_version());
-    let cannot = |why: &str| {
-        ApiError::bad_request(format!(
-            "{kind} in version \"{}\" cannot be handled as a {kind}: {why}",
-            resource.version
-        ))
-    };
-    let Some(fields) = body.as_object_mut() else {
-        return Err(cannot("the body is not a JSON object"));
-    };
-    for (field, expected) in [("kind", kind), ("apiVersion", &api_version)] {
-        let given = fields
-            .entry(field)
-            .or_insert_with(|| expected.into())
-            .as_str()
-            .unwrap_or_default();
-        if given != expected {
-            return Err(ApiError::bad_request(format!(
-                "the {field} in the data ({given}) does not match the expected {field} ({expected})"
-            )));
-        }
-    }
-    // `null` here stands for absence, which the typed form does not know.
-    if fields.get("metadata").is_none_or(Value::is_null) {
-        fields.insert("metadata".to_owned(), serde_json::json!({}));
-    }
-    let original = (field_validation != FieldValidation::Ignore).then(|| body.clone());
-    let value = resource.canonical(body).map_err(|why| cannot(&why))?;
-    let mut unknown = Vec::new();
-    if let Some(original) = original {
-        find_unknown(&original, &value, "", &mut unknown);
-    }
-    if field_validation == FieldValidation::Strict && !unknown.is_empty() {
-        return Err(cannot(&format!(
-            "strict decoding error: {}",
-            unknown.join(", ")
-        )));
-    }
-    Ok((value, unknown))
-}
-
-/// Collects what `before` has and the canonical `after` has not.
-fn find_unknown(before: &Value, after: &Value, path: &str, unknown: &mut Vec<String>) {
-    match (before, after) {
-        (Value::Object(before), Value::Object(after)) => {
-            for (key, value) in before.iter().filter(|(_, value)| !value.is_null()) {
-                let path = match path {
-                    "" => key.clone(),
-                    path => format!("{path}.{key}"),
-                };
-                match after.get(key) {
-                    Some(after) => find_unknown(value, after, &path, unknown),
-                    None => unknown.push(format!("unknown field \"{path}\"")),
-                }
-            }
-        }
-        (Value::Array(before), Value::Array(after)) => {
-            for (index, (before, after)) in before.iter().zip(after).enumerate() {
-                find_unknown(before, after, &format!("{path}[{index}]"), unknown);
-            }
-        }
-        _ => {}
     }
 }
 

@@ -310,12 +310,38 @@ async fn mistakes_are_named() {
     );
     let server_side = ["apply", "--server-side", "-f", "-"];
     let (applied, _, error) = cluster.attempt(&server_side, OBJECTS).await;
-    assert!(!applied && error.contains("unknown format"), "{error}");
+    assert!(
+        !applied && error.contains("Server-side apply not available"),
+        "{error}"
+    );
+    let number = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {port: 80}\n";
+    let (created, _, error) = cluster
+        .attempt(&["create", "--validate=false", "-f", "-"], number)
+        .await;
+    let why = "cannot unmarshal number into Go struct field ConfigMap.data of type string";
+    assert!(!created && error.contains(why), "{error}");
     let dry = cluster
         .run(&["create", "cm", "a", "--dry-run=server"], "")
         .await;
     assert_eq!(dry, "configmap/a created (server dry run)\n");
     assert!(!cluster.attempt(&["get", "cm", "a"], "").await.0);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn one_can_ask_who_one_is_and_what_one_may() {
+    if !have_kubectl() {
+        return;
+    }
+    let cluster = Cluster::start().await;
+    let who = cluster.run(&["auth", "whoami"], "").await;
+    for line in ["system:admin", "system:masters", "system:authenticated"] {
+        assert!(who.contains(line), "{who}");
+    }
+    let rules = cluster.run(&["auth", "can-i", "--list"], "").await;
+    assert!(rules.contains("*.*") && rules.contains("[*]"), "{rules}");
+    let may = cluster.run(&["auth", "can-i", "delete", "pods"], "").await;
+    assert_eq!(may, "yes\n");
     cluster.stop().await;
 }
 

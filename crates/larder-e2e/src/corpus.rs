@@ -9,7 +9,7 @@ use http::{Request, header};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// One request of the corpus.
 #[derive(Debug, Deserialize)]
@@ -35,6 +35,12 @@ pub struct Step {
     /// Fields that may differ (dotted path, "" for the whole answer), and why.
     #[serde(default)]
     differs: BTreeMap<String, String>,
+    /// Why the causes of a refusal may come in any order.
+    #[serde(default)]
+    unordered: Option<String>,
+    /// A feature of etcd without which a real server refuses the request, as it calls it.
+    #[serde(default)]
+    storage_feature: Option<String>,
 }
 
 /// How long one answer, or the expected events of a watch, may take.
@@ -94,6 +100,22 @@ pub async fn play(client: &kube::Client, steps: &[Step]) -> BTreeMap<String, Ans
     answers
 }
 
+/// Whether `got` says that its server's etcd is too old for the request: the release before the recorded one's cannot tell how far a
+/// watch is, so that no list can be streamed.
+pub fn lacks_storage(step: &Step, got: &Answer) -> bool {
+    let Some(feature) = &step.storage_feature else {
+        return false;
+    };
+    let why = format!("required storage feature {feature} is disabled");
+    let refusal = got
+        .documents
+        .first()
+        .map(|event| &event["object"]["message"]);
+    refusal
+        .and_then(Value::as_str)
+        .is_some_and(|text| text.ends_with(&why))
+}
+
 /// The places in which `got` differs from what was recorded, a line each.
 pub fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> {
     if step.differs.contains_key("") {
@@ -117,9 +139,35 @@ pub fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> 
         found.push(format!("documents: recorded {recorded}, got {got}"));
     }
     for (recorded, got) in recorded.documents.iter().zip(&got.documents) {
-        compare(&step.differs, "", recorded, got, &mut found);
+        if step.unordered.is_some() {
+            let (recorded, got) = (in_order(recorded), in_order(got));
+            compare(&step.differs, "", &recorded, &got, &mut found);
+        } else {
+            compare(&step.differs, "", recorded, got, &mut found);
+        }
     }
     found
+}
+
+/// A refusal with its causes sorted, in its text as well.
+fn in_order(refusal: &Value) -> Value {
+    let mut refusal = refusal.clone();
+    let Some(causes) = refusal["details"]["causes"].as_array_mut() else {
+        return refusal;
+    };
+    causes.sort_by_key(ToString::to_string);
+    let text = |cause: &Value, field: &str| cause[field].as_str().unwrap_or_default().to_owned();
+    let mut told: Vec<_> = causes
+        .iter()
+        .map(|cause| format!("{}: {}", text(cause, "field"), text(cause, "message")))
+        .collect();
+    told.dedup();
+    let mut message = text(&refusal, "message");
+    for cause in &told {
+        message = message.replacen(cause, "<cause>", 1);
+    }
+    refusal["message"] = message.into();
+    refusal
 }
 
 fn compare(
@@ -258,6 +306,9 @@ const MADE_UP: &[&str] = &[
     "deletionTimestamp",
     "continue",
     "clusterIP",
+    "expirationTimestamp",
+    "lastTransitionTime",
+    "token",
     "k8s.io/initial-events-end-version",
 ];
 
@@ -269,10 +320,23 @@ fn normalised(mut answer: Answer) -> Answer {
 fn normalise(value: &mut Value) {
     match value {
         Value::Object(fields) => {
+            normalise_table(fields);
+            let prefix = fields.get("generateName").and_then(Value::as_str);
+            if let Some(prefix) = prefix.map(str::to_owned)
+                && let Some(Value::String(name)) = fields.get_mut("name")
+                && name.len() == prefix.len() + 5
+                && name.starts_with(&prefix)
+            {
+                *name = format!("{prefix}<random>");
+            }
             // Who wrote which field: kept by no consumer on a node, so the embedded server does not track it.
             fields.remove("managedFields");
             for (name, value) in fields.iter_mut() {
                 match value {
+                    // What somebody may do stands in any order.
+                    Value::Array(rules) if name.ends_with("Rules") => {
+                        rules.sort_by_key(ToString::to_string);
+                    }
                     Value::String(text)
                         if MADE_UP.contains(&name.as_str())
                             && !text.is_empty()
@@ -290,6 +354,68 @@ fn normalise(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(normalise),
+        Value::String(text) => normalise_text(text),
         _ => {}
+    }
+}
+
+/// Of a table, ages are those of the run; and what a column means is documentation, in the words of each server.
+fn normalise_table(table: &mut Map<String, Value>) {
+    let Some(Value::Array(columns)) = table.get_mut("columnDefinitions") else {
+        return;
+    };
+    let mut ages = Vec::new();
+    for (index, column) in columns.iter_mut().enumerate() {
+        if let Some(column) = column.as_object_mut() {
+            column.remove("description");
+        }
+        if matches!(
+            column["name"].as_str(),
+            Some("Age" | "Last Seen" | "First Seen")
+        ) {
+            ages.push(index);
+        }
+        if column["name"] == "Cluster-IP" {
+            ages.push(index);
+        }
+    }
+    let rows = table.get_mut("rows").and_then(Value::as_array_mut);
+    for row in rows.into_iter().flatten() {
+        for index in &ages {
+            if row["cells"][index]
+                .as_str()
+                .is_some_and(|cell| cell != "None" && cell != "<unknown>")
+            {
+                row["cells"][index] = "<made up>".into();
+            }
+        }
+    }
+}
+
+/// Replaces UIDs, and versions where a text tells them.
+fn normalise_text(text: &mut String) {
+    let is_uid = |part: &str| {
+        part.len() == 36
+            && part.bytes().enumerate().all(|(index, c)| match index {
+                8 | 13 | 18 | 23 => c == b'-',
+                _ => c.is_ascii_hexdigit(),
+            })
+    };
+    let no_uid = |c: char| !c.is_ascii_hexdigit() && c != '-';
+    let uids: Vec<_> = text
+        .split(no_uid)
+        .filter(|part| is_uid(part))
+        .map(str::to_owned)
+        .collect();
+    for uid in uids {
+        *text = text.replace(&uid, "<uid>");
+    }
+    for before in ["current: ", "in record ("] {
+        if let Some(start) = text.find(before).map(|at| at + before.len()) {
+            let digits = text[start..].bytes().take_while(u8::is_ascii_digit).count();
+            if digits > 0 {
+                text.replace_range(start..start + digits, "<resourceVersion>");
+            }
+        }
     }
 }

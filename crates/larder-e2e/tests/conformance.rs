@@ -32,7 +32,12 @@ async fn answers_are_those_of_a_real_server() {
     let recorded: BTreeMap<String, corpus::Answer> = serde_json::from_str(&recorded).unwrap();
     let mut report = String::new();
     let mut differing = 0;
+    let mut without_storage = 0;
     for step in &steps {
+        if corpus::lacks_storage(step, &got[&step.name]) {
+            without_storage += 1;
+            continue;
+        }
         let found = match recorded.get(&step.name) {
             Some(answer) => corpus::differences(step, answer, &got[&step.name]),
             None => vec!["was never recorded".to_owned()],
@@ -49,11 +54,14 @@ async fn answers_are_those_of_a_real_server() {
         }
     }
     // Straight to the stream, which no test runner holds back.
-    let rate = format!(
-        "{} of {} answers agree\n",
-        steps.len() - differing,
-        steps.len()
-    );
+    let agreeing = steps.len() - differing - without_storage;
+    let mut rate = format!("{agreeing} of {} answers agree\n", steps.len());
+    if without_storage > 0 {
+        let _ = writeln!(
+            rate,
+            "{without_storage} are for a newer etcd than this server's"
+        );
+    }
     io::stderr().write_all(rate.as_bytes()).unwrap();
     assert!(report.is_empty(), "{report}");
 }

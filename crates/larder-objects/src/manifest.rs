@@ -62,6 +62,7 @@ use self::generated::GeneratedNames;
 pub use self::{
     error::{ManifestError, Problem, Subject},
     files::is_manifest_name,
+    normalize::drop_nulls,
     raw::RawObject,
 };
 use crate::{ConfigMap, ObjectKey, Secret};

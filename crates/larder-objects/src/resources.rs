@@ -89,12 +89,11 @@ fn raise(total: &mut BTreeMap<String, Amount>, least: &BTreeMap<String, Amount>)
 /// of them, `BestEffort` where none states anything, else `Burstable`. Resources of the pod as a whole stand for those of its containers.
 pub fn qos_class(spec: &PodSpec) -> &'static str {
     let init = spec.init_containers.iter().flatten();
-    let parts: Vec<Option<&ResourceRequirements>> = match &spec.resources {
-        Some(whole) => vec![Some(whole)],
-        None => {
-            let containers = spec.containers.iter().chain(init);
-            containers.map(|part| part.resources.as_ref()).collect()
-        }
+    let parts: Vec<Option<&ResourceRequirements>> = if spec.resources.is_some() {
+        vec![spec.resources.as_ref()]
+    } else {
+        let containers = spec.containers.iter().chain(init);
+        containers.map(|part| part.resources.as_ref()).collect()
     };
     let [mut requests, mut limits] = [[Quantity::default(); 2]; 2];
     let mut limited = true;

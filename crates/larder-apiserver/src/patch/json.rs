@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::PatchError;
+use crate::json::json_type;
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -21,10 +22,13 @@ const MAX_OPERATIONS: usize = 10_000;
 
 /// What the operations of `patch` make of `target`.
 pub(super) fn apply(mut target: Value, patch: &Value) -> Result<Value, PatchError> {
-    // The error's text could quote a Secret's value.
-    let operations = Vec::<Operation>::deserialize(patch).map_err(|_| {
-        PatchError::Malformed("it is not a list of JSON patch operations".to_owned())
-    })?;
+    if !patch.is_array() {
+        let found = json_type(patch);
+        return Err(PatchError::Malformed(format!(
+            "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
+        )));
+    }
+    let operations = Vec::<Operation>::deserialize(patch).map_err(|_| PatchError::Unfit)?;
     if operations.len() > MAX_OPERATIONS {
         let message = format!("it has more than {MAX_OPERATIONS} operations");
         return Err(PatchError::Malformed(message));
@@ -36,25 +40,26 @@ pub(super) fn apply(mut target: Value, patch: &Value) -> Result<Value, PatchErro
                 remove(&mut target, &path)?;
             }
             Operation::Replace { path, value } => {
-                *target.pointer_mut(&path).ok_or_else(|| missing(&path))? = value;
+                *target.pointer_mut(&path).ok_or(PatchError::Unfit)? = value;
             }
             Operation::Move { from, path } => {
                 if path
                     .strip_prefix(&*from)
                     .is_some_and(|rest| rest.starts_with('/'))
                 {
-                    return Err(unfit("cannot move a value into itself", &path));
+                    // A value cannot be moved into itself.
+                    return Err(PatchError::Unfit);
                 }
                 let value = remove(&mut target, &from)?;
                 add(&mut target, &path, value)?;
             }
             Operation::Copy { from, path } => {
-                let value = target.pointer(&from).ok_or_else(|| missing(&from))?.clone();
+                let value = target.pointer(&from).ok_or(PatchError::Unfit)?.clone();
                 add(&mut target, &path, value)?;
             }
             Operation::Test { path, value } => {
                 if target.pointer(&path).unwrap_or(&Value::Null) != &value {
-                    return Err(unfit("testing value failed", &path));
+                    return Err(PatchError::Unfit);
                 }
             }
         }
@@ -78,18 +83,18 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
             } else {
                 index(&last)
                     .filter(|index| *index <= items.len())
-                    .ok_or_else(|| missing(path))?
+                    .ok_or(PatchError::Unfit)?
             };
             items.insert(index, value);
         }
-        _ => return Err(missing(path)),
+        _ => return Err(PatchError::Unfit),
     }
     Ok(())
 }
 
 fn remove(target: &mut Value, path: &str) -> Result<Value, PatchError> {
     if path.is_empty() {
-        return Err(unfit("cannot remove the whole object", path));
+        return Err(PatchError::Unfit);
     }
     let (parent, last) = parent(target, path)?;
     let removed = match parent {
@@ -99,13 +104,13 @@ fn remove(target: &mut Value, path: &str) -> Result<Value, PatchError> {
             .map(|index| items.remove(index)),
         _ => None,
     };
-    removed.ok_or_else(|| missing(path))
+    removed.ok_or(PatchError::Unfit)
 }
 
 /// What holds the value at `path`, and its last token.
 fn parent<'v>(target: &'v mut Value, path: &str) -> Result<(&'v mut Value, String), PatchError> {
-    let (parent, last) = path.rsplit_once('/').ok_or_else(|| missing(path))?;
-    let parent = target.pointer_mut(parent).ok_or_else(|| missing(path))?;
+    let (parent, last) = path.rsplit_once('/').ok_or(PatchError::Unfit)?;
+    let parent = target.pointer_mut(parent).ok_or(PatchError::Unfit)?;
     Ok((parent, last.replace("~1", "/").replace("~0", "~")))
 }
 
@@ -113,14 +118,6 @@ fn parent<'v>(target: &'v mut Value, path: &str) -> Result<(&'v mut Value, Strin
 fn index(token: &str) -> Option<usize> {
     let plain = token == "0" || !token.starts_with('0');
     (plain && token.bytes().all(|byte| byte.is_ascii_digit())).then(|| token.parse().ok())?
-}
-
-fn missing(path: &str) -> PatchError {
-    unfit("there is no such path", path)
-}
-
-fn unfit(why: &str, path: &str) -> PatchError {
-    PatchError::Unfit(format!("{why}: {path}"))
 }
 
 #[cfg(test)]

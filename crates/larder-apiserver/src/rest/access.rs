@@ -1,8 +1,7 @@
-//! Whether somebody may do what a request asks for, and the answer to those who ask that beforehand.
+//! Whether somebody may do what a request asks for.
 
 use bytes::Bytes;
 use http::HeaderMap;
-use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use super::{
@@ -83,45 +82,5 @@ impl ApiServer {
             (target.kind, &key),
             object.as_ref(),
         )
-    }
-
-    /// Answers a SelfSubjectAccessReview: whether `user` may do what it asks about.
-    pub(super) fn review(&self, user: &User, mut review: Value) -> Value {
-        let asked = &review["spec"]["resourceAttributes"];
-        let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());
-        let requirements = asked["fieldSelector"]["requirements"].as_array();
-        let selected = |key: &str| {
-            let requirements = requirements.into_iter().flatten();
-            let mut fitting =
-                requirements.filter(|term| term["key"] == key && term["operator"] == "In");
-            fitting.find_map(|term| match term["values"].as_array()?.as_slice() {
-                [one] => one.as_str(),
-                _ => None,
-            })
-        };
-        let decision = match text("verb").and_then(Verb::parse) {
-            _ if asked.is_null() => Ok(()),
-            None => Err("no such verb".to_owned()),
-            Some(verb) => self.options().authorization.decide(
-                self.store(),
-                user,
-                &Attempt {
-                    verb,
-                    group: text("group").unwrap_or_default(),
-                    resource: text("resource").unwrap_or_default(),
-                    subresource: text("subresource"),
-                    namespace: text("namespace"),
-                    name: text("name").or(selected("metadata.name")),
-                    node_name: selected("spec.nodeName"),
-                },
-            ),
-        };
-        review["kind"] = "SelfSubjectAccessReview".into();
-        review["apiVersion"] = "authorization.k8s.io/v1".into();
-        review["status"] = match decision {
-            Ok(()) => json!({"allowed": true}),
-            Err(reason) => json!({"allowed": false, "reason": reason}),
-        };
-        review
     }
 }

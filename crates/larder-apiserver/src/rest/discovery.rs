@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS};
 use crate::resource::{Kind, Resource};
 
 /// The release whose rules this server follows.
@@ -54,7 +55,9 @@ pub(super) fn document(segments: &[&str]) -> Option<Value> {
             resources(group, version)
         }
         ["openapi", "v3"] => {
-            let stored = GROUPS.iter().filter(|(group, _)| *group != REVIEWS);
+            let stored = GROUPS
+                .iter()
+                .filter(|(group, version)| of_group(group, version).next().is_some());
             let stored = stored.map(|(group, version)| format!("apis/{group}/{version}"));
             let paths = std::iter::once("api/v1".to_owned()).chain(stored);
             let paths = paths.map(|path| {
@@ -71,11 +74,12 @@ pub(super) fn document(segments: &[&str]) -> Option<Value> {
     })
 }
 
-/// The group of reviews, which are answered and not stored.
-const REVIEWS: &str = "authorization.k8s.io";
-
 /// The groups besides the core group, each with its one version.
-const GROUPS: [(&str, &str); 2] = [(REVIEWS, "v1"), ("certificates.k8s.io", "v1beta1")];
+const GROUPS: [(&str, &str); 3] = [
+    (AUTHENTICATION, "v1"),
+    (AUTHORIZATION, "v1"),
+    ("certificates.k8s.io", "v1beta1"),
+];
 
 fn api_group(group: &str, version: &str) -> Value {
     let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
@@ -90,12 +94,12 @@ fn api_group(group: &str, version: &str) -> Value {
 
 fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    if group == REVIEWS {
+    for (_, plural, kind) in REVIEWS.iter().filter(|(of, ..)| *of == group) {
         resources.push(json!({
-            "name": "selfsubjectaccessreviews",
-            "singularName": "selfsubjectaccessreview",
+            "name": plural,
+            "singularName": kind.to_lowercase(),
             "namespaced": false,
-            "kind": "SelfSubjectAccessReview",
+            "kind": kind,
             "verbs": ["create"],
         }));
     }
@@ -112,13 +116,23 @@ fn resources(group: &str, version: &str) -> Value {
         }
         resources.push(entry);
         for (subresource, kind, verbs) in resource.subresources() {
-            resources.push(json!({
+            let mut entry = json!({
                 "name": format!("{}/{subresource}", resource.plural),
                 "singularName": "",
                 "namespaced": resource.namespaced,
                 "kind": kind,
                 "verbs": verbs,
-            }));
+            });
+            // Of another group than the resource.
+            if let Some(group) = match kind {
+                "Eviction" => Some("policy"),
+                "TokenRequest" => Some(AUTHENTICATION),
+                _ => None,
+            } {
+                entry["group"] = group.into();
+                entry["version"] = "v1".into();
+            }
+            resources.push(entry);
         }
     }
     let group_version = match group {

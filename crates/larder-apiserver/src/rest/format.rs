@@ -1,4 +1,4 @@
-//! How objects appear in a response: as they are, or as rows of a table.
+//! How objects appear in a response: as they are, without all but their metadata, or as rows of a table.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -21,6 +21,8 @@ use crate::{
 pub(crate) enum Format {
     /// The objects.
     Objects,
+    /// Their metadata alone.
+    Metadata,
     /// Rows; ages are as of the clock.
     Table { include: Include, clock: Clock },
 }
@@ -60,6 +62,13 @@ impl Format {
                     };
                     return Ok(Self::Table { include, clock });
                 }
+                (
+                    Some("PartialObjectMetadata" | "PartialObjectMetadataList"),
+                    Some("meta.k8s.io"),
+                    Some("v1"),
+                ) => {
+                    return Ok(Self::Metadata);
+                }
                 _ => {}
             }
         }
@@ -70,6 +79,7 @@ impl Format {
     pub(super) fn object(self, object: &Object) -> Bytes {
         match self {
             Self::Objects => object.json(),
+            Self::Metadata => partial(object).to_string().into(),
             Self::Table { include, clock } => {
                 let metadata = json!({"resourceVersion": object.version.to_string()});
                 let objects = std::iter::once(object.value());
@@ -84,6 +94,17 @@ impl Format {
     pub(super) fn list(self, kind: Kind, page: &Page, params: &ListParams) -> Bytes {
         match self {
             Self::Objects => read::list_json(kind, page, params),
+            Self::Metadata => {
+                let items: Vec<_> = page.objects.iter().map(|object| partial(object)).collect();
+                json!({
+                    "kind": "PartialObjectMetadataList",
+                    "apiVersion": "meta.k8s.io/v1",
+                    "metadata": read::list_metadata(page, params),
+                    "items": items,
+                })
+                .to_string()
+                .into()
+            }
             Self::Table { include, clock } => {
                 let metadata = read::list_metadata(page, params);
                 let objects = page.objects.iter().map(|object| object.value());
@@ -98,10 +119,10 @@ impl Format {
     pub(super) fn event(self, event: EventType, object: &Object) -> Bytes {
         match self {
             Self::Objects => object.frame(event),
-            Self::Table { .. } => {
-                let table = self.object(object);
+            Self::Metadata | Self::Table { .. } => {
+                let shown = self.object(object);
                 let mut frame = format!(r#"{{"type":"{}","object":"#, event.as_str()).into_bytes();
-                frame.extend_from_slice(&table);
+                frame.extend_from_slice(&shown);
                 frame.extend_from_slice(b"}\n");
                 frame.into()
             }
@@ -115,9 +136,21 @@ impl Format {
                 let resource = kind.resource();
                 json!({"apiVersion": resource.api_version(), "kind": resource.name, "metadata": metadata})
             }
+            Self::Metadata => json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            }),
             Self::Table { include, clock } => {
                 table(kind, std::iter::empty(), metadata, include, clock.now())
             }
         }
     }
+}
+
+/// An object's metadata, as an object of its own.
+fn partial(object: &Object) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.value()["metadata"],
+    })
 }

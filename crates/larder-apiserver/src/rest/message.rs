@@ -42,9 +42,9 @@ pub(super) fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, Api
     match media_type(headers) {
         None | Some(JSON) => parse_json(body),
         Some(protobuf::MEDIA_TYPE) => {
-            protobuf::decode(body).ok_or_else(|| ApiError::unsupported_media_type(JSON))
+            protobuf::decode(body).ok_or_else(ApiError::unsupported_media_type)
         }
-        Some(_) => Err(ApiError::unsupported_media_type(JSON)),
+        Some(_) => Err(ApiError::unsupported_media_type()),
     }
 }
 
@@ -119,6 +119,13 @@ pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
 /// 201 with what was created.
 pub(super) fn created(value: &Value) -> Response<Body> {
     json_response(StatusCode::CREATED, Bytes::from(value.to_string()).into())
+}
+
+/// 201 with nothing but the word that it is done.
+pub(super) fn done() -> Response<Body> {
+    created(
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+    )
 }
 
 /// A response that nobody keeps.

@@ -47,11 +47,12 @@ impl<'a> Query<'a> {
         Some(!(value.eq_ignore_ascii_case("false") || value == "0"))
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
+    fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         self.get(name)
             .map(|value| {
                 value.parse().map_err(|_| {
-                    ApiError::bad_request(format!("{name}: \"{value}\" is not a valid number"))
+                    let why = format!("strconv.ParseInt: parsing \"{value}\": invalid syntax");
+                    ApiError::bad_request(why)
                 })
             })
             .transpose()
@@ -80,6 +81,7 @@ impl Common {
         query: &Query<'_>,
         target: &Target,
         causes: &mut Vec<Cause>,
+        on_bad_version: fn(BadVersion) -> ApiError,
     ) -> Result<Self, ApiError> {
         let resource = target.kind.resource();
         let filter = Filter {
@@ -95,7 +97,7 @@ impl Common {
                 causes.push(Cause {
                     reason: "FieldValueNotSupported".to_owned(),
                     message: format!(
-                        "Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\""
+                        "Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\", \"\""
                     ),
                     field: "resourceVersionMatch".to_owned(),
                 });
@@ -104,26 +106,44 @@ impl Common {
         };
         Ok(Self {
             filter,
-            version: version(query)?,
+            version: version(query).map_err(on_bad_version)?,
             version_match,
             send_initial_events: query.optional_flag("sendInitialEvents"),
             timeout: query
                 .number("timeoutSeconds")?
+                .and_then(|seconds| u64::try_from(seconds).ok())
                 .map(Duration::from_secs)
                 .filter(|timeout| !timeout.is_zero()),
         })
     }
 }
 
+/// Why a `resourceVersion` is none, in kube-apiserver's words.
+pub(crate) struct BadVersion(String);
+
+impl BadVersion {
+    /// Only a list takes it for the client's fault.
+    fn of_list(self) -> ApiError {
+        ApiError::bad_request(format!("invalid resource version: {}", self.0))
+    }
+}
+
+impl From<BadVersion> for ApiError {
+    fn from(bad: BadVersion) -> Self {
+        Self::unexpected(bad.0)
+    }
+}
+
 /// `resourceVersion`: `None` when absent.
-pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, ApiError> {
-    query
-        .get("resourceVersion")
-        .map(|text| {
-            text.parse()
-                .map_err(|_| ApiError::bad_request(format!("Invalid resource version: \"{text}\"")))
+pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, BadVersion> {
+    let parse = |text: &str| {
+        text.parse().map_err(|_| {
+            BadVersion(format!(
+                "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
+            ))
         })
-        .transpose()
+    };
+    query.get("resourceVersion").map(parse).transpose()
 }
 
 /// Where a page of a list begins.
@@ -158,7 +178,7 @@ impl Continue {
     fn decode(text: &str) -> Result<Self, ApiError> {
         let refuse = || {
             ApiError::bad_request(
-                "continue key is not valid: it is not one of this server's tokens",
+                "invalid continue token: continue key is not valid: it is not one of this server's tokens",
             )
         };
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| refuse())?;
@@ -192,8 +212,9 @@ pub(crate) struct ListParams {
 impl ListParams {
     pub(crate) fn parse(query: &Query<'_>, target: &Target) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
-        let common = Common::parse(query, target, &mut causes)?;
-        let limit = query.number::<usize>("limit")?.filter(|limit| *limit > 0);
+        let common = Common::parse(query, target, &mut causes, BadVersion::of_list)?;
+        let limit = query.number("limit")?.filter(|limit| *limit > 0);
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         let token = query.get("continue");
         if let Some(version_match) = common.version_match {
             let field = "resourceVersionMatch";
@@ -262,7 +283,7 @@ pub(crate) struct WatchParams {
 impl WatchParams {
     pub(crate) fn parse(query: &Query<'_>, target: &Target) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
-        let common = Common::parse(query, target, &mut causes)?;
+        let common = Common::parse(query, target, &mut causes, ApiError::from)?;
         let field = "resourceVersionMatch";
         if common.send_initial_events.is_some()
             && common.version_match != Some(VersionMatch::NotOlderThan)
@@ -272,7 +293,15 @@ impl WatchParams {
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
-        if common.version_match.is_some() {
+        if let Some(version_match) = common.version_match {
+            if common.send_initial_events.is_some() && version_match == VersionMatch::Exact {
+                causes.push(Cause {
+                    reason: "FieldValueNotSupported".to_owned(),
+                    message: "Unsupported value: \"Exact\": supported values: \"NotOlderThan\""
+                        .to_owned(),
+                    field: field.to_owned(),
+                });
+            }
             if common.send_initial_events.is_none() {
                 causes.push(forbidden(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
             }
@@ -328,10 +357,13 @@ pub(crate) struct WriteParams {
     /// Everything happens but the storing.
     pub(crate) dry_run: bool,
     pub(crate) field_validation: FieldValidation,
+    /// The new object is what a patch makes of the old one.
+    pub(crate) patch: bool,
 }
 
 impl WriteParams {
-    pub(crate) fn parse(query: &Query<'_>) -> Result<Self, ApiError> {
+    /// The parameters of a write whose options are called `options`: `CreateOptions`, ...
+    pub(crate) fn parse(query: &Query<'_>, options: &'static str) -> Result<Self, ApiError> {
         let field_validation = match query.get("fieldValidation") {
             None => FieldValidation::default(),
             Some("Ignore") => FieldValidation::Ignore,
@@ -339,12 +371,12 @@ impl WriteParams {
             Some("Strict") => FieldValidation::Strict,
             Some(other) => {
                 return Err(ApiError::invalid(
-                    "CreateOptions",
+                    options,
                     "",
                     vec![Cause {
                         reason: "FieldValueNotSupported".to_owned(),
                         message: format!(
-                            "Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
+                            "Unsupported value: \"{other}\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
                         ),
                         field: "fieldValidation".to_owned(),
                     }],
@@ -352,23 +384,28 @@ impl WriteParams {
             }
         };
         Ok(Self {
-            dry_run: dry_run(query.all("dryRun"))?,
+            dry_run: dry_run(query.all("dryRun"), options)?,
             field_validation,
+            patch: options == "PatchOptions",
         })
     }
 }
 
-fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, ApiError> {
-    let mut dry = false;
-    for value in values.filter(|value| !value.is_empty()) {
-        if value != "All" {
-            return Err(ApiError::bad_request(format!(
-                "dryRun: Unsupported value: \"{value}\": supported values: \"All\""
-            )));
-        }
-        dry = true;
+fn dry_run<'a>(
+    values: impl Iterator<Item = &'a str>,
+    options: &'static str,
+) -> Result<bool, ApiError> {
+    let values: Vec<_> = values.filter(|value| !value.is_empty()).collect();
+    if values.iter().any(|value| *value != "All") {
+        let shown = Value::from(values).to_string();
+        let cause = Cause {
+            reason: "FieldValueNotSupported".to_owned(),
+            message: format!("Unsupported value: {shown}: supported values: \"All\""),
+            field: "dryRun".to_owned(),
+        };
+        return Err(ApiError::invalid(options, "", vec![cause]));
     }
-    Ok(dry)
+    Ok(!values.is_empty())
 }
 
 /// Options of a deletion, from the body or the query.
@@ -377,6 +414,7 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, ApiError> 
 pub(crate) struct DeleteOptions {
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) preconditions: Option<Preconditions>,
+    propagation_policy: Option<String>,
     dry_run: Vec<String>,
     #[serde(skip)]
     pub(crate) dry: bool,
@@ -401,21 +439,52 @@ impl DeleteOptions {
 
     /// The options in `body`; in the query when there is no body.
     pub(crate) fn parse(query: &Query<'_>, body: Option<Value>) -> Result<Self, ApiError> {
-        let mut options = match body {
+        match body {
+            Some(body) => Self::of_body(body),
             None => Self {
                 grace_period_seconds: query.number("gracePeriodSeconds")?,
+                propagation_policy: query.get("propagationPolicy").map(str::to_owned),
                 dry_run: query.all("dryRun").map(str::to_owned).collect(),
                 ..Self::default()
-            },
-            Some(body) => serde_json::from_value(body).map_err(|error| {
-                ApiError::bad_request(format!("the body is not DeleteOptions: {error}"))
-            })?,
-        };
-        options.dry = dry_run(options.dry_run.iter().map(String::as_str))?;
+            }
+            .checked(),
+        }
+    }
+
+    /// The options that `body` holds.
+    pub(crate) fn of_body(body: Value) -> Result<Self, ApiError> {
+        let kind = body["kind"].as_str().unwrap_or_default();
+        if !matches!(kind, "" | "DeleteOptions") {
+            let version = body["apiVersion"].as_str().unwrap_or_default();
+            return Err(ApiError::bad_request(format!(
+                "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""
+            )));
+        }
+        let options: Self = serde_json::from_value(body).map_err(|error| {
+            ApiError::bad_request(format!("the body is not DeleteOptions: {error}"))
+        })?;
+        options.checked()
+    }
+
+    fn checked(mut self) -> Result<Self, ApiError> {
+        let options = &mut self;
+        options.dry = dry_run(options.dry_run.iter().map(String::as_str), "DeleteOptions")?;
+        if let Some(policy) = &options.propagation_policy
+            && !matches!(&**policy, "Foreground" | "Background" | "Orphan")
+        {
+            let cause = Cause {
+                reason: "FieldValueNotSupported".to_owned(),
+                message: format!(
+                    "Unsupported value: \"{policy}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+                ),
+                field: "propagationPolicy".to_owned(),
+            };
+            return Err(ApiError::invalid("DeleteOptions", "", vec![cause]));
+        }
         if options.grace_period_seconds.is_some_and(|grace| grace < 0) {
             // As upstream: a negative period means one second.
             options.grace_period_seconds = Some(1);
         }
-        Ok(options)
+        Ok(self)
     }
 }

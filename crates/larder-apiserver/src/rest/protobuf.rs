@@ -3,7 +3,7 @@
 //! `kubectl create configmap` and its like send nothing else. Only the messages that such commands send are known: a body with any
 //! other message or field is refused (415), never read in part. Answers are always JSON, which these clients take as well.
 //!
-//! Field numbers: the `generated.proto` of `api/core/v1`, `api/authentication/v1`, `api/authorization/v1` and `apimachinery/pkg/apis/meta/v1`, 1.36.
+//! Field numbers: the `generated.proto` of `api/core/v1`, `api/authentication/v1`, `api/authorization/v1`, `api/policy/v1` and `apimachinery/pkg/apis/meta/v1`, 1.36.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -33,9 +33,12 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let schema = match type_meta.get("kind")?.as_str()? {
         "ConfigMap" => CONFIG_MAP,
         "DeleteOptions" => DELETE_OPTIONS,
+        "Eviction" => EVICTION,
         "Namespace" => NAMESPACE,
         "Secret" => SECRET,
         "SelfSubjectAccessReview" => ACCESS_REVIEW,
+        "SelfSubjectReview" => SUBJECT_REVIEW,
+        "SelfSubjectRulesReview" => RULES_REVIEW,
         "Service" => SERVICE,
         "ServiceAccount" => SERVICE_ACCOUNT,
         "TokenRequest" => TOKEN_REQUEST,
@@ -235,6 +238,39 @@ const ACCESS_REVIEW: Schema = &[
             (4, "denied", PlainBool),
         ]),
     ),
+];
+
+/// The status of a request is empty, but it is there.
+const SUBJECT_REVIEW: Schema = &[
+    (1, "metadata", Message(METADATA)),
+    (
+        2,
+        "status",
+        Message(&[(
+            1,
+            "userInfo",
+            Message(&[
+                (1, "username", Text),
+                (2, "uid", Text),
+                (3, "groups", TEXTS),
+            ]),
+        )]),
+    ),
+];
+
+const RULES_REVIEW: Schema = &[
+    (1, "metadata", Message(METADATA)),
+    (2, "spec", Message(&[(1, "namespace", Text)])),
+    (
+        3,
+        "status",
+        Message(&[(3, "incomplete", PlainBool), (4, "evaluationError", Text)]),
+    ),
+];
+
+const EVICTION: Schema = &[
+    (1, "metadata", Message(METADATA)),
+    (2, "deleteOptions", Message(DELETE_OPTIONS)),
 ];
 
 const DELETE_OPTIONS: Schema = &[

@@ -26,6 +26,8 @@ fn columns(kind: Kind) -> &'static [Column] {
             ("Age", false),
             ("IP", true),
             ("Node", true),
+            ("Nominated Node", true),
+            ("Readiness Gates", true),
         ],
         Kind::ConfigMap => &[("Name", false), ("Data", false), ("Age", false)],
         Kind::Secret => &[
@@ -43,7 +45,7 @@ fn columns(kind: Kind) -> &'static [Column] {
             ("Age", false),
             ("Selector", true),
         ],
-        Kind::ServiceAccount => &[("Name", false), ("Secrets", false), ("Age", false)],
+        Kind::ServiceAccount => &[("Name", false), ("Age", false)],
         Kind::Namespace => &[("Name", false), ("Status", false), ("Age", false)],
         Kind::Node => &[
             ("Name", false),
@@ -51,13 +53,21 @@ fn columns(kind: Kind) -> &'static [Column] {
             ("Roles", false),
             ("Age", false),
             ("Version", false),
+            ("Internal-IP", true),
+            ("External-IP", true),
+            ("OS-Image", true),
+            ("Kernel-Version", true),
+            ("Container-Runtime", true),
         ],
         Kind::Event => &[
             ("Last Seen", false),
             ("Type", false),
             ("Reason", false),
             ("Object", false),
+            ("Subobject", true),
+            ("Source", true),
             ("Message", false),
+            ("First Seen", true),
             ("Count", true),
             ("Name", true),
         ],
@@ -121,6 +131,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
     let age = json!(age(text("/metadata/creationTimestamp"), now));
     let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
     let or_none = |text: &str| json!(if text.is_empty() { "<none>" } else { text });
+    let or_unknown = |text: &str| json!(if text.is_empty() { "<unknown>" } else { text });
     match kind {
         Kind::Pod => {
             let (ready, total, restarts) = containers(object);
@@ -132,6 +143,8 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
                 age,
                 or_none(text("/status/podIP")),
                 or_none(text("/spec/nodeName")),
+                or_none(text("/status/nominatedNodeName")),
+                or_none(&readiness_gates(object)),
             ]
         }
         Kind::ConfigMap => vec![name, json!(size("data") + size("binaryData")), age],
@@ -145,10 +158,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
             age,
             or_none(&pairs(&object["spec"]["selector"])),
         ],
-        Kind::ServiceAccount => {
-            let secrets = object["secrets"].as_array().map_or(0, Vec::len);
-            vec![name, json!(secrets.to_string()), age]
-        }
+        Kind::ServiceAccount => vec![name, age],
         Kind::Namespace => vec![name, json!(text("/status/phase")), age],
         Kind::Node => vec![
             name,
@@ -156,6 +166,11 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
             or_none(&roles(object)),
             age,
             json!(text("/status/nodeInfo/kubeletVersion")),
+            or_none(address(object, "InternalIP")),
+            or_none(address(object, "ExternalIP")),
+            or_unknown(text("/status/nodeInfo/osImage")),
+            or_unknown(text("/status/nodeInfo/kernelVersion")),
+            or_unknown(text("/status/nodeInfo/containerRuntimeVersion")),
         ],
         Kind::Event => {
             let seen = [
@@ -164,13 +179,23 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
                 text("/firstTimestamp"),
             ];
             let seen = seen.into_iter().find(|time| !time.is_empty()).unwrap_or("");
+            let first = [text("/firstTimestamp"), text("/eventTime")];
+            let first = first
+                .into_iter()
+                .find(|time| !time.is_empty())
+                .unwrap_or("");
             let involved = text("/involvedObject/kind").to_lowercase();
+            let source = [text("/source/component"), text("/source/host")];
+            let source: Vec<_> = source.into_iter().filter(|part| !part.is_empty()).collect();
             vec![
                 json!(self::age(seen, now)),
                 json!(text("/type")),
                 json!(text("/reason")),
                 json!(format!("{involved}/{}", text("/involvedObject/name"))),
+                json!(text("/involvedObject/fieldPath")),
+                json!(source.join(", ")),
                 json!(text("/message").trim()),
+                json!(self::age(first, now)),
                 json!(object["count"].as_i64().unwrap_or(1).to_string()),
                 name,
             ]
@@ -186,6 +211,33 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
             or_none(&pairs(&object["spec"]["unverifiedUserAnnotations"])),
         ],
     }
+}
+
+/// How many of the conditions that a pod waits for hold: `1/2`; empty for none.
+fn readiness_gates(pod: &Value) -> String {
+    let gates = pod["spec"]["readinessGates"].as_array();
+    let conditions = pod["status"]["conditions"].as_array();
+    let holds = |gate: &Value| {
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|held| held["type"] == gate["conditionType"] && held["status"] == "True")
+    };
+    match gates.map_or(&[][..], Vec::as_slice) {
+        [] => String::new(),
+        gates => {
+            let open = gates.iter().filter(|gate| holds(gate)).count();
+            format!("{open}/{}", gates.len())
+        }
+    }
+}
+
+/// The first address of this type; empty when there is none.
+fn address<'v>(node: &'v Value, wanted: &str) -> &'v str {
+    let addresses = node["status"]["addresses"].as_array();
+    let mut addresses = addresses.into_iter().flatten();
+    let found = addresses.find(|address| address["type"] == wanted);
+    found
+        .and_then(|address| address["address"].as_str())
+        .unwrap_or_default()
 }
 
 /// The condition that ended a request for a certificate.

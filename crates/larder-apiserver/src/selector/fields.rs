@@ -36,9 +36,8 @@ impl FieldSelector {
                         "invalid selector: '{text}'; can't understand '{term}'"
                     ))
                 })?;
-                let field = known_field(field, resource).ok_or_else(|| {
-                    ApiError::bad_request(format!("field label not supported: {field}"))
-                })?;
+                let field =
+                    known_field(field, resource).ok_or_else(|| unknown_field(field, resource))?;
                 let value = unescape(value).ok_or_else(|| {
                     ApiError::bad_request(format!(
                         "invalid field selector: invalid escape sequence in '{value}'"
@@ -94,6 +93,15 @@ fn known_field(name: &str, resource: &Resource) -> Option<&'static str> {
             .map(|field| field.label)
             .find(|label| *label == name),
     }
+}
+
+/// The refusal of a field; kube-apiserver names those that a kind has without selectable fields of its own.
+fn unknown_field(name: &str, resource: &Resource) -> ApiError {
+    ApiError::bad_request(if resource.fields.is_empty() {
+        format!("\"{name}\" is not a known field selector: only \"{NAME}\", \"{NAMESPACE}\"")
+    } else {
+        format!("field label not supported: {name}")
+    })
 }
 
 /// Splits at commas that no backslash precedes.

@@ -34,9 +34,8 @@ impl LabelSelector {
     ///
     /// 400 with what was found and what was expected.
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
-        let refuse = |why: String| {
-            ApiError::bad_request(format!("unable to parse requirement: {why} in '{text}'"))
-        };
+        let refuse =
+            |why: String| ApiError::bad_request(format!("unable to parse requirement: {why}"));
         let tokens = tokens(text);
         let mut rest = tokens.as_slice();
         let mut requirements = Vec::new();
@@ -47,7 +46,7 @@ impl LabelSelector {
                 [] => after,
                 [Token::Comma, more @ ..] if !more.is_empty() => more,
                 [found, ..] => {
-                    return Err(refuse(format!(
+                    return Err(ApiError::bad_request(format!(
                         "found '{}', expected: ',' or 'end of string'",
                         found.as_str()
                     )));
@@ -180,9 +179,13 @@ impl Requirement {
             [Word(key), rest @ ..] if !matches!(rest, [Word(_), ..]) => {
                 (key, Operator::Exists, rest)
             }
+            [Word(_), Word("in" | "notin"), rest @ ..] => {
+                let found = rest.first().map_or("", Token::as_str);
+                return Err(format!("found '{found}' expected: '('"));
+            }
             [Word(_), found, ..] => {
                 return Err(format!(
-                    "found '{}', expected: in, notin, =, ==, !=, >, <",
+                    "found '{}', expected: in, notin, =, ==, !=, gt, lt",
                     found.as_str()
                 ));
             }

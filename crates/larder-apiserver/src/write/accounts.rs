@@ -62,12 +62,13 @@ impl Writer {
             None => None,
             Some(reference) => {
                 let text = |field: &Option<String>| field.clone().unwrap_or_default();
+                let api_version = text(&reference.api_version);
                 let (kind, name, uid) = (
                     text(&reference.kind),
                     text(&reference.name),
                     text(&reference.uid),
                 );
-                Some(self.bound_object(key, &kind, &name, &uid)?)
+                Some(self.bound_object(key, &api_version, &kind, &name, &uid)?)
             }
         };
         let claims = Claims {
@@ -86,7 +87,11 @@ impl Writer {
         let token = token.map_err(|_| ApiError::internal("cannot sign the token"))?;
         body["metadata"]["name"] = key.name.as_str().into();
         body["metadata"]["namespace"] = key.namespace.as_str().into();
+        body["metadata"]["uid"] = account.uid.as_str().into();
         body["metadata"]["creationTimestamp"] = rfc3339(now).into();
+        if body["spec"].get("boundObjectRef").is_none() {
+            body["spec"]["boundObjectRef"] = Value::Null;
+        }
         body["spec"]["audiences"] = json!(audiences);
         body["spec"]["expirationSeconds"] = seconds.into();
         let expires = rfc3339(now + SignedDuration::from_secs(seconds));
@@ -98,6 +103,7 @@ impl Writer {
     fn bound_object(
         &self,
         account: &ObjectKey,
+        api_version: &str,
         kind: &str,
         name: &str,
         uid: &str,
@@ -107,8 +113,9 @@ impl Writer {
             "Secret" => ("secret", Kind::Secret, account.namespace.clone()),
             "Node" => ("node", Kind::Node, "".into()),
             other => {
+                let slash = if api_version.contains('/') { "" } else { "/" };
                 return Err(ApiError::bad_request(format!(
-                    "cannot bind token to object of type {other}"
+                    "cannot bind token to object of type {slash}{api_version}, Kind={other}"
                 )));
             }
         };
@@ -131,7 +138,7 @@ impl Writer {
             let why = format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             );
-            return Err(ApiError::conflict(resource, name, &why));
+            return Err(ApiError::kind_conflict(resource, name, &why));
         }
         Ok((claim, name.to_owned(), bound.uid.to_string()))
     }

@@ -20,6 +20,9 @@ const SYSTEM_CLASSES: [(&str, i64); 2] = [
     ("system-node-critical", 2_000_001_000),
 ];
 
+/// What pods of every class but a user's do to others.
+const PREEMPTS: &str = "PreemptLowerPriority";
+
 /// The taints that every pod tolerates for a while.
 const NODE_FAILURES: [&str; 2] = [
     "node.kubernetes.io/not-ready",
@@ -107,12 +110,19 @@ fn set_priority(
         );
         return Err(ApiError::forbidden(resource, name(value), &why));
     }
+    let policy = text(value, "/spec/preemptionPolicy");
+    if part != Part::Whole && !matches!(policy, "" | PREEMPTS) {
+        let why = format!(
+            "the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; priority admission controller computed {PREEMPTS} from the given PriorityClass name"
+        );
+        return Err(ApiError::forbidden(resource, name(value), &why));
+    }
     let spec = &mut value["spec"];
     if stated.is_none() {
         spec["priority"] = priority.into();
     }
     if spec["preemptionPolicy"].is_null() {
-        spec["preemptionPolicy"] = "PreemptLowerPriority".into();
+        spec["preemptionPolicy"] = PREEMPTS.into();
     }
     Ok(())
 }
@@ -182,6 +192,9 @@ mod tests {
         let stated = json!({"priority": 7});
         assert!(of(stated.clone(), Part::Main).unwrap_err().contains("(7)"));
         assert_eq!(of(stated, Part::Whole), Ok(7.into()));
+        let never = json!({"preemptionPolicy": "Never"});
+        assert!(of(never.clone(), Part::Main).is_err());
+        assert_eq!(of(never, Part::Whole), Ok(0.into()));
         let old = json!({"spec": {"priority": 7, "preemptionPolicy": "Never"}});
         let kept = admitted(Some(&old), json!({}), Part::Main).unwrap();
         assert_eq!(

@@ -114,21 +114,27 @@ fn check_preconditions(current: &Object, options: &DeleteOptions) -> Result<(), 
     };
     let version = current.version.to_string();
     let checks = [
-        ("UID", &preconditions.uid, current.uid.as_str()),
+        (
+            "UID",
+            &preconditions.uid,
+            current.uid.as_str(),
+            "deleted and then recreated",
+        ),
         (
             "ResourceVersion",
             &preconditions.resource_version,
             version.as_str(),
+            "modified",
         ),
     ];
-    for (what, wanted, held) in checks {
+    for (what, wanted, held, happened) in checks {
         if let Some(wanted) = wanted
             && wanted != held
         {
             let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {held}"
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({held}). The object might have been {happened}"
             );
-            return Err(ApiError::conflict(
+            return Err(ApiError::kind_conflict(
                 current.kind.resource(),
                 &current.key.name,
                 &why,

@@ -1,5 +1,8 @@
 //! What the server does to objects of one kind on top of metadata.
 
+use k8s_openapi::api::core::v1::PodSpec;
+use larder_objects::qos_class;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{Part, certificates};
@@ -46,6 +49,9 @@ pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, pa
         Part::Status => {
             let mut new = old.clone();
             copy(&value["status"], &mut new, "status");
+            if resource.kind == Kind::Pod {
+                copy(&old["status"]["qosClass"], &mut new["status"], "qosClass");
+            }
             for field in ["labels", "annotations", "finalizers"] {
                 copy(&value["metadata"][field], &mut new["metadata"], field);
             }
@@ -94,6 +100,47 @@ fn complete(resource: &Resource, value: &mut Value) {
             }
         }
         Kind::Service => set(&mut value["status"]["loadBalancer"], json!({})),
+        _ => {}
+    }
+}
+
+/// Adds to a complete object what kube-apiserver shows of fields that are not set, because their types in Go know no absence; and the
+/// class of service of a pod.
+pub(super) fn finish(resource: &Resource, value: &mut Value) {
+    let show = |place: &mut Value, fields: &[&str], absent: Value| {
+        if let Some(place) = place.as_object_mut() {
+            for field in fields {
+                place.entry(*field).or_insert_with(|| absent.clone());
+            }
+        }
+    };
+    match resource.kind {
+        Kind::Pod => {
+            if value["status"]["qosClass"].is_null()
+                && let Ok(spec) = PodSpec::deserialize(&value["spec"])
+            {
+                value["status"]["qosClass"] = qos_class(&spec).into();
+            }
+            let conditions = value.pointer_mut("/status/conditions");
+            let conditions = conditions.and_then(Value::as_array_mut);
+            for condition in conditions.into_iter().flatten() {
+                let times = ["lastProbeTime", "lastTransitionTime"];
+                show(condition, &times, Value::Null);
+            }
+        }
+        Kind::Event => {
+            let times = ["eventTime", "firstTimestamp", "lastTimestamp"];
+            show(value, &times, Value::Null);
+            show(
+                value,
+                &["reportingComponent", "reportingInstance"],
+                "".into(),
+            );
+        }
+        Kind::PodCertificateRequest => {
+            let keys = ["pkixPublicKey", "proofOfPossession"];
+            show(&mut value["spec"], &keys, Value::Null);
+        }
         _ => {}
     }
 }

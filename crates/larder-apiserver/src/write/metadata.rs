@@ -37,7 +37,7 @@ pub(super) fn for_create(
     let uid = stated.filter(|uid| !uid.is_empty()).unwrap_or_else(new_uid);
     let metadata = metadata(value);
     if metadata.contains_key("resourceVersion") && metadata["resourceVersion"] != "" {
-        return Err(ApiError::bad_request(
+        return Err(ApiError::unexpected(
             "resourceVersion should not be set on objects to be created",
         ));
     }
@@ -89,8 +89,15 @@ pub(super) fn for_update(
     }
     let (uid, held) = (text(value, "/metadata/uid"), text(old, "/metadata/uid"));
     if !uid.is_empty() && uid != held {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {held}");
+        // The key is that of kube-apiserver's storage.
+        let plural = resource.plural;
+        let place = match &*key.namespace {
+            "" => format!("/registry/{plural}/{}", key.name),
+            namespace => format!("/registry/{plural}/{namespace}/{}", key.name),
+        };
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {held}"
+        );
         return Err(ApiError::conflict(resource, &key.name, &why));
     }
     let metadata = metadata(value);

@@ -63,6 +63,15 @@ pub(super) fn apply(
                 value["type"] = "Opaque".into();
             }
             let new: Secret = decode(value)?;
+            let account = "/metadata/annotations/kubernetes.io~1service-account.name";
+            if new.type_ == "kubernetes.io/service-account-token" && text(value, account).is_empty()
+            {
+                causes.push(Cause {
+                    reason: "FieldValueRequired".to_owned(),
+                    message: "Required value".to_owned(),
+                    field: "metadata.annotations[kubernetes.io/service-account.name]".to_owned(),
+                });
+            }
             let mut errors = metadata(value)?.and(validation::secret(&new));
             if let Some(old) = old {
                 errors = errors.and(validation::secret_update(&new, &decode(old)?));
@@ -73,7 +82,18 @@ pub(super) fn apply(
         Kind::ServiceAccount => {
             typed::<ServiceAccount>(value, |_| {}, validation::service_account)?
         }
-        Kind::Event => metadata(value)?,
+        Kind::Event => {
+            let (of, held) = (
+                text(value, "/metadata/namespace"),
+                text(value, "/involvedObject/namespace"),
+            );
+            // An object of cluster scope has its events in the default namespace.
+            if of != held && !(held.is_empty() && of == "default") {
+                let why = format!("{held:?}: does not match event.namespace");
+                causes.push(invalid("involvedObject.namespace", &why));
+            }
+            metadata(value)?
+        }
         Kind::ClusterTrustBundle => {
             let new: ClusterTrustBundle = parse(value)?;
             match old {

@@ -19,8 +19,8 @@ pub(super) const TEXT_MAPS: [&str; 9] = [
     "volumeAttributes",
 ];
 
-/// Replaces `null` by what Go makes of it.
-pub(super) fn drop_nulls(value: &mut Value) {
+/// Replaces `null` by what Go makes of it: an empty text where a field maps names to text, elsewhere nothing.
+pub fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|_, value| !value.is_null());

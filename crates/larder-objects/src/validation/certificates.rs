@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{pem, x509::Certificate};
 
-const SIGNER: &str =
+pub(super) const SIGNER: &str =
     "must be a fully qualified domain and path of the form 'example.com/signer-name'";
 
 /// Whether `text` can be the name of a signer: a domain of two labels or more, `/`, a path.

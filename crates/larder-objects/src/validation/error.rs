@@ -134,6 +134,11 @@ impl FieldErrors {
         self.push(field, FieldErrorKind::Invalid, Some(value.shown()), message);
     }
 
+    /// `shown` is the value as JSON.
+    pub(super) fn invalid_as(&mut self, field: &str, shown: String, message: &str) {
+        self.push(field, FieldErrorKind::Invalid, Some(shown), message);
+    }
+
     pub(super) fn duplicate(&mut self, field: &str, value: &str) {
         self.push(field, FieldErrorKind::Duplicate, Some(value.shown()), "");
     }

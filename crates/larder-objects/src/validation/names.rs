@@ -47,7 +47,7 @@ pub fn qualified_name_problems(text: &str) -> Vec<String> {
         None => text,
         Some((_, name)) if name.contains('/') => {
             return vec![format!(
-                "a qualified name {QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+                "a valid label key {QUALIFIED} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             )];
         }
         Some((prefix, name)) => {
@@ -150,20 +150,11 @@ impl FieldErrors {
     }
 
     pub(super) fn check_label(&mut self, field: &str, text: &str) {
-        self.check_label_in(field, text, text);
-    }
-
-    /// As [`Self::check_label`], for a name to which something is going to be added: it may end in a dash.
-    pub(super) fn check_label_prefix(&mut self, field: &str, text: &str) {
-        self.check_label_in(field, &without_dash(text), text);
-    }
-
-    fn check_label_in(&mut self, field: &str, checked: &str, text: &str) {
-        if checked.len() > MAX_LABEL {
+        if text.len() > MAX_LABEL {
             self.invalid(field, text, &too_long(MAX_LABEL));
         }
-        if !is_unbounded_label(checked) {
-            let has_dots = checked.split('.').all(is_unbounded_label);
+        if !is_unbounded_label(text) {
+            let has_dots = text.split('.').all(is_unbounded_label);
             let rule = if has_dots {
                 "must not contain dots"
             } else {
@@ -289,6 +280,6 @@ mod tests {
             ["prefix part must be non-emp", "name part must consist of a"]
         );
         assert_eq!(starts(&"a".repeat(64)), ["name part must be no more t"]);
-        assert_eq!(starts("a/b/c"), ["a qualified name must consi"]);
+        assert_eq!(starts("a/b/c"), ["a valid label key must cons"]);
     }
 }

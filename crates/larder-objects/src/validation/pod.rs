@@ -6,6 +6,8 @@ use k8s_openapi::api::core::v1::{
     ContainerPort, EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, VolumeMount,
 };
 
+mod own;
+
 use super::{
     FieldErrors, Scope,
     environment::{check_env, check_env_from},
@@ -29,9 +31,13 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     let mut volumes = HashSet::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let field = format!("spec.volumes[{index}]");
+        let before = errors.len();
         check_volume(errors, &field, volume);
-        if !volume.name.is_empty() && !volumes.insert(&*volume.name) {
+        let is_new = !volumes.contains(&*volume.name);
+        if !is_new && errors.len() == before {
             errors.duplicate(&format!("{field}.name"), &volume.name);
+        } else if errors.len() == before {
+            volumes.insert(&*volume.name);
         }
     }
     if spec.containers.is_empty() {
@@ -43,49 +49,13 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     }
     check_host_ports(errors, "spec.containers", &spec.containers);
     check_whole(errors, "spec.resources", spec);
-    for (field, name) in [
-        ("spec.serviceAccountName", &spec.service_account_name),
-        ("spec.nodeName", &spec.node_name),
-    ] {
-        if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            errors.check_subdomain(field, name);
+    own::check_own(errors, spec);
+    for container in containers(spec) {
+        if container.image.trim() != container.image {
+            let field = format!("{}.image", container.field);
+            let rule = "must not have leading or trailing whitespace";
+            errors.invalid(&field, container.image, rule);
         }
-    }
-    check_choice(
-        errors,
-        "spec.restartPolicy",
-        spec.restart_policy.as_deref(),
-        &["Always", "Never", "OnFailure"],
-    );
-    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
-    check_choice(
-        errors,
-        "spec.dnsPolicy",
-        spec.dns_policy.as_deref(),
-        &policies,
-    );
-    if let Some(seconds) = spec
-        .termination_grace_period_seconds
-        .filter(|seconds| *seconds < 0)
-    {
-        errors.invalid(
-            "spec.terminationGracePeriodSeconds",
-            seconds,
-            "must be greater than or equal to 0",
-        );
-    }
-    if let Some(context) = &spec.security_context {
-        check_id(
-            errors,
-            "spec.securityContext.runAsUser",
-            context.run_as_user,
-        );
-        check_id(
-            errors,
-            "spec.securityContext.runAsGroup",
-            context.run_as_group,
-        );
-        check_id(errors, "spec.securityContext.fsGroup", context.fs_group);
     }
 }
 
@@ -101,7 +71,9 @@ struct AnyContainer<'a> {
     pull_policy: Option<&'a str>,
     message_policy: Option<&'a str>,
     resources: Option<&'a ResourceRequirements>,
+    restart_policy: Option<&'a str>,
     run_as: [Option<i64>; 2],
+    privileged: bool,
 }
 
 /// All containers in the order of the API server's checks: regular, init, ephemeral.
@@ -121,9 +93,11 @@ fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
                     pull_policy: container.image_pull_policy.as_deref(),
                     message_policy: container.termination_message_policy.as_deref(),
                     resources: container.resources.as_ref(),
+                    restart_policy: container.restart_policy.as_deref(),
                     run_as: context.map_or([None; 2], |context| {
                         [context.run_as_user, context.run_as_group]
                     }),
+                    privileged: context.is_some_and(|context| context.privileged == Some(true)),
                 }
             })
         };
@@ -179,14 +153,14 @@ fn check_container<'a>(
     let mut paths = HashSet::new();
     for (index, mount) in container.mounts.iter().enumerate() {
         let field = format!("{field}.volumeMounts[{index}]");
-        check_mount(errors, &field, mount, volumes);
-        if !mount.mount_path.is_empty() && !paths.insert(&*mount.mount_path) {
-            errors.invalid(
-                &format!("{field}.mountPath"),
-                &*mount.mount_path,
-                "must be unique",
+        check_mount(errors, &field, mount, volumes, &mut paths);
+        if mount.mount_propagation.as_deref() == Some("Bidirectional") && !container.privileged {
+            errors.forbidden(
+                &format!("{field}.mountPropagation"),
+                "Bidirectional mount propagation is available only to privileged containers",
             );
         }
+        check_recursive_read_only(errors, &format!("{field}.recursiveReadOnly"), mount);
     }
     check_choice(
         errors,
@@ -210,22 +184,34 @@ fn check_container<'a>(
     if !container.name.is_empty() && !names.insert(container.name) {
         errors.duplicate(&name_field, container.name);
     }
+    check_choice(
+        errors,
+        &format!("{field}.restartPolicy"),
+        container.restart_policy,
+        &["Always", "Never", "OnFailure"],
+    );
 }
 
-fn check_mount(
+fn check_mount<'a>(
     errors: &mut FieldErrors,
     field: &str,
-    mount: &VolumeMount,
+    mount: &'a VolumeMount,
     volumes: &HashSet<&str>,
+    paths: &mut HashSet<&'a str>,
 ) {
     let name_field = format!("{field}.name");
     if mount.name.is_empty() {
         errors.required(&name_field, "");
-    } else if !volumes.contains(&*mount.name) {
+    }
+    if !volumes.contains(&*mount.name) {
         errors.not_found(&name_field, &mount.name);
     }
     if mount.mount_path.is_empty() {
         errors.required(&format!("{field}.mountPath"), "");
+    }
+    if !paths.insert(&*mount.mount_path) {
+        let path_field = format!("{field}.mountPath");
+        errors.invalid(&path_field, &*mount.mount_path, "must be unique");
     }
     let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
@@ -252,14 +238,38 @@ fn check_mount(
     );
 }
 
-fn check_choice(errors: &mut FieldErrors, field: &str, value: Option<&str>, supported: &[&str]) {
+fn check_recursive_read_only(errors: &mut FieldErrors, field: &str, mount: &VolumeMount) {
+    match mount.recursive_read_only.as_deref() {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if mount.read_only != Some(true) {
+                errors.forbidden(field, "may only be specified when readOnly is true");
+            }
+            let propagation = mount.mount_propagation.as_deref().unwrap_or("None");
+            if propagation != "None" {
+                let rule = "may only be specified when mountPropagation is None or not specified";
+                errors.forbidden(field, rule);
+            }
+        }
+        Some(other) => {
+            errors.not_supported(field, other, &["Disabled", "Enabled", "IfPossible"]);
+        }
+    }
+}
+
+pub(super) fn check_choice(
+    errors: &mut FieldErrors,
+    field: &str,
+    value: Option<&str>,
+    supported: &[&str],
+) {
     if let Some(value) = value.filter(|value| !supported.contains(value)) {
         errors.not_supported(field, value, supported);
     }
 }
 
 /// User and group numbers fit into 31 bits.
-fn check_id(errors: &mut FieldErrors, field: &str, id: Option<i64>) {
+pub(super) fn check_id(errors: &mut FieldErrors, field: &str, id: Option<i64>) {
     if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
         errors.invalid(field, id, "must be between 0 and 2147483647, inclusive");
     }
@@ -362,11 +372,10 @@ mod tests {
                 spec.containers[0].resources.limits[memory]: Invalid value: "-1": must be greater than or equal to 0
                 spec.containers[0].resources.requests[cpu]: Invalid value: "1x": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
                 spec.containers[0].resources.requests[memory]: Invalid value: "-1": must be greater than or equal to 0
-                spec.nodeName: Invalid value: "Node-1": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
-                spec.restartPolicy: Unsupported value: "No": supported values: "Always", "Never", "OnFailure"
-                spec.dnsPolicy: Unsupported value: "x": supported values: "ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"
-                spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0
+                spec.restartPolicy: Unsupported value: "No": supported values: "Always", "OnFailure", "Never"
+                spec.dnsPolicy: Unsupported value: "x": supported values: "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"
                 spec.securityContext.fsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive
+                spec.nodeName: Invalid value: "Node-1": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
             "#]],
         );
     }

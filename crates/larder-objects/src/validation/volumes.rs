@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{
     FieldErrors,
+    certificates::{SIGNER, is_signer_name},
     environment::{Place, check_field_ref, check_resource_ref},
     foreign,
 };
@@ -22,6 +23,10 @@ const VOLUME_FIELDS: [&str; 5] = [
     "metadata.namespace",
     "metadata.uid",
 ];
+/// Bounds of `podCertificate.maxExpirationSeconds`: an hour, and 91 days, or a day where Kubernetes itself signs.
+const MIN_CERTIFICATE_SECS: i32 = 3600;
+const MAX_CERTIFICATE_SECS: i32 = 91 * 86_400;
+const MAX_KUBERNETES_CERTIFICATE_SECS: i32 = 86_400;
 /// Bounds of `serviceAccountToken.expirationSeconds`.
 const TOKEN_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
 
@@ -171,14 +176,14 @@ fn check_projection<'a>(
     source: &'a VolumeProjection,
     paths: &mut HashSet<&'a str>,
 ) {
-    let mut types = Vec::new();
+    let mut types = 0;
     let mut claim = |errors: &mut FieldErrors, field: String, path: &'a str| {
         if !path.is_empty() && !paths.insert(path) {
             errors.invalid(&field, path, "conflicting duplicate paths");
         }
     };
     if let Some(secret) = &source.secret {
-        types.push("secret");
+        types += 1;
         let field = format!("{field}.secret");
         check_object_name(errors, &field, "name", &secret.name);
         check_items(errors, &field, secret.items.as_deref());
@@ -187,7 +192,7 @@ fn check_projection<'a>(
         }
     }
     if let Some(map) = &source.config_map {
-        types.push("configMap");
+        types += 1;
         let field = format!("{field}.configMap");
         check_object_name(errors, &field, "name", &map.name);
         check_items(errors, &field, map.items.as_deref());
@@ -196,7 +201,7 @@ fn check_projection<'a>(
         }
     }
     if let Some(downward) = &source.downward_api {
-        types.push("downwardAPI");
+        types += 1;
         let field = format!("{field}.downwardAPI");
         check_downward_files(errors, &field, downward.items.as_deref());
         for (index, item) in downward.items.iter().flatten().enumerate() {
@@ -204,7 +209,7 @@ fn check_projection<'a>(
         }
     }
     if let Some(token) = &source.service_account_token {
-        types.push("serviceAccountToken");
+        types += 1;
         let field = format!("{field}.serviceAccountToken");
         if let Some(seconds) = token
             .expiration_seconds
@@ -221,15 +226,16 @@ fn check_projection<'a>(
         check_path(errors, &format!("{field}.path"), &token.path);
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
-        types.push("clusterTrustBundle");
+        types += 1;
         let field = format!("{field}.clusterTrustBundle");
         check_trust_bundle(errors, &field, bundle);
         claim(errors, format!("{field}.path"), &bundle.path);
     }
     if let Some(certificate) = &source.pod_certificate {
-        types.push("podCertificate");
+        types += 1;
         let field = format!("{field}.podCertificate");
         let certificate: &PodCertificateProjection = certificate;
+        check_certificate(errors, &field, certificate);
         let files = [
             ("credentialBundlePath", &certificate.credential_bundle_path),
             ("keyPath", &certificate.key_path),
@@ -248,11 +254,41 @@ fn check_projection<'a>(
             claim(errors, field, path);
         }
     }
-    for type_ in types.iter().skip(1) {
-        errors.forbidden(
-            &format!("{field}.{type_}"),
-            "may not specify more than 1 volume type per source",
-        );
+    if types > 1 {
+        errors.forbidden(field, "may not specify more than 1 volume type per source");
+    }
+}
+
+/// Checks what a certificate is asked for; not where it goes.
+fn check_certificate(errors: &mut FieldErrors, field: &str, wanted: &PodCertificateProjection) {
+    if !is_signer_name(&wanted.signer_name) {
+        errors.invalid(&format!("{field}.signerName"), &*wanted.signer_name, SIGNER);
+    }
+    let key_types = [
+        "RSA3072",
+        "RSA4096",
+        "ECDSAP256",
+        "ECDSAP384",
+        "ECDSAP521",
+        "ED25519",
+    ];
+    if !key_types.contains(&&*wanted.key_type) {
+        errors.not_supported(&format!("{field}.keyType"), &wanted.key_type, &key_types);
+    }
+    let longest = if wanted.signer_name.starts_with("kubernetes.io/") {
+        MAX_KUBERNETES_CERTIFICATE_SECS
+    } else {
+        MAX_CERTIFICATE_SECS
+    };
+    if let Some(seconds) = wanted.max_expiration_seconds {
+        let rule = if seconds < MIN_CERTIFICATE_SECS {
+            format!("if provided, maxExpirationSeconds must be >= {MIN_CERTIFICATE_SECS}")
+        } else if seconds > longest {
+            format!("if provided, maxExpirationSeconds must be <= {longest}")
+        } else {
+            return;
+        };
+        errors.invalid(&format!("{field}.maxExpirationSeconds"), seconds, &rule);
     }
 }
 
@@ -283,8 +319,7 @@ fn check_path(errors: &mut FieldErrors, field: &str, path: &str) {
         return errors.required(field, "");
     }
     check_relative(errors, field, path);
-    // The elements `..` are reported already.
-    if path.starts_with("..") && !path.starts_with("../") && path != ".." {
+    if path.starts_with("..") && !path.starts_with("../") {
         errors.invalid(field, path, "must not start with '..'");
     }
 }
@@ -398,7 +433,7 @@ mod tests {
             expect![[r#"
                 v[0].projected.sources[2].configMap.items[0].path: Invalid value: "a/b": conflicting duplicate paths
                 v[0].projected.sources[3].serviceAccountToken.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes
-                v[0].projected.sources[4].downwardAPI: Forbidden: may not specify more than 1 volume type per source
+                v[0].projected.sources[4]: Forbidden: may not specify more than 1 volume type per source
             "#]],
         );
     }
@@ -411,8 +446,8 @@ mod tests {
                 {"clusterTrustBundle": {"name": "n", "signerName": "s", "path": "a"}},
                 {"clusterTrustBundle": {"path": "b"}},
                 {"clusterTrustBundle": {"name": "n", "labelSelector": {}, "path": "c"}},
-                {"podCertificate": {"signerName": "s", "keyType": "ED25519"}},
-                {"podCertificate": {"signerName": "s", "keyType": "ED25519", "keyPath": "k", "certificateChainPath": "k"}},
+                {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}},
+                {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "k", "certificateChainPath": "k"}},
             ]}}]),
             expect![[r#"
                 v[0].projected.sources[0].clusterTrustBundle: Invalid value: "": only one of name and signerName may be used

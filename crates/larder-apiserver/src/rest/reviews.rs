@@ -1,0 +1,160 @@
+//! Reviews of oneself: who am I, may I do this, what may I do. They are answered and not stored.
+//!
+//! Source of the rules that everybody has: kube-apiserver 1.36, the roles `system:basic-user`, `system:discovery` and
+//! `system:public-info-viewer`.
+
+use serde_json::{Value, json};
+
+use crate::{ApiError, ApiServer, Authorization, User, authorize::Attempt, status::Cause};
+
+use super::request::Verb;
+
+/// The group of reviews about access.
+pub(super) const AUTHORIZATION: &str = "authorization.k8s.io";
+/// The group of the review about oneself.
+pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
+
+/// The reviews: group, as in a path, and kind.
+pub(super) const REVIEWS: [(&str, &str, &str); 3] = [
+    (AUTHENTICATION, "selfsubjectreviews", "SelfSubjectReview"),
+    (
+        AUTHORIZATION,
+        "selfsubjectaccessreviews",
+        "SelfSubjectAccessReview",
+    ),
+    (
+        AUTHORIZATION,
+        "selfsubjectrulesreviews",
+        "SelfSubjectRulesReview",
+    ),
+];
+
+/// Whether a path leads to a review.
+pub(super) fn is_review(group: &str, plural: &str) -> bool {
+    REVIEWS
+        .iter()
+        .any(|(of, name, _)| (*of, *name) == (group, plural))
+}
+
+impl ApiServer {
+    /// Answers a review that `user` asks for.
+    ///
+    /// # Errors
+    ///
+    /// It asks nothing.
+    pub(super) fn review(
+        &self,
+        user: &User,
+        plural: &str,
+        mut review: Value,
+    ) -> Result<Value, ApiError> {
+        let found = REVIEWS.iter().find(|(_, name, _)| *name == plural);
+        let (group, _, kind) = found.ok_or_else(ApiError::no_such_path)?;
+        review["kind"] = (*kind).into();
+        review["apiVersion"] = format!("{group}/v1").into();
+        if review["metadata"].is_null() {
+            review["metadata"] = json!({});
+        }
+        review["status"] = match *kind {
+            "SelfSubjectReview" => {
+                review["metadata"]["creationTimestamp"] = self.clock().rfc3339().into();
+                let mut groups = user.groups.clone();
+                groups.push("system:authenticated".to_owned());
+                json!({"userInfo": {"username": user.name, "groups": groups}})
+            }
+            "SelfSubjectAccessReview" => self.may(user, &review["spec"])?,
+            _ => {
+                if review["spec"]["namespace"]
+                    .as_str()
+                    .is_none_or(str::is_empty)
+                {
+                    return Err(ApiError::bad_request("no namespace on request"));
+                }
+                review["spec"] = json!({});
+                self.rules(user)
+            }
+        };
+        Ok(review)
+    }
+
+    /// Whether `user` may do what `spec` asks about.
+    fn may(&self, user: &User, spec: &Value) -> Result<Value, ApiError> {
+        let asked = &spec["resourceAttributes"];
+        if asked.is_null() == spec["nonResourceAttributes"].is_null() {
+            return Err(ApiError::invalid_review(
+                AUTHORIZATION,
+                Cause {
+                    reason: "FieldValueInvalid".to_owned(),
+                    message: "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified".to_owned(),
+                    field: "spec.resourceAttributes".to_owned(),
+                },
+            ));
+        }
+        let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());
+        let requirements = asked["fieldSelector"]["requirements"].as_array();
+        let selected = |key: &str| {
+            let requirements = requirements.into_iter().flatten();
+            let mut fitting =
+                requirements.filter(|term| term["key"] == key && term["operator"] == "In");
+            fitting.find_map(|term| match term["values"].as_array()?.as_slice() {
+                [one] => one.as_str(),
+                _ => None,
+            })
+        };
+        let decision = match text("verb").and_then(Verb::parse) {
+            _ if asked.is_null() => Ok(()),
+            None => Err("no such verb".to_owned()),
+            Some(verb) => self.options().authorization.decide(
+                self.store(),
+                user,
+                &Attempt {
+                    verb,
+                    group: text("group").unwrap_or_default(),
+                    resource: text("resource").unwrap_or_default(),
+                    subresource: text("subresource"),
+                    namespace: text("namespace"),
+                    name: text("name").or(selected("metadata.name")),
+                    node_name: selected("spec.nodeName"),
+                },
+            ),
+        };
+        Ok(match decision {
+            Ok(()) => json!({"allowed": true}),
+            Err(reason) => json!({"allowed": false, "reason": reason}),
+        })
+    }
+
+    /// What `user` may do. What a node may do follows from its pods, which no list of rules can say.
+    fn rules(&self, user: &User) -> Value {
+        let everything = self.options().authorization == Authorization::AllowAll
+            || user.groups.iter().any(|group| group == "system:masters");
+        let mut paths = vec![
+            json!({"verbs": ["get"], "nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"]}),
+            json!({"verbs": ["get"], "nonResourceURLs": ["/.well-known", "/.well-known/*"]}),
+            json!({"verbs": ["get"], "nonResourceURLs": [
+                "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/",
+            ]}),
+        ];
+        let reviews_of = |wanted: &str| -> Vec<&str> {
+            let reviews = REVIEWS.iter().filter(|(group, ..)| *group == wanted);
+            reviews.map(|(_, plural, _)| *plural).collect()
+        };
+        let mut resources: Vec<_> = [AUTHORIZATION, AUTHENTICATION]
+            .map(|group| json!({"verbs": ["create"], "apiGroups": [group], "resources": reviews_of(group)}))
+            .into();
+        if everything {
+            paths.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+            resources.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        }
+        let mut status = json!({
+            "resourceRules": resources,
+            "nonResourceRules": paths,
+            "incomplete": !everything,
+        });
+        if !everything {
+            status["evaluationError"] =
+                "node authorizer does not support user rule resolution".into();
+        }
+        status
+    }
+}

@@ -1,0 +1,403 @@
+//! From a body to an object of its kind, and how kube-apiserver refuses what is none.
+
+use larder_objects::{canonical_quantity, manifest::drop_nulls};
+use serde_json::{Value, json};
+
+use crate::{
+    json::json_type,
+    resource::{Kind, Resource},
+    rest::params::FieldValidation,
+    status::ApiError,
+};
+
+/// Why a body is no object of the kind.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// It is of another kind; the whole text.
+    OtherType(String),
+    /// A field is of another type, or not known; the reason alone.
+    Unreadable(String),
+}
+
+impl Refusal {
+    fn unreadable(why: impl Into<String>) -> Self {
+        Self::Unreadable(why.into())
+    }
+
+    /// 400, as for a whole body.
+    pub(super) fn of_body(self, resource: &Resource) -> ApiError {
+        let kind = resource.name;
+        ApiError::bad_request(match self {
+            Self::OtherType(text) => text,
+            Self::Unreadable(why) => format!(
+                "{kind} in version \"{}\" cannot be handled as a {kind}: {why}",
+                resource.version
+            ),
+        })
+    }
+
+    /// 422, as for what a patch makes of an object.
+    pub(super) fn of_patch(self) -> ApiError {
+        let (Self::OtherType(why) | Self::Unreadable(why)) = self;
+        ApiError::unfit_result(&why)
+    }
+}
+
+/// Reads `body` as an object of the kind, with known fields only; and what it has of unknown ones.
+///
+/// # Errors
+///
+/// Another kind, a field of the wrong type, or, if the client wants that, an unknown field.
+pub(super) fn decode(
+    resource: &Resource,
+    mut body: Value,
+    field_validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Refusal> {
+    let (kind, api_version) = (resource.name, resource.api_version());
+    let Some(fields) = body.as_object_mut() else {
+        return Err(Refusal::unreadable("the body is not a JSON object"));
+    };
+    let mut given = |field: &str, expected: &str| {
+        let given = fields.entry(field).or_insert_with(|| expected.into());
+        given.as_str().unwrap_or_default().to_owned()
+    };
+    let (given_kind, given_version) = (given("kind", kind), given("apiVersion", &api_version));
+    if (&*given_kind, &given_version) != (kind, &api_version) {
+        let text = other_type(resource, &given_kind, &given_version);
+        return Err(Refusal::OtherType(text));
+    }
+    // `null` here stands for absence, which the typed form does not know.
+    if fields.get("metadata").is_none_or(Value::is_null) {
+        fields.insert("metadata".to_owned(), json!({}));
+    }
+    drop_nulls(&mut body);
+    if let Some(why) = wrong_type(resource, &body) {
+        return Err(Refusal::Unreadable(why));
+    }
+    read_bytes(resource.kind, &mut body)?;
+    if matches!(resource.kind, Kind::Pod | Kind::Node) {
+        for part in ["spec", "status"] {
+            read_quantities(&mut body[part])?;
+        }
+        body.as_object_mut()
+            .expect("looked at above")
+            .retain(|_, part| !part.is_null());
+    }
+    let original = (field_validation != FieldValidation::Ignore).then(|| body.clone());
+    let value = resource.canonical(body).map_err(Refusal::Unreadable)?;
+    let mut unknown = Vec::new();
+    if let Some(original) = original {
+        find_unknown(&original, &value, "", &mut unknown);
+    }
+    if field_validation == FieldValidation::Strict && !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        return Err(Refusal::Unreadable(format!(
+            "strict decoding error: {unknown}"
+        )));
+    }
+    Ok((value, unknown))
+}
+
+/// Why a body of another type than `resource`'s is refused.
+fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
+    let version = api_version
+        .rsplit_once('/')
+        .map_or(api_version, |(_, version)| version);
+    let why = if Kind::of_manifest(api_version, kind).is_some() {
+        let group = match resource.group {
+            "" => "core",
+            group => group.split('.').next().unwrap_or_default(),
+        };
+        format!(
+            "converting ({version}.{kind}) to ({group}.{}): unknown conversion",
+            resource.name
+        )
+    } else {
+        format!(
+            "no kind \"{kind}\" is registered for version \"{api_version}\" in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+        )
+    };
+    format!(
+        "{kind} in version \"{version}\" cannot be handled as a {}: {why}",
+        resource.name
+    )
+}
+
+/// Fields of which people often get the type wrong, as a number or `yes` in YAML that should be text: where (`*` is any key or
+/// index), in which structure of Go, of which type there. All others are told in the words of our decoder.
+const TYPES: [(Option<Kind>, &str, &str, &str); 14] = [
+    (None, "metadata.name", "ObjectMeta", "string"),
+    (None, "metadata.labels.*", "ObjectMeta", "string"),
+    (None, "metadata.annotations.*", "ObjectMeta", "string"),
+    (Some(Kind::ConfigMap), "data.*", "ConfigMap", "string"),
+    (Some(Kind::Secret), "data.*", "Secret", "[]uint8"),
+    (Some(Kind::Secret), "stringData.*", "Secret", "string"),
+    (Some(Kind::Pod), "spec.nodeSelector.*", "PodSpec", "string"),
+    (Some(Kind::Pod), "spec.volumes.*.name", "Volume", "string"),
+    (
+        Some(Kind::Pod),
+        "spec.containers.*.name",
+        "Container",
+        "string",
+    ),
+    (
+        Some(Kind::Pod),
+        "spec.containers.*.args.*",
+        "Container",
+        "string",
+    ),
+    (
+        Some(Kind::Pod),
+        "spec.containers.*.command.*",
+        "Container",
+        "string",
+    ),
+    (
+        Some(Kind::Pod),
+        "spec.containers.*.ports",
+        "Container",
+        "[]v1.ContainerPort",
+    ),
+    (
+        Some(Kind::Pod),
+        "spec.containers.*.ports.*.containerPort",
+        "ContainerPort",
+        "int32",
+    ),
+    (
+        Some(Kind::Pod),
+        "spec.containers.*.env.*.value",
+        "EnvVar",
+        "string",
+    ),
+];
+
+/// The first value of [`TYPES`] that is of another type, told as Go does.
+fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
+    let concerns = TYPES
+        .iter()
+        .filter(|(kind, ..)| kind.is_none_or(|kind| kind == resource.kind));
+    for (_, path, structure, expected) in concerns {
+        let fits = |value: &Value| match *expected {
+            "string" => value.is_string(),
+            "int32" => value
+                .as_i64()
+                .is_some_and(|number| i32::try_from(number).is_ok()),
+            "[]uint8" => value.is_string() || value.is_array(),
+            _ => value.is_array(),
+        };
+        let steps: Vec<_> = path.split('.').collect();
+        if let Some(found) = at(body, &steps).into_iter().find(|value| !fits(value)) {
+            let fields: Vec<_> = steps.into_iter().filter(|step| *step != "*").collect();
+            return Some(format!(
+                "json: cannot unmarshal {} into Go struct field {structure}.{} of type {expected}",
+                json_type(found),
+                fields.join(".")
+            ));
+        }
+    }
+    None
+}
+
+/// The values at a path of which `*` stands for any key or index.
+fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
+    let Some((step, rest)) = path.split_first() else {
+        return vec![value];
+    };
+    let next: Vec<&Value> = match (*step, value) {
+        ("*", Value::Object(fields)) => fields.values().collect(),
+        ("*", Value::Array(items)) => items.iter().collect(),
+        (step, value) => value.get(step).into_iter().collect(),
+    };
+    next.into_iter().flat_map(|value| at(value, rest)).collect()
+}
+
+/// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers encoded.
+fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), Refusal> {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+    let field = match kind {
+        Kind::ConfigMap => "binaryData",
+        Kind::Secret => "data",
+        _ => return Ok(()),
+    };
+    let entries = body.get_mut(field).and_then(Value::as_object_mut);
+    for value in entries.into_iter().flat_map(|entries| entries.values_mut()) {
+        match value {
+            Value::String(text) => {
+                if let Some(place) = bad_base64(text.as_bytes()) {
+                    let why = format!("illegal base64 data at input byte {place}");
+                    return Err(Refusal::Unreadable(why));
+                }
+                text.retain(|c| !matches!(c, '\r' | '\n'));
+            }
+            Value::Array(items) => {
+                let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
+                let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
+                let bytes =
+                    bytes.ok_or_else(|| Refusal::unreadable("a list that is not of bytes"))?;
+                *value = STANDARD.encode(bytes).into();
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Where `text` stops to be padded base64, as Go's decoder counts; line breaks do not matter.
+fn bad_base64(text: &[u8]) -> Option<usize> {
+    let is_break = |at: usize| matches!(text.get(at), Some(b'\r' | b'\n'));
+    let mut at = 0;
+    loop {
+        let mut held = 0;
+        while held < 4 {
+            match text.get(at) {
+                None if held == 0 => return None,
+                None => return Some(at - held),
+                Some(c) if c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/') => held += 1,
+                Some(b'\r' | b'\n') => {}
+                Some(b'=') if held >= 2 => {
+                    at += 1;
+                    if held == 2 {
+                        while is_break(at) {
+                            at += 1;
+                        }
+                        match text.get(at) {
+                            None => return Some(text.len()),
+                            Some(b'=') => at += 1,
+                            Some(_) => return Some(at - 1),
+                        }
+                    }
+                    while is_break(at) {
+                        at += 1;
+                    }
+                    return (at < text.len()).then_some(at);
+                }
+                Some(_) => return Some(at),
+            }
+            at += 1;
+        }
+    }
+}
+
+/// Writes all quantities as kube-apiserver does.
+fn read_quantities(value: &mut Value) -> Result<(), Refusal> {
+    let fields = match value {
+        Value::Object(fields) => fields,
+        Value::Array(items) => return items.iter_mut().try_for_each(read_quantities),
+        _ => return Ok(()),
+    };
+    for (name, value) in fields {
+        match (&**name, value) {
+            (
+                "limits" | "requests" | "overhead" | "capacity" | "allocatable",
+                Value::Object(amounts),
+            ) => {
+                amounts.values_mut().try_for_each(read_quantity)?;
+            }
+            ("divisor" | "sizeLimit", value) => read_quantity(value)?,
+            (_, value) => read_quantities(value)?,
+        }
+    }
+    Ok(())
+}
+
+fn read_quantity(value: &mut Value) -> Result<(), Refusal> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return Ok(()),
+    };
+    let written = canonical_quantity(&text);
+    *value = written
+        .map_err(|error| Refusal::Unreadable(error.to_string()))?
+        .into();
+    Ok(())
+}
+
+/// Collects what `before` has and the canonical `after` has not.
+fn find_unknown(before: &Value, after: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (key, value) in before.iter().filter(|(_, value)| !value.is_null()) {
+                let path = match path {
+                    "" => key.clone(),
+                    path => format!("{path}.{key}"),
+                };
+                match after.get(key) {
+                    Some(after) => find_unknown(value, after, &path, unknown),
+                    None => unknown.push(format!("unknown field \"{path}\"")),
+                }
+            }
+        }
+        (Value::Array(before), Value::Array(after)) => {
+            for (index, (before, after)) in before.iter().zip(after).enumerate() {
+                find_unknown(before, after, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(kind: Kind, body: Value) -> String {
+        let decoded = decode(kind.resource(), body, FieldValidation::Warn);
+        decoded.unwrap_err().of_body(kind.resource()).to_string()
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_told_as_go_does() {
+        let text = refused(Kind::ConfigMap, json!({"data": {"a": "1", "port": 8080}}));
+        let end =
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
+        assert!(text.ends_with(end), "{text}");
+        let env = json!([{"name": "A", "value": true}]);
+        let text = refused(
+            Kind::Pod,
+            json!({"spec": {"containers": [{"name": "c", "env": env}]}}),
+        );
+        let end = "bool into Go struct field EnvVar.spec.containers.env.value of type string";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn bad_base64_is_told_by_its_place() {
+        for (text, place) in [
+            ("", None),
+            ("aGk=", None),
+            ("aG\nk=\n", None),
+            ("aGkx", None),
+            ("%%%", Some(0)),
+            ("aGk", Some(0)),
+            ("aGkxaG", Some(4)),
+            ("aGk=x", Some(4)),
+            ("aG=k", Some(2)),
+            ("aG=", Some(3)),
+            ("a===", Some(1)),
+        ] {
+            assert_eq!(bad_base64(text.as_bytes()), place, "{text}");
+        }
+        let text = refused(Kind::Secret, json!({"data": {"a": "hunter2!"}}));
+        assert!(
+            text.ends_with("illegal base64 data at input byte 7"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn quantities_and_bytes_are_stored_in_one_form() {
+        let resources = json!({"limits": {"cpu": 0.5, "memory": "1024Mi"}});
+        let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
+        let (pod, _) = decode(Kind::Pod.resource(), pod, FieldValidation::Warn).unwrap();
+        assert_eq!(
+            pod["spec"]["containers"][0]["resources"]["limits"],
+            json!({"cpu": "500m", "memory": "1Gi"})
+        );
+        let secret = json!({"data": {"a": [104, 105], "b": "aG\nk=", "c": null}});
+        let (secret, _) = decode(Kind::Secret.resource(), secret, FieldValidation::Warn).unwrap();
+        assert_eq!(secret["data"], json!({"a": "aGk=", "b": "aGk=", "c": ""}));
+    }
+}

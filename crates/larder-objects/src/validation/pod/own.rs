@@ -1,0 +1,160 @@
+//! Fields of a pod itself. Not looked at are affinity, spread constraints, system controls and what else only a scheduler or a
+//! kubelet reads.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
+use serde_json::Value;
+
+use super::{check_choice, check_id};
+use crate::validation::FieldErrors;
+
+/// Most name servers of a pod.
+const MAX_NAME_SERVERS: usize = 3;
+
+pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
+    check_choice(
+        errors,
+        "spec.restartPolicy",
+        spec.restart_policy.as_deref(),
+        &["Always", "OnFailure", "Never"],
+    );
+    check_choice(
+        errors,
+        "spec.dnsPolicy",
+        spec.dns_policy.as_deref(),
+        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
+    );
+    for (key, value) in spec.node_selector.iter().flatten() {
+        errors.check_qualified_name("spec.nodeSelector", key, key);
+        errors.check_label_value("spec.nodeSelector", value);
+    }
+    if let Some(context) = &spec.security_context {
+        check_ids(errors, context);
+    }
+    check_name_servers(errors, spec);
+    for (field, name) in [
+        ("spec.serviceAccountName", &spec.service_account_name),
+        ("spec.nodeName", &spec.node_name),
+    ] {
+        if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
+            errors.check_subdomain(field, name);
+        }
+    }
+    if let Some(seconds) = spec.active_deadline_seconds
+        && !(1..=i64::from(i32::MAX)).contains(&seconds)
+    {
+        errors.invalid(
+            "spec.activeDeadlineSeconds",
+            seconds,
+            "must be between 1 and 2147483647, inclusive",
+        );
+    }
+    for (field, name) in [
+        ("spec.hostname", &spec.hostname),
+        ("spec.subdomain", &spec.subdomain),
+    ] {
+        if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
+            errors.check_label(field, name);
+        }
+    }
+    for (index, toleration) in spec.tolerations.iter().flatten().enumerate() {
+        check_toleration(errors, &format!("spec.tolerations[{index}]"), toleration);
+    }
+    for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
+        let field = format!("spec.hostAliases[{index}]");
+        check_address(errors, &format!("{field}.ip"), &alias.ip);
+        for (place, name) in alias.hostnames.iter().flatten().enumerate() {
+            errors.check_subdomain(&format!("{field}.hostnames[{place}]"), name);
+        }
+    }
+    if let Some(os) = &spec.os {
+        check_choice(errors, "spec.os", Some(&os.name), &["linux", "windows"]);
+    }
+}
+
+fn check_ids(errors: &mut FieldErrors, context: &PodSecurityContext) {
+    check_id(errors, "spec.securityContext.fsGroup", context.fs_group);
+    check_id(
+        errors,
+        "spec.securityContext.runAsUser",
+        context.run_as_user,
+    );
+    check_id(
+        errors,
+        "spec.securityContext.runAsGroup",
+        context.run_as_group,
+    );
+    let groups = context.supplemental_groups.iter().flatten();
+    for (index, group) in groups.enumerate() {
+        let field = format!("spec.securityContext.supplementalGroups[{index}]");
+        check_id(errors, &field, Some(*group));
+    }
+}
+
+fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
+    let field = "spec.dnsConfig.nameservers";
+    let servers = spec
+        .dns_config
+        .as_ref()
+        .and_then(|config| config.nameservers.as_deref());
+    let servers = servers.unwrap_or_default();
+    if spec.dns_policy.as_deref() == Some("None") {
+        if spec.dns_config.is_none() {
+            let rule = "must provide `dnsConfig` when `dnsPolicy` is None";
+            return errors.required("spec.dnsConfig", rule);
+        }
+        if servers.is_empty() {
+            let rule = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+            return errors.required(field, rule);
+        }
+    }
+    if servers.len() > MAX_NAME_SERVERS {
+        let rule = format!("must not have more than {MAX_NAME_SERVERS} nameservers");
+        errors.invalid_as(field, Value::from(servers).to_string(), &rule);
+    }
+    for (index, server) in servers.iter().enumerate() {
+        check_address(errors, &format!("{field}[{index}]"), server);
+    }
+}
+
+fn check_address(errors: &mut FieldErrors, field: &str, address: &str) {
+    if address.parse::<IpAddr>().is_err() {
+        let rule = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+        errors.invalid(field, address, rule);
+    }
+}
+
+fn check_toleration(errors: &mut FieldErrors, field: &str, toleration: &Toleration) {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let (key, value) = (text(&toleration.key), text(&toleration.value));
+    let (operator, effect) = (text(&toleration.operator), text(&toleration.effect));
+    if !key.is_empty() {
+        errors.check_qualified_name(&format!("{field}.key"), &key, &key);
+    }
+    let operator_field = format!("{field}.operator");
+    if key.is_empty() && operator != "Exists" {
+        let rule = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        errors.invalid(&operator_field, &*operator, rule);
+    }
+    if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
+        let rule = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+        errors.invalid(&format!("{field}.effect"), &*effect, rule);
+    }
+    match &*operator {
+        "" | "Equal" if !value.is_empty() => {
+            errors.check_label_value(&operator_field, &value);
+        }
+        "" | "Equal" => {}
+        "Exists" if value.is_empty() => {}
+        "Exists" => {
+            let rule = "value must be empty when `operator` is 'Exists'";
+            errors.invalid(&operator_field, &*value, rule);
+        }
+        other => errors.not_supported(&operator_field, other, &["Equal", "Exists"]),
+    }
+    if !effect.is_empty() {
+        let effects = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
+        check_choice(errors, &format!("{field}.effect"), Some(&effect), &effects);
+    }
+}
