@@ -206,6 +206,17 @@ spec:
 apiVersion: v1
 kind: Secret
 metadata: {name: f, labels: {a: 1}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: g}
+data: {p: hunter2!}
+stringData: {p: text}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: h}
+data: {p: [256]}
 ",
         expect![[r#"
             error: app.yaml: document 1, line 7: ConfigMap "a": data[PORT]: expected a string, found a number (quote it)
@@ -214,6 +225,8 @@ metadata: {name: f, labels: {a: 1}}
             error: app.yaml: document 4, line 25: Secret "d": stringData[p]: expected a string, found a number (quote it)
             error: app.yaml: document 5, line 36: Pod "e": spec.containers[0].env[0].value: expected a string, found a number (quote it)
             error: app.yaml: document 6, line 40: Secret "f": metadata.labels[a]: expected a string, found a number (quote it)
+            error: app.yaml: document 7, line 45: Secret "g": data[p]: value is not base64
+            error: app.yaml: document 8, line 51: Secret "h": data[p]: expected base64 text, found a sequence
         "#]],
     );
 }
@@ -239,7 +252,7 @@ data: {../../etc/passwd: x}
 ",
         expect![[r#"
             error: app.yaml: document 1, line 9: Deployment "web": [spec.template.spec.containers[0].image: Required value, spec.template.spec.containers[0].volumeMounts[0].name: Not found: "nope"]
-            error: app.yaml: document 2, line 14: ConfigMap "Bad_Name": [metadata.name: Invalid value: "Bad_Name": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'), data[../../etc/passwd]: Invalid value: "../../etc/passwd": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')]
+            error: app.yaml: document 2, line 14: ConfigMap "Bad_Name": [metadata.name: Invalid value: "Bad_Name": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'), data[../../etc/passwd]: Invalid value: "../../etc/passwd": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+'), data[../../etc/passwd]: Invalid value: "../../etc/passwd": must not start with '..']
         "#]],
     );
 }
@@ -380,6 +393,20 @@ fn a_name_is_made_as_the_api_server_makes_it_but_always_the_same() {
     let mut loader = Loader::new("default").without_uids();
     loader.text("jobs.yaml", pod);
     assert_eq!(loader.finish().errors.len(), 1);
+}
+
+#[test]
+fn bytes_may_be_listed_as_numbers() {
+    let manifests = load(
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {a: [104, 105]}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\nbinaryData: {a: [0, 255]}\n",
+    );
+    let objects: Vec<_> = manifests
+        .documents
+        .iter()
+        .map(|document| &document.object)
+        .collect();
+    assert_eq!(objects[0]["data"]["a"], "aGk=");
+    assert_eq!(objects[1]["binaryData"]["a"], "AP8=");
 }
 
 #[test]

@@ -107,8 +107,13 @@ fn typed(
     if let ObjectKind::Workload(template) = kind {
         return workload(value, template);
     }
-    if let (ObjectKind::Secret, Some(fields)) = (kind, value.as_object_mut()) {
-        normalize::fold_string_data(fields)?;
+    match (kind, value.as_object_mut()) {
+        (ObjectKind::ConfigMap, Some(fields)) => normalize::encode_bytes(fields, "binaryData"),
+        (ObjectKind::Secret, Some(fields)) => {
+            normalize::encode_bytes(fields, "data");
+            normalize::fold_string_data(fields)?;
+        }
+        _ => {}
     }
     if let (ObjectKind::Pod, true, Some(metadata)) = (kind, uids, metadata_mut(&mut value)) {
         normalize::set_uid(metadata);

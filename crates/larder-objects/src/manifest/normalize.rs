@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
 
 use super::{Problem, decode::wrong_type};
-use crate::stable_pod_uid;
+use crate::{secret::decode_base64, stable_pod_uid};
 
 /// Fields that map names to text; in these, `null` is an empty text, elsewhere it is an absent field.
 pub(super) const TEXT_MAPS: [&str; 9] = [
@@ -40,7 +40,23 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Moves `stringData` of a Secret into `data`, where it wins, as the API server does on every write.
+/// Encodes bytes that `field` lists as numbers, which the API server takes for the same.
+pub(super) fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
+    let entries = object.get_mut(field).and_then(Value::as_object_mut);
+    for value in entries.into_iter().flat_map(Map::values_mut) {
+        let Some(items) = value.as_array() else {
+            continue;
+        };
+        let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
+        // What is no list of bytes stays, and is refused.
+        if let Some(bytes) = items.iter().map(byte).collect::<Option<Vec<u8>>>() {
+            *value = BASE64.encode(zeroize::Zeroizing::new(bytes)).into();
+        }
+    }
+}
+
+/// Moves `stringData` of a Secret into `data`, where it wins, as the API server does on every write. What it replaces there must be
+/// base64 all the same.
 pub(super) fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> {
     let entries = match secret.remove("stringData") {
         None => return Ok(()),
@@ -59,6 +75,13 @@ pub(super) fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Pr
                 &value,
             ));
         };
+        let replaced = data.get(&key).and_then(Value::as_str);
+        if replaced.is_some_and(|text| decode_base64(text).is_none()) {
+            return Err(Problem::Type {
+                field: format!("data[{key}]"),
+                problem: "value is not base64".to_owned(),
+            });
+        }
         data.insert(
             key,
             BASE64
