@@ -171,6 +171,7 @@ impl Agent {
         let facts = watch::Sender::new(Facts::default());
         let (certificates, issuer) =
             Certificates::new(client.clone(), clock.clone(), &config.node_name);
+        let metrics = Metrics::register(&mut registry);
         let shared = Shared {
             config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
@@ -178,12 +179,17 @@ impl Agent {
                 .map_err(BuildError::Config)?,
             tokens: Tokens::new(client.clone(), clock.clone()),
             certificates,
-            events: (pod_end == PodEnd::Elsewhere)
-                .then(|| Arc::new(Events::new(client.clone(), &config.node_name))),
+            events: (pod_end == PodEnd::Elsewhere).then(|| {
+                Arc::new(Events::new(
+                    client.clone(),
+                    &config.node_name,
+                    metrics.clone(),
+                ))
+            }),
             facts: facts.subscribe(),
             wants_trust_bundles: watch::Sender::new(false),
             host: Arc::new(host),
-            metrics: Metrics::register(&mut registry),
+            metrics,
             board: Board::default(),
             sync_frequency: config.sync_frequency,
             clock,

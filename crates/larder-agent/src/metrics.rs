@@ -11,6 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     deliveries: Family<Delivery, Counter>,
+    events: Family<Event, Counter>,
     delay: Histogram,
 }
 
@@ -18,6 +19,22 @@ pub(crate) struct Metrics {
 struct Delivery {
     part: &'static str,
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Event {
+    outcome: &'static str,
+}
+
+/// What the API server made of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventOutcome {
+    /// It has it.
+    Posted,
+    /// This agent may not; it will be tried again.
+    Forbidden,
+    /// It never takes it.
+    Refused,
 }
 
 /// How a delivery ended.
@@ -38,12 +55,18 @@ impl Metrics {
         let buckets = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
         let metrics = Self {
             deliveries: Family::default(),
+            events: Family::default(),
             delay: Histogram::new(buckets),
         };
         registry.register(
             "deliveries",
             "Passes over a volume or an environment",
             metrics.deliveries.clone(),
+        );
+        registry.register(
+            "events",
+            "Events about pods, and what the API server made of them",
+            metrics.events.clone(),
         );
         registry.register_with_unit(
             "change_delivery",
@@ -52,6 +75,16 @@ impl Metrics {
             metrics.delay.clone(),
         );
         metrics
+    }
+
+    /// The API server has answered to an event.
+    pub(crate) fn event(&self, outcome: EventOutcome) {
+        let outcome = match outcome {
+            EventOutcome::Posted => "posted",
+            EventOutcome::Forbidden => "forbidden",
+            EventOutcome::Refused => "refused",
+        };
+        self.events.get_or_create(&Event { outcome }).inc();
     }
 
     /// A pass over one `volume` or `environment` ended.
