@@ -94,7 +94,7 @@ fn hostile_keys_and_paths() {
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {../../etc/cron.d/x: ''}\n",
         expect![[r#"
-            larder: app.yaml: document 2, line 9: ConfigMap "a": data[../../etc/cron.d/x]: Invalid value: "../../etc/cron.d/x": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')
+            larder: app.yaml: document 2, line 9: ConfigMap "a": [data[../../etc/cron.d/x]: Invalid value: "../../etc/cron.d/x": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+'), data[../../etc/cron.d/x]: Invalid value: "../../etc/cron.d/x": must not start with '..']
         "#]],
     );
     check(
