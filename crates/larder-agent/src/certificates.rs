@@ -22,8 +22,9 @@ mod request;
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
+use k8s_openapi::api::core::v1::PodCertificateProjection;
 use kube::Client;
+use larder::pods::StoredPod;
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{Needs, PodCertificate, SourceKey, Unavailable};
 use parking_lot::Mutex;
@@ -79,7 +80,7 @@ impl fmt::Debug for Certificates {
 
 enum Command {
     /// Have a certificate issued for this source of this pod.
-    Issue(SourceId, Arc<Pod>, Box<PodCertificateProjection>),
+    Issue(SourceId, Arc<StoredPod>, Box<PodCertificateProjection>),
     /// The pod's volumes are gone.
     Forget(SmolStr),
 }
@@ -114,14 +115,15 @@ impl Certificates {
     /// What the source `key` of `pod` has; the first call has it issued.
     pub(crate) fn get(
         &self,
-        pod: &Arc<Pod>,
+        pod: &Arc<StoredPod>,
         key: &SourceKey,
     ) -> Result<Arc<PodCertificate>, Unavailable> {
         let id = SourceId {
             pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             key: key.clone(),
         };
-        let needs = Needs::of_pod(pod);
+        let decoded = pod.decode();
+        let needs = Needs::of_pod(&decoded);
         let mut sources = needs.pod_certificates.into_iter();
         let Some((_, source)) = sources.find(|(found, _)| found == key) else {
             return Err(not_issued(""));
@@ -234,7 +236,7 @@ impl Node {
     async fn keep_issued(
         self: Arc<Self>,
         id: SourceId,
-        pod: Arc<Pod>,
+        pod: Arc<StoredPod>,
         source: Box<PodCertificateProjection>,
     ) {
         let mut backoff = Backoff::default();
@@ -293,7 +295,7 @@ impl Node {
 
     async fn issue(
         &self,
-        pod: &Pod,
+        pod: &StoredPod,
         source: &PodCertificateProjection,
     ) -> Result<Issued, NotIssued> {
         let key_type = source.key_type.clone();

@@ -4,7 +4,7 @@
 //! embedded one there are none, and without this a deleted pod would stay for ever.
 
 use http::Request;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -25,13 +25,12 @@ impl Ender {
         }
     }
 
-    /// Lets the API server forget `pod`, which it has marked as deleted.
-    pub(crate) fn end(&mut self, pod: &Pod) {
+    /// Lets the API server forget the pod with `metadata`, which it has marked as deleted.
+    pub(crate) fn end(&mut self, metadata: &ObjectMeta) {
         while self.requests.try_join_next().is_some() {}
         let Some(client) = self.client.clone() else {
             return;
         };
-        let metadata = &pod.metadata;
         let (Some(namespace), Some(name), Some(uid)) = (
             metadata.namespace.clone(),
             metadata.name.clone(),

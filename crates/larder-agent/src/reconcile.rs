@@ -25,7 +25,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use larder::{
     ConfigMapManager, SecretManager,
-    pods::{PodUid, ResolvedPodUid},
+    pods::{PodUid, ResolvedPodUid, StoredPod},
 };
 use larder_objects::{Kind, ObjectKey};
 use larder_projection::disk::VolumeHost;
@@ -77,9 +77,10 @@ impl Shared {
         self.secrets.register_pod(pod);
     }
 
-    fn unregister(&self, pod: &Pod) {
-        self.config_maps.unregister_pod(pod);
-        self.secrets.unregister_pod(pod);
+    fn unregister(&self, pod: &StoredPod) {
+        let pod = pod.decode();
+        self.config_maps.unregister_pod(&pod);
+        self.secrets.unregister_pod(&pod);
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.tokens.forget(uid);
         self.certificates.forget(uid);
@@ -128,9 +129,10 @@ impl Reconciler {
     }
 
     /// Serves `pod`, which is new or has changed.
-    pub(crate) fn serve(&mut self, pod: &Arc<Pod>) {
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
-        let reads = parts(pod).into_iter().flat_map(|part| part.reads).collect();
+    pub(crate) fn serve(&mut self, pod: &Arc<StoredPod>) {
+        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+        let parts = parts(&pod.decode()).into_iter();
+        let reads = parts.flat_map(|part| part.reads).collect();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default().into();
         let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
         self.want(&uid, Wanted::Serve(pod.clone()), place);
@@ -138,8 +140,8 @@ impl Reconciler {
     }
 
     /// Takes down whatever there is of `pod`. [`Self::volumes_gone`] tells when it is done.
-    pub(crate) fn retire(&mut self, pod: &Pod) {
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+    pub(crate) fn retire(&mut self, pod: &StoredPod) {
+        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
         self.want(&uid, Wanted::Retire, place);
         self.index(&uid, SmolStr::default(), BTreeSet::new());
@@ -166,12 +168,12 @@ impl Reconciler {
     }
 
     /// Ends the registration of `pod` with the managers.
-    pub(crate) fn unregister(&self, pod: &Pod) {
+    pub(crate) fn unregister(&self, pod: &StoredPod) {
         self.shared.unregister(pod);
     }
 
     /// Shows a pod that is not served, and why.
-    pub(crate) fn hold(&self, pod: &Pod, reason: &str) {
+    pub(crate) fn hold(&self, pod: &StoredPod, reason: &str) {
         let now = self.shared.clock.now();
         let place = Place::of(pod, self.shared.host.path(), now);
         place.show(Phase::Held, reason, Vec::new(), now);

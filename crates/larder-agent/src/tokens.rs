@@ -13,8 +13,8 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use larder::pods::StoredPod;
 use larder_objects::{SecretBytes, chain};
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
 use parking_lot::Mutex;
@@ -136,12 +136,12 @@ impl Tokens {
     /// The token of `pod` for `request`: the one that is kept, unless it is due to be renewed.
     pub(crate) async fn get(
         &self,
-        pod: &Pod,
+        pod: &StoredPod,
         request: &TokenRequest,
     ) -> Result<Arc<SecretBytes>, Unavailable> {
         let key = Key {
             pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
-            account: account(pod).into(),
+            account: pod.service_account().into(),
             request: request.clone(),
         };
         let now = self.clock.now();
@@ -201,7 +201,7 @@ impl Tokens {
         self.issued.lock().retain(|key, _| key.pod_uid != pod_uid);
     }
 
-    async fn request(&self, pod: &Pod, key: &Key) -> Result<Token, RequestError> {
+    async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, RequestError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let audiences: Vec<_> = key.request.audience.iter().collect();
         let body = json!({
@@ -249,13 +249,6 @@ impl Tokens {
             message: refusal.message,
         })
     }
-}
-
-/// Name of the service account of `pod`.
-fn account(pod: &Pod) -> &str {
-    let spec = pod.spec.as_ref();
-    let named = spec.and_then(|spec| spec.service_account_name.as_deref());
-    named.filter(|name| !name.is_empty()).unwrap_or("default")
 }
 
 #[derive(Default, Deserialize)]

@@ -11,9 +11,9 @@ use std::{hint::black_box, sync::Arc, time::Duration};
 
 use criterion::{Bencher, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use larder::pods::{
     FullName, Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods,
+    StoredPod,
     lifecycle::{PodLifecycle, Step},
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -21,7 +21,7 @@ use serde_json::json;
 
 const NODES: [usize; 3] = [100, 1_000, 10_000];
 
-fn pod(index: usize, image: &str) -> Pod {
+fn pod(index: usize, image: &str) -> StoredPod {
     serde_json::from_value(json!({
         "metadata": {"name": format!("pod-{index}"), "namespace": "default", "uid": format!("00000000-0000-4000-8000-{index:012}")},
         "spec": {
@@ -66,7 +66,7 @@ impl Node {
                 }
                 for step in self.lifecycle.handle(update.operation, &pod) {
                     if let Step::Retire(pod) = step {
-                        let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
+                        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
                         black_box(self.lifecycle.volumes_gone(&uid));
                     }
                 }
@@ -113,8 +113,10 @@ fn all_changes(criterion: &mut Criterion) {
     group.sample_size(10);
     for pods in NODES {
         let of = |image: &'static str| (0..pods).map(move |index| pod(index, image));
-        let gone = |pod: Pod| SourcePods::Gone(FullName::of(&pod), PodUid::of(&pod));
-        let one = |pod: Pod| SourcePods::One(Box::new(pod));
+        let gone = |pod: StoredPod| {
+            SourcePods::Gone(FullName::of(&pod.metadata), PodUid::of(&pod.metadata))
+        };
+        let one = |pod: StoredPod| SourcePods::One(Box::new(pod));
         let words = || {
             let changed = of("i:1").chain(of("i:2")).map(one);
             changed.chain(of("i:2").map(gone)).collect::<Vec<_>>()
@@ -168,7 +170,7 @@ fn one_change(criterion: &mut Criterion) {
         let mut node = Node::with(pods);
         let changes = || {
             let (added, updated) = (pod(pods, "i:1"), pod(pods, "i:2"));
-            let gone = SourcePods::Gone(FullName::of(&added), PodUid::of(&added));
+            let gone = SourcePods::Gone(FullName::of(&added.metadata), PodUid::of(&added.metadata));
             [
                 SourcePods::One(Box::new(added)),
                 SourcePods::One(Box::new(updated)),
@@ -211,8 +213,8 @@ fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("look up a pod");
     for pods in NODES {
         let node = Node::with(pods);
-        let full_name = FullName::of(&pod(pods / 2, "i:1"));
-        let uid = PodUid::of(&pod(pods / 2, "i:1"));
+        let full_name = FullName::of(&pod(pods / 2, "i:1").metadata);
+        let uid = PodUid::of(&pod(pods / 2, "i:1").metadata);
         group.bench_function(format!("by full name of {pods}"), |bencher| {
             let read = || node.manager.pod_by_full_name(black_box(&full_name));
             per_pod(

@@ -18,6 +18,7 @@ mod metrics;
 pub mod mirror;
 pub mod source;
 pub mod static_pod;
+mod stored;
 #[cfg(test)]
 mod testing;
 
@@ -28,3 +29,4 @@ pub use manager::{
 };
 pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};
 pub use metrics::PodMetrics;
+pub use stored::StoredPod;

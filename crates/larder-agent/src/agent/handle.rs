@@ -120,7 +120,7 @@ impl AgentHandle {
             let Some(pod) = pod else { continue };
             let deleted = pod.metadata.deletion_timestamp.as_ref();
             status.deletion_timestamp = deleted.map(|time| time.0);
-            if is_static_pod(&pod) {
+            if is_static_pod(&pod.metadata) {
                 let mirror = self.pods.mirror_pod_by_pod(&pod);
                 status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
             }
@@ -134,7 +134,7 @@ impl AgentHandle {
         let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);
         let served = named.filter_map(|status| {
             let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid))?;
-            let pod = Arc::unwrap_or_clone(pod);
+            let pod = pod.decode();
             Some(ServedPod { status, pod })
         });
         served.min_by_key(|served| served.status.delivery.phase)

@@ -2,9 +2,8 @@
 
 use std::{collections::HashMap, mem, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
 use larder::pods::{
-    Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
+    Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid, StoredPod,
     identity::is_mirror_pod,
     lifecycle::{HeldBecause, PodLife, PodLifecycle, Step},
     mirror::MirrorScope,
@@ -24,7 +23,7 @@ pub(super) struct NodePods {
     pub(super) merge: PodMerge,
     pub(super) lifecycle: PodLifecycle,
     /// The pods as they were registered with the object managers.
-    pub(super) registered: HashMap<ResolvedPodUid, Arc<Pod>>,
+    pub(super) registered: HashMap<ResolvedPodUid, Arc<StoredPod>>,
     pub(super) reconciler: Reconciler,
     pub(super) ender: Ender,
     pub(super) mirrors: watch::Sender<MirrorScope>,
@@ -107,21 +106,21 @@ impl NodePods {
         self.tell();
     }
 
-    fn handle_pod(&mut self, operation: Operation, pod: &Arc<Pod>) {
+    fn handle_pod(&mut self, operation: Operation, pod: &Arc<StoredPod>) {
         if operation == Operation::Remove {
             self.manager.remove_pod(pod);
         } else {
             self.manager.update_pod(pod.clone());
         }
         if operation != Operation::Remove
-            && !is_mirror_pod(pod)
+            && !is_mirror_pod(&pod.metadata)
             && pod.metadata.deletion_timestamp.is_some()
         {
-            self.ender.end(pod);
+            self.ender.end(&pod.metadata);
         }
         let steps = self.lifecycle.handle(operation, pod);
         self.take(steps);
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         match self.lifecycle.life(&uid) {
             None => self.reconciler.forget(&uid),
             Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
@@ -133,7 +132,7 @@ impl NodePods {
         for step in steps {
             match step {
                 Step::Serve(pod) => {
-                    let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
+                    let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
                     self.reconciler.serve(&pod);
                     self.registered.insert(uid, pod);
                 }

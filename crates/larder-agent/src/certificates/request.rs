@@ -8,13 +8,14 @@ use k8s_openapi::{
     ByteString,
     api::{
         certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec},
-        core::v1::{Node, Pod, PodCertificateProjection, ServiceAccount},
+        core::v1::{Node, PodCertificateProjection, ServiceAccount},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::Client;
 use larder::{
     collection::{Change, Collection, Found},
+    pods::StoredPod,
     request,
 };
 use larder_objects::{ObjectKey, chain};
@@ -60,15 +61,13 @@ pub(super) enum Ending {
 pub(super) async fn create(
     client: &Client,
     node_name: &str,
-    pod: &Pod,
+    pod: &StoredPod,
     source: &PodCertificateProjection,
     key: &PodKey,
 ) -> Result<String, RequestError> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let namespace = text(&pod.metadata.namespace);
-    let account = pod.spec.as_ref();
-    let account = account.and_then(|spec| spec.service_account_name.as_deref());
-    let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
+    let account = pod.service_account();
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
     let held = request::<ServiceAccount>(client, Method::GET, &path, NO_BODY)
         .await

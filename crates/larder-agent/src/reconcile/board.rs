@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use larder::pods::{PodSource, PodUid, ResolvedPodUid};
+use larder::pods::{PodSource, PodUid, ResolvedPodUid, StoredPod};
 use larder_objects::ObjectKey;
 use parking_lot::Mutex;
 
@@ -26,11 +25,11 @@ pub(super) enum Shown {
 }
 
 impl Place {
-    pub(super) fn of(pod: &Pod, root: &Path, now: Timestamp) -> Self {
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+    pub(super) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
+        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let name = ObjectKey::new(text(&pod.metadata.namespace), text(&pod.metadata.name));
-        Self::new(uid, Some(name), PodSource::of(pod), root, now)
+        Self::new(uid, Some(name), PodSource::of(&pod.metadata), root, now)
     }
 
     /// The place of a pod of which only the directory was found, and perhaps a link with its name.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use larder::pods::StoredPod;
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{
     Inputs, Needs, Unavailable, VolumeKind, containers,
@@ -15,7 +16,7 @@ use super::plan::Target;
 
 /// What to deliver, with all that it takes.
 pub(super) struct Job {
-    pub(super) pod: Arc<Pod>,
+    pub(super) pod: Arc<StoredPod>,
     pub(super) inputs: Inputs,
     pub(super) targets: Vec<Target>,
     /// If given, everything else of the pod that is on disk is removed, and its link by name is made.
@@ -72,13 +73,13 @@ impl Failed {
 impl Job {
     /// Delivers the targets.
     pub(super) fn run(mut self) -> Outcome {
-        let pod = self.pod.clone();
+        let pod = self.pod.decode();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.read_env_files(uid);
+        self.read_env_files(&pod, uid);
         let upkeep = self.keep.as_ref().map(|keep| self.tidy(uid, keep));
         let parts = self.targets.iter().map(|target| match target {
-            Target::Volume(name, kind) => self.volume(uid, name, *kind),
-            Target::Environment(name) => self.environment(uid, name),
+            Target::Volume(name, kind) => self.volume(&pod, uid, name, *kind),
+            Target::Environment(name) => self.environment(&pod, uid, name),
         });
         Outcome {
             parts: parts.collect(),
@@ -87,9 +88,9 @@ impl Job {
     }
 
     /// Reads the files that variables come from: in every pass, since other containers write them at any time.
-    fn read_env_files(&mut self, uid: &str) {
+    fn read_env_files(&mut self, pod: &Pod, uid: &str) {
         let mut needs = Needs::default();
-        for container in containers(&self.pod) {
+        for container in containers(pod) {
             let is_due = |target: &Target| matches!(target, Target::Environment(name) if name == container.name);
             if self.targets.iter().any(is_due) {
                 needs.add_container(container);
@@ -105,31 +106,27 @@ impl Job {
         }
     }
 
-    fn volume(&self, uid: &str, name: &str, kind: VolumeKind) -> Result<Done, Failed> {
-        let volumes = self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten());
-        let volume = volumes
-            .into_iter()
+    fn volume(&self, pod: &Pod, uid: &str, name: &str, kind: VolumeKind) -> Result<Done, Failed> {
+        let spec = pod.spec.iter();
+        let volume = spec
+            .flat_map(|spec| spec.volumes.iter().flatten())
             .find(|volume| volume.name == name)
             .expect("targets are made of this pod's volumes");
-        let projection = project(&self.pod, volume, &self.inputs)
-            .map_err(|error| Failed::before_the_disk(&error))?;
-        let mount_points = nested_mount_points(&self.pod, name)
-            .map_err(|error| Failed::before_the_disk(&error))?;
+        let projection =
+            project(pod, volume, &self.inputs).map_err(|error| Failed::before_the_disk(&error))?;
+        let mount_points =
+            nested_mount_points(pod, name).map_err(|error| Failed::before_the_disk(&error))?;
         let volume = PodVolume {
             pod_uid: uid,
             name,
             kind,
-            fs_group: fs_group(&self.pod),
+            fs_group: fs_group(pod),
             // A node that is not known yet leaves the limit to the kernel: files are not kept waiting for it.
             size_limit: self
                 .inputs
                 .node
                 .as_deref()
-                .and_then(|node| memory_limit(&self.pod, node)),
+                .and_then(|node| memory_limit(pod, node)),
             mount_points: &mount_points,
         };
         let set_up = self
@@ -142,11 +139,11 @@ impl Job {
         })
     }
 
-    fn environment(&self, uid: &str, name: &str) -> Result<Done, Failed> {
-        let container = containers(&self.pod)
+    fn environment(&self, pod: &Pod, uid: &str, name: &str) -> Result<Done, Failed> {
+        let container = containers(pod)
             .find(|container| container.name == name)
             .expect("targets are made of this pod's containers");
-        let environment = environment(&self.pod, container, &self.inputs)
+        let environment = environment(pod, container, &self.inputs)
             .map_err(|error| Failed::before_the_disk(&error))?;
         let variables: BTreeMap<&str, &[u8]> = environment
             .iter()

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use larder::pods::StoredPod;
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, chain};
 use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ pub(super) enum Have {
 }
 
 /// Fetches `need` for `pod`. Ready at once when it is in memory.
-pub(super) async fn fetch(shared: Arc<Shared>, pod: Arc<Pod>, need: Need) -> (Need, Have) {
+pub(super) async fn fetch(shared: Arc<Shared>, pod: Arc<StoredPod>, need: Need) -> (Need, Have) {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let unavailable = |error| unavailable(&error, shared.facts.borrow().has_gaps);
     let have = match &need {

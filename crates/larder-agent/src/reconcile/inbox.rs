@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
+use larder::pods::StoredPod;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -15,7 +15,7 @@ use super::plan::Need;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wanted {
     /// Its parts are delivered and kept fresh.
-    Serve(Arc<Pod>),
+    Serve(Arc<StoredPod>),
     /// It has ended or is gone: its volumes are taken down, and then the worker leaves.
     Retire,
 }
@@ -113,6 +113,8 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
     use super::*;
 
     fn need(name: &str) -> Need {
@@ -135,7 +137,7 @@ mod tests {
     fn a_worker_does_not_leave_when_the_pod_is_wanted_again() {
         let inbox = Inbox::new(Wanted::Retire);
         inbox.take();
-        let pod = Arc::new(Pod::default());
+        let pod = Arc::new(StoredPod::from(Pod::default()));
         inbox.want(Wanted::Serve(pod.clone())).unwrap();
         assert!(!inbox.leave());
         assert_eq!(inbox.take().wanted, Some(Wanted::Serve(pod)));

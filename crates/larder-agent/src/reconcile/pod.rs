@@ -172,9 +172,10 @@ impl Worker {
         let Some(wanted) = changes.wanted else { return };
         match &wanted {
             Wanted::Serve(pod) => {
-                self.shared.register(pod);
+                let pod = pod.decode();
+                self.shared.register(&pod);
                 self.teardown = None;
-                self.plan(pod);
+                self.plan(&pod);
             }
             Wanted::Retire => {
                 self.parts.clear();
@@ -396,7 +397,7 @@ impl Worker {
                 let wait = state.backoff.failed();
                 state.retry_at = Some(Instant::now() + wait);
                 if let (Some(events), Wanted::Serve(pod)) = (&self.shared.events, &self.wanted) {
-                    events.failed(pod, part.about(), &failed.reason, now);
+                    events.failed(&pod.decode(), part.about(), &failed.reason, now);
                 }
                 if state.delivery.update(Phase::Failing, &failed.reason, now) {
                     warn!(%pod, %part, error = failed.reason, "not delivered, will be tried again");

@@ -4,7 +4,7 @@
 
 use std::{fmt, str::FromStr};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use smol_str::SmolStr;
 
 /// Annotation with the source of a pod: `file`, `http` or `api`. Set by the node, never read from a manifest.
@@ -59,9 +59,9 @@ uid_type! {
 }
 
 impl PodUid {
-    /// `metadata.uid` of `pod`; empty when it has none.
-    pub fn of(pod: &Pod) -> Self {
-        Self::new(pod.metadata.uid.as_deref().unwrap_or_default())
+    /// The UID of the pod with `metadata`; empty when it has none.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self::new(metadata.uid.as_deref().unwrap_or_default())
     }
 }
 
@@ -77,11 +77,11 @@ pub struct FullName {
 }
 
 impl FullName {
-    /// The full name of `pod`.
-    pub fn of(pod: &Pod) -> Self {
+    /// The full name of the pod with `metadata`.
+    pub fn of(metadata: &ObjectMeta) -> Self {
         Self {
-            name: pod.metadata.name.as_deref().unwrap_or_default().into(),
-            namespace: pod.metadata.namespace.as_deref().unwrap_or_default().into(),
+            name: metadata.name.as_deref().unwrap_or_default().into(),
+            namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
         }
     }
 }
@@ -136,9 +136,9 @@ impl PodSource {
         }
     }
 
-    /// The source that `pod` is annotated with; `None` when there is no annotation or none of the three.
-    pub fn of(pod: &Pod) -> Option<Self> {
-        match annotation(pod, CONFIG_SOURCE)? {
+    /// The source that the pod with `metadata` is annotated with; `None` when there is no annotation or none of the three.
+    pub fn of(metadata: &ObjectMeta) -> Option<Self> {
+        match annotation(metadata, CONFIG_SOURCE)? {
             "file" => Some(Self::File),
             "http" => Some(Self::Http),
             "api" => Some(Self::Api),
@@ -153,61 +153,50 @@ impl fmt::Display for PodSource {
     }
 }
 
-/// The annotation `key` of `pod`.
-pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata
-        .annotations
-        .as_ref()?
-        .get(key)
-        .map(String::as_str)
+/// The annotation `key`.
+pub(crate) fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    let annotations = metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
 }
 
-/// Sets the annotation `key` of `pod`, or takes it away.
-pub(crate) fn set_annotation(pod: &mut Pod, key: &str, value: Option<String>) {
+/// Sets the annotation `key`, or takes it away.
+pub(crate) fn set_annotation(metadata: &mut ObjectMeta, key: &str, value: Option<String>) {
     match value {
         Some(value) => {
-            let annotations = pod.metadata.annotations.get_or_insert_default();
+            let annotations = metadata.annotations.get_or_insert_default();
             annotations.insert(key.to_owned(), value);
         }
         None => {
-            if let Some(annotations) = &mut pod.metadata.annotations {
+            if let Some(annotations) = &mut metadata.annotations {
                 annotations.remove(key);
             }
         }
     }
 }
 
-/// Whether `pod` is the API server's copy of a static pod: the annotation is there, whatever its value.
-pub fn is_mirror_pod(pod: &Pod) -> bool {
-    annotation(pod, CONFIG_MIRROR).is_some()
+/// Whether the pod with `metadata` is the API server's copy of a static pod: the annotation is there, whatever its value.
+pub fn is_mirror_pod(metadata: &ObjectMeta) -> bool {
+    annotation(metadata, CONFIG_MIRROR).is_some()
 }
 
-/// Whether `pod` comes from a file or URL. Without [`CONFIG_SOURCE`] it does not.
-pub fn is_static_pod(pod: &Pod) -> bool {
-    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != PodSource::Api.as_str())
+/// Whether the pod with `metadata` comes from a file or URL. Without [`CONFIG_SOURCE`] it does not.
+pub fn is_static_pod(metadata: &ObjectMeta) -> bool {
+    annotation(metadata, CONFIG_SOURCE).is_some_and(|source| source != PodSource::Api.as_str())
 }
 
 /// Whether the node must keep `pod` under pressure: static, mirror, or of a system-critical priority.
 pub fn is_critical_pod(pod: &Pod) -> bool {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
-    is_static_pod(pod)
-        || is_mirror_pod(pod)
+    is_static_pod(&pod.metadata)
+        || is_mirror_pod(&pod.metadata)
         || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
 }
 
-/// Whether all containers of `pod` have ended for good.
-pub fn is_terminal(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// Whether `mirror` is the mirror pod of `pod` as it is now: same full name, and made from the same manifest.
-pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
-    mirror.metadata.name == pod.metadata.name
-        && mirror.metadata.namespace == pod.metadata.namespace
+/// Whether the pod with the metadata `mirror` is the mirror pod of that with `pod` as it is now: same full name, and made from the same
+/// manifest.
+pub fn is_mirror_pod_of(mirror: &ObjectMeta, pod: &ObjectMeta) -> bool {
+    mirror.name == pod.name
+        && mirror.namespace == pod.namespace
         && annotation(mirror, CONFIG_MIRROR)
             .is_some_and(|hash| annotation(pod, CONFIG_HASH) == Some(hash))
 }
@@ -215,7 +204,7 @@ pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pods::testing::pod;
+    use crate::pods::testing::{PodBuilder, pod};
 
     #[test]
     fn full_names_have_exactly_two_parts() {
@@ -233,38 +222,40 @@ mod tests {
     #[test]
     fn a_mirror_belongs_to_the_static_pod_with_its_name_and_hash() {
         // managers 51
-        let static_pod = pod("web").uid("s").annotation(CONFIG_HASH, "h").build();
+        let metadata = |pod: PodBuilder| pod.build().metadata;
+        let static_pod = metadata(pod("web").uid("s").annotation(CONFIG_HASH, "h"));
         let mirror = pod("web").annotation(CONFIG_MIRROR, "h");
-        assert!(is_mirror_pod_of(&mirror.clone().build(), &static_pod));
+        assert!(is_mirror_pod_of(&metadata(mirror.clone()), &static_pod));
         for other in [
             pod("web").annotation(CONFIG_MIRROR, "other"),
             pod("web"),
             mirror.clone().namespace("elsewhere"),
             pod("app").annotation(CONFIG_MIRROR, "h"),
         ] {
-            let other = other.build();
+            let other = metadata(other);
             assert!(!is_mirror_pod_of(&other, &static_pod), "{other:?}");
         }
         // Two missing annotations are not the same hash.
-        assert!(!is_mirror_pod_of(&pod("web").build(), &pod("web").build()));
+        let web = metadata(pod("web"));
+        assert!(!is_mirror_pod_of(&web, &web));
     }
 
     #[test]
     fn the_annotations_tell_static_mirror_and_ordinary_pods_apart() {
         assert!(is_static_pod(
-            &pod("p").annotation(CONFIG_SOURCE, "file").build()
+            &pod("p").annotation(CONFIG_SOURCE, "file").build().metadata
         ));
         assert!(is_static_pod(
-            &pod("p").annotation(CONFIG_SOURCE, "http").build()
+            &pod("p").annotation(CONFIG_SOURCE, "http").build().metadata
         ));
         assert!(!is_static_pod(
-            &pod("p").annotation(CONFIG_SOURCE, "api").build()
+            &pod("p").annotation(CONFIG_SOURCE, "api").build().metadata
         ));
-        assert!(!is_static_pod(&pod("p").build()));
+        assert!(!is_static_pod(&pod("p").build().metadata));
         assert!(is_mirror_pod(
-            &pod("p").annotation(CONFIG_MIRROR, "").build()
+            &pod("p").annotation(CONFIG_MIRROR, "").build().metadata
         ));
-        assert!(!is_mirror_pod(&pod("p").build()));
+        assert!(!is_mirror_pod(&pod("p").build().metadata));
     }
 
     #[test]

@@ -26,20 +26,19 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Pod;
-
 use super::{
-    identity::{FullName, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod, is_terminal},
+    identity::{FullName, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
     merge::Operation,
+    stored::StoredPod,
 };
 
 /// One thing to do, in the order given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Register the pod with the managers, also when it is registered already, and bring its volumes up to date.
-    Serve(Arc<Pod>),
+    Serve(Arc<StoredPod>),
     /// Take the pod's volumes away; then say so with [`PodLifecycle::volumes_gone`]. The pod stays registered meanwhile.
-    Retire(Arc<Pod>),
+    Retire(Arc<StoredPod>),
     /// Unregister the pod from the managers.
     Unregister(ResolvedPodUid),
 }
@@ -111,12 +110,12 @@ pub struct WorkingKind {
 
 #[derive(Debug)]
 struct Tracked {
-    pod: Arc<Pod>,
+    pod: Arc<StoredPod>,
     life: PodLife,
     /// No longer in its source.
     gone: bool,
     /// A pod of the same UID that came while this one was ending.
-    successor: Option<Arc<Pod>>,
+    successor: Option<Arc<StoredPod>>,
     /// As what it is counted.
     counted: Option<WorkingKind>,
 }
@@ -131,7 +130,7 @@ impl Tracked {
                 PodLife::Finished => "terminated",
             },
             gone: self.gone,
-            is_static: is_static_pod(&self.pod),
+            is_static: is_static_pod(&self.pod.metadata),
         }
     }
 }
@@ -166,11 +165,11 @@ impl PodLifecycle {
     }
 
     /// Takes in one pod of an update of the sources.
-    pub fn handle(&mut self, operation: Operation, pod: &Arc<Pod>) -> Vec<Step> {
-        if is_mirror_pod(pod) {
+    pub fn handle(&mut self, operation: Operation, pod: &Arc<StoredPod>) -> Vec<Step> {
+        if is_mirror_pod(&pod.metadata) {
             return Vec::new();
         }
-        let uid = ResolvedPodUid::new(PodUid::of(pod).as_str());
+        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let steps = match operation {
             Operation::Remove => self.removed(&uid),
             Operation::Add | Operation::Update | Operation::Delete | Operation::Reconcile => {
@@ -214,7 +213,7 @@ impl PodLifecycle {
             return Vec::new();
         };
         tracked.life = PodLife::Finished;
-        let full_name = FullName::of(&tracked.pod);
+        let full_name = FullName::of(&tracked.pod.metadata);
         let (gone, successor) = (tracked.gone, tracked.successor.take());
         let mut steps = Vec::new();
         if registered {
@@ -225,7 +224,7 @@ impl PodLifecycle {
         }
         let next = self.leave_queue(&full_name, uid);
         if let Some(pod) = successor {
-            if is_static_pod(&pod) {
+            if is_static_pod(&pod.metadata) {
                 self.restarted.r#static += 1;
             } else {
                 self.restarted.ordinary += 1;
@@ -238,7 +237,7 @@ impl PodLifecycle {
     }
 
     /// The pod is in its source, as `pod` says.
-    fn seen(&mut self, uid: ResolvedPodUid, pod: &Arc<Pod>) -> Vec<Step> {
+    fn seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<Step> {
         let Some(tracked) = self.pods.get_mut(&uid) else {
             return self.first_seen(uid, pod);
         };
@@ -251,9 +250,9 @@ impl PodLifecycle {
         tracked.gone = false;
         tracked.pod = Arc::clone(pod);
         match tracked.life {
-            PodLife::Held(_) if is_terminal(pod) => {
+            PodLife::Held(_) if pod.is_terminal() => {
                 tracked.life = PodLife::Finished;
-                let full_name = FullName::of(pod);
+                let full_name = FullName::of(&pod.metadata);
                 let next = self.leave_queue(&full_name, &uid);
                 next.and_then(|next| self.start(&next))
                     .into_iter()
@@ -261,14 +260,14 @@ impl PodLifecycle {
             }
             PodLife::Held(_) if ends => {
                 tracked.life = PodLife::Held(HeldBecause::EndedUnstarted);
-                let full_name = FullName::of(pod);
+                let full_name = FullName::of(&pod.metadata);
                 let next = self.leave_queue(&full_name, &uid);
                 next.and_then(|next| self.start(&next))
                     .into_iter()
                     .collect()
             }
             PodLife::Held(_) => self.start(&uid).into_iter().collect(),
-            PodLife::Served if is_terminal(pod) => {
+            PodLife::Served if pod.is_terminal() => {
                 tracked.life = PodLife::Retiring { registered: true };
                 vec![Step::Retire(Arc::clone(pod))]
             }
@@ -277,8 +276,8 @@ impl PodLifecycle {
         }
     }
 
-    fn first_seen(&mut self, uid: ResolvedPodUid, pod: &Arc<Pod>) -> Vec<Step> {
-        let terminal = is_terminal(pod);
+    fn first_seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<Step> {
+        let terminal = pod.is_terminal();
         let life = if terminal {
             // Over before this run: what it left on disk goes, and there is nobody to read its objects.
             PodLife::Retiring { registered: false }
@@ -293,8 +292,11 @@ impl PodLifecycle {
             counted: None,
         };
         self.pods.insert(uid.clone(), tracked);
-        if is_static_pod(pod) {
-            let queue = self.static_pods.entry(FullName::of(pod)).or_default();
+        if is_static_pod(&pod.metadata) {
+            let queue = self
+                .static_pods
+                .entry(FullName::of(&pod.metadata))
+                .or_default();
             queue.push_back(uid.clone());
         }
         if terminal {
@@ -318,7 +320,7 @@ impl PodLifecycle {
             }
             PodLife::Served | PodLife::Retiring { .. } => Vec::new(),
             PodLife::Held(_) | PodLife::Finished => {
-                let full_name = FullName::of(&tracked.pod);
+                let full_name = FullName::of(&tracked.pod.metadata);
                 self.forget(uid);
                 let next = self.leave_queue(&full_name, uid);
                 next.and_then(|next| self.start(&next))
@@ -337,13 +339,11 @@ impl PodLifecycle {
         ) {
             return None;
         }
-        let spec = tracked.pod.spec.as_ref();
-        let host_network = spec.and_then(|spec| spec.host_network).unwrap_or_default();
-        let queue = self.static_pods.get(&FullName::of(&tracked.pod));
+        let queue = self.static_pods.get(&FullName::of(&tracked.pod.metadata));
         let first = queue.and_then(VecDeque::front);
-        tracked.life = if is_static_pod(&tracked.pod) && first != Some(uid) {
+        tracked.life = if is_static_pod(&tracked.pod.metadata) && first != Some(uid) {
             PodLife::Held(HeldBecause::NameInUse)
-        } else if !self.network_ready && !host_network {
+        } else if !self.network_ready && !tracked.pod.host_network() {
             PodLife::Held(HeldBecause::NetworkNotReady)
         } else {
             PodLife::Served
@@ -369,7 +369,7 @@ impl PodLifecycle {
         }
     }
 
-    fn count(&mut self, pod: &Pod, before: Option<WorkingKind>, now: Option<WorkingKind>) {
+    fn count(&mut self, pod: &StoredPod, before: Option<WorkingKind>, now: Option<WorkingKind>) {
         if before == now {
             return;
         }
@@ -388,9 +388,9 @@ impl PodLifecycle {
         let ends =
             |kind: WorkingKind| kind.is_static && kind.gone && kind.lifecycle != "terminated";
         if now.is_some_and(ends) {
-            self.ending.insert(FullName::of(pod));
+            self.ending.insert(FullName::of(&pod.metadata));
         } else if before.is_some_and(ends) {
-            self.ending.remove(&FullName::of(pod));
+            self.ending.remove(&FullName::of(&pod.metadata));
         }
     }
 

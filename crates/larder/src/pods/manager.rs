@@ -18,23 +18,23 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Pod;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use super::identity::{
-    FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod, is_terminal,
+use super::{
+    identity::{FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
+    stored::StoredPod,
 };
 
 /// The writing half, of which there is one. Reads as [`Pods`] does.
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use larder::pods::{FullName, PodManager};
+/// # use larder::pods::{PodManager, StoredPod};
 /// # let mut pod = k8s_openapi::api::core::v1::Pod::default();
 /// # pod.metadata.name = Some("web".to_owned());
 /// # pod.metadata.namespace = Some("prod".to_owned());
-/// # let pod = Arc::new(pod);
+/// # let pod = Arc::new(StoredPod::from(pod));
 /// let mut manager = PodManager::default();
 /// let reader = manager.reader();
 /// manager.add_pod(Arc::clone(&pod));
@@ -65,31 +65,31 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub struct PodsAndMirrorPods {
     /// Regular pods, static ones included.
-    pub pods: Vec<Arc<Pod>>,
+    pub pods: Vec<Arc<StoredPod>>,
     /// Mirror pods.
-    pub mirror_pods: Vec<Arc<Pod>>,
+    pub mirror_pods: Vec<Arc<StoredPod>>,
     /// Those of `mirror_pods` whose full name no regular pod has.
     ///
     /// The kubelet gives only their full names and so deletes them without UID, at the risk of hitting a successor.
-    pub orphaned_mirror_pods: Vec<Arc<Pod>>,
+    pub orphaned_mirror_pods: Vec<Arc<StoredPod>>,
 }
 
 /// What the mirror pods of the node hang on, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorOverview {
     /// Every static pod, with its mirror pod if there is one.
-    pub static_pods: Vec<(Arc<Pod>, Option<Arc<Pod>>)>,
+    pub static_pods: Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)>,
     /// Mirror pods whose full name no regular pod has.
-    pub orphaned_mirror_pods: Vec<Arc<Pod>>,
+    pub orphaned_mirror_pods: Vec<Arc<StoredPod>>,
 }
 
 /// A pod and its counterpart, as [`Pods::pod_and_mirror_pod`] found them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodAndMirrorPod {
     /// The regular pod.
-    pub pod: Option<Arc<Pod>>,
+    pub pod: Option<Arc<StoredPod>>,
     /// Its mirror pod.
-    pub mirror_pod: Option<Arc<Pod>>,
+    pub mirror_pod: Option<Arc<StoredPod>>,
     /// Whether the question was about the mirror pod.
     pub was_mirror: bool,
 }
@@ -127,22 +127,22 @@ impl PodManager {
     }
 
     /// Adds `pod`, or replaces the pod with its UID. Mirror pods are told by their annotation.
-    pub fn add_pod(&mut self, pod: Arc<Pod>) {
+    pub fn add_pod(&mut self, pod: Arc<StoredPod>) {
         self.pods.state.write().upsert(pod);
     }
 
     /// The same as [`add_pod`](Self::add_pod), for the reader's sake.
-    pub fn update_pod(&mut self, pod: Arc<Pod>) {
+    pub fn update_pod(&mut self, pod: Arc<StoredPod>) {
         self.add_pod(pod);
     }
 
     /// Removes the pod with the UID of `pod`. An unknown pod changes nothing.
-    pub fn remove_pod(&mut self, pod: &Pod) {
+    pub fn remove_pod(&mut self, pod: &StoredPod) {
         self.pods.state.write().remove(pod);
     }
 
     /// Replaces everything with `pods`, in one step.
-    pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<Pod>>) {
+    pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<StoredPod>>) {
         let mut state = State::default();
         for pod in pods {
             state.upsert(pod);
@@ -161,7 +161,7 @@ impl Deref for PodManager {
 
 impl Pods {
     /// Regular pods, static ones included, mirror pods not; in no order.
-    pub fn pods(&self) -> Vec<Arc<Pod>> {
+    pub fn pods(&self) -> Vec<Arc<StoredPod>> {
         self.state.read().regular.pods().cloned().collect()
     }
 
@@ -176,7 +176,7 @@ impl Pods {
     }
 
     /// Every static pod, with its mirror pod if there is one.
-    pub fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
+    pub fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {
         self.state.read().static_pods_and_mirror_pods()
     }
 
@@ -190,12 +190,12 @@ impl Pods {
     }
 
     /// The regular pod with `uid`.
-    pub fn pod_by_uid(&self, uid: &ResolvedPodUid) -> Option<Arc<Pod>> {
+    pub fn pod_by_uid(&self, uid: &ResolvedPodUid) -> Option<Arc<StoredPod>> {
         self.state.read().regular.by_uid.get(uid).cloned()
     }
 
     /// The regular pod `name` in `namespace`.
-    pub fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+    pub fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<StoredPod>> {
         self.pod_by_full_name(&FullName {
             name: name.into(),
             namespace: namespace.into(),
@@ -203,27 +203,27 @@ impl Pods {
     }
 
     /// The regular pod with `full_name`.
-    pub fn pod_by_full_name(&self, full_name: &FullName) -> Option<Arc<Pod>> {
+    pub fn pod_by_full_name(&self, full_name: &FullName) -> Option<Arc<StoredPod>> {
         self.state.read().regular.by_name(full_name).cloned()
     }
 
     /// The mirror pod with the full name of `pod`.
-    pub fn mirror_pod_by_pod(&self, pod: &Pod) -> Option<Arc<Pod>> {
+    pub fn mirror_pod_by_pod(&self, pod: &StoredPod) -> Option<Arc<StoredPod>> {
         self.state
             .read()
             .mirrors
-            .by_name(&FullName::of(pod))
+            .by_name(&FullName::of(&pod.metadata))
             .cloned()
     }
 
     /// The regular pod with the full name of the mirror pod `mirror`.
-    pub fn pod_by_mirror_pod(&self, mirror: &Pod) -> Option<Arc<Pod>> {
-        self.pod_by_full_name(&FullName::of(mirror))
+    pub fn pod_by_mirror_pod(&self, mirror: &StoredPod) -> Option<Arc<StoredPod>> {
+        self.pod_by_full_name(&FullName::of(&mirror.metadata))
     }
 
     /// `pod` itself and its counterpart. Whether `pod` is known here is not asked.
-    pub fn pod_and_mirror_pod(&self, pod: &Arc<Pod>) -> PodAndMirrorPod {
-        if is_mirror_pod(pod) {
+    pub fn pod_and_mirror_pod(&self, pod: &Arc<StoredPod>) -> PodAndMirrorPod {
+        if is_mirror_pod(&pod.metadata) {
             PodAndMirrorPod {
                 pod: self.pod_by_mirror_pod(pod),
                 mirror_pod: Some(Arc::clone(pod)),
@@ -255,7 +255,7 @@ impl Pods {
             // Of two mirrors of one pod, the one that its full name leads to.
             let current = |mirror: &MirrorPodUid| {
                 let pod = &state.mirrors.by_uid[mirror];
-                state.mirrors.uid_by_name(&FullName::of(pod)) == Some(mirror)
+                state.mirrors.uid_by_name(&FullName::of(&pod.metadata)) == Some(mirror)
             };
             let known = pod_to_mirror.entry(pod.clone()).or_default();
             if known.is_none() || current(mirror) {
@@ -276,33 +276,31 @@ impl Pods {
             ..PodCounts::default()
         };
         for pod in state.regular.pods() {
-            let (all, active) = if is_static_pod(pod) {
+            let (all, active) = if is_static_pod(&pod.metadata) {
                 (&mut counts.r#static, &mut counts.active_static)
             } else {
                 (&mut counts.ordinary, &mut counts.active_ordinary)
             };
             *all += 1;
-            *active += u64::from(!is_terminal(pod));
-            let spec = pod.spec.as_ref();
-            let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_ref());
-            counts.ephemeral_containers += ephemeral.map_or(0, Vec::len) as u64;
+            *active += u64::from(!pod.is_terminal());
+            counts.ephemeral_containers += pod.ephemeral_containers() as u64;
         }
         counts
     }
 }
 
 impl State {
-    fn orphaned_mirror_pods(&self) -> Vec<Arc<Pod>> {
-        let orphaned = |mirror: &&Arc<Pod>| {
-            let full_name = FullName::of(mirror);
+    fn orphaned_mirror_pods(&self) -> Vec<Arc<StoredPod>> {
+        let orphaned = |mirror: &&Arc<StoredPod>| {
+            let full_name = FullName::of(&mirror.metadata);
             self.regular.uid_by_name(&full_name).is_none()
         };
         self.mirrors.pods().filter(orphaned).cloned().collect()
     }
 
-    fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
-        let with_mirror = |pod: &Arc<Pod>| {
-            let mirror = self.mirrors.by_name(&FullName::of(pod));
+    fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {
+        let with_mirror = |pod: &Arc<StoredPod>| {
+            let mirror = self.mirrors.by_name(&FullName::of(&pod.metadata));
             (Arc::clone(pod), mirror.cloned())
         };
         let static_pods = self.static_pods.iter();
@@ -311,10 +309,10 @@ impl State {
             .collect()
     }
 
-    fn upsert(&mut self, pod: Arc<Pod>) {
-        let full_name = FullName::of(&pod);
-        if is_mirror_pod(&pod) {
-            let uid = MirrorPodUid::new(PodUid::of(&pod).as_str());
+    fn upsert(&mut self, pod: Arc<StoredPod>) {
+        let full_name = FullName::of(&pod.metadata);
+        if is_mirror_pod(&pod.metadata) {
+            let uid = MirrorPodUid::new(PodUid::of(&pod.metadata).as_str());
             if self.mirrors.upsert(uid.clone(), pod).is_some() {
                 self.translations.remove(&uid);
             }
@@ -322,8 +320,8 @@ impl State {
                 self.translations.insert(uid, regular.clone());
             }
         } else {
-            let uid = ResolvedPodUid::new(PodUid::of(&pod).as_str());
-            if is_static_pod(&pod) {
+            let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+            if is_static_pod(&pod.metadata) {
                 self.static_pods.insert(uid.clone());
             } else {
                 self.static_pods.remove(&uid);
@@ -335,9 +333,9 @@ impl State {
         }
     }
 
-    fn remove(&mut self, pod: &Pod) {
-        let uid = PodUid::of(pod);
-        if is_mirror_pod(pod) {
+    fn remove(&mut self, pod: &StoredPod) {
+        let uid = PodUid::of(&pod.metadata);
+        if is_mirror_pod(&pod.metadata) {
             let uid = MirrorPodUid::new(uid.as_str());
             self.mirrors.remove(&uid);
             self.translations.remove(&uid);
@@ -345,7 +343,7 @@ impl State {
             let uid = ResolvedPodUid::new(uid.as_str());
             self.static_pods.remove(&uid);
             if let Some(removed) = self.regular.remove(&uid) {
-                self.translate_mirrors_of(&FullName::of(&removed));
+                self.translate_mirrors_of(&FullName::of(&removed.metadata));
             }
         }
     }
@@ -364,7 +362,7 @@ impl State {
 /// Pods of one sort, by UID and by full name.
 #[derive(Debug)]
 struct Index<Uid> {
-    by_uid: HashMap<Uid, Arc<Pod>>,
+    by_uid: HashMap<Uid, Arc<StoredPod>>,
     /// The UIDs that share a full name, the one touched last at the end; never empty.
     by_name: HashMap<FullName, SmallVec<[Uid; 1]>>,
 }
@@ -379,7 +377,7 @@ impl<Uid> Default for Index<Uid> {
 }
 
 impl<Uid: Clone + Eq + std::hash::Hash> Index<Uid> {
-    fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+    fn pods(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
         self.by_uid.values()
     }
 
@@ -391,15 +389,15 @@ impl<Uid: Clone + Eq + std::hash::Hash> Index<Uid> {
         self.uids_by_name(full_name).last()
     }
 
-    fn by_name(&self, full_name: &FullName) -> Option<&Arc<Pod>> {
+    fn by_name(&self, full_name: &FullName) -> Option<&Arc<StoredPod>> {
         self.by_uid.get(self.uid_by_name(full_name)?)
     }
 
     /// Puts `pod` in; the full name that the UID had before, if that was another one.
-    fn upsert(&mut self, uid: Uid, pod: Arc<Pod>) -> Option<FullName> {
-        let full_name = FullName::of(&pod);
+    fn upsert(&mut self, uid: Uid, pod: Arc<StoredPod>) -> Option<FullName> {
+        let full_name = FullName::of(&pod.metadata);
         let before = self.by_uid.insert(uid.clone(), pod);
-        let former_name = before.map(|before| FullName::of(&before));
+        let former_name = before.map(|before| FullName::of(&before.metadata));
         if let Some(former_name) = &former_name {
             self.forget_name(former_name, &uid);
         }
@@ -407,9 +405,9 @@ impl<Uid: Clone + Eq + std::hash::Hash> Index<Uid> {
         former_name.filter(|former_name| *former_name != full_name)
     }
 
-    fn remove(&mut self, uid: &Uid) -> Option<Arc<Pod>> {
+    fn remove(&mut self, uid: &Uid) -> Option<Arc<StoredPod>> {
         let pod = self.by_uid.remove(uid)?;
-        self.forget_name(&FullName::of(&pod), uid);
+        self.forget_name(&FullName::of(&pod.metadata), uid);
         Some(pod)
     }
 

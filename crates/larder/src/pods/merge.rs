@@ -10,8 +10,7 @@
 //! 1. Sources never see each other's pods.
 //! 2. Within a source, full names and UIDs are unique; the pod that came first keeps them.
 //! 3. Every pod handed on carries its source, and the time of its first sight under its UID.
-//! 4. A pod handed on takes no more memory than it needs: it stays as long as it is there.
-//! 5. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and nothing may be removed for good.
+//! 4. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and nothing may be removed for good.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -20,20 +19,22 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
-use super::identity::{
-    CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, PodSource, PodUid, annotation,
-    set_annotation,
+use super::{
+    identity::{
+        CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, PodSource, PodUid, annotation,
+        set_annotation,
+    },
+    stored::StoredPod,
 };
 
 /// What a source has to say about its pods.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourcePods {
     /// These are all of them.
-    All(Vec<Pod>),
+    All(Vec<StoredPod>),
     /// This one is new, or replaces the one with its full name.
-    One(Box<Pod>),
+    One(Box<StoredPod>),
     /// The one with this full name and UID is gone.
     Gone(FullName, PodUid),
 }
@@ -61,7 +62,7 @@ pub struct PodUpdate {
     /// Where the pods come from.
     pub source: PodSource,
     /// The pods, in the order in which the source named them.
-    pub pods: Vec<Arc<Pod>>,
+    pub pods: Vec<Arc<StoredPod>>,
 }
 
 /// A pod that was dropped because another of its source has its full name or UID. Text of the kubelet's event `FailedValidation`.
@@ -98,7 +99,7 @@ pub struct PodMerge {
 struct SourceState {
     /// Whether the source has named all its pods at least once.
     seen: bool,
-    by_uid: HashMap<PodUid, Arc<Pod>>,
+    by_uid: HashMap<PodUid, Arc<StoredPod>>,
     uid_by_name: HashMap<FullName, PodUid>,
 }
 
@@ -179,18 +180,18 @@ struct Pass<'a> {
     state: &'a mut SourceState,
     source: PodSource,
     now: Timestamp,
-    operations: BTreeMap<Operation, Vec<Arc<Pod>>>,
+    operations: BTreeMap<Operation, Vec<Arc<StoredPod>>>,
     duplicates: Vec<DuplicatePod>,
 }
 
 impl Pass<'_> {
-    fn all(&mut self, pods: Vec<Pod>) {
+    fn all(&mut self, pods: Vec<StoredPod>) {
         let mut names = HashSet::new();
         let mut uids = HashSet::new();
         let mut accepted = HashSet::new();
         let mut unique = Vec::with_capacity(pods.len());
         for pod in pods {
-            let (full_name, uid) = (FullName::of(&pod), PodUid::of(&pod));
+            let (full_name, uid) = (FullName::of(&pod.metadata), PodUid::of(&pod.metadata));
             if !names.insert(full_name.clone()) {
                 self.duplicate(full_name, "full name");
             } else if !uids.insert(uid.clone()) {
@@ -201,7 +202,8 @@ impl Pass<'_> {
             }
         }
         // First what is gone, so that its name and UID are free for what comes.
-        let identity = |pod: &Arc<Pod>| (FullName::of(pod), PodUid::of(pod));
+        let identity =
+            |pod: &Arc<StoredPod>| (FullName::of(&pod.metadata), PodUid::of(&pod.metadata));
         let known = self.state.by_uid.values().map(identity);
         let mut gone: Vec<_> = known
             .filter(|identity| !accepted.contains(identity))
@@ -235,10 +237,10 @@ impl Pass<'_> {
         }
     }
 
-    fn one(&mut self, mut pod: Pod) {
-        compact(&mut pod);
-        let full_name = FullName::of(&pod);
-        let uid = PodUid::of(&pod);
+    fn one(&mut self, mut pod: StoredPod) {
+        let metadata = &mut pod.metadata;
+        let full_name = FullName::of(metadata);
+        let uid = PodUid::of(metadata);
         // A pod recreated under its name replaces the old one in one step.
         if let Some(holder) = self.state.uid_by_name.get(&full_name)
             && *holder != uid
@@ -247,19 +249,19 @@ impl Pass<'_> {
             self.gone(&full_name, &holder);
         }
         let before = self.state.by_uid.get(&uid);
-        if before.is_some_and(|before| FullName::of(before) != full_name) {
+        if before.is_some_and(|before| FullName::of(&before.metadata) != full_name) {
             return self.duplicate(full_name, "UID");
         }
         let operation = match before {
             None => {
-                set_annotation(&mut pod, CONFIG_SOURCE, Some(self.source.to_string()));
-                set_annotation(&mut pod, CONFIG_SEEN, Some(seen(self.now)));
+                set_annotation(metadata, CONFIG_SOURCE, Some(self.source.to_string()));
+                set_annotation(metadata, CONFIG_SEEN, Some(seen(self.now)));
                 Some(Operation::Add)
             }
             Some(before) => {
                 for key in LOCAL_ANNOTATIONS {
-                    let kept = annotation(before, key).map(str::to_owned);
-                    set_annotation(&mut pod, key, kept);
+                    let kept = annotation(&before.metadata, key).map(str::to_owned);
+                    set_annotation(metadata, key, kept);
                 }
                 operation(before, &pod)
             }
@@ -273,38 +275,13 @@ impl Pass<'_> {
     }
 }
 
-/// Drops what nobody reads, and the space that decoding has left in the long lists: a volume alone takes 3 KiB.
-fn compact(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    let Some(spec) = &mut pod.spec else { return };
-    if let Some(volumes) = &mut spec.volumes {
-        volumes.shrink_to_fit();
-    }
-    for containers in [Some(&mut spec.containers), spec.init_containers.as_mut()]
-        .into_iter()
-        .flatten()
-    {
-        containers.shrink_to_fit();
-        for container in containers {
-            if let Some(variables) = &mut container.env {
-                variables.shrink_to_fit();
-            }
-            if let Some(mounts) = &mut container.volume_mounts {
-                mounts.shrink_to_fit();
-            }
-        }
-    }
-}
-
 /// Annotations that the node's own copy of a pod keeps from first sight on.
 const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_MIRROR, CONFIG_SEEN];
 
 /// What the change from `before` to `after` asks for; the local annotations are the same in both.
-fn operation(before: &Pod, after: &Pod) -> Option<Operation> {
+fn operation(before: &StoredPod, after: &StoredPod) -> Option<Operation> {
     let (old, new) = (&before.metadata, &after.metadata);
-    let unspecified = PodSpec::default();
-    let same = before.spec.as_ref().unwrap_or(&unspecified)
-        == after.spec.as_ref().unwrap_or(&unspecified)
+    let same = before.same_spec(after)
         && same_map(old.labels.as_ref(), new.labels.as_ref())
         && same_map(old.annotations.as_ref(), new.annotations.as_ref())
         && old.deletion_timestamp == new.deletion_timestamp

@@ -233,7 +233,7 @@ impl StaticPods {
                 return Err(StaticPodError::NotAPod { origin, kind });
             }
         };
-        if annotation(&pod, CONFIG_MIRROR).is_some() {
+        if annotation(&pod.metadata, CONFIG_MIRROR).is_some() {
             return Err(StaticPodError::Mirror { origin });
         }
         self.derive(place, &document.object, &mut pod);
@@ -260,7 +260,7 @@ impl StaticPods {
         let name = metadata.name.take().unwrap_or_default();
         metadata.name = Some(format!("{name}-{}", self.node_name.to_lowercase()));
         metadata.uid = Some(uid.clone());
-        set_annotation(pod, CONFIG_HASH, Some(uid));
+        set_annotation(&mut pod.metadata, CONFIG_HASH, Some(uid));
         let spec = pod.spec.get_or_insert_default();
         spec.node_name = Some(self.node_name.clone());
         if let ManifestPlace::File(_) = place {

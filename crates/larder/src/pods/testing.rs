@@ -8,7 +8,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::pods::identity::set_annotation;
+use crate::pods::{StoredPod, identity::set_annotation};
 
 /// The pod `name` in namespace `default`, with one container and UID `<name>-uid`.
 pub(crate) fn pod(name: &str) -> PodBuilder {
@@ -42,7 +42,7 @@ impl PodBuilder {
     }
 
     pub(crate) fn annotation(mut self, key: &str, value: &str) -> Self {
-        set_annotation(&mut self.0, key, Some(value.to_owned()));
+        set_annotation(&mut self.0.metadata, key, Some(value.to_owned()));
         self
     }
 
@@ -72,7 +72,11 @@ impl PodBuilder {
         self.0
     }
 
-    pub(crate) fn shared(self) -> Arc<Pod> {
-        Arc::new(self.0)
+    pub(crate) fn stored(self) -> StoredPod {
+        self.0.into()
+    }
+
+    pub(crate) fn shared(self) -> Arc<StoredPod> {
+        Arc::new(self.stored())
     }
 }

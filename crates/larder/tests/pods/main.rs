@@ -13,7 +13,8 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use larder::pods::{
-    FullName, Operation, PodManager, PodMerge, PodSource, Pods, SourcePods,
+    FullName, Operation, PodManager, PodMerge, PodSource, PodUid, Pods, ResolvedPodUid, SourcePods,
+    StoredPod,
     identity::{CONFIG_HASH, CONFIG_MIRROR, is_mirror_pod, is_mirror_pod_of},
     lifecycle::{PodLifecycle, Step},
     mirror::{MirrorClient, MirrorReconciler, MirrorScope},
@@ -91,6 +92,7 @@ impl TestNode {
                 .from_file(Path::new("/m/web.yaml"), text)
                 .unwrap()
                 .0
+                .into()
         };
         let pods = SourcePods::All(texts.iter().map(pod).collect());
         let report = SourceReport {
@@ -166,7 +168,8 @@ async fn follow(
         }
         for step in steps {
             if let Step::Retire(pod) = step {
-                retiring.push(larder::pods::ResolvedPodUid::new(pod.uid().unwrap()));
+                let uid = PodUid::of(&pod.metadata);
+                retiring.push(ResolvedPodUid::new(uid.as_str()));
             }
         }
         scope.send_replace(MirrorScope {
@@ -183,10 +186,10 @@ async fn a_static_pod_is_seen_at_the_api_server_as_long_as_it_is_there() {
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
     let (mirror, _) = node.mirror_when(|_| true).await;
-    assert!(is_mirror_pod(&mirror));
+    assert!(is_mirror_pod(&mirror.metadata));
     let web = until(async || node.pods.pod_by_name("default", "web-n1")).await;
-    assert!(is_mirror_pod_of(&mirror, &web));
-    assert_ne!(mirror.uid(), web.uid());
+    assert!(is_mirror_pod_of(&mirror.metadata, &web.metadata));
+    assert_ne!(mirror.uid(), web.metadata.uid);
     let owners = mirror.owner_references();
     let expected: Node = Api::all(node.client.clone()).get("n1").await.unwrap();
     assert_eq!(owners.len(), 1);
@@ -197,12 +200,10 @@ async fn a_static_pod_is_seen_at_the_api_server_as_long_as_it_is_there() {
 
     // The node's own view of it.
     let known = until(async || node.pods.mirror_pod_by_pod(&web)).await;
-    assert_eq!(known.uid(), mirror.uid());
+    assert_eq!(known.metadata.uid, mirror.uid());
     assert_eq!(node.pods.pods().len(), 1);
-    let translated = node
-        .pods
-        .translate_pod_uid(&larder::pods::PodUid::of(&mirror));
-    assert_eq!(translated.as_str(), web.uid().unwrap());
+    let translated = node.pods.translate_pod_uid(&PodUid::of(&mirror.metadata));
+    assert_eq!(translated.as_str(), web.metadata.uid.as_deref().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +230,8 @@ async fn a_mirror_pod_outlives_its_manifest_until_the_pod_has_ended() {
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
     let (mirror, _) = node.mirror_when(|_| true).await;
-    until(async || node.pods.mirror_pod_by_pod(&mirror)).await;
+    let stored = StoredPod::from(mirror.clone());
+    until(async || node.pods.mirror_pod_by_pod(&stored)).await;
     node.manifests(&[]).await;
     time::sleep(Duration::from_secs(19)).await;
     assert_eq!(
@@ -285,7 +287,8 @@ async fn an_orphan_of_an_earlier_run_goes_when_all_sources_have_been_seen() {
 
     // The manifest was removed while the agent was down.
     let again = TestNode::start_on(client);
-    until(async || again.pods.mirror_pod_by_pod(&mirror)).await;
+    let stored = StoredPod::from(mirror.clone());
+    until(async || again.pods.mirror_pod_by_pod(&stored)).await;
     time::sleep(Duration::from_secs(30)).await;
     assert_eq!(
         again.mirror().await.and_then(|mirror| mirror.uid()),
@@ -320,14 +323,20 @@ async fn pods_of_the_api_server_come_change_and_go() {
         .replace("app", &parameters, &created)
         .await
         .unwrap();
-    let seen = until(async || app().filter(|pod| pod.labels().contains_key("l"))).await;
-    assert_eq!(seen.resource_version(), replaced.resource_version());
+    let seen = until(async || {
+        app().filter(|pod| {
+            let labels = pod.metadata.labels.as_ref();
+            labels.is_some_and(|labels| labels.contains_key("l"))
+        })
+    })
+    .await;
+    assert_eq!(seen.metadata.resource_version, replaced.resource_version());
 
     node.api()
         .delete("app", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
     until(async || app().is_none().then_some(())).await;
-    let full_name = FullName::of(&created);
+    let full_name = FullName::of(&created.metadata);
     assert_eq!(node.pods.pod_by_full_name(&full_name), None);
 }

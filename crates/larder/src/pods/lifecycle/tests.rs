@@ -38,8 +38,8 @@ impl Lives {
         for tracked in self.0.pods.values() {
             *working.entry(tracked.kind()).or_default() += 1;
             let on_disk = matches!(tracked.life, PodLife::Served | PodLife::Retiring { .. });
-            if is_static_pod(&tracked.pod) && tracked.gone && on_disk {
-                ending.insert(FullName::of(&tracked.pod));
+            if is_static_pod(&tracked.pod.metadata) && tracked.gone && on_disk {
+                ending.insert(FullName::of(&tracked.pod.metadata));
             }
         }
         assert_eq!(self.0.working(), working);
@@ -54,8 +54,8 @@ impl Lives {
 
 fn words(steps: &[Step]) -> Vec<String> {
     let word = |step: &Step| match step {
-        Step::Serve(pod) => format!("serve {}", PodUid::of(pod)),
-        Step::Retire(pod) => format!("retire {}", PodUid::of(pod)),
+        Step::Serve(pod) => format!("serve {}", PodUid::of(&pod.metadata)),
+        Step::Retire(pod) => format!("retire {}", PodUid::of(&pod.metadata)),
         Step::Unregister(uid) => format!("unregister {uid}"),
     };
     steps.iter().map(word).collect()
@@ -110,7 +110,7 @@ fn without_a_network_only_pods_of_the_hosts_are_registered() {
     lives.check_life("1", Some(PodLife::Held(HeldBecause::NetworkNotReady)));
     let mut on_host = pod("q").uid("2").build();
     on_host.spec.get_or_insert_default().host_network = Some(true);
-    let steps = lives.0.handle(Add, &Arc::new(on_host));
+    let steps = lives.0.handle(Add, &Arc::new(on_host.into()));
     assert_eq!(words(&steps), ["serve 2"]);
     assert_eq!(words(&lives.0.network_ready(true)), ["serve 1"]);
     // What is served stays so.

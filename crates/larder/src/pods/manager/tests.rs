@@ -32,8 +32,8 @@ fn manager_of(pods: impl IntoIterator<Item = PodBuilder>) -> PodManager {
     manager
 }
 
-fn uids<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> BTreeSet<String> {
-    let uid = |pod: &Arc<Pod>| PodUid::of(pod).to_string();
+fn uids<'a>(pods: impl IntoIterator<Item = &'a Arc<StoredPod>>) -> BTreeSet<String> {
+    let uid = |pod: &Arc<StoredPod>| PodUid::of(&pod.metadata).to_string();
     pods.into_iter().map(uid).collect()
 }
 
@@ -75,7 +75,7 @@ fn a_name_leads_to_the_static_pod_and_a_pod_to_its_counterpart() {
     let web = manager.pod_by_uid(&resolved("web-uid")).unwrap();
     let mirror = manager.mirror_pod_by_pod(&web).unwrap();
 
-    let full_name = FullName::of(&mirror);
+    let full_name = FullName::of(&mirror.metadata);
     assert_eq!(manager.pod_by_full_name(&full_name), Some(Arc::clone(&web)));
     assert_eq!(
         manager.pod_by_name("default", "web"),
@@ -108,12 +108,12 @@ fn a_name_leads_to_the_static_pod_and_a_pod_to_its_counterpart() {
 #[test]
 fn a_mirror_pod_is_an_orphan_from_when_its_static_pod_goes() {
     // managers 48
-    let web = static_pod("web").build();
+    let web = static_pod("web").stored();
     let manager = || manager_of([mirror_pod("web"), static_pod("web"), pod("app")]);
     let orphans = |manager: &PodManager| uids(&manager.pods_and_mirror_pods().orphaned_mirror_pods);
 
     let mut without_mirror = manager();
-    without_mirror.remove_pod(&mirror_pod("web").build());
+    without_mirror.remove_pod(&mirror_pod("web").stored());
     assert!(orphans(&without_mirror).is_empty());
     assert!(without_mirror.mirror_pod_by_pod(&web).is_none());
 
@@ -128,7 +128,7 @@ fn a_mirror_pod_is_an_orphan_from_when_its_static_pod_goes() {
     assert_eq!(translated, resolved("web-uid"));
 
     let mut without_ordinary = manager();
-    without_ordinary.remove_pod(&pod("app").build());
+    without_ordinary.remove_pod(&pod("app").stored());
     assert_eq!(
         uids(&without_ordinary.pods()),
         BTreeSet::from(["web-uid".to_owned()])
@@ -159,7 +159,7 @@ fn of_two_pods_with_one_full_name_either_may_go_and_the_other_stays_found() {
     let api = || pod("web").uid("api-uid");
     let by_name = |manager: &PodManager| {
         let pod = manager.pod_by_name("default", "web");
-        pod.map(|pod| PodUid::of(&pod).to_string())
+        pod.map(|pod| PodUid::of(&pod.metadata).to_string())
     };
     for (removed, left) in [
         (api(), "web-uid"),
@@ -168,7 +168,7 @@ fn of_two_pods_with_one_full_name_either_may_go_and_the_other_stays_found() {
     ] {
         let mut manager = manager_of([static_pod("web"), api(), mirror_pod("web")]);
         assert_eq!(by_name(&manager).as_deref(), Some("api-uid"));
-        manager.remove_pod(&removed.build());
+        manager.remove_pod(&removed.stored());
         assert_eq!(by_name(&manager).as_deref(), Some(left));
         let translated = manager.translate_pod_uid(&PodUid::new("web-mirror-uid"));
         assert_eq!(translated.as_str(), left);
@@ -179,9 +179,9 @@ fn of_two_pods_with_one_full_name_either_may_go_and_the_other_stays_found() {
 fn late_word_of_an_old_mirror_pods_end_leaves_its_successor_alone() {
     let successor = || mirror_pod("web").uid("successor");
     let mut manager = manager_of([static_pod("web"), mirror_pod("web"), successor()]);
-    manager.remove_pod(&mirror_pod("web").build());
+    manager.remove_pod(&mirror_pod("web").stored());
 
-    let web = static_pod("web").build();
+    let web = static_pod("web").stored();
     assert_eq!(manager.mirror_pod_by_pod(&web), Some(successor().shared()));
     let translations = manager.uid_translations();
     assert_eq!(
@@ -196,6 +196,7 @@ fn counts_are_those_of_the_pods_that_are_there() {
     let mut busy = pod("busy").build();
     busy.spec.get_or_insert_default().ephemeral_containers =
         Some(vec![EphemeralContainer::default(); 2]);
+    let busy = StoredPod::from(busy);
     let mut manager = manager_of([static_pod("web"), mirror_pod("web"), pod("app")]);
     manager.add_pod(Arc::new(busy.clone()));
     let counts = PodCounts {
@@ -212,7 +213,7 @@ fn counts_are_those_of_the_pods_that_are_there() {
     assert_eq!(manager.counts(), counts);
     for _ in 0..2 {
         manager.remove_pod(&busy);
-        manager.remove_pod(&mirror_pod("web").build());
+        manager.remove_pod(&mirror_pod("web").stored());
     }
     assert_eq!(
         manager.counts(),
@@ -229,44 +230,50 @@ fn counts_are_those_of_the_pods_that_are_there() {
 /// What the manager should be: a list in the order of last touch, searched from the end.
 #[derive(Default)]
 struct Model {
-    pods: Vec<Arc<Pod>>,
+    pods: Vec<Arc<StoredPod>>,
     translations: BTreeMap<String, String>,
 }
 
 impl Model {
-    fn remove(&mut self, pod: &Pod) -> Option<Arc<Pod>> {
-        let same = |other: &Arc<Pod>| {
-            PodUid::of(other) == PodUid::of(pod) && is_mirror_pod(other) == is_mirror_pod(pod)
+    fn remove(&mut self, pod: &StoredPod) -> Option<Arc<StoredPod>> {
+        let same = |other: &Arc<StoredPod>| {
+            PodUid::of(&other.metadata) == PodUid::of(&pod.metadata)
+                && is_mirror_pod(&other.metadata) == is_mirror_pod(&pod.metadata)
         };
         let at = self.pods.iter().position(same)?;
         Some(self.pods.remove(at))
     }
 
-    fn apply(&mut self, add: bool, pod: &Arc<Pod>) {
+    fn apply(&mut self, add: bool, pod: &Arc<StoredPod>) {
         let before = self.remove(pod);
-        let renamed = before.is_some_and(|before| FullName::of(&before) != FullName::of(pod));
-        if is_mirror_pod(pod) && (!add || renamed) {
-            self.translations.remove(PodUid::of(pod).as_str());
+        let renamed = before
+            .is_some_and(|before| FullName::of(&before.metadata) != FullName::of(&pod.metadata));
+        if is_mirror_pod(&pod.metadata) && (!add || renamed) {
+            self.translations.remove(PodUid::of(&pod.metadata).as_str());
         }
         if add {
             self.pods.push(Arc::clone(pod));
         }
-        for mirror in self.pods.iter().filter(|pod| is_mirror_pod(pod)) {
-            if let Some(pod) = self.find(false, &FullName::of(mirror)) {
-                let uids = (PodUid::of(mirror).to_string(), PodUid::of(pod).to_string());
+        for mirror in self.pods.iter().filter(|pod| is_mirror_pod(&pod.metadata)) {
+            if let Some(pod) = self.find(false, &FullName::of(&mirror.metadata)) {
+                let uids = (
+                    PodUid::of(&mirror.metadata).to_string(),
+                    PodUid::of(&pod.metadata).to_string(),
+                );
                 self.translations.extend([uids]);
             }
         }
     }
 
-    fn find(&self, mirror: bool, full_name: &FullName) -> Option<&Arc<Pod>> {
-        let wanted =
-            |pod: &&Arc<Pod>| is_mirror_pod(pod) == mirror && FullName::of(pod) == *full_name;
+    fn find(&self, mirror: bool, full_name: &FullName) -> Option<&Arc<StoredPod>> {
+        let wanted = |pod: &&Arc<StoredPod>| {
+            is_mirror_pod(&pod.metadata) == mirror && FullName::of(&pod.metadata) == *full_name
+        };
         self.pods.iter().rev().find(wanted)
     }
 
     fn check(&self, manager: &PodManager) {
-        let is = |mirror| move |pod: &&Arc<Pod>| is_mirror_pod(pod) == mirror;
+        let is = |mirror| move |pod: &&Arc<StoredPod>| is_mirror_pod(&pod.metadata) == mirror;
         let lists = manager.pods_and_mirror_pods();
         assert_eq!(uids(&manager.pods()), uids(&lists.pods));
         assert_eq!(lists.pods.len(), self.pods.iter().filter(is(false)).count());
@@ -275,14 +282,14 @@ impl Model {
             uids(&lists.mirror_pods),
             uids(self.pods.iter().filter(is(true)))
         );
-        let lost = |pod: &&Arc<Pod>| self.find(false, &FullName::of(pod)).is_none();
+        let lost = |pod: &&Arc<StoredPod>| self.find(false, &FullName::of(&pod.metadata)).is_none();
         assert_eq!(
             uids(&lists.orphaned_mirror_pods),
             uids(self.pods.iter().filter(is(true)).filter(lost))
         );
         for name in NAMES {
-            let sought = pod(name).build();
-            let full_name = FullName::of(&sought);
+            let sought = pod(name).stored();
+            let full_name = FullName::of(&sought.metadata);
             assert_eq!(
                 manager.pod_by_full_name(&full_name).as_ref(),
                 self.find(false, &full_name)
@@ -293,7 +300,7 @@ impl Model {
             );
         }
         for pod in self.pods.iter().filter(is(false)) {
-            let uid = resolved(PodUid::of(pod).as_str());
+            let uid = resolved(PodUid::of(&pod.metadata).as_str());
             assert_eq!(manager.pod_by_uid(&uid).as_ref(), Some(pod));
         }
         let translations = manager.uid_translations();
@@ -303,19 +310,19 @@ impl Model {
             .collect();
         assert_eq!(mirror_to_pod, self.translations);
         let mut static_pods: Vec<_> = self.pods.iter().filter(is(false)).collect();
-        static_pods.retain(|pod| is_static_pod(pod));
+        static_pods.retain(|pod| is_static_pod(&pod.metadata));
         assert_eq!(
             manager.static_pods_and_mirror_pods().len(),
             static_pods.len()
         );
         for (pod, mirror) in manager.static_pods_and_mirror_pods() {
-            let expected = self.find(true, &FullName::of(&pod));
+            let expected = self.find(true, &FullName::of(&pod.metadata));
             assert_eq!(mirror.as_ref(), expected);
         }
         for pod in static_pods {
-            let mirror = &translations.pod_to_mirror[&resolved(PodUid::of(pod).as_str())];
+            let mirror = &translations.pod_to_mirror[&resolved(PodUid::of(&pod.metadata).as_str())];
             let translates_here =
-                |(_, uid): &(&String, &String)| uid.as_str() == PodUid::of(pod).as_str();
+                |(_, uid): &(&String, &String)| uid.as_str() == PodUid::of(&pod.metadata).as_str();
             let some = self.translations.iter().any(|pair| translates_here(&pair));
             assert_eq!(mirror.is_some(), some);
         }
@@ -328,7 +335,7 @@ impl Model {
 /// Few names and UIDs, so that they collide.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn steps() -> impl Strategy<Value = Vec<(bool, Arc<Pod>)>> {
+fn steps() -> impl Strategy<Value = Vec<(bool, Arc<StoredPod>)>> {
     let step = (any::<bool>(), 0..3_usize, 0..3_u8, 0..5_u8).prop_map(|(add, name, kind, uid)| {
         let pod = match kind {
             0 => pod(NAMES[name]),

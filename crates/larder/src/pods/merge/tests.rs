@@ -1,6 +1,6 @@
 //! The scenarios of the merge.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::*;
 use crate::pods::testing::{PodBuilder, pod};
@@ -10,11 +10,11 @@ fn merge() -> PodMerge {
 }
 
 fn all(pods: impl IntoIterator<Item = PodBuilder>) -> SourcePods {
-    SourcePods::All(pods.into_iter().map(PodBuilder::build).collect())
+    SourcePods::All(pods.into_iter().map(PodBuilder::stored).collect())
 }
 
 fn one(pod: PodBuilder) -> SourcePods {
-    SourcePods::One(Box::new(pod.build()))
+    SourcePods::One(Box::new(pod.stored()))
 }
 
 /// The updates as text: `REMOVE a b, ADD c`.
@@ -28,7 +28,7 @@ fn check(merge: &mut PodMerge, pods: SourcePods, expected: &str) {
             update
                 .pods
                 .iter()
-                .map(|pod| FullName::of(pod).name.to_string()),
+                .map(|pod| FullName::of(&pod.metadata).name.to_string()),
         );
         words.join(" ")
     };
@@ -116,7 +116,7 @@ fn annotations_and_labels_are_updates_and_the_local_ones_are_nobodys_business() 
     for key in LOCAL_ANNOTATIONS {
         check(&mut merge, all([pod("p").annotation(key, "other")]), "");
     }
-    let mut empty = pod("p").build();
+    let mut empty = pod("p").stored();
     empty.metadata.annotations = Some(BTreeMap::new());
     check(&mut merge, SourcePods::All(vec![empty]), "");
 }
@@ -143,8 +143,8 @@ fn of_two_pods_with_one_full_name_or_uid_the_first_is_kept_and_the_other_named()
         ]),
         Timestamp::UNIX_EPOCH,
     );
-    let uids = |pods: &[Arc<Pod>]| -> Vec<_> {
-        let uid = |pod: &Arc<Pod>| PodUid::of(pod).to_string();
+    let uids = |pods: &[Arc<StoredPod>]| -> Vec<_> {
+        let uid = |pod: &Arc<StoredPod>| PodUid::of(&pod.metadata).to_string();
         pods.iter().map(uid).collect()
     };
     assert_eq!(uids(&merged.updates[0].pods), ["1", "2"]);
@@ -188,7 +188,7 @@ fn single_reports_do_what_the_same_set_would() {
     check(&mut merge, one(pod("p").image("i:2")), "UPDATE p");
     check(&mut merge, one(pod("p").image("i:2").deleted()), "DELETE p");
     let gone = |name: &str, uid: &str| {
-        let full_name = FullName::of(&pod(name).build());
+        let full_name = FullName::of(&pod(name).build().metadata);
         SourcePods::Gone(full_name, PodUid::new(uid))
     };
     // Late word about a predecessor.
@@ -205,7 +205,7 @@ fn pods_carry_their_source_and_the_time_of_first_sight() {
         let now = Timestamp::from_second(second).unwrap();
         let merged = merge.merge(PodSource::File, pods, now);
         let pod = Arc::clone(&merged.updates[0].pods[0]);
-        let of = |key| annotation(&pod, key).unwrap().to_owned();
+        let of = |key| annotation(&pod.metadata, key).unwrap().to_owned();
         (of(CONFIG_SOURCE), of(CONFIG_SEEN))
     };
     let first = (
@@ -229,7 +229,7 @@ fn pods_carry_their_source_and_the_time_of_first_sight() {
 fn what_is_handed_on_is_the_new_object() {
     let mut merge = merge();
     let version = |version: &str, owner: &str| {
-        let mut pod = pod("p").build();
+        let mut pod = pod("p").stored();
         pod.metadata.resource_version = Some(version.to_owned());
         pod.metadata.owner_references = Some(vec![OwnerReference {
             name: owner.to_owned(),
@@ -267,22 +267,4 @@ fn sources_are_apart_and_ready_when_each_has_named_all_its_pods() {
         merge.merge(PodSource::Api, all([pod("p")]), now),
         Merged::default()
     );
-}
-
-#[test]
-fn a_pod_handed_on_takes_no_more_memory_than_it_needs() {
-    let mut roomy = pod("p").build();
-    roomy.metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
-    let spec = roomy.spec.get_or_insert_default();
-    spec.volumes = Some(Vec::with_capacity(8));
-    let mut merge = merge();
-    let merged = merge.merge(
-        PodSource::File,
-        SourcePods::All(vec![roomy]),
-        Timestamp::UNIX_EPOCH,
-    );
-    let handed_on = &merged.updates[0].pods[0];
-    assert_eq!(handed_on.metadata.managed_fields, None);
-    let spec = handed_on.spec.as_ref().unwrap();
-    assert_eq!(spec.volumes.as_ref().unwrap().capacity(), 0);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Method;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::Client;
 use larder_objects::StableHash;
@@ -21,6 +21,7 @@ use crate::{
             annotation, is_mirror_pod, is_mirror_pod_of, set_annotation,
         },
         static_pod::Canonical,
+        stored::StoredPod,
     },
 };
 
@@ -188,8 +189,12 @@ impl MirrorClient {
     /// # Errors
     ///
     /// The API server refuses it, or its name is taken by a pod that is no mirror pod.
-    pub async fn create(&self, pod: &Pod, node: &NodeIdentity) -> Result<Created, MirrorError> {
-        let full_name = FullName::of(pod);
+    pub async fn create(
+        &self,
+        pod: &StoredPod,
+        node: &NodeIdentity,
+    ) -> Result<Created, MirrorError> {
+        let full_name = FullName::of(&pod.metadata);
         let mirror = mirror_of(pod, node);
         let failed = |verb| {
             let full_name = full_name.clone();
@@ -207,8 +212,10 @@ impl MirrorClient {
         match self.get_pod(&full_name).await.map_err(failed("get"))? {
             // Gone in between: that is for the next attempt.
             None => Err(failed("create")(refused)),
-            Some(found) if !is_mirror_pod(&found) => Err(MirrorError::NameTaken { full_name }),
-            Some(found) if is_current(&found, pod) => Ok(Created::Before),
+            Some(found) if !is_mirror_pod(&found.metadata) => {
+                Err(MirrorError::NameTaken { full_name })
+            }
+            Some(found) if is_current(&found.metadata, pod) => Ok(Created::Before),
             Some(found) => Ok(Created::Outdated(MirrorPodUid::new(
                 found.metadata.uid.unwrap_or_default(),
             ))),
@@ -289,14 +296,18 @@ fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, Reque
 }
 
 /// The mirror pod of `pod`, as it is to be created.
-fn mirror_of(pod: &Pod, node: &NodeIdentity) -> Pod {
-    let mut mirror = pod.clone();
-    let hash = annotation(pod, CONFIG_HASH).unwrap_or_default().to_owned();
-    set_annotation(&mut mirror, CONFIG_MIRROR, Some(hash));
-    set_annotation(&mut mirror, CONTENT_HASH, Some(content_hash(pod)));
-    mirror.metadata.resource_version = None;
+fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
+    let mut mirror = pod.decode();
+    let hash = annotation(&pod.metadata, CONFIG_HASH)
+        .unwrap_or_default()
+        .to_owned();
+    let content = content_hash(&mirror);
+    let metadata = &mut mirror.metadata;
+    set_annotation(metadata, CONFIG_MIRROR, Some(hash));
+    set_annotation(metadata, CONTENT_HASH, Some(content));
+    metadata.resource_version = None;
     // What the API server's admission demands of a node, no more and no less.
-    mirror.metadata.owner_references = Some(vec![OwnerReference {
+    metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
         name: node.name.clone(),
@@ -307,11 +318,11 @@ fn mirror_of(pod: &Pod, node: &NodeIdentity) -> Pod {
     mirror
 }
 
-/// Whether `mirror` shows `pod` as it is now and is there to stay.
-pub(super) fn is_current(mirror: &Pod, pod: &Pod) -> bool {
-    mirror.metadata.deletion_timestamp.is_none()
-        && is_mirror_pod_of(mirror, pod)
-        && annotation(mirror, CONTENT_HASH).is_none_or(|hash| hash == content_hash(pod))
+/// Whether the mirror pod with the metadata `mirror` shows `pod` as it is now and is there to stay.
+pub(super) fn is_current(mirror: &ObjectMeta, pod: &StoredPod) -> bool {
+    mirror.deletion_timestamp.is_none()
+        && is_mirror_pod_of(mirror, &pod.metadata)
+        && annotation(mirror, CONTENT_HASH).is_none_or(|hash| hash == content_hash(&pod.decode()))
 }
 
 /// Hash of what a user sees of `pod`: labels, annotations and spec.
@@ -352,9 +363,9 @@ mod tests {
     #[test]
     fn a_mirror_pod_carries_the_hash_and_is_owned_by_the_node_alone() {
         // managers 52, 81: exactly what the admission of a real cluster lets a node create.
-        let mirror = mirror_of(&static_pod().build(), &node());
-        assert_eq!(annotation(&mirror, CONFIG_MIRROR), Some("hash"));
-        assert_eq!(annotation(&mirror, CONFIG_SOURCE), Some("file"));
+        let mirror = mirror_of(&static_pod().stored(), &node());
+        assert_eq!(annotation(&mirror.metadata, CONFIG_MIRROR), Some("hash"));
+        assert_eq!(annotation(&mirror.metadata, CONFIG_SOURCE), Some("file"));
         let owners = serde_json::to_value(mirror.metadata.owner_references).unwrap();
         assert_eq!(
             owners,
@@ -364,26 +375,29 @@ mod tests {
 
     #[test]
     fn a_mirror_pod_is_current_as_long_as_hash_and_content_are_the_same() {
-        let mirror = mirror_of(&static_pod().build(), &node());
-        assert!(is_current(&mirror, &static_pod().build()));
+        let mirror = mirror_of(&static_pod().stored(), &node());
+        assert!(is_current(&mirror.metadata, &static_pod().stored()));
         // First sight is no content.
         let seen_again = static_pod().annotation(CONFIG_SEEN, "later");
-        assert!(is_current(&mirror, &seen_again.build()));
+        assert!(is_current(&mirror.metadata, &seen_again.stored()));
         for changed in [
             static_pod().annotation(CONFIG_HASH, "other"),
             static_pod().image("i:2"),
             static_pod().label("l", "1"),
             static_pod().annotation("a", "1"),
         ] {
-            assert!(!is_current(&mirror, &changed.build()));
+            assert!(!is_current(&mirror.metadata, &changed.stored()));
         }
         let mut ending = mirror.clone();
         ending.metadata.deletion_timestamp =
             static_pod().deleted().build().metadata.deletion_timestamp;
-        assert!(!is_current(&ending, &static_pod().build()));
+        assert!(!is_current(&ending.metadata, &static_pod().stored()));
         // A kubelet's mirror pod has the hash only.
         let mut kubelets = mirror;
-        set_annotation(&mut kubelets, CONTENT_HASH, None);
-        assert!(is_current(&kubelets, &static_pod().image("i:2").build()));
+        set_annotation(&mut kubelets.metadata, CONTENT_HASH, None);
+        assert!(is_current(
+            &kubelets.metadata,
+            &static_pod().image("i:2").stored()
+        ));
     }
 }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ObjectKey, chain};
 use tokio::{
     sync::watch,
@@ -18,6 +17,7 @@ use super::client::{Created, MirrorClient, MirrorError, NodeIdentity, is_current
 use crate::pods::{
     identity::{FullName, MirrorPodUid, PodUid},
     manager::{MirrorOverview, Pods},
+    stored::StoredPod,
 };
 
 /// Delay after the first failure.
@@ -51,27 +51,29 @@ pub struct MirrorScope {
 #[derive(Clone, Debug, PartialEq)]
 pub enum MirrorAction {
     /// The static pod has no mirror pod.
-    Create(Arc<Pod>),
+    Create(Arc<StoredPod>),
     /// The static pod's mirror pod is being deleted, or made from another manifest.
     Replace {
         /// The static pod.
-        pod: Arc<Pod>,
+        pod: Arc<StoredPod>,
         /// Its mirror pod.
-        mirror: Arc<Pod>,
+        mirror: Arc<StoredPod>,
     },
     /// The mirror pod's static pod is gone.
-    Delete(Arc<Pod>),
+    Delete(Arc<StoredPod>),
 }
 
 impl MirrorAction {
     fn full_name(&self) -> FullName {
         match self {
-            Self::Create(pod) | Self::Replace { pod, .. } | Self::Delete(pod) => FullName::of(pod),
+            Self::Create(pod) | Self::Replace { pod, .. } | Self::Delete(pod) => {
+                FullName::of(&pod.metadata)
+            }
         }
     }
 
     /// The static pod that is to have a mirror pod.
-    fn pod(&self) -> Option<&Arc<Pod>> {
+    fn pod(&self) -> Option<&Arc<StoredPod>> {
         match self {
             Self::Create(pod) | Self::Replace { pod, .. } => Some(pod),
             Self::Delete(_) => None,
@@ -81,9 +83,11 @@ impl MirrorAction {
 
 /// All that there is to do.
 pub fn plan(overview: MirrorOverview, scope: &MirrorScope) -> Vec<MirrorAction> {
-    let of_static = |(pod, mirror): (Arc<Pod>, Option<Arc<Pod>>)| match mirror {
+    let of_static = |(pod, mirror): (Arc<StoredPod>, Option<Arc<StoredPod>>)| match mirror {
         None => Some(MirrorAction::Create(pod)),
-        Some(mirror) if !is_current(&mirror, &pod) => Some(MirrorAction::Replace { pod, mirror }),
+        Some(mirror) if !is_current(&mirror.metadata, &pod) => {
+            Some(MirrorAction::Replace { pod, mirror })
+        }
         Some(_) => None,
     };
     let orphans = overview.orphaned_mirror_pods.into_iter();
@@ -112,7 +116,7 @@ pub struct MirrorReconciler {
     /// Mirror pods that are no more, or are about to go without any help, though the watch still shows them.
     gone: HashMap<MirrorPodUid, FullName>,
     /// Static pods and mirror pods that were found in step; compared again only when one of the two is another object.
-    settled: HashMap<FullName, (Arc<Pod>, Arc<Pod>)>,
+    settled: HashMap<FullName, (Arc<StoredPod>, Arc<StoredPod>)>,
 }
 
 /// What was last tried for a pod.
@@ -126,7 +130,7 @@ struct Attempt {
     streak: u32,
     failed: bool,
     /// The static pod that it was for; `None` for an orphan.
-    pod: Option<Arc<Pod>>,
+    pod: Option<Arc<StoredPod>>,
 }
 
 impl Attempt {
@@ -196,7 +200,7 @@ impl MirrorReconciler {
     fn unsettled(&mut self) -> MirrorOverview {
         let mut overview = self.pods.mirror_overview();
         let mut gone = HashMap::new();
-        let mut is_gone = |mirror: &Arc<Pod>| {
+        let mut is_gone = |mirror: &Arc<StoredPod>| {
             let known = self.gone.remove_entry(&uid(mirror));
             let is_gone = known.is_some();
             gone.extend(known);
@@ -221,12 +225,12 @@ impl MirrorReconciler {
         let mut settled = HashMap::with_capacity(self.settled.len());
         overview.static_pods.retain(|(pod, mirror)| {
             let Some(mirror) = mirror else { return true };
-            let full_name = FullName::of(pod);
+            let full_name = FullName::of(&pod.metadata);
             let known = self.settled.get(&full_name);
             let same = known.is_some_and(|(known_pod, known_mirror)| {
                 Arc::ptr_eq(known_pod, pod) && Arc::ptr_eq(known_mirror, mirror)
             });
-            let in_step = same || is_current(mirror, pod);
+            let in_step = same || is_current(&mirror.metadata, pod);
             if in_step {
                 settled.insert(full_name, (Arc::clone(pod), Arc::clone(mirror)));
             }
@@ -332,8 +336,8 @@ fn shown(full_name: &FullName) -> ObjectKey {
     ObjectKey::new(full_name.namespace.clone(), full_name.name.clone())
 }
 
-fn uid(mirror: &Pod) -> MirrorPodUid {
-    MirrorPodUid::new(PodUid::of(mirror).as_str())
+fn uid(mirror: &StoredPod) -> MirrorPodUid {
+    MirrorPodUid::new(PodUid::of(&mirror.metadata).as_str())
 }
 
 /// Does one thing. `known` are the mirror pods that are no more; those that prove to be none either come to `gone`.

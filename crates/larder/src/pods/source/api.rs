@@ -13,7 +13,6 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use larder_objects::{DecodeError, ObjectMeta};
 use tokio::sync::mpsc;
@@ -26,6 +25,7 @@ use crate::{
     pods::{
         identity::{FullName, PodSource, PodUid},
         merge::SourcePods,
+        stored::StoredPod,
     },
 };
 
@@ -86,7 +86,7 @@ impl ApiSource {
         }
     }
 
-    fn follow(&self) -> Collection<Pod> {
+    fn follow(&self) -> Collection<StoredPod> {
         let selector = format!("spec.nodeName={}", escaped(&self.node_name));
         Collection::new(self.client.clone(), "/api/v1/pods", Some(&selector))
     }
@@ -131,7 +131,7 @@ struct Seen {
 }
 
 impl Seen {
-    async fn report(&mut self, change: Change<Pod>) -> Result<(), Closed> {
+    async fn report(&mut self, change: Change<StoredPod>) -> Result<(), Closed> {
         match change {
             Change::All(found) => {
                 self.failure = None;
@@ -161,12 +161,12 @@ impl Seen {
         self.reporter.problems(problems.collect()).await
     }
 
-    async fn all(&mut self, found: Vec<Found<Pod>>) -> Result<(), Closed> {
+    async fn all(&mut self, found: Vec<Found<StoredPod>>) -> Result<(), Closed> {
         let before = std::mem::take(&mut self.uids);
         self.unreadable.clear();
         self.owes_all = found.iter().any(|found| found.object.is_err());
         if !self.owes_all {
-            let uid = |found: &Found<Pod>| {
+            let uid = |found: &Found<StoredPod>| {
                 let uid = PodUid::new(found.metadata.uid.clone());
                 (full_name(&found.metadata), uid)
             };
@@ -186,7 +186,7 @@ impl Seen {
         Ok(())
     }
 
-    async fn one(&mut self, found: Found<Pod>) -> Result<(), Closed> {
+    async fn one(&mut self, found: Found<StoredPod>) -> Result<(), Closed> {
         let Found { metadata, object } = found;
         let (full_name, uid) = (full_name(&metadata), PodUid::new(metadata.uid));
         match object {

@@ -19,7 +19,6 @@ use http::{
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use k8s_openapi::api::core::v1::Pod;
 use larder_objects::StableHash;
 use tokio::{sync::mpsc, task::spawn_blocking, time};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
@@ -29,6 +28,7 @@ use crate::pods::{
     identity::PodSource,
     merge::SourcePods,
     static_pod::{StaticPodError, StaticPods, shown_url},
+    stored::StoredPod,
 };
 
 /// Longest wait for an answer, redirects and body included; kubelet 1.36, `http.go`.
@@ -258,7 +258,7 @@ impl HttpSource {
     }
 
     /// The pods of an answer; `None` when they are those reported last.
-    fn new_pods(&mut self, text: &str) -> Result<Option<Vec<Pod>>, HttpSourceError> {
+    fn new_pods(&mut self, text: &str) -> Result<Option<Vec<StoredPod>>, HttpSourceError> {
         if text.is_empty() {
             self.reported = None;
             return Err(HttpSourceError::Empty);
@@ -272,7 +272,7 @@ impl HttpSource {
             .from_url(&self.url.to_string(), text)
             .map_err(HttpSourceError::Manifest)?;
         self.reported = Some(hash);
-        Ok(Some(pods))
+        Ok(Some(pods.into_iter().map(StoredPod::from).collect()))
     }
 
     async fn fetch(&self) -> Result<String, HttpSourceError> {

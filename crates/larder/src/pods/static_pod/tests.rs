@@ -50,11 +50,11 @@ fn a_static_pod_is_what_the_kubelet_would_make_of_the_manifest() {
     let node_name = "random-test-hostname";
     let pod = from_file(node_name, "/m/web.yaml", &text);
     assert_eq!(
-        FullName::of(&pod).to_string(),
+        FullName::of(&pod.metadata).to_string(),
         "test-random-test-hostname_mynamespace"
     );
     assert_eq!(uid(&pod), "12345");
-    assert_eq!(annotation(&pod, CONFIG_HASH), Some("12345"));
+    assert_eq!(annotation(&pod.metadata, CONFIG_HASH), Some("12345"));
     let spec = pod.spec.unwrap();
     assert_eq!(spec.node_name.as_deref(), Some(node_name));
     assert_eq!(
@@ -121,7 +121,7 @@ fn the_uid_follows_content_node_and_place_and_nothing_else() {
     let at = |node_name: &str, path: &str, text: &str| {
         let pod = from_file(node_name, path, text);
         assert_eq!(uid(&pod).len(), 32);
-        assert_eq!(annotation(&pod, CONFIG_HASH), Some(uid(&pod)));
+        assert_eq!(annotation(&pod.metadata, CONFIG_HASH), Some(uid(&pod)));
         uid(&pod).to_owned()
     };
     let here = at("n1", "/m/web.yaml", WEB);
@@ -253,7 +253,7 @@ fn a_url_gives_one_pod_or_a_list_as_a_whole() {
     let names: Vec<_> = from_url(&two)
         .unwrap()
         .iter()
-        .map(|pod| FullName::of(pod).to_string())
+        .map(|pod| FullName::of(&pod.metadata).to_string())
         .collect();
     assert_eq!(names, ["a-n1_default", "b-n1_default"]);
     assert!(
@@ -381,7 +381,7 @@ fn summary(pod: &Pod, expected: &Value) -> Value {
         .collect();
     let mut summary = json!({
         "annotationKeys": keys,
-        "configHashEqualsUID": annotation(pod, CONFIG_HASH) == metadata.uid.as_deref(),
+        "configHashEqualsUID": annotation(&pod.metadata, CONFIG_HASH) == metadata.uid.as_deref(),
         "name": metadata.name,
         "namespace": metadata.namespace,
         "nodeName": spec.node_name,

@@ -200,7 +200,7 @@ async fn a_pair_in_step_is_compared_again_when_either_changes() {
         fixture.pass().await,
         ["delete web web-mirror-uid 0", "create web new"]
     );
-    fixture.manager.remove_pod(&mirror_pod("web").build());
+    fixture.manager.remove_pod(&mirror_pod("web").stored());
     let mirror = mirror_pod("web")
         .uid("second")
         .annotation(CONFIG_MIRROR, "new");
@@ -243,7 +243,7 @@ async fn what_could_not_be_deleted_is_not_created_in_the_same_pass() {
         assert_eq!(fixture.pass().await, ["delete web web-mirror-uid 0"]);
         fixture.check_problem(problem);
         // It is gone, or its deletion succeeds: then it is made again.
-        fixture.manager.remove_pod(&mirror_pod("web").build());
+        fixture.manager.remove_pod(&mirror_pod("web").stored());
         tokio::time::advance(SETTLE).await;
         assert_eq!(fixture.pass().await, ["create web hash"]);
         fixture.check_problem("");
@@ -317,7 +317,7 @@ async fn a_name_that_is_taken_is_looked_at_before_anything_is_deleted() {
     assert_eq!(fixture.pass().await, ["create web hash"]);
     fixture.check_problem(in_the_way);
     // It goes at last, which ends the wait.
-    fixture.manager.remove_pod(&mirror_pod("web").build());
+    fixture.manager.remove_pod(&mirror_pod("web").stored());
     fixture.script.lock().create_code = 201;
     assert_eq!(fixture.pass().await, ["create web hash"]);
     fixture.check_problem("");
@@ -376,7 +376,7 @@ async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom()
         assert_eq!(fixture.pass().await, ["create web hash"]);
         let mirror = shown(&mut fixture);
         assert_eq!(fixture.pass().await, [""; 0]);
-        fixture.manager.remove_pod(&mirror.build());
+        fixture.manager.remove_pod(&mirror.stored());
         let due = fixture.reconciler.pass(&fixture.scope.clone()).await;
         assert_eq!(due, Some(Instant::now() + wait));
         tokio::time::advance(wait).await;
@@ -391,7 +391,7 @@ async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom()
         let mirror = shown(&mut fixture);
         tokio::time::advance(2 * LONGEST + RETRY).await;
         assert_eq!(fixture.pass().await, [""; 0]);
-        fixture.manager.remove_pod(&mirror.build());
+        fixture.manager.remove_pod(&mirror.stored());
         assert_eq!(fixture.pass().await, ["create web hash"]);
     }
 }
@@ -435,7 +435,7 @@ async fn failures_are_tried_again_with_growing_delays() {
     }
     fixture.check_problem("failed to create mirror pod web_default");
     // The static pod goes, and its problem with it.
-    fixture.manager.remove_pod(&static_pod("web").build());
+    fixture.manager.remove_pod(&static_pod("web").stored());
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.check_problem("");
     assert!(fixture.reconciler.attempts.is_empty());

@@ -102,8 +102,8 @@ impl Reports {
     async fn next(&mut self) -> String {
         let report = self.0.recv().await.unwrap();
         assert_eq!(report.source, PodSource::Api);
-        let name = |pod: &Pod| {
-            let full_name = FullName::of(pod);
+        let name = |pod: &StoredPod| {
+            let full_name = FullName::of(&pod.metadata);
             format!("{}/{}", full_name.namespace, full_name.name)
         };
         match report.event {

@@ -10,7 +10,6 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Pod;
 use larder_objects::StableHash;
 
 use super::Touched;
@@ -21,6 +20,7 @@ use crate::pods::{
         last_good::{LastGood, Remembered},
     },
     static_pod::{StaticPodError, StaticPods},
+    stored::StoredPod,
 };
 
 /// A manifest this long is refused, in bytes. kubelet 1.36, `pkg/kubelet/config/file.go`: 10 MiB, and that length is too long.
@@ -76,7 +76,7 @@ pub enum FileSourceError {
 #[derive(Debug)]
 pub(super) struct Looked {
     /// All pods; `None` when nothing can be said about them, so that what was said stays.
-    pub(super) pods: Option<Vec<Pod>>,
+    pub(super) pods: Option<Vec<StoredPod>>,
     /// All that is wrong.
     pub(super) problems: Vec<SourceProblem>,
     /// There is nothing at the path.
@@ -104,7 +104,7 @@ struct Manifest {
     /// Whether `pod` was made of that text.
     is_good: bool,
     /// The last good pod.
-    pod: Option<Pod>,
+    pod: Option<StoredPod>,
     /// What is wrong with the file now.
     problem: Option<Arc<FileSourceError>>,
 }
@@ -141,7 +141,7 @@ impl Scanner {
             let manifest = Manifest {
                 text: Some(StableHash::EMPTY.with(&text)),
                 is_good: true,
-                pod: Some(pod),
+                pod: Some(pod.into()),
                 problem: more.map(|error| Arc::new(error.into())),
             };
             self.files.insert(path, manifest);
@@ -247,7 +247,7 @@ impl Scanner {
                     known.is_good = pod.is_ok();
                     match pod {
                         Ok((pod, more)) => {
-                            known.pod = Some(pod);
+                            known.pod = Some(pod.into());
                             known.problem = more.map(|error| Arc::new(error.into()));
                         }
                         Err(error) => known.problem = Some(Arc::new(error.into())),
@@ -275,13 +275,13 @@ impl Scanner {
                 error,
             });
         };
-        let mut taken: BTreeMap<FullName, (&Path, &Pod)> = BTreeMap::new();
+        let mut taken: BTreeMap<FullName, (&Path, &StoredPod)> = BTreeMap::new();
         for (path, file) in &self.files {
             if let Some(error) = &file.problem {
                 problem(path, Arc::clone(error));
             }
             let Some(pod) = &file.pod else { continue };
-            let full_name = FullName::of(pod);
+            let full_name = FullName::of(&pod.metadata);
             if let Some((before, _)) = taken.insert(full_name.clone(), (path, pod)) {
                 let duplicate = FileSourceError::Duplicate {
                     full_name,

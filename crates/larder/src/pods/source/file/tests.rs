@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::pods::{
+    StoredPod,
     identity::FullName,
     source::{SourceEvent, file::scan::Looked},
     static_pod::ApiReferences,
@@ -96,13 +97,14 @@ impl Files {
 }
 
 /// `<name>=<image>`, without the name of the node.
-fn names(pods: &[k8s_openapi::api::core::v1::Pod]) -> Vec<String> {
-    let name = |pod: &k8s_openapi::api::core::v1::Pod| {
-        let image = pod.spec.as_ref().unwrap().containers[0]
-            .image
-            .as_deref()
-            .unwrap();
-        format!("{}={image}", FullName::of(pod).name.trim_end_matches("-n1"))
+fn names(pods: &[StoredPod]) -> Vec<String> {
+    let name = |pod: &StoredPod| {
+        let spec = pod.decode().spec.unwrap();
+        let image = spec.containers[0].image.as_deref().unwrap();
+        format!(
+            "{}={image}",
+            FullName::of(&pod.metadata).name.trim_end_matches("-n1")
+        )
     };
     pods.iter().map(name).collect()
 }

@@ -99,7 +99,7 @@ impl Fixture {
                 SourceEvent::Pods(SourcePods::All(pods)) => {
                     let names: Vec<_> = pods
                         .iter()
-                        .map(|pod| FullName::of(pod).name.to_string())
+                        .map(|pod| FullName::of(&pod.metadata).name.to_string())
                         .collect();
                     format!("pods [{}]", names.join(" "))
                 }
