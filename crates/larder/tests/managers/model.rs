@@ -5,10 +5,11 @@
 //! registration, and the current one when nothing stands in the way. A failing sequence is shrunk and printed.
 //! `LARDER_MODEL_SEQUENCES` sets the number of sequences of each strategy; 10 000 where `CI` is `true`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use larder::{ConfigMapManager, Error, ManagerConfig, Strategy, WatchScope};
 use larder_apiserver::{Fault, Injected, Verb};
+use larder_objects::ConfigMap;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy as _, TestCaseError, any, prop, prop_oneof,
 };
@@ -147,6 +148,8 @@ struct Model {
     objects: Vec<Object>,
     /// By pod and object: the state of the object when the pod began to refer to it.
     references: BTreeMap<(usize, usize), usize>,
+    /// What was read last: that somebody has it does not make it readable.
+    in_use: BTreeMap<usize, Arc<ConfigMap>>,
     down: bool,
     /// Failures that have not struck.
     armed: Vec<Injected>,
@@ -180,6 +183,7 @@ impl Model {
             cluster,
             manager,
             references: BTreeMap::new(),
+            in_use: BTreeMap::new(),
             down: false,
             armed: Vec::new(),
             calm_since: start - HEALED,
@@ -229,10 +233,16 @@ impl Model {
                 self.write(object, self.writes.is_multiple_of(2));
             }
             Step::Read(object) => {
-                let read = self.manager.get("n", NAMES[object]).await;
                 let newest = self.references.iter().filter(|((_, of), _)| *of == object);
                 let required = newest.map(|(_, since)| *since).max();
-                self.check(object, required, read)?;
+                // The second one finds what the thread has kept of the first.
+                for _ in 0..2 {
+                    let read = self.manager.get("n", NAMES[object]).await;
+                    if let Ok(map) = &read {
+                        self.in_use.insert(object, Arc::clone(map));
+                    }
+                    self.check(object, required, read)?;
+                }
             }
             Step::ReadFor(pod, object) => {
                 let reader = pod_with(PODS[pod], &[]);
@@ -319,7 +329,7 @@ impl Model {
         &mut self,
         index: usize,
         required: Option<usize>,
-        read: Result<std::sync::Arc<larder_objects::ConfigMap>, Error>,
+        read: Result<Arc<ConfigMap>, Error>,
     ) -> Result<(), TestCaseError> {
         self.notice_failures();
         let now = Instant::now();

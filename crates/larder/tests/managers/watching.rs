@@ -80,6 +80,8 @@ async fn a_new_pod_never_reads_data_older_than_its_registration() {
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let _stream = script.next().await.synced(5, Some(&object(5, "old")));
+    // The second one finds what the thread has kept of the first.
+    assert_eq!(value(&manager).await, "old");
     assert_eq!(value(&manager).await, "old");
 
     manager.register_pod(&pod("p2"));
@@ -487,9 +489,13 @@ async fn what_was_replaced_or_removed_is_gone_with_its_last_reader() {
         cluster.set("a", "two", false);
         tokio::time::sleep(config.default_ttl).await;
         let two = manager.get("n", "a").await.unwrap();
+        manager.get("n", "a").await.unwrap();
         assert_eq!((&*one.data["k"], &*two.data["k"]), ("one", "two"));
         assert_eq!(std::sync::Arc::strong_count(&one), 1, "{strategy}");
         manager.unregister_pod(&pod("p1"));
+        // Nor can it be read any more, although it is there.
+        let read = manager.get("n", "a").await;
+        assert!(matches!(read, Err(Error::NotRegistered { .. })));
         assert_eq!(std::sync::Arc::strong_count(&two), 1, "{strategy}");
     }
 }
