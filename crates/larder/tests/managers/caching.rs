@@ -145,6 +145,21 @@ async fn the_nodes_time_to_live_holds_from_the_next_read_on() {
     fetch(&manager, &mut script, REFRESH, 200, &one).await;
 }
 
+// I3
+#[tokio::test(start_paused = true)]
+async fn a_longer_time_to_live_brings_no_old_answer_back() {
+    let (manager, mut script, node) = manager();
+    manager.register_pod(&pod("p1"));
+    fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
+    // Somebody uses it all the time.
+    let in_use = manager.get("n", "a").await.unwrap();
+    node.set(Some(Duration::ZERO));
+    fetch(&manager, &mut script, REFRESH, 200, &object(6, "two")).await;
+    node.set(Some(Duration::from_mins(5)));
+    assert_eq!(cached(&manager, &mut script).await, "two");
+    assert_eq!(in_use.data["k"], "one");
+}
+
 // managers 14
 #[tokio::test(start_paused = true)]
 async fn a_first_read_that_fails_returns_the_cause() {

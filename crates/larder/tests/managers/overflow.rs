@@ -102,6 +102,19 @@ async fn the_node_says_how_long_an_answer_is_good() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_thread_keeps_is_good_for_no_longer_than_the_answer() {
+    let (cluster, manager, ttl) = manager();
+    ttl.set(Some(Duration::from_secs(7)));
+    manager.register_pod(&pod_with("p", &["a", "b"]));
+    value(&manager, "b").await;
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(value(&manager, "b").await, "one");
+    cluster.set("b", "two", false);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(value(&manager, "b").await, "two");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_new_pod_reads_nothing_older_than_its_registration_without_a_watch_either() {
     let (cluster, manager, _ttl) = manager();
     manager.register_pod(&pod_with("p", &["a", "b"]));
