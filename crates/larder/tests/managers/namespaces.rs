@@ -502,7 +502,7 @@ fn register_in_two_namespaces(manager: &ConfigMapManager) {
 #[tokio::test(start_paused = true)]
 async fn a_namespace_that_gets_through_hurries_the_others() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Namespace, client);
+    let manager = watching(WatchScope::Namespace, client);
     register_in_two_namespaces(&manager);
     outage(&mut script).await;
     let _first = script.next().await.synced(5, None);
@@ -518,7 +518,7 @@ async fn a_namespace_that_gets_through_hurries_the_others() {
 #[tokio::test(start_paused = true)]
 async fn a_question_that_is_answered_after_an_outage_hurries_the_others() {
     let (client, mut script) = Script::new();
-    let manager = manager(WatchScope::Auto, client);
+    let manager = watching(WatchScope::Auto, client);
     register_in_two_namespaces(&manager);
     outage(&mut script).await;
     // May the first be listed, and watched?
