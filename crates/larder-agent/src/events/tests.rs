@@ -1,0 +1,235 @@
+use std::{convert::Infallible, sync::Arc};
+
+use http::Response;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use tower::service_fn;
+
+use super::{
+    event::{MESSAGE, NAME},
+    of_pod::{BURST, REFILL, SIMILAR},
+    *,
+};
+
+/// Events whose requests are answered with the code that stands there at that time; and the requests, in words.
+struct Fixture {
+    events: Events,
+    code: Arc<Mutex<u16>>,
+    requests: Arc<Mutex<Vec<String>>>,
+    registry: Registry,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let mut registry = Registry::default();
+        let code = Arc::new(Mutex::new(201));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (answers, log) = (Arc::clone(&code), Arc::clone(&requests));
+        let service = service_fn(move |request: Request<Body>| {
+            let (answers, log) = (Arc::clone(&answers), Arc::clone(&log));
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let path = head.uri.path();
+                assert!(path.starts_with("/api/v1/namespaces/n/events"), "{path}");
+                let message = body["message"].as_str().unwrap_or_default();
+                log.lock()
+                    .push(format!("{} {} {message}", head.method, body["count"]));
+                let code = *answers.lock();
+                let status = json!({"kind": "Status", "code": code, "message": "no", "reason": "", "status": "Failure"});
+                let mut answer = Response::new(Body::from(status.to_string().into_bytes()));
+                *answer.status_mut() = code.try_into().unwrap();
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        Self {
+            events: Events::new(
+                Client::new(service, "default"),
+                "node-1",
+                Metrics::register(&mut registry),
+            ),
+            registry,
+            code,
+            requests,
+        }
+    }
+
+    fn failed(&self, why: &str) {
+        let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u"},
+            "spec": {"containers": [], "initContainers": [{"name": "c", "image": "i"}]}});
+        let pod = serde_json::from_value(pod).unwrap();
+        let about = About::Container("c");
+        self.events.failed(&pod, about, why, Timestamp::UNIX_EPOCH);
+    }
+
+    fn counters(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+
+    /// Whether so many requests had this outcome.
+    fn counted(&self, outcome: &str, times: u32) -> bool {
+        let line = format!("events_total{{outcome=\"{outcome}\"}} {times}\n");
+        self.counters().contains(&line)
+    }
+
+    /// The requests within `time`.
+    async fn within(&self, time: Duration) -> Vec<String> {
+        let _ = timeout(time, self.events.run()).await;
+        std::mem::take(&mut self.requests.lock())
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn the_same_failure_counts_up_and_another_one_is_another_event() {
+    let fixture = Fixture::new();
+    fixture.failed("a");
+    assert_eq!(fixture.within(SECOND).await, ["POST 1 Error: a"]);
+    fixture.failed("a");
+    fixture.failed("a");
+    assert_eq!(fixture.within(SECOND).await, ["PATCH 3 Error: a"]);
+    fixture.failed("b");
+    assert_eq!(fixture.within(SECOND).await, ["POST 1 Error: b"]);
+    fixture.failed("a");
+    assert_eq!(fixture.within(SECOND).await, ["PATCH 4 Error: a"]);
+    // The API server has forgotten it after an hour.
+    *fixture.code.lock() = 404;
+    fixture.failed("b");
+    assert_eq!(
+        fixture.within(SECOND).await,
+        ["PATCH 2 Error: b", "POST 2 Error: b"]
+    );
+    fixture.events.forget("u");
+    assert_eq!(fixture.within(SECOND).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_fails_all_the_time_costs_little() {
+    let fixture = Fixture::new();
+    for round in 0..100 {
+        fixture.failed(&format!("for reason {round}"));
+        let count = fixture.within(Duration::from_millis(1)).await.len();
+        assert_eq!(count, usize::from(round < BURST));
+    }
+    for _ in 0..3 {
+        for round in 0..10 {
+            fixture.failed("still");
+            let count = fixture.within(REFILL / 10).await.len();
+            assert!(count == 0 || round == 9 || round == 0, "{round}: {count}");
+        }
+    }
+    assert_eq!(fixture.events.noted.lock().pods["u"].budget, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_forbids_events_is_left_alone_for_a_while() {
+    let fixture = Fixture::new();
+    *fixture.code.lock() = 403;
+    fixture.failed("a");
+    assert_eq!(fixture.within(SECOND).await.len(), 1);
+    for _ in 0..10 {
+        fixture.failed("a");
+        assert_eq!(fixture.within(SECOND).await, [""; 0]);
+    }
+    assert!(fixture.counted("forbidden", 1), "{}", fixture.counters());
+    *fixture.code.lock() = 201;
+    // Without another failure.
+    assert_eq!(fixture.within(FORBIDDEN).await, ["POST 11 Error: a"]);
+    assert!(fixture.counted("posted", 1), "{}", fixture.counters());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_ever_new_words_share_an_event() {
+    let fixture = Fixture::new();
+    for round in 0..12 {
+        fixture.failed(&format!("reason {round}"));
+    }
+    let requests = fixture.within(SECOND).await;
+    assert_eq!(requests.len(), SIMILAR, "{requests:?}");
+    assert_eq!(requests[8], "POST 1 Error: reason 8");
+    assert_eq!(
+        requests[9],
+        "POST 3 (combined from similar events): Error: reason 11"
+    );
+    fixture.failed("reason 12");
+    assert_eq!(
+        fixture.within(SECOND).await,
+        ["PATCH 4 (combined from similar events): Error: reason 12"]
+    );
+}
+
+#[test]
+fn each_failure_has_the_form_of_the_kubelets() {
+    let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"}, "spec": {
+        "containers": [{"name": "c"}], "initContainers": [{"name": "i"}], "ephemeralContainers": [{"name": "e"}],
+    }});
+    let pod = serde_json::from_value(pod).unwrap();
+    let of = |about, why: &str| {
+        let event = Event::new(&pod, about, why, Timestamp::UNIX_EPOCH, 255);
+        let path = event.involved["fieldPath"].as_str().unwrap_or("-");
+        format!("{} {path} {}", event.reason, event.message)
+    };
+    assert_eq!(
+        of(About::Volume("v"), "configmap \"m\" not found"),
+        "FailedMount - MountVolume.SetUp failed for volume \"v\" : configmap \"m\" not found"
+    );
+    for (name, path) in [
+        ("c", "spec.containers{c}"),
+        ("i", "spec.initContainers{i}"),
+        ("e", "spec.ephemeralContainers{e}"),
+    ] {
+        assert_eq!(
+            of(About::Container(name), "secret \"s\" not found"),
+            format!("Failed {path} Error: secret \"s\" not found")
+        );
+    }
+    let event = Event::new(&pod, About::Volume("v"), "x", Timestamp::UNIX_EPOCH, 255);
+    let expected = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "n", "name": "web.ff"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"},
+        "type": "Warning", "reason": "FailedMount", "message": "MountVolume.SetUp failed for volume \"v\" : x", "count": 1,
+        "source": {"component": "larder", "host": "node-1"},
+        "reportingComponent": "larder", "reportingInstance": "node-1",
+        "firstTimestamp": "1970-01-01T00:00:00Z", "lastTimestamp": "1970-01-01T00:00:00Z",
+    });
+    assert_eq!(event.object("node-1"), expected);
+}
+
+#[test]
+fn a_namespace_that_ends_is_not_one_that_forbids() {
+    let refused = |reason: &str| {
+        let status = json!({
+            "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
+            "details": {"causes": [{"reason": reason, "message": "", "field": ""}]},
+        });
+        refusal(kube::Error::Api(serde_json::from_value(status).unwrap()))
+    };
+    assert!(matches!(refused("NamespaceTerminating"), Refusal::Never(_)));
+    assert!(matches!(refused("Other"), Refusal::Forbidden(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_away_gets_the_last_count_when_it_is_back() {
+    let fixture = Fixture::new();
+    *fixture.code.lock() = 503;
+    fixture.failed("a");
+    assert_eq!(fixture.within(SECOND).await.len(), 1);
+    fixture.failed("a");
+    *fixture.code.lock() = 201;
+    assert_eq!(fixture.within(RETRY).await, ["POST 2 Error: a"]);
+}
+
+#[test]
+fn names_and_messages_are_cut_to_what_the_api_server_takes() {
+    let pod = json!({"metadata": {"namespace": "n", "name": "a".repeat(NAME), "uid": "u"}, "spec": {"containers": []}});
+    let pod = serde_json::from_value(pod).unwrap();
+    let why = "ü".repeat(MESSAGE);
+    let event = Event::new(&pod, About::Volume("v"), &why, Timestamp::UNIX_EPOCH, 1);
+    assert!(event.name.len() <= NAME && event.name.starts_with("aaa"));
+    assert!(event.message.len() <= MESSAGE && event.message.len() > MESSAGE - 4);
+}
