@@ -105,7 +105,8 @@ async fn after_a_long_outage_all_are_in_step_soon_and_do_not_come_at_once() {
         let (waited, busiest) = scene.recover().await;
         let spread = APART * u32::try_from(objects).unwrap();
         assert!(waited <= FOUND_OUT + spread + STEP, "{objects}: {waited:?}");
-        assert!(busiest <= 150, "{objects}: {busiest} in a second");
+        // A hundred on the average, of 500 that would come together.
+        assert!(busiest <= 250, "{objects}: {busiest} in a second");
         // The state of each, once.
         let audit = scene.cluster.audit.take();
         assert_eq!(audit.len(), objects);
@@ -130,7 +131,7 @@ async fn a_server_that_comes_and_goes_is_not_overrun() {
             seconds.push(scene.cluster.requests().len());
         }
         // Who has not failed before asks at once when its watch is cut, as after any interruption.
-        assert!(seconds.iter().all(|second| *second <= 200), "{seconds:?}");
+        assert!(seconds.iter().all(|second| *second <= 250), "{seconds:?}");
     }
 }
 

@@ -508,6 +508,8 @@ async fn nothing_is_asked_for_after_shutdown() {
     let stream = script.next().await.synced(5, Some(&object(5, "one")));
     // Somebody goes on using it.
     let _in_use = manager.get("n", "a").await.unwrap();
+    // The second one is what the thread keeps.
+    assert_eq!(value(&manager).await, "one");
     let mut changes = manager.subscribe();
     manager.shut_down().await;
     assert!(stream.is_dropped());
