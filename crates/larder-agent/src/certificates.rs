@@ -59,6 +59,8 @@ pub(crate) struct SourceId {
 /// What is there for a source.
 #[derive(Debug)]
 struct Held {
+    /// The pod as it was read last: while its specification is the same, so is the source.
+    pod: Arc<StoredPod>,
     source: PodCertificateProjection,
     /// What its volume gets.
     served: Result<Arc<PodCertificate>, Unavailable>,
@@ -122,6 +124,11 @@ impl Certificates {
             pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             key: key.clone(),
         };
+        if let Some(held) = self.held.lock().get(&id)
+            && held.pod.same_spec(pod)
+        {
+            return held.served.clone();
+        }
         let decoded = pod.decode();
         let needs = Needs::of_pod(&decoded);
         let mut sources = needs.pod_certificates.into_iter();
@@ -129,15 +136,17 @@ impl Certificates {
             return Err(not_issued(""));
         };
         let mut held = self.held.lock();
-        if let Some(held) = held.get(&id)
+        if let Some(held) = held.get_mut(&id)
             && held.source == *source
         {
+            held.pod = Arc::clone(pod);
             return held.served.clone();
         }
         let none = not_issued("");
         held.insert(
             id.clone(),
             Held {
+                pod: Arc::clone(pod),
                 source: source.clone(),
                 served: Err(none.clone()),
             },

@@ -78,7 +78,11 @@ impl Shared {
     }
 
     fn unregister(&self, pod: &StoredPod) {
-        let pod = pod.decode();
+        // Managers know a pod by its metadata.
+        let pod = Pod {
+            metadata: pod.metadata.clone(),
+            ..Pod::default()
+        };
         self.config_maps.unregister_pod(&pod);
         self.secrets.unregister_pod(&pod);
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
