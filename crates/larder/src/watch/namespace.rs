@@ -104,6 +104,7 @@ pub(super) struct Namespace<K: Object> {
     max_idle: Duration,
     name: SmolStr,
     follower: Follower<InNamespace<K>>,
+    /// By the number of the cell. One whose reference is new is not here before that was told.
     members: HashMap<u64, Member<K>>,
     /// The members that readers wait for.
     wanted: BTreeSet<u64>,
@@ -277,12 +278,12 @@ impl<K: Object> Namespace<K> {
                 reset,
             }) => self.synced(state, &version, consistent, reset),
             Some(News::Changed(Seen { id, object })) => {
-                if let Some(member) = self.member(id).filter(|member| !member.is_final()) {
+                if let Some(member) = self.members.get(&id).filter(|member| !member.is_final()) {
                     self.see(member, object, None, false);
                 }
             }
             Some(News::Deleted(id, version)) => {
-                if let Some(member) = self.member(id).filter(|member| !member.is_final()) {
+                if let Some(member) = self.members.get(&id).filter(|member| !member.is_final()) {
                     let finding = Finding {
                         object: None,
                         version,
@@ -353,11 +354,6 @@ impl<K: Object> Namespace<K> {
                 self.tell(member, |entry| entry.cell.failed(error, Instant::now()));
             }
         }
-    }
-
-    /// The member of that number; none for the moment when its reference is new and was not told yet.
-    fn member(&self, id: u64) -> Option<&Member<K>> {
-        self.members.get(&id)
     }
 
     /// Gets under way what the waiting readers need, unless it is.
