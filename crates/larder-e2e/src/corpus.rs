@@ -359,29 +359,26 @@ fn normalise(value: &mut Value) {
     }
 }
 
-/// Of a table, ages are those of the run; and what a column means is documentation, in the words of each server.
+/// Of a table, ages and addresses are those of the run; and what a column means is documentation, in the words of each server.
 fn normalise_table(table: &mut Map<String, Value>) {
     let Some(Value::Array(columns)) = table.get_mut("columnDefinitions") else {
         return;
     };
-    let mut ages = Vec::new();
+    let mut made_up = Vec::new();
     for (index, column) in columns.iter_mut().enumerate() {
         if let Some(column) = column.as_object_mut() {
             column.remove("description");
         }
         if matches!(
             column["name"].as_str(),
-            Some("Age" | "Last Seen" | "First Seen")
+            Some("Age" | "Last Seen" | "First Seen" | "Cluster-IP")
         ) {
-            ages.push(index);
-        }
-        if column["name"] == "Cluster-IP" {
-            ages.push(index);
+            made_up.push(index);
         }
     }
     let rows = table.get_mut("rows").and_then(Value::as_array_mut);
     for row in rows.into_iter().flatten() {
-        for index in &ages {
+        for index in &made_up {
             if row["cells"][index]
                 .as_str()
                 .is_some_and(|cell| cell != "None" && cell != "<unknown>")

@@ -132,7 +132,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
     }
 
     /// Looks at the entry of an object, if something refers to it.
-    pub(crate) fn with<T>(
+    fn with<T>(
         &self,
         namespace: &str,
         name: &str,
