@@ -6,9 +6,9 @@
 //!
 //! 1. While anybody waits for the API server, one of them, the probe, asks after at most [`PROBE`], times a random 1.0 to
 //!    2.0. (If its object loses its last reference meanwhile, the next who fails takes its place.)
-//! 2. The first of them who gets through has the others ask as well, spread at random over [`APART`] for each: on the
-//!    average no more than a hundred in a second, and still with a permit. Each is hurried once; if it fails again it
-//!    waits as before. Who has asked already, and waits for a permit or for the transport's connection, goes on at once.
+//! 2. The first of them who gets through has the others ask as well: objects that are watched by name at the pace of
+//!    their [`Worker`](super::worker::Worker), whatever is followed as a whole spread at random over [`APART`] for each. Each is
+//!    hurried once; if it fails again it waits as before.
 //! 3. Who waits because of what was answered to it alone (403, 404), or was asked to have patience (429, `Retry-After`),
 //!    is not hurried and hurries nobody. Nor does one who had not failed: an object that the API server cannot read (500)
 //!    would else be asked for as often as anything else is.
@@ -24,8 +24,8 @@ use tokio::{sync::watch, time::Instant};
 /// Longest wait of the probe, before jitter.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Average time between two of those who come back with the API server.
-const APART: Duration = Duration::from_millis(10);
+/// Time between two of those who come back with the API server.
+pub(super) const APART: Duration = Duration::from_millis(10);
 
 /// What those who share an API server know of its outages. Clones are one.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@
 
 mod admission;
 mod overflow;
+mod pace;
 mod proof;
 mod publish;
 mod requests;
@@ -26,7 +27,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_objects::Object;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::time::{DelayQueue, delay_queue};
 use tracing::debug;
 
@@ -34,6 +35,7 @@ pub(super) use self::requests::outcome_label;
 use self::{
     admission::{Admission, Part, Permit},
     overflow::Place,
+    pace::Pace,
     proof::Proof,
     publish::publish,
     requests::{Following, Step, abort},
@@ -61,6 +63,8 @@ enum Wake<K: Object> {
     /// A step was cancelled and is dropped by now.
     Cancelled,
     Timer(u64, Part),
+    /// The next who asks once more may.
+    Pace,
     /// The API server is back; those who waited for it are to be spread over that long.
     OutageOver(Duration),
     IdlePass,
@@ -79,6 +83,8 @@ struct Watched<K> {
     permit: Option<Permit>,
     /// The reflector's request waits for a permit.
     queued: bool,
+    /// The reflector has asked since it was started; what it asks now is spaced out.
+    asked_before: bool,
     place: Place,
     proof: Proof,
     last_read: Instant,
@@ -95,6 +101,8 @@ pub(crate) struct Worker<K: Object> {
     timers: DelayQueue<(u64, Part)>,
     /// Permits for requests.
     admission: Admission,
+    /// Who waits to ask once more.
+    pace: Pace,
     /// Places for watches.
     places: Admission,
     /// Somebody was told that there are not enough places.
@@ -129,6 +137,7 @@ impl<K: Object> Worker<K> {
             steps: FuturesUnordered::new(),
             timers: DelayQueue::new(),
             admission: Admission::new(config.max_requests_in_flight),
+            pace: Pace::new(Instant::now()),
             places: Admission::new(config.max_watches),
             overflowed: false,
             idle_pass,
@@ -150,6 +159,7 @@ impl<K: Object> Worker<K> {
         let commands = own.as_deref().unwrap_or(&shared.commands);
         let mut over = self.server.outages().over();
         loop {
+            let paced = self.paced_until();
             // Every arm is cancel-safe: commands stay in their queue, the others in their collections.
             let wake = tokio::select! {
                 () = commands.arrived.notified() => Wake::Commands,
@@ -161,6 +171,7 @@ impl<K: Object> Worker<K> {
                     let (id, part) = timer.into_inner();
                     Wake::Timer(id, part)
                 }
+                () = sleep_until(paced.unwrap_or_else(Instant::now)), if paced.is_some() => Wake::Pace,
                 Ok(()) = over.changed() => Wake::OutageOver(*over.borrow_and_update()),
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
             };
@@ -171,7 +182,7 @@ impl<K: Object> Worker<K> {
                     }
                 }
                 Wake::Step(step) => self.step(step),
-                Wake::Cancelled => {}
+                Wake::Cancelled | Wake::Pace => {}
                 Wake::Timer(id, part) => self.timer(id, part),
                 Wake::OutageOver(spread) => self.hurry(spread),
                 Wake::IdlePass => self.stop_idle_watches(),
@@ -249,6 +260,7 @@ impl<K: Object> Worker<K> {
             asked: 0,
             permit: None,
             queued: false,
+            asked_before: false,
             place: Place::None,
             proof: Proof::None,
             last_read: Instant::now(),
@@ -267,6 +279,8 @@ impl<K: Object> Worker<K> {
         let Some(object) = self.objects.get_mut(&id) else {
             return;
         };
+        object.asked_before = false;
+        object.queued = false;
         let consistent = object.entry.cell.proven() < object.entry.newest_reference();
         let turn = object
             .reflector
@@ -302,12 +316,14 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    /// The API server is back: has those ask who wait for it, spread over that long.
+    /// The API server is back: has those ask who wait for it, each in its turn, and who has to prove something, spread over
+    /// that long.
     fn hurry(&mut self, spread: Duration) {
         let now = Instant::now();
+        self.pace.begin(now);
         let mut hurried = Vec::new();
         for (id, object) in &mut self.objects {
-            if let Some(turn) = object.reflector.hurry(spread, now) {
+            if let Some(turn) = object.reflector.hurry(Duration::ZERO, now) {
                 hurried.push((*id, turn));
             }
             if let Proof::Waiting(key, _) = &object.proof
@@ -385,12 +401,8 @@ impl<K: Object> Worker<K> {
                 set_timer(&mut self.timers, object, None);
                 if object.permit.is_some() {
                     self.ask(id, next, None);
-                } else if let Some(permit) = self.admission.enter() {
-                    self.ask_with(id, permit);
-                } else if !object.queued {
-                    object.queued = true;
-                    let wanted = object.entry.cell.is_wanted();
-                    self.admission.queue(id, Part::Reflector, wanted);
+                } else {
+                    self.line_up(id);
                 }
             }
             Next::Sleep(time) => {

@@ -73,16 +73,12 @@ async fn a_minute_of_429_is_sat_out_without_a_herd_and_caught_up_with() {
         }
     }
     assert_eq!(synced(&manager), 0);
-    // At first all at once; from then on nobody before the time that the server asks for, spread, and ever less often.
+    // Each once before the time that the server asks for is over, and then ever less often; never all at once.
     let (total, busiest): (usize, _) = (during.iter().sum(), *during.iter().max().unwrap());
-    assert!(busiest <= OBJECTS, "{during:?}");
-    let fewest_pauses = 60 / usize::try_from(RETRY_AFTER).unwrap();
-    assert!(total <= OBJECTS * fewest_pauses / 2, "{total}: {during:?}");
-    assert_eq!(during[1..4].iter().sum::<usize>(), 0, "{during:?}");
-    assert!(
-        during[1..].iter().all(|requests| *requests <= OBJECTS / 2),
-        "{during:?}"
-    );
+    assert!(busiest <= 150, "{during:?}");
+    let pause = usize::try_from(RETRY_AFTER).unwrap();
+    assert_eq!(during[..pause].iter().sum::<usize>(), OBJECTS, "{during:?}");
+    assert!(total <= OBJECTS * (60 / pause) / 2, "{total}: {during:?}");
 
     cluster.server.faults().clear();
     drop(busy);
@@ -103,5 +99,5 @@ async fn a_minute_of_429_is_sat_out_without_a_herd_and_caught_up_with() {
     // Each watch is opened again, or lists once more; spread over the time for which the last pauses last.
     let (total, busiest): (usize, _) = (after.iter().sum(), *after.iter().max().unwrap());
     assert!(total <= 2 * OBJECTS, "{total}: {after:?}");
-    assert!(busiest <= OBJECTS / 5, "{after:?}");
+    assert!(busiest <= 150, "{after:?}");
 }

@@ -50,7 +50,9 @@ impl<K: Object> Worker<K> {
             return;
         }
         let is_proven = |entry: &Entry<Cell<K>>| entry.cell.proven() >= entry.newest_reference();
-        if object.queued {
+        if object.queued && object.asked_before {
+            self.pace.queue(id, true);
+        } else if object.queued {
             self.admission.queue(id, Part::Reflector, true);
         }
         let state = cell.state();

@@ -40,6 +40,33 @@ pub(super) struct Following<K: Object> {
 }
 
 impl<K: Object> Worker<K> {
+    /// Has the reflector's request wait for its turn, unless that is now.
+    pub(super) fn line_up(&mut self, id: u64) {
+        let Some(object) = self.objects.get_mut(&id) else {
+            return;
+        };
+        if object.queued {
+            return;
+        }
+        let wanted = object.entry.cell.is_wanted();
+        if object.asked_before {
+            object.queued = true;
+            self.pace.queue(id, wanted);
+        } else if let Some(permit) = self.admission.enter() {
+            self.ask_with(id, permit);
+        } else {
+            object.queued = true;
+            self.admission.queue(id, Part::Reflector, wanted);
+        }
+    }
+
+    /// When there will be somebody to admit although nothing happens until then.
+    pub(super) fn paced_until(&self) -> Option<Instant> {
+        self.pace
+            .next_at()
+            .filter(|_| self.admission.enter().is_some())
+    }
+
     /// Sends the requests of those who wait, as long as there are permits.
     pub(super) fn admit(&mut self) {
         while let Some((id, part, permit)) = self.admission.next() {
@@ -53,6 +80,18 @@ impl<K: Object> Worker<K> {
                 }
                 Part::Reflector => {}
                 Part::Proof => self.prove_queued(id, permit),
+            }
+        }
+        let now = Instant::now();
+        while let Some(permit) = self.admission.enter()
+            && let Some(id) = self.pace.next(now)
+        {
+            if let Some(object) = self.objects.get_mut(&id)
+                && object.queued
+            {
+                object.queued = false;
+                self.pace.gone(now);
+                self.ask_with(id, permit);
             }
         }
     }
@@ -78,6 +117,7 @@ impl<K: Object> Worker<K> {
         let Some(object) = self.objects.get_mut(&id) else {
             return;
         };
+        object.asked_before = true;
         object.asked = moment.unwrap_or_else(|| self.shared.entries.now());
         trace!(kind = K::KIND.as_str(), key = %object.entry.key, ?request, "ask");
         let (api, entry) = (self.api.clone(), Arc::clone(&object.entry));

@@ -1,0 +1,128 @@
+//! Spaces out the requests of reflectors that have asked before.
+//!
+//! What interrupts one watch mostly interrupts all of them (an API server that restarts, a connection that is cut, a
+//! compaction, a 429), on every node of the cluster at the same moment. So whoever asks once more goes [`AT_ONCE`] with
+//! others, and then one each [`APART`]; the first request of an object is not held up, since a pod waits for it.
+//!
+//! Invariant: in any second at most [`AT_ONCE`] and a hundred are let through, and after [`Pace::begin`] a hundred.
+
+use std::collections::VecDeque;
+
+use tokio::time::Instant;
+
+use crate::watch::outages::APART;
+
+/// So many go at once after a quiet time: as many objects as the pods of an ordinary node have are not held up at all.
+const AT_ONCE: u32 = 50;
+
+/// Who waits to ask once more: first those that a reader waits for, then the others, each in the order in which they came.
+///
+/// An entry may be out of date, as in [`Admission`](super::admission::Admission). Times are passed in.
+#[derive(Debug)]
+pub(super) struct Pace {
+    wanted: VecDeque<u64>,
+    others: VecDeque<u64>,
+    /// When [`AT_ONCE`] can go again; in the past when they can.
+    rested_at: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            wanted: VecDeque::new(),
+            others: VecDeque::new(),
+            rested_at: now,
+        }
+    }
+
+    /// Has the object wait; again if it is wanted and was not before.
+    pub(super) fn queue(&mut self, id: u64, wanted: bool) {
+        if wanted {
+            self.wanted.push_back(id);
+        } else {
+            self.others.push_back(id);
+        }
+    }
+
+    /// When the next may go, if any waits.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        let waits = !(self.wanted.is_empty() && self.others.is_empty());
+        waits.then(|| self.rested_at + APART - APART * AT_ONCE)
+    }
+
+    /// The next that waits, if it may go.
+    pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
+        if self.next_at()? > now {
+            return None;
+        }
+        self.wanted.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    /// One has gone.
+    pub(super) fn gone(&mut self, now: Instant) {
+        self.rested_at = self.rested_at.max(now) + APART;
+    }
+
+    /// All of the cluster come now: from the first on they are [`APART`].
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.rested_at = self.rested_at.max(now + APART * (AT_ONCE - 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// How many go in a second from `now` on.
+    fn within_a_second(pace: &mut Pace, mut now: Instant) -> usize {
+        let end = now + Duration::from_secs(1);
+        let mut count = 0;
+        while now < end {
+            while pace.next(now).is_some() {
+                pace.gone(now);
+                count += 1;
+            }
+            now += Duration::from_millis(1);
+        }
+        count
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn some_go_at_once_and_then_a_hundred_in_a_second() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        for id in 0..1000 {
+            pace.queue(id, false);
+        }
+        assert_eq!(within_a_second(&mut pace, now), 50 + 99);
+        let now = now + Duration::from_secs(1);
+        assert_eq!(within_a_second(&mut pace, now), 100);
+        // Those who come later do not overtake, but for those whom a reader waits for.
+        pace.queue(1000, false);
+        pace.queue(1001, true);
+        let now = now + Duration::from_secs(1);
+        assert_eq!(pace.next(now), Some(1001));
+        pace.gone(now);
+        assert_eq!(pace.next(now), None);
+        assert_eq!(pace.next_at(), Some(now + APART));
+        assert_eq!(pace.next(now + APART), Some(249));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_an_outage_ends_they_are_apart_from_the_first_on() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        for id in 0..1000 {
+            pace.queue(id, false);
+        }
+        pace.begin(now);
+        assert_eq!(within_a_second(&mut pace, now), 100);
+        // A rest is not lost by one who gets through, but used up.
+        let now = now + Duration::from_hours(1);
+        pace.begin(now);
+        pace.begin(now);
+        assert_eq!(within_a_second(&mut pace, now), 100);
+    }
+}
