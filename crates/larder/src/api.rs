@@ -16,6 +16,7 @@ mod target;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -282,12 +283,12 @@ impl Api {
     }
 }
 
-async fn within<T>(
+/// Not an async function, which would hold the request twice: as it was given and as it is awaited.
+fn within<T>(
     request: impl Future<Output = Result<T, RequestError>>,
-) -> Result<T, RequestError> {
+) -> impl Future<Output = Result<T, RequestError>> {
     timeout(REQUEST_TIMEOUT, request)
-        .await
-        .unwrap_or(Err(RequestError::Timeout(REQUEST_TIMEOUT)))
+        .map(|answer| answer.unwrap_or(Err(RequestError::Timeout(REQUEST_TIMEOUT))))
 }
 
 async fn read_answer(mut body: Body, secret: bool) -> Result<Buffer, RequestError> {

@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
 use parking_lot::Mutex;
@@ -231,19 +230,7 @@ impl<K: Object> ObjectManager<K> {
         if let Some(object) = self.inner.store.get_now(namespace, name) {
             return Ok(object);
         }
-        self.waiting(namespace, name, within).await
-    }
-
-    /// Nearly no read comes here, and all would carry its size around.
-    #[cold]
-    fn waiting<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Arc<K>, Error>> {
-        let read = self.inner.store.get(namespace, name, None, within);
-        read.boxed()
+        self.inner.store.get(namespace, name, None, within).await
     }
 
     /// The object as `pod` may see it: not older than the pod's own registration.
@@ -267,7 +254,8 @@ impl<K: Object> ObjectManager<K> {
                 key: ObjectKey::new(pod.namespace, name),
             });
         }
-        Box::pin(self.inner.store.get(pod.namespace, name, holder, within)).await
+        let store = &self.inner.store;
+        store.get(pod.namespace, name, holder, within).await
     }
 
     /// The changes of all referenced objects from now on.

@@ -11,6 +11,7 @@ pub(crate) mod watching;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use futures::future::{BoxFuture, FutureExt, ready};
 use larder_objects::{Object, ResourceVersion};
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -91,18 +92,21 @@ impl<K: Object> Store<K> {
         }
     }
 
-    pub(crate) async fn get(
-        &self,
-        namespace: &str,
-        name: &str,
+    /// Boxed each by itself: hundreds wait when a node starts, and one that only waits is a fraction of one that asks.
+    /// Cold, since nearly all reads get what they want from [`get_now`](Self::get_now).
+    #[cold]
+    pub(crate) fn get<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
         holder: Option<Holder>,
         within: Duration,
-    ) -> Result<Arc<K>, Error> {
+    ) -> BoxFuture<'a, Result<Arc<K>, Error>> {
         match self {
-            Self::Simple(store) => store.get(namespace, name, within).await,
-            Self::Caching(store) => store.get(namespace, name, holder, within).await,
-            Self::Watching(store) => store.get(namespace, name, holder, within).await,
-            Self::Fake(store) => store.get(namespace, name, holder),
+            Self::Simple(store) => store.get(namespace, name, within).boxed(),
+            Self::Caching(store) => store.get(namespace, name, holder, within).boxed(),
+            Self::Watching(store) => store.get(namespace, name, holder, within).boxed(),
+            Self::Fake(store) => ready(store.get(namespace, name, holder)).boxed(),
         }
     }
 

@@ -31,7 +31,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 use http::{
     HeaderValue, Request, Response, Uri,
     header::{AUTHORIZATION, USER_AGENT},
@@ -274,7 +274,7 @@ impl Transport {
     ///
     /// Sent again, at most [`ATTEMPTS`] times in all, as long as the server says that it has not processed it; and once
     /// if the connection broke under a request that changes nothing, as happens when the server closes an idle one.
-    async fn send(&self, request: Request<RequestBody>) -> Result<Response<Body>, Error> {
+    async fn send(self, request: Request<RequestBody>) -> Result<Response<Body>, Error> {
         let shared = &*self.handle;
         let (mut head, body) = request.into_parts();
         if let Some(agent) = &shared.user_agent {
@@ -340,8 +340,7 @@ impl Service<Request<RequestBody>> for Transport {
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let transport = self.clone();
-        Box::pin(async move { transport.send(request).await })
+        self.clone().send(request).boxed()
     }
 }
 

@@ -44,7 +44,8 @@ pub(super) async fn fetch(shared: Arc<Shared>, pod: Arc<StoredPod>, need: Need) 
                 .await
                 .map_err(unavailable),
         ),
-        Need::Token(request) => Have::Token(shared.tokens.get(&pod, request).await),
+        // What asks is large, and hundreds of objects are waited for when the agent starts.
+        Need::Token(request) => Have::Token(Box::pin(shared.tokens.get(&pod, request)).await),
         Need::PodCertificate(key) => Have::PodCertificate(shared.certificates.get(&pod, key)),
         Need::TrustBundles => wait(&shared, |facts| facts.trust_bundles.is_some()).await,
         Need::Services => wait(&shared, |facts| facts.services.is_some()).await,

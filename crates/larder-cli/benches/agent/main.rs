@@ -26,7 +26,7 @@ use larder_objects::Kind;
 use crate::{
     node::Node,
     process::{Agent, Moment, report},
-    push::{Latency, Push},
+    push::{Latency, PAUSE, Push},
 };
 
 /// Longest that anything may take.
@@ -60,9 +60,11 @@ async fn api() -> anyhow::Result<()> {
     let push = Push::prepare(&agent, &client, &node).await?;
     let mut rows = Vec::new();
     for kind in [Kind::ConfigMap, Kind::Secret] {
-        rows.push((kind, "idle", push.measure(kind).await?));
+        rows.push((kind, "idle", push.measure(kind, PAUSE).await?));
+        let in_a_row = push.measure(kind, Duration::ZERO).await?;
+        rows.push((kind, "idle, no pauses", in_a_row));
         let changing = tokio::select! {
-            latency = push.measure(kind) => latency?,
+            latency = push.measure(kind, PAUSE) => latency?,
             ended = node.change_others() => match ended? {},
         };
         rows.push((kind, "changing", changing));

@@ -23,7 +23,7 @@ use crate::{
 /// Updates that are timed in one series.
 const UPDATES: usize = 200;
 /// Time from the end of one update to the next, at most: random, so that no rhythm is measured.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
 /// From just before a write is sent.
 pub(crate) struct Latency {
@@ -73,15 +73,15 @@ impl<'a> Push<'a> {
         })
     }
 
-    /// One series over the objects of `kind`, one after the other.
-    pub(crate) async fn measure(&self, kind: Kind) -> anyhow::Result<Latency> {
+    /// One series over the objects of `kind`, one after the other, at most `pause` apart.
+    pub(crate) async fn measure(&self, kind: Kind, pause: Duration) -> anyhow::Result<Latency> {
         let targets = self
             .targets
             .iter()
             .filter(|target| target.object.kind() == kind);
         let (mut write, mut bare, mut file) = (Vec::new(), Vec::new(), Vec::new());
         for target in targets.cycle().take(UPDATES) {
-            sleep(PAUSE.mul_f64(fastrand::f64())).await;
+            sleep(pause.mul_f64(fastrand::f64())).await;
             let (new, content) = target.object.fresh();
             let start = Instant::now();
             let (written, seen, read) = tokio::try_join!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::future::{AbortHandle, Abortable, FutureExt};
 use larder_objects::Object;
 use tokio::time::Instant;
 use tracing::trace;
@@ -156,11 +156,9 @@ impl<K: Object> Worker<K> {
         step: impl Future<Output = Outcome<K>> + Send + 'static,
     ) -> AbortHandle {
         let (handle, registration) = AbortHandle::new_pair();
-        let step: BoxFuture<'static, Step<K>> = Box::pin(async move {
-            let outcome = step.await;
-            Step { id, outcome }
-        });
-        self.steps.push(Abortable::new(step, registration));
+        // An async block would hold the step twice: as it was given and as it is awaited.
+        let step = step.map(move |outcome| Step { id, outcome });
+        self.steps.push(Abortable::new(step.boxed(), registration));
         handle
     }
 
