@@ -12,7 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -252,14 +252,26 @@ impl Received {
 }
 
 /// The byte stream below HTTP, with or without TLS.
+///
+/// After every [`TURN`] bytes it lets others run: whoever reads the streams of a connection takes what has come before more does. Else
+/// all that the socket and the windows hold would be split into frames that wait, and the room for these is never given back.
 pub(super) struct Io {
     stream: Box<dyn Stream>,
     received: Received,
+    /// Bytes received in this turn.
+    turn: usize,
 }
+
+/// The most that a TLS record carries.
+const TURN: usize = 16 << 10;
 
 impl Io {
     pub(super) fn new(stream: Box<dyn Stream>, received: Received) -> Self {
-        Self { stream, received }
+        Self {
+            stream,
+            received,
+            turn: 0,
+        }
     }
 }
 
@@ -269,10 +281,21 @@ impl AsyncRead for Io {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.turn >= TURN {
+            self.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.received.add(buffer.filled().len() - before);
-        Poll::Ready(Ok(()))
+        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.turn = if result.is_ready() {
+            self.turn + bytes
+        } else {
+            0
+        };
+        self.received.add(bytes);
+        result
     }
 }
 
@@ -303,5 +326,34 @@ impl AsyncWrite for Io {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn after_each_turn_others_run_though_there_is_more() {
+        let (ours, mut theirs) = tokio::io::duplex(4 * TURN);
+        let received = Received::default();
+        let mut io = Io::new(Box::new(ours), received.clone());
+        theirs.write_all(&vec![0; 3 * TURN - 1000]).await.unwrap();
+        let mut turns = Vec::new();
+        let mut piece = [0; 1024];
+        for _ in 0..4 {
+            let before = received.bytes();
+            while io.read(&mut piece).now_or_never().is_some() {}
+            turns.push(received.bytes() - before);
+        }
+        let turn = TURN as u64;
+        assert_eq!(turns, [turn, turn, turn - 1000, 0]);
+        // The next turn is a whole one.
+        theirs.write_all(&vec![0; TURN]).await.unwrap();
+        while io.read(&mut piece).now_or_never().is_some() {}
+        assert_eq!(received.bytes(), 4 * turn - 1000);
     }
 }
