@@ -44,12 +44,13 @@
 //! Passes in one directory must not overlap; as with the kubelet, whoever calls sees to that.
 
 mod compare;
+mod pass;
 mod plan;
 
 use std::{
     collections::BTreeMap,
     ffi::{CStr, CString},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -61,7 +62,8 @@ use rustix::{
 };
 
 use self::{
-    compare::{Comparison, Misowned, compare},
+    compare::{Comparison, compare},
+    pass::Pass,
     plan::Plan,
 };
 use super::{
@@ -69,7 +71,7 @@ use super::{
     ownership::{self, Group},
     sys, tree,
 };
-use crate::{File, Payload};
+use crate::Payload;
 
 /// Link to the current set.
 pub(super) const DATA: &str = "..data";
@@ -275,219 +277,6 @@ impl Root {
             self.visible.insert(name.to_owned(), kind);
         }
     }
-}
-
-/// A pass from step 4 on.
-struct Pass<'p> {
-    writer: &'p AtomicWriter,
-    plan: &'p Plan<'p>,
-    written: Written,
-    /// The first failure of a step that keeps no other from being done.
-    late: Result<(), DiskError>,
-}
-
-impl Pass<'_> {
-    /// Does something whose failure is reported only after all the rest has been done.
-    fn late<T>(
-        &mut self,
-        step: Step,
-        name: &str,
-        action: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
-    ) -> Option<T> {
-        match action(self.writer.volume.as_fd()) {
-            Ok(value) => Some(value),
-            Err(errno) => {
-                if self.late.is_ok() {
-                    self.late = Err(self.writer.failed(step, name)(errno));
-                }
-                None
-            }
-        }
-    }
-
-    /// Step 4. Before the new set is written: what is left over may be what fills the disk.
-    fn remove_leftovers(&mut self, root: &Root, current: Option<&Set>) {
-        let is_current = |name: &str| current.is_some_and(|current| current.name == name);
-        for name in root.internal.iter().filter(|name| !is_current(name)) {
-            let removed = self.late(Step::RemoveLeftover, name, |volume| {
-                tree::remove(volume, name.as_bytes())
-            });
-            self.written.repaired |= removed.is_some();
-        }
-    }
-
-    /// The end of step 5: gives the files that have another owner than they should to the right one.
-    fn correct_owners(&mut self, set: &Set, misowned: &[Misowned<'_>]) {
-        for file in misowned {
-            let name = format!("{}/{}", set.name, file.path);
-            let corrected = self.late(Step::SetOwner, &name, |_| file.correct(&set.dir));
-            self.written.repaired |= corrected == Some(true);
-            self.written.not_owned += usize::from(corrected == Some(false));
-        }
-    }
-
-    /// Steps 6 to 9. On failure, what they have created is removed again.
-    fn publish(&mut self, now: Timestamp, random: &mut fastrand::Rng) -> Result<(), DiskError> {
-        let writer = self.writer;
-        let volume = writer.volume.as_fd();
-        // Step 6
-        let set = writer.create_set(now, random)?;
-        let published = self.fill(&set).and_then(|()| {
-            // Step 8
-            let failed = writer.failed(Step::LinkSet, DATA_TMP);
-            sys::link(&*set.name, volume, DATA_TMP).map_err(&failed)?;
-            let owned = writer.own_link(DATA_TMP, None).map_err(&failed)?;
-            self.written.not_owned += usize::from(!owned);
-            // Step 9
-            sys::rename(volume, DATA_TMP, DATA).map_err(writer.failed(Step::Publish, DATA))
-        });
-        if published.is_err() {
-            // What failed is the error; what cannot be removed now is a leftover of the next pass.
-            let _ = sys::remove_file(volume, DATA_TMP);
-            let _ = tree::remove_dir_all(volume, set.name.as_bytes());
-        }
-        published
-    }
-
-    /// Step 7.
-    fn fill(&mut self, set: &Set) -> Result<(), DiskError> {
-        let writer = self.writer;
-        let failed = |step, path: &str| {
-            let name = format!("{}/{path}", set.name);
-            move |errno| writer.failed(step, &name)(errno)
-        };
-        let mut not_owned = 0;
-        let mut parents = Parents {
-            set: set.dir.as_fd(),
-            last: None,
-        };
-        for directory in &self.plan.directories {
-            let owned = parents
-                .create(directory, writer.group)
-                .map_err(failed(Step::CreateDirectory, directory))?;
-            not_owned += usize::from(!owned);
-        }
-        for (path, file) in self.plan.payload {
-            let owned = parents
-                .of(path.as_str())
-                .and_then(|(parent, name)| write_file(parent, name, file, writer.group))
-                .map_err(failed(Step::WriteFile, path.as_str()))?;
-            not_owned += usize::from(!owned);
-        }
-        let owned = ownership::settle(&set.dir, None, writer.group, writer.group.directory_mode())
-            .map_err(writer.failed(Step::OpenSet, &set.name))?;
-        self.written.not_owned += not_owned + usize::from(!owned);
-        Ok(())
-    }
-
-    /// Step 10.
-    fn link(&mut self, root: &Root) {
-        let writer = self.writer;
-        for (&name, &owner) in &self.plan.links {
-            let exists = match root.visible.get(name) {
-                None => false,
-                Some(FileType::Symlink) => true,
-                Some(_) => {
-                    self.written.shadowed.push(name.to_owned());
-                    continue;
-                }
-            };
-            let changed = self.late(Step::Link, name, |volume| ensure_link(volume, name, exists));
-            self.note_repair(changed);
-            let owned = self.late(Step::Link, name, |_| writer.own_link(name, owner));
-            self.written.not_owned += usize::from(owned == Some(false));
-        }
-    }
-
-    /// Step 11.
-    fn unlink(&mut self, root: &Root) {
-        let is_needed = |name: &str| self.plan.links.contains_key(name);
-        let links = root
-            .visible
-            .iter()
-            .filter(|&(name, &kind)| kind == FileType::Symlink && !is_needed(name));
-        for (name, _) in links {
-            let removed = self.late(Step::Unlink, name, |volume| remove_link(volume, name));
-            self.note_repair(removed);
-        }
-    }
-
-    /// Changes of links go with a new set; alone, they are repairs.
-    fn note_repair(&mut self, changed: Option<bool>) {
-        self.written.repaired |= changed == Some(true) && !self.written.swapped;
-    }
-}
-
-/// The directories of a new set, of which the one used last stays open.
-struct Parents<'s> {
-    set: BorrowedFd<'s>,
-    last: Option<(&'s str, OwnedFd)>,
-}
-
-impl<'s> Parents<'s> {
-    /// Creates `directory`, whose parent exists; returns whether it got its owner.
-    fn create(&mut self, directory: &'s str, group: Group) -> rustix::io::Result<bool> {
-        let (parent, name) = self.of(directory)?;
-        sys::make_dir(parent, name, 0o700)?;
-        let created = sys::open_dir(parent, name)?;
-        let owned = ownership::settle(&created, None, group, group.directory_mode())?;
-        self.last = Some((directory, created));
-        Ok(owned)
-    }
-
-    /// The directory that holds `path`, and its name there.
-    fn of(&mut self, path: &'s str) -> rustix::io::Result<(BorrowedFd<'_>, &'s str)> {
-        let Some((parent, name)) = path.rsplit_once('/') else {
-            return Ok((self.set, path));
-        };
-        let opened = match self.last.take() {
-            Some((last, opened)) if last == parent => opened,
-            _ => sys::open_dir_beneath(self.set, parent.as_bytes())?,
-        };
-        let (_, opened) = self.last.insert((parent, opened));
-        Ok((OwnedFd::as_fd(opened), name))
-    }
-}
-
-/// Creates a file with its content; returns whether it got its owner.
-fn write_file(
-    dir: BorrowedFd<'_>,
-    name: &str,
-    file: &File<'_>,
-    group: Group,
-) -> rustix::io::Result<bool> {
-    let mode = group.file_mode(file.mode);
-    let created = sys::create_file(dir, name, mode)?;
-    sys::write(&created, &file.data)?;
-    ownership::settle(&created, file.owner, group, mode)
-}
-
-/// Makes `name` a link to its path in the current set; returns whether it was none. `exists` says that it is some link.
-fn ensure_link(volume: BorrowedFd<'_>, name: &str, exists: bool) -> rustix::io::Result<bool> {
-    let target = link_target(name);
-    if !exists {
-        sys::link(&*target, volume, name)?;
-    } else if sys::read_link(volume, name)?.to_bytes() == target.as_bytes() {
-        return Ok(false);
-    } else {
-        sys::link(&*target, volume, DATA_TMP)?;
-        sys::rename(volume, DATA_TMP, name)?;
-    }
-    Ok(true)
-}
-
-/// Removes the link `name` if it is one of ours; returns whether it was.
-fn remove_link(volume: BorrowedFd<'_>, name: &str) -> rustix::io::Result<bool> {
-    if sys::read_link(volume, name)?.to_bytes() != link_target(name).as_bytes() {
-        return Ok(false);
-    }
-    sys::remove_file(volume, name)?;
-    Ok(true)
-}
-
-/// Where the link of a first element leads.
-fn link_target(name: &str) -> String {
-    format!("{DATA}/{name}")
 }
 
 /// Whether `..data` may lead to this: a name in the volume that begins with `..`, other than those with a meaning.

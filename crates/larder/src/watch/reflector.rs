@@ -20,9 +20,11 @@
 //!
 //! Invariant: time, randomness and the network are outside; the same inputs give the same requests.
 
+mod asking;
+mod failing;
 mod turn;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
@@ -32,7 +34,7 @@ use super::{
     outages::Affected,
     server::{Floor, Server},
 };
-use crate::{api::Watch, backoff::Backoff, error::RequestError};
+use crate::{backoff::Backoff, error::RequestError};
 
 /// What an open watch brought, as far as a reflector looks at it.
 #[derive(Debug)]
@@ -98,9 +100,6 @@ const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A stream that ends sooner, without an event, is a "very short watch".
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-
-/// Watches last 30 to 60 min, at random, so that they do not end together.
-const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 
 /// How long after its time an open watch is taken for dead.
 const WATCH_SLACK: Duration = Duration::from_secs(30);
@@ -379,68 +378,6 @@ impl Reflector {
         }
     }
 
-    /// The request for a complete state.
-    fn obtain(&mut self, now: Instant, server: &Server, floor: Option<&Floor>) -> Next {
-        self.consistent |= self.failures != server.outages().failures();
-        self.failures = server.outages().failures();
-        let consistent = self.consistent || self.version_lost || self.version.is_none();
-        let ask = match floor {
-            _ if !consistent => Ask::Seen,
-            // An older floor than what was seen is that of another server.
-            Some(floor) if !self.version_lost && !self.is_behind(&floor.version) => {
-                self.saw(&floor.version);
-                Ask::Floor
-            }
-            _ => Ask::Latest,
-        };
-        if !server.streams_lists(now) {
-            return self.list(ask);
-        }
-        self.state = State::Streaming { ask };
-        let watch = Watch {
-            initial_events: true,
-            version: self.lower_bound(ask),
-            timeout: self.watch_timeout(),
-        };
-        Next::Open(watch)
-    }
-
-    fn list(&mut self, ask: Ask) -> Next {
-        self.state = State::Listing { ask };
-        Next::List(self.lower_bound(ask))
-    }
-
-    /// The watch from the last version, or, after an outage, the state.
-    fn resume(&mut self, now: Instant, server: &Server) -> Next {
-        if self.failures == server.outages().failures() {
-            self.open_watch()
-        } else {
-            self.obtain(now, server, None)
-        }
-    }
-
-    fn open_watch(&mut self) -> Next {
-        let timeout = self.watch_timeout();
-        self.state = State::Opening { timeout };
-        let watch = Watch {
-            initial_events: false,
-            version: self.version.clone(),
-            timeout,
-        };
-        Next::Open(watch)
-    }
-
-    fn lower_bound(&self, ask: Ask) -> Option<ResourceVersion> {
-        self.version.clone().filter(|_| ask != Ask::Latest)
-    }
-
-    fn watch_timeout(&mut self) -> Duration {
-        Duration::from_secs(
-            self.random
-                .u64(WATCH_TIMEOUT_MIN_SECS..2 * WATCH_TIMEOUT_MIN_SECS),
-        )
-    }
-
     /// Takes a complete state over; `None` if it is older than what was seen and should be asked for again.
     fn synced(&mut self, version: ResourceVersion, consistent: bool) -> Option<Effect> {
         let older = self.is_behind(&version);
@@ -462,95 +399,6 @@ impl Reflector {
             consistent,
             reset: older,
         })
-    }
-
-    /// A streaming list or a list failed.
-    fn failed_state(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
-        self.heard(&error, server);
-        let (streaming, ask) = match self.state {
-            State::Streaming { ask } => (true, ask),
-            State::Listing { ask } => (false, ask),
-            _ => (false, Ask::Seen),
-        };
-        if (error.is_expired() || error.is_version_too_large()) && ask != Ask::Latest {
-            // The other API server may know better, but the most recent state is never too old.
-            if ask == Ask::Floor {
-                server.floor_lost();
-            }
-            self.version_lost = true;
-            return Turn::next(self.obtain(now, server, None)).because(Restart::Expired);
-        }
-        if streaming && (error.is_unsupported() || error.is_internal()) {
-            if error.is_unsupported() {
-                server.streaming_refused(now);
-            } else {
-                server.streaming_failed(now);
-            }
-            return Turn::next(self.list(ask));
-        }
-        self.failed(Resume::Obtain, error, now, server)
-            .because(Restart::Refused)
-    }
-
-    /// A watch could not be opened or was ended by the API server.
-    fn failed_watch(&mut self, error: RequestError, now: Instant, server: &mut Server) -> Turn {
-        self.heard(&error, server);
-        if error.is_version_too_large() {
-            self.version_lost = true;
-            return Turn::next(self.obtain(now, server, None)).because(Restart::Expired);
-        }
-        if error.is_expired() {
-            // Not a failure: the state is asked for again, from the last version on, and after a moment, because all
-            // watches of an API server that compacts expire together.
-            return self.wait(Resume::Obtain, now).because(Restart::Expired);
-        }
-        let resume = if error.is_transport() || error.is_too_many_requests() {
-            Resume::Watch
-        } else {
-            Resume::Obtain
-        };
-        self.failed(resume, error, now, server)
-            .because(Restart::Refused)
-    }
-
-    fn failed(
-        &mut self,
-        then: Resume,
-        error: RequestError,
-        now: Instant,
-        server: &mut Server,
-    ) -> Turn {
-        let random = self.random.f64();
-        let mut delay = self.backoff.delay_after(&error, now, random);
-        if error.is_outage() {
-            let (affected, sooner) = server.failed(delay, now, self.random.f64());
-            self.affected = Some(affected);
-            delay = sooner;
-        }
-        self.wait_for(then, delay, now)
-            .with(Effect::Failed(Arc::new(error)))
-    }
-
-    /// Waits as the schedule has it, although nothing has failed.
-    fn wait(&mut self, then: Resume, now: Instant) -> Turn {
-        let random = self.random.f64();
-        let delay = self.backoff.delay(now, false, random);
-        self.wait_for(then, delay, now)
-    }
-
-    fn wait_for(&mut self, then: Resume, delay: Duration, now: Instant) -> Turn {
-        let until = now + delay;
-        self.state = State::Waiting { then, until };
-        Turn::next(Next::Sleep(delay))
-    }
-
-    /// What the error says of the API server: whoever is answered has got through, unless the answer asks for patience.
-    fn heard(&mut self, error: &RequestError, server: &Server) {
-        if error.asks_for_patience() {
-            self.affected = None;
-        } else if !error.is_outage() {
-            self.got_through(server);
-        }
     }
 
     fn got_through(&mut self, server: &Server) {

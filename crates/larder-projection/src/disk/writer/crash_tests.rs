@@ -13,9 +13,12 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::{
-    sys::faults::{Fault, during},
-    testing::{TestVolume, file, files, noon, show},
+use crate::{
+    File,
+    disk::{
+        sys::faults::{Fault, during},
+        testing::{TestVolume, file, files, noon, show},
+    },
 };
 
 /// What a volume holds before a pass, and what it shall hold then.
