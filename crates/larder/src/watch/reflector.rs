@@ -16,7 +16,8 @@
 //! - A state older than what was seen is asked for a second time and then taken: the API server was restored from a
 //!   backup.
 //! - Who waits for an API server that is away is hurried when it is back, and one asks more often meanwhile; see
-//!   [`outages`](super::outages). Otherwise the delays are client-go's, after failures only.
+//!   [`outages`](super::outages). Otherwise the delays are client-go's, after failures only. That not all ask at once is up to
+//!   who drives the reflectors.
 //!
 //! Invariant: time, randomness and the network are outside; the same inputs give the same requests.
 
