@@ -68,6 +68,7 @@
 
 mod api;
 mod backoff;
+mod bucket;
 mod changes;
 pub mod collection;
 mod config;

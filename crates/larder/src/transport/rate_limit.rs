@@ -1,13 +1,14 @@
 //! How many ordinary requests per second may be sent.
 //!
-//! A bucket of `burst` tokens refilled at `qps` per second, kept as one number: the instant at which the bucket would be
-//! full again. Whoever comes takes a token at once and waits until the bucket has earned it, so requests go in the order
-//! in which they came.
+//! A bucket of `burst` tokens refilled at `qps` per second. Whoever comes takes a token at once and waits until the bucket
+//! has earned it, so requests go in the order in which they came.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::bucket::Bucket;
 
 /// Rate of ordinary requests, by the kubelet's rules for `kubeAPIQPS` and `kubeAPIBurst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,16 +65,9 @@ impl Default for RateLimit {
     }
 }
 
-/// The bucket.
+/// The bucket, shared.
 #[derive(Debug)]
-pub(super) struct Limiter {
-    /// Time that one token takes; zero when there is no limit.
-    interval: Duration,
-    /// Time that a full bucket takes.
-    capacity: Duration,
-    /// When the bucket is full again; in the past when it is.
-    full_at: Mutex<Instant>,
-}
+pub(super) struct Limiter(Mutex<Bucket>);
 
 impl Limiter {
     pub(super) fn new(limit: RateLimit) -> Self {
@@ -83,11 +77,7 @@ impl Limiter {
                 (Duration::from_secs(1) / qps.max(1), burst.max(1))
             }
         };
-        Self {
-            interval,
-            capacity: interval * burst,
-            full_at: Mutex::new(Instant::now()),
-        }
+        Self(Mutex::new(Bucket::new(interval, burst, Instant::now())))
     }
 
     /// Waits for a token. Returns how long it took.
@@ -96,19 +86,13 @@ impl Limiter {
     ///
     /// Dropping the future gives the token back.
     pub(super) async fn acquire(&self) -> Duration {
-        let wait = self.take_at(Instant::now());
+        let wait = self.0.lock().take(Instant::now());
         if !wait.is_zero() {
             let mut token = Token(Some(self));
             tokio::time::sleep(wait).await;
             token.0 = None;
         }
         wait
-    }
-
-    fn take_at(&self, now: Instant) -> Duration {
-        let mut full_at = self.full_at.lock();
-        *full_at = (*full_at).max(now) + self.interval;
-        (*full_at - now).saturating_sub(self.capacity)
     }
 }
 
@@ -118,7 +102,7 @@ struct Token<'a>(Option<&'a Limiter>);
 impl Drop for Token<'_> {
     fn drop(&mut self) {
         if let Some(limiter) = self.0 {
-            *limiter.full_at.lock() -= limiter.interval;
+            limiter.0.lock().give_back();
         }
     }
 }

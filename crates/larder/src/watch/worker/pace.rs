@@ -6,13 +6,13 @@
 //!
 //! Invariant: in any second at most [`AT_ONCE`] and a hundred are let through, and after [`Pace::begin`] a hundred.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::watch::outages::APART;
+use crate::{bucket::Bucket, watch::outages::APART};
 
-/// So many go at once after a quiet time: as many objects as the pods of an ordinary node have are not held up at all.
+/// So many go at once after a quiet time: what concerns a few objects holds up none.
 const AT_ONCE: u32 = 50;
 
 /// Who waits to ask once more: first those that a reader waits for, then the others, each in the order in which they came.
@@ -22,8 +22,7 @@ const AT_ONCE: u32 = 50;
 pub(super) struct Pace {
     wanted: VecDeque<u64>,
     others: VecDeque<u64>,
-    /// When [`AT_ONCE`] can go again; in the past when they can.
-    rested_at: Instant,
+    bucket: Bucket,
 }
 
 impl Pace {
@@ -31,7 +30,7 @@ impl Pace {
         Self {
             wanted: VecDeque::new(),
             others: VecDeque::new(),
-            rested_at: now,
+            bucket: Bucket::new(APART, AT_ONCE, now),
         }
     }
 
@@ -44,15 +43,15 @@ impl Pace {
         }
     }
 
-    /// When the next may go, if any waits.
-    pub(super) fn next_at(&self) -> Option<Instant> {
+    /// Until the next may go, if any waits.
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let waits = !(self.wanted.is_empty() && self.others.is_empty());
-        waits.then(|| self.rested_at + APART - APART * AT_ONCE)
+        waits.then(|| self.bucket.wait(now))
     }
 
     /// The next that waits, if it may go.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
-        if self.next_at()? > now {
+        if !self.wait(now)?.is_zero() {
             return None;
         }
         self.wanted.pop_front().or_else(|| self.others.pop_front())
@@ -60,20 +59,27 @@ impl Pace {
 
     /// One has gone.
     pub(super) fn gone(&mut self, now: Instant) {
-        self.rested_at = self.rested_at.max(now) + APART;
+        self.bucket.take(now);
     }
 
-    /// All of the cluster come now: from the first on they are [`APART`].
+    /// All of the cluster come now: nobody goes at once with others.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.rested_at = self.rested_at.max(now + APART * (AT_ONCE - 1));
+        self.bucket.empty(now);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    /// A thousand wait.
+    fn crowd(now: Instant) -> Pace {
+        let mut pace = Pace::new(now);
+        for id in 0..1000 {
+            pace.queue(id, false);
+        }
+        pace
+    }
 
     /// How many go in a second from `now` on.
     fn within_a_second(pace: &mut Pace, mut now: Instant) -> usize {
@@ -92,10 +98,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn some_go_at_once_and_then_a_hundred_in_a_second() {
         let now = Instant::now();
-        let mut pace = Pace::new(now);
-        for id in 0..1000 {
-            pace.queue(id, false);
-        }
+        let mut pace = crowd(now);
         assert_eq!(within_a_second(&mut pace, now), 50 + 99);
         let now = now + Duration::from_secs(1);
         assert_eq!(within_a_second(&mut pace, now), 100);
@@ -106,23 +109,20 @@ mod tests {
         assert_eq!(pace.next(now), Some(1001));
         pace.gone(now);
         assert_eq!(pace.next(now), None);
-        assert_eq!(pace.next_at(), Some(now + APART));
+        assert_eq!(pace.wait(now), Some(APART));
         assert_eq!(pace.next(now + APART), Some(249));
     }
 
     #[tokio::test(start_paused = true)]
     async fn when_an_outage_ends_they_are_apart_from_the_first_on() {
         let now = Instant::now();
-        let mut pace = Pace::new(now);
-        for id in 0..1000 {
-            pace.queue(id, false);
-        }
+        let mut pace = crowd(now);
         pace.begin(now);
-        assert_eq!(within_a_second(&mut pace, now), 100);
+        assert_eq!(within_a_second(&mut pace, now), 99);
         // A rest is not lost by one who gets through, but used up.
         let now = now + Duration::from_hours(1);
         pace.begin(now);
         pace.begin(now);
-        assert_eq!(within_a_second(&mut pace, now), 100);
+        assert_eq!(within_a_second(&mut pace, now), 99);
     }
 }

@@ -62,9 +62,9 @@ impl<K: Object> Worker<K> {
 
     /// When there will be somebody to admit although nothing happens until then.
     pub(super) fn paced_until(&self) -> Option<Instant> {
-        self.pace
-            .next_at()
-            .filter(|_| self.admission.enter().is_some())
+        let now = Instant::now();
+        let wait = self.pace.wait(now)?;
+        self.admission.enter().map(|_| now + wait)
     }
 
     /// Sends the requests of those who wait, as long as there are permits.
