@@ -19,7 +19,7 @@ fn main() {
     }
     if is("CARGO_CFG_TARGET_OS", "linux") && is("PROFILE", "release") && is_usual_linker() {
         // The kernel maps 64 KiB of code around each page that runs, and that stays resident. Side by side, what an agent runs takes
-        // some 7 MiB instead of 11. Crates and names that the script does not know are linked as ever.
+        // some 6 MiB instead of 11. Crates and names that the script does not know are linked as ever.
         let directory = env::var("CARGO_MANIFEST_DIR").expect("Cargo sets it");
         println!("cargo::rustc-link-arg-bins=-T{directory}/{AGENT}");
     }

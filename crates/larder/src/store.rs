@@ -92,7 +92,9 @@ impl<K: Object> Store<K> {
         }
     }
 
-    /// Boxed each by itself: hundreds wait when a node starts, and one that only waits is a fraction of one that asks.
+    /// The object, waited for at most for `within`, as new as the strategy promises to `holder`, or to everybody.
+    ///
+    /// Each future is boxed by itself: hundreds wait when a node starts, and one that only waits is a fraction of one that asks.
     /// Cold, since nearly all reads get what they want from [`get_now`](Self::get_now).
     #[cold]
     pub(crate) fn get<'a>(
