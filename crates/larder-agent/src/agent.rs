@@ -16,15 +16,15 @@ use futures::{FutureExt as _, future::OptionFuture};
 use kube::Client;
 use larder::{
     ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, ObjectChange, SecretManager,
-    pods::{
-        PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
-        lifecycle::PodLifecycle,
-        mirror::{MirrorClient, MirrorReconciler, MirrorScope},
-        source::{ApiSource, FileSource, HttpSource, HttpSourceError, SourceReport},
-        static_pod::StaticPods,
-    },
 };
 use larder_objects::{Kind, chain};
+use larder_pods::{
+    PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
+    lifecycle::PodLifecycle,
+    mirror::{MirrorClient, MirrorReconciler, MirrorScope},
+    source::{ApiSource, FileSource, HttpSource, HttpSourceError, SourceReport},
+    static_pod::StaticPods,
+};
 use larder_projection::disk::{DiskError, Memory, PodOnDisk, VolumeHost};
 use prometheus_client::registry::Registry;
 use tokio::{

@@ -21,9 +21,9 @@ use std::{
     time::Duration,
 };
 
-use larder::{
-    ManagerConfig, Strategy, WatchScope, pods::static_pod::ApiReferences, transport::RateLimit,
-};
+use larder::{ManagerConfig, Strategy, WatchScope};
+use larder_pods::static_pod::ApiReferences;
+use larder_transport::RateLimit;
 
 use self::file::Fields;
 pub use self::file::FileError;

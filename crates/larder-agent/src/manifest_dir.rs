@@ -26,8 +26,8 @@ use std::{
     time::Duration,
 };
 
-use larder::pods::source::{DirectoryWatch, Signal, Touch};
 use larder_objects::manifest::RawObject;
+use larder_pods::source::{DirectoryWatch, Signal, Touch};
 use tokio::{
     sync::watch as latest,
     time::{Instant, sleep_until},

@@ -23,11 +23,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder::{
-    ConfigMapManager, SecretManager,
-    pods::{PodUid, ResolvedPodUid, StoredPod},
-};
+use larder::{ConfigMapManager, SecretManager};
 use larder_objects::{Kind, ObjectKey};
+use larder_pods::{PodUid, ResolvedPodUid, StoredPod};
 use larder_projection::disk::VolumeHost;
 use smol_str::SmolStr;
 use tokio::{sync::watch, task::JoinSet};

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder::pods::PodSource;
+use larder_pods::PodSource;
 use rustix::fs::FlockOperation;
 
 /// Held while an agent uses the directory; holds the number of its process, for people.

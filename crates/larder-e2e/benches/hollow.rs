@@ -18,11 +18,9 @@ use anyhow::{Context as _, bail};
 use futures::{StreamExt as _, TryStreamExt as _, future::try_join_all, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::{Api, Client, api::PostParams};
-use larder::{
-    ConfigMapManager, ManagerConfig, WatchScope,
-    transport::{self, Config, Metrics, Source, Transport},
-};
+use larder::{ConfigMapManager, ManagerConfig, WatchScope};
 use larder_e2e::{Identity, Server, figures::Usage};
+use larder_transport::{Config, Metrics, Source, Transport};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -237,7 +235,7 @@ impl Node {
             context: None,
         };
         let (client, transport) =
-            transport::connect(source, Config::default(), Metrics::default()).await?;
+            larder_transport::connect(source, Config::default(), Metrics::default()).await?;
         let config = ManagerConfig {
             watch_scope: scope,
             ..ManagerConfig::default()

@@ -377,7 +377,11 @@ pub(crate) fn collection(kind: Kind, namespace: &str) -> Result<String, RequestE
 }
 
 /// `name` as one segment of a path.
-pub(crate) fn segment(name: &str) -> Result<String, RequestError> {
+///
+/// # Errors
+///
+/// [`RequestError::NotAName`]: empty, `.` or `..`.
+pub fn segment(name: &str) -> Result<String, RequestError> {
     match name {
         "" | "." | ".." => Err(RequestError::NotAName),
         _ => Ok(percent_encoded(name)),
@@ -399,7 +403,7 @@ pub(crate) fn percent_encoded(text: &str) -> String {
 }
 
 /// `value` in a field selector, where `\`, `,` and `=` have a meaning.
-pub(crate) fn escaped(value: &str) -> String {
+pub fn escaped(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for character in value.chars() {
         if matches!(character, '\\' | ',' | '=') {

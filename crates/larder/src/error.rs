@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use larder_objects::{DecodeError, Kind, ObjectKey};
 use smol_str::SmolStr;
 
-use crate::transport;
+use larder_transport as transport;
 
 /// Why a manager has no object to give.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -201,7 +201,7 @@ impl RequestError {
     }
 
     /// 409: somebody else was faster, or the precondition does not hold.
-    pub(crate) fn is_conflict(&self) -> bool {
+    pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
 

@@ -1,5 +1,4 @@
-//! The part of a Kubernetes node agent that knows what its pods need: ConfigMap and Secret managers, pod manager and pod
-//! sources, and the transport to the API server.
+//! The ConfigMap and Secret managers of a Kubernetes node agent.
 //!
 //! # The managers
 //!
@@ -63,26 +62,23 @@
 //!
 //! # The rest
 //!
-//! [`references`] tells what a pod refers to; [`pods`] holds the pods of a node and where they come from;
-//! [`transport`] is a client for thousands of watches over a few connections.
+//! [`references`] lists what a pod refers to; [`collection`] follows a whole collection of the API server.
 
 mod api;
 mod backoff;
-mod bucket;
 mod changes;
 pub mod collection;
 mod config;
 mod error;
 mod manager;
 mod metrics;
-pub mod pods;
 mod registration;
 mod status;
 mod store;
-pub mod transport;
 mod watch;
 
-pub use api::request;
+#[doc(hidden)]
+pub use api::{escaped, request, segment};
 pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
 pub use error::{Error, RequestError};

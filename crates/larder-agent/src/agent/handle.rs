@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use larder::{
-    ObjectManager,
-    pods::{PodSource, Pods, ResolvedPodUid, identity::is_static_pod, mirror::MirrorProblems},
-};
+use larder::ObjectManager;
 use larder_objects::{Object, chain};
+use larder_pods::{
+    PodSource, Pods, ResolvedPodUid, identity::is_static_pod, mirror::MirrorProblems,
+};
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},

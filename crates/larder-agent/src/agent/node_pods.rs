@@ -2,14 +2,14 @@
 
 use std::{collections::HashMap, mem, sync::Arc};
 
-use larder::pods::{
+use larder_objects::{ObjectKey, chain};
+use larder_pods::{
     Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid, StoredPod,
     identity::is_mirror_pod,
     lifecycle::{HeldBecause, PodLife, PodLifecycle, Step},
     mirror::MirrorScope,
     source::{SourceEvent, SourceReport},
 };
-use larder_objects::{ObjectKey, chain};
 use larder_projection::disk::{DiskError, PodOnDisk};
 use tokio::sync::watch;
 use tracing::{error, info, warn};

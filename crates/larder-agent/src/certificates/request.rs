@@ -15,10 +15,10 @@ use k8s_openapi::{
 use kube::Client;
 use larder::{
     collection::{Change, Collection, Found},
-    pods::StoredPod,
     request,
 };
 use larder_objects::{ObjectKey, chain};
+use larder_pods::StoredPod;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 

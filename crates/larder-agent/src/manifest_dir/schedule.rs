@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use larder::pods::source::Touch;
+use larder_pods::source::Touch;
 use tokio::time::Instant;
 
 /// Time after the last step of an edit; gathers files that are replaced together.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use jiff::Timestamp;
-use larder::pods::{PodSource, PodUid, ResolvedPodUid, StoredPod};
 use larder_objects::ObjectKey;
+use larder_pods::{PodSource, PodUid, ResolvedPodUid, StoredPod};
 use parking_lot::Mutex;
 
 use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};

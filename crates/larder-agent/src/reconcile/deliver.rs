@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use larder::pods::StoredPod;
 use larder_objects::{ObjectKey, chain};
+use larder_pods::StoredPod;
 use larder_projection::{
     Inputs, Needs, Unavailable, VolumeKind, containers,
     disk::{DiskError, PodVolume, VolumeHost},

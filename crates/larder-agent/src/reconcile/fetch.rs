@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use larder::pods::StoredPod;
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, chain};
+use larder_pods::StoredPod;
 use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use tokio::time::timeout;
 

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
-use larder::pods::StoredPod;
+use larder_pods::StoredPod;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 

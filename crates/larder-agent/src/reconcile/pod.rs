@@ -11,7 +11,7 @@
 //! 2. A part that waits or fails holds up no other part.
 //! 3. Nothing that was fetched outlives the pass that needs it: the managers hold the objects.
 //! 4. A pod is registered before anything of it is read; when its volumes are gone the worker leaves, and only then it is
-//!    unregistered, by whoever runs the [lifecycle](larder::pods::lifecycle).
+//!    unregistered, by whoever runs the [lifecycle](larder_pods::lifecycle).
 
 mod outcome;
 

@@ -13,7 +13,7 @@ use std::{
 
 use jiff::SignedDuration;
 use kube::Client;
-use larder::{Strategy, pods::static_pod::ApiReferences};
+use larder::Strategy;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
@@ -22,6 +22,7 @@ use larder_agent::{
     status::{AgentStatus, PodStatus, VolumeStatus},
 };
 use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options, User};
+use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};

@@ -6,7 +6,6 @@ use std::{io, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use kube::Client;
-use larder::transport;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
@@ -83,7 +82,7 @@ struct Origin {
     /// The directory behind an embedded API server.
     feed: Option<Feed>,
     /// Keeps the connections.
-    _transport: Option<transport::Transport>,
+    _transport: Option<larder_transport::Transport>,
 }
 
 async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
@@ -211,18 +210,19 @@ async fn origin(
         return embedded(manifests, config).await;
     }
     let source = match &args.kubeconfig {
-        Some(path) => transport::Source::Kubeconfig {
+        Some(path) => larder_transport::Source::Kubeconfig {
             path: path.clone(),
             context: args.context.clone(),
         },
-        None => transport::Source::InCluster,
+        None => larder_transport::Source::InCluster,
     };
-    let settings = transport::Config {
+    let settings = larder_transport::Config {
         rate_limit: config.rate_limit,
-        ..transport::Config::default()
+        ..larder_transport::Config::default()
     };
-    let metrics = transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
-    let connected = transport::connect(source, settings, metrics).await;
+    let metrics =
+        larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
+    let connected = larder_transport::connect(source, settings, metrics).await;
     let (client, transport) = connected.map_err(|error| {
         let advice = match args.kubeconfig {
             Some(_) => "",

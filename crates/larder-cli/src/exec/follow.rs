@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use futures::future::select_all;
-use larder::pods::source::{DirectoryWatch, Signal};
+use larder_pods::source::{DirectoryWatch, Signal};
 use tokio::time::{Instant, timeout_at};
 
 /// An editor writes a file in several steps. So long after the last one it counts as written.

@@ -3,15 +3,19 @@
 use std::path::PathBuf;
 
 use kube::Client;
-use larder::transport;
 
 /// A client for whoever the kubeconfig is, on connections of its own.
 pub(crate) async fn connect(kubeconfig: PathBuf) -> Client {
-    let source = transport::Source::Kubeconfig {
+    let source = larder_transport::Source::Kubeconfig {
         path: kubeconfig,
         context: None,
     };
-    let (config, metrics) = (transport::Config::default(), transport::Metrics::default());
-    let (client, _) = transport::connect(source, config, metrics).await.unwrap();
+    let (config, metrics) = (
+        larder_transport::Config::default(),
+        larder_transport::Metrics::default(),
+    );
+    let (client, _) = larder_transport::connect(source, config, metrics)
+        .await
+        .unwrap();
     client
 }

@@ -8,11 +8,9 @@ use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
-use larder::{
-    Changes, ConfigMapManager, ManagerConfig, WatchScope,
-    transport::{self, Config, Lane, Metrics, RateLimit, Source, Transport},
-};
+use larder::{Changes, ConfigMapManager, ManagerConfig, WatchScope};
 use larder_e2e::figures::{Quantiles, Usage};
+use larder_transport::{Config, Lane, Metrics, RateLimit, Source, Transport};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -169,7 +167,7 @@ async fn connect(kubeconfig: &Path) -> Result<(kube::Client, Transport)> {
         rate_limit: RateLimit::Unlimited,
         ..Config::default()
     };
-    Ok(transport::connect(source, config, Metrics::default()).await?)
+    Ok(larder_transport::connect(source, config, Metrics::default()).await?)
 }
 
 async fn read(manager: &ConfigMapManager, index: usize) -> Result<()> {

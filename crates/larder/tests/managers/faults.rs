@@ -2,11 +2,9 @@
 
 use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 
-use larder::{
-    ChangeKind, ConfigMapManager, Error, ObjectState, WatchScope,
-    transport::{self, Connector, Metrics, Source, Transport},
-};
+use larder::{ChangeKind, ConfigMapManager, Error, ObjectState, WatchScope};
 use larder_apiserver::{ApiServer, Fault, User, Verb};
+use larder_transport::{Connector, Metrics, Source, Transport};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -176,15 +174,15 @@ impl Piped {
         let cluster = Cluster::new();
         cluster.set("a", "one", false);
         let url = "http://server:6443".parse().unwrap();
-        let config = transport::Config {
+        let config = larder_transport::Config {
             connector: pipes(cluster.server.clone()),
             http2_prior_knowledge: true,
-            ..transport::Config::default()
+            ..larder_transport::Config::default()
         };
         let mut kube = kube::Config::new(url);
         kube.auth_info.token_file = file.map(|file| file.to_str().unwrap().to_owned());
         let source = Source::Config(Box::new(kube));
-        let connected = transport::connect(source, config, Metrics::default());
+        let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
         let manager = watching(SCOPE, client);
         manager.register_pod(&pod_with("p1", &["a"]));

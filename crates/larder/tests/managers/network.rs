@@ -16,10 +16,10 @@ use std::{
 
 use larder::{
     Changes, ConfigMapManager, Error, ManagerConfig, RegisteredPod, Strategy, WatchScope,
-    transport::{self, Connector, Lane, Metrics, Source, Transport},
 };
 use larder_apiserver::User;
 use larder_objects::ConfigMap;
+use larder_transport::{Connector, Lane, Metrics, Source, Transport};
 use tokio::{
     task::{JoinSet, yield_now},
     time::sleep,
@@ -208,14 +208,14 @@ struct Node {
 impl Node {
     async fn start(world: Rc<World>, setting: Setting, random: &mut fastrand::Rng) -> Self {
         let url = format!("http://server:{PORT}").parse().unwrap();
-        let config = transport::Config {
+        let config = larder_transport::Config {
             connector: Connector::new(|host, port| TcpStream::connect((host, port))),
             http2_prior_knowledge: setting.http2,
             max_streams_per_connection: random.u32(1..4),
-            ..transport::Config::default()
+            ..larder_transport::Config::default()
         };
         let source = Source::Config(Box::new(kube::Config::new(url)));
-        let connected = transport::connect(source, config, Metrics::default());
+        let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
         let max_watches = if random.u8(..4) == 0 { 2 } else { 100 };
         let config = ManagerConfig {

@@ -10,7 +10,9 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{bucket::Bucket, watch::outages::APART};
+use larder_transport::Bucket;
+
+use crate::watch::outages::APART;
 
 /// So many go at once after a quiet time: what concerns a few objects holds up none.
 const AT_ONCE: u32 = 50;

@@ -1,0 +1,251 @@
+//! Cost per pod of what happens to the pods of a node: the merge of the sources, the pod manager, the lifecycle. It is the same
+//! beside a hundred pods and beside ten thousand.
+//!
+//! Every time is the processor time of the thread for one pod, so that other work on the machine disturbs little.
+//!
+//! `cargo bench -p larder --bench pods`
+
+#![expect(clippy::unwrap_used, reason = "a benchmark may panic as a test may")]
+
+use std::{hint::black_box, sync::Arc, time::Duration};
+
+use criterion::{Bencher, Criterion, criterion_group, criterion_main};
+use jiff::Timestamp;
+use larder_pods::{
+    FullName, Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods,
+    StoredPod,
+    lifecycle::{PodLifecycle, Step},
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+const NODES: [usize; 3] = [100, 1_000, 10_000];
+
+fn pod(index: usize, image: &str) -> StoredPod {
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("pod-{index}"), "namespace": "default", "uid": format!("00000000-0000-4000-8000-{index:012}")},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "c", "image": image, "envFrom": [{"configMapRef": {"name": "app"}}]}],
+            "volumes": [{"name": "v", "secret": {"secretName": "tls"}}],
+        },
+    }))
+    .unwrap()
+}
+
+struct Node {
+    merge: PodMerge,
+    manager: PodManager,
+    lifecycle: PodLifecycle,
+}
+
+impl Node {
+    fn with(pods: usize) -> Self {
+        let mut node = Self {
+            merge: PodMerge::new([PodSource::Api]),
+            manager: PodManager::default(),
+            lifecycle: PodLifecycle::new(true),
+        };
+        node.lifecycle.all_sources_seen();
+        node.take(SourcePods::All(
+            (0..pods).map(|index| pod(index, "i:1")).collect(),
+        ));
+        node
+    }
+
+    /// What an agent does with a report, but for the volumes, which are gone as soon as they shall be.
+    fn take(&mut self, pods: SourcePods) {
+        let merged = self
+            .merge
+            .merge(PodSource::Api, pods, Timestamp::UNIX_EPOCH);
+        for update in merged.updates {
+            for pod in update.pods {
+                match update.operation {
+                    Operation::Remove => self.manager.remove_pod(&pod),
+                    _ => self.manager.add_pod(Arc::clone(&pod)),
+                }
+                for step in self.lifecycle.handle(update.operation, &pod) {
+                    if let Step::Retire(pod) = step {
+                        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+                        black_box(self.lifecycle.volumes_gone(&uid));
+                    }
+                }
+            }
+        }
+        // For the metrics and the mirror pods, after every report.
+        black_box((
+            self.lifecycle.working(),
+            self.lifecycle.ending_static_pods(),
+            self.manager.mirror_overview(),
+        ));
+    }
+}
+
+/// Processor time of this thread until now.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.try_into().unwrap()
+}
+
+/// Measures what `run` needs for each of `pods` pods. What it starts from and leaves behind is not counted.
+fn per_pod<S, R>(
+    bencher: &mut Bencher<'_>,
+    pods: usize,
+    mut setup: impl FnMut() -> S,
+    mut run: impl FnMut(S) -> R,
+) {
+    bencher.iter_custom(|iterations| {
+        let mut total = Duration::ZERO;
+        for _ in 0..iterations {
+            let start = black_box(setup());
+            let began = thread_time();
+            let left = black_box(run(start));
+            total += thread_time().saturating_sub(began);
+            drop(left);
+        }
+        total / u32::try_from(pods).unwrap()
+    });
+}
+
+/// The pods of an empty node, one after the other: each is added, then each updated, then each removed.
+fn all_changes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("add, update and remove a pod of");
+    group.sample_size(10);
+    for pods in NODES {
+        let of = |image: &'static str| (0..pods).map(move |index| pod(index, image));
+        let gone = |pod: StoredPod| {
+            SourcePods::Gone(FullName::of(&pod.metadata), PodUid::of(&pod.metadata))
+        };
+        let one = |pod: StoredPod| SourcePods::One(Box::new(pod));
+        let words = || {
+            let changed = of("i:1").chain(of("i:2")).map(one);
+            changed.chain(of("i:2").map(gone)).collect::<Vec<_>>()
+        };
+        group.bench_function(format!("{pods}, all layers"), |bencher| {
+            per_pod(
+                bencher,
+                pods,
+                || (Node::with(0), words()),
+                |(mut node, words)| {
+                    for pods in words {
+                        node.take(pods);
+                    }
+                    node
+                },
+            );
+        });
+        group.bench_function(format!("{pods}, merge"), |bencher| {
+            per_pod(
+                bencher,
+                pods,
+                || (PodMerge::new([PodSource::Api]), words()),
+                |(mut merge, words)| {
+                    for pods in words {
+                        black_box(merge.merge(PodSource::Api, pods, Timestamp::UNIX_EPOCH));
+                    }
+                    merge
+                },
+            );
+        });
+        let shared = |image| of(image).map(Arc::new).collect::<Vec<_>>();
+        let (added, updated) = (shared("i:1"), shared("i:2"));
+        group.bench_function(format!("{pods}, pod manager"), |bencher| {
+            per_pod(bencher, pods, PodManager::default, |mut manager| {
+                for pod in added.iter().chain(&updated) {
+                    manager.update_pod(Arc::clone(pod));
+                }
+                for pod in &updated {
+                    manager.remove_pod(pod);
+                }
+                manager
+            });
+        });
+    }
+}
+
+/// A pod is added, updated and removed on a node that has `pods` already.
+fn one_change(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("add, update and remove a pod");
+    for pods in NODES {
+        let mut node = Node::with(pods);
+        let changes = || {
+            let (added, updated) = (pod(pods, "i:1"), pod(pods, "i:2"));
+            let gone = SourcePods::Gone(FullName::of(&added.metadata), PodUid::of(&added.metadata));
+            [
+                SourcePods::One(Box::new(added)),
+                SourcePods::One(Box::new(updated)),
+                gone,
+            ]
+        };
+        group.bench_function(format!("beside {pods}"), |bencher| {
+            per_pod(bencher, 1, changes, |changes| {
+                for pods in changes {
+                    node.take(pods);
+                }
+            });
+        });
+    }
+}
+
+/// All pods of a node come in one set.
+fn first_set(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("first set, a pod");
+    group.sample_size(10);
+    for pods in NODES {
+        let set: Vec<_> = (0..pods).map(|index| pod(index, "i:1")).collect();
+        group.bench_function(format!("of {pods}"), |bencher| {
+            per_pod(
+                bencher,
+                pods,
+                || (Node::with(0), SourcePods::All(set.clone())),
+                |(mut node, pods)| {
+                    node.take(pods);
+                    node
+                },
+            );
+        });
+    }
+}
+
+/// Reads beside a writer that is idle, a hundred at a time.
+fn lookups(criterion: &mut Criterion) {
+    const READS: usize = 100;
+    let mut group = criterion.benchmark_group("look up a pod");
+    for pods in NODES {
+        let node = Node::with(pods);
+        let full_name = FullName::of(&pod(pods / 2, "i:1").metadata);
+        let uid = PodUid::of(&pod(pods / 2, "i:1").metadata);
+        group.bench_function(format!("by full name of {pods}"), |bencher| {
+            let read = || node.manager.pod_by_full_name(black_box(&full_name));
+            per_pod(
+                bencher,
+                READS,
+                || (),
+                |()| {
+                    for _ in 0..READS {
+                        black_box(read());
+                    }
+                },
+            );
+        });
+        group.bench_function(format!("by UID of {pods}"), |bencher| {
+            let read = || {
+                let uid = node.manager.translate_pod_uid(black_box(&uid));
+                node.manager.pod_by_uid(&uid)
+            };
+            per_pod(
+                bencher,
+                READS,
+                || (),
+                |()| {
+                    for _ in 0..READS {
+                        black_box(read());
+                    }
+                },
+            );
+        });
+    }
+}
+
+criterion_group!(benches, all_changes, one_change, first_set, lookups);
+criterion_main!(benches);

@@ -1,0 +1,401 @@
+//! The requests about mirror pods and the Node that owns them.
+
+use std::sync::Arc;
+
+use http::Method;
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::Client;
+use larder_objects::StableHash;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use larder::{RequestError, request, segment};
+
+use crate::{
+    identity::{
+        CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, MirrorPodUid, annotation,
+        is_mirror_pod, is_mirror_pod_of, set_annotation,
+    },
+    static_pod::Canonical,
+    stored::StoredPod,
+};
+
+/// Annotation of a mirror pod with the hash of what its static pod holds; our own, so absent in a kubelet's mirror pods.
+pub(super) const CONTENT_HASH: &str = "larder.dev/static-pod-content";
+
+/// The owner of this node's mirror pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// Name of the Node.
+    pub name: String,
+    /// UID of the Node object; never empty.
+    pub uid: String,
+}
+
+/// Why a mirror pod is not as it should be.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MirrorError {
+    /// The Node cannot be read or created.
+    #[error("failed to {verb} node {name}")]
+    Node {
+        /// `get` or `create`.
+        verb: &'static str,
+        /// Name of the Node.
+        name: String,
+        /// What the API server said.
+        source: Arc<RequestError>,
+    },
+    /// There is no Node, and larder was not told to register one.
+    #[error("node {name} does not exist")]
+    NoNode {
+        /// Its name.
+        name: String,
+    },
+    /// The Node has no UID, so nothing can be owned by it.
+    #[error("node {name} has no UID")]
+    NodeWithoutUid {
+        /// Its name.
+        name: String,
+    },
+    /// The Node is being deleted.
+    #[error("node {name} is being deleted")]
+    NodeDeleted {
+        /// Its name.
+        name: String,
+    },
+    /// The mirror pod could not be created, read or deleted.
+    #[error("failed to {verb} mirror pod {full_name}")]
+    Pod {
+        /// `create`, `get` or `delete`.
+        verb: &'static str,
+        /// The pod.
+        full_name: FullName,
+        /// What the API server said.
+        source: Arc<RequestError>,
+    },
+    /// A mirror pod that was made from another manifest, or is being deleted, does not go: it has finalizers, or comes again.
+    #[error("an outdated mirror pod {full_name} does not go")]
+    InTheWay {
+        /// The pod.
+        full_name: FullName,
+    },
+    /// The name belongs to a pod that is no mirror pod, which is nobody's to delete.
+    #[error("there is a pod {full_name} that is not a mirror pod")]
+    NameTaken {
+        /// The name.
+        full_name: FullName,
+    },
+}
+
+/// What [`MirrorClient::create`] found or did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It was created.
+    Now,
+    /// It was there, as it should be.
+    Before,
+    /// One is there that is not as it should be, with this UID. Nothing was done.
+    Outdated(MirrorPodUid),
+}
+
+/// Requests about this node's mirror pods. Cheap to clone.
+#[derive(Clone)]
+pub struct MirrorClient {
+    client: Client,
+    node_name: String,
+    /// The Node to be created where there is none: `registerNode`.
+    registration: Option<Arc<Node>>,
+}
+
+impl std::fmt::Debug for MirrorClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MirrorClient")
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MirrorClient {
+    /// For the mirror pods of the node `node_name`.
+    pub fn new(client: Client, node_name: impl Into<String>) -> Self {
+        Self {
+            client,
+            node_name: node_name.into(),
+            registration: None,
+        }
+    }
+
+    /// Creates `node` where there is no Node of this node's name: `registerNode: true`.
+    #[must_use]
+    pub fn registering(mut self, node: Node) -> Self {
+        self.registration = Some(Arc::new(node));
+        self
+    }
+
+    /// The Node that owns the mirror pods; created first if that is wanted.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read or created, has no UID, or is being deleted.
+    pub async fn node(&self) -> Result<NodeIdentity, MirrorError> {
+        let name = self.node_name.clone();
+        let failed = |verb| {
+            let name = self.node_name.clone();
+            move |source: RequestError| MirrorError::Node {
+                verb,
+                name,
+                source: Arc::new(source),
+            }
+        };
+        let found = self.get_node().await.map_err(failed("get"))?;
+        let node = match (found, &self.registration) {
+            (Some(node), _) => node,
+            (None, None) => return Err(MirrorError::NoNode { name }),
+            (None, Some(node)) => {
+                let mut node = Node::clone(node);
+                node.metadata.name = Some(name.clone());
+                let created = request(&self.client, Method::POST, NODES, Some(&node)).await;
+                match created {
+                    Ok(node) => {
+                        tracing::info!(node = %name, "registered the node");
+                        node
+                    }
+                    // Somebody else was faster.
+                    Err(error) if error.is_conflict() => {
+                        let found = self.get_node().await.map_err(failed("get"))?;
+                        found.ok_or(MirrorError::NoNode { name: name.clone() })?
+                    }
+                    Err(error) => return Err(failed("create")(error)),
+                }
+            }
+        };
+        if node.metadata.deletion_timestamp.is_some() {
+            return Err(MirrorError::NodeDeleted { name });
+        }
+        match node.metadata.uid.filter(|uid| !uid.is_empty()) {
+            Some(uid) => Ok(NodeIdentity { name, uid }),
+            None => Err(MirrorError::NodeWithoutUid { name }),
+        }
+    }
+
+    /// Creates the mirror pod of `pod`, if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it, or its name is taken by a pod that is no mirror pod.
+    pub async fn create(
+        &self,
+        pod: &StoredPod,
+        node: &NodeIdentity,
+    ) -> Result<Created, MirrorError> {
+        let full_name = FullName::of(&pod.metadata);
+        let mirror = mirror_of(pod, node);
+        let failed = |verb| {
+            let full_name = full_name.clone();
+            move |source: RequestError| MirrorError::Pod {
+                verb,
+                full_name,
+                source: Arc::new(source),
+            }
+        };
+        let refused = match self.create_pod(&full_name, &mirror).await {
+            Ok(()) => return Ok(Created::Now),
+            Err(error) if error.is_conflict() => error,
+            Err(error) => return Err(failed("create")(error)),
+        };
+        match self.get_pod(&full_name).await.map_err(failed("get"))? {
+            // Gone in between: that is for the next attempt.
+            None => Err(failed("create")(refused)),
+            Some(found) if !is_mirror_pod(&found.metadata) => {
+                Err(MirrorError::NameTaken { full_name })
+            }
+            Some(found) if is_current(&found.metadata, pod) => Ok(Created::Before),
+            Some(found) => Ok(Created::Outdated(MirrorPodUid::new(
+                found.metadata.uid.unwrap_or_default(),
+            ))),
+        }
+    }
+
+    /// Deletes the mirror pod with exactly this UID, at once. `false` when it was gone already.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it. (The kubelet only logs that.)
+    pub async fn delete(
+        &self,
+        full_name: &FullName,
+        uid: &MirrorPodUid,
+    ) -> Result<bool, MirrorError> {
+        let options = json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": uid.to_string()},
+        });
+        let deleted = async {
+            let path = pod_path(full_name)?;
+            let request = request(&self.client, Method::DELETE, &path, Some(&options));
+            request.await.map(|_: IgnoredAny| ())
+        };
+        match deleted.await {
+            Ok(()) => Ok(true),
+            // Not there, or another pod of this name is.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
+            Err(source) => Err(MirrorError::Pod {
+                verb: "delete",
+                full_name: full_name.clone(),
+                source: Arc::new(source),
+            }),
+        }
+    }
+
+    async fn get_node(&self) -> Result<Option<Node>, RequestError> {
+        let path = format!("{NODES}/{}", segment(&self.node_name)?);
+        unless_missing(request(&self.client, Method::GET, &path, None::<&Value>).await)
+    }
+
+    async fn get_pod(&self, full_name: &FullName) -> Result<Option<Pod>, RequestError> {
+        let path = pod_path(full_name)?;
+        unless_missing(request(&self.client, Method::GET, &path, None::<&Value>).await)
+    }
+
+    async fn create_pod(&self, full_name: &FullName, pod: &Pod) -> Result<(), RequestError> {
+        let path = pods_path(full_name)?;
+        let created = request(&self.client, Method::POST, &path, Some(pod)).await;
+        created.map(|_: IgnoredAny| ())
+    }
+}
+
+const NODES: &str = "/api/v1/nodes";
+
+fn pods_path(full_name: &FullName) -> Result<String, RequestError> {
+    let namespace = segment(&full_name.namespace)?;
+    Ok(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+fn pod_path(full_name: &FullName) -> Result<String, RequestError> {
+    Ok(format!(
+        "{}/{}",
+        pods_path(full_name)?,
+        segment(&full_name.name)?
+    ))
+}
+
+fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The mirror pod of `pod`, as it is to be created.
+fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
+    let mut mirror = pod.decode();
+    let hash = annotation(&pod.metadata, CONFIG_HASH)
+        .unwrap_or_default()
+        .to_owned();
+    let content = content_hash(&mirror);
+    let metadata = &mut mirror.metadata;
+    set_annotation(metadata, CONFIG_MIRROR, Some(hash));
+    set_annotation(metadata, CONTENT_HASH, Some(content));
+    metadata.resource_version = None;
+    // What the API server's admission demands of a node, no more and no less.
+    metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.name.clone(),
+        uid: node.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    mirror
+}
+
+/// Whether the mirror pod with the metadata `mirror` shows `pod` as it is now and is there to stay.
+pub(super) fn is_current(mirror: &ObjectMeta, pod: &StoredPod) -> bool {
+    mirror.deletion_timestamp.is_none()
+        && is_mirror_pod_of(mirror, &pod.metadata)
+        && annotation(mirror, CONTENT_HASH).is_none_or(|hash| hash == content_hash(&pod.decode()))
+}
+
+/// Hash of what a user sees of `pod`: labels, annotations and spec.
+fn content_hash(pod: &Pod) -> String {
+    let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    for key in [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR, CONTENT_HASH] {
+        annotations.remove(key);
+    }
+    let content = json!({
+        "labels": pod.metadata.labels,
+        "annotations": annotations,
+        "spec": pod.spec,
+    });
+    StableHash::EMPTY
+        .with(Canonical(&content).to_string())
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+
+    fn static_pod() -> crate::testing::PodBuilder {
+        pod("web")
+            .annotation(CONFIG_SOURCE, "file")
+            .annotation(CONFIG_SEEN, "2026-01-01T00:00:00.000000000Z")
+            .annotation(CONFIG_HASH, "hash")
+    }
+
+    fn node() -> NodeIdentity {
+        NodeIdentity {
+            name: "n1".to_owned(),
+            uid: "node-uid".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_mirror_pod_carries_the_hash_and_is_owned_by_the_node_alone() {
+        // managers 52, 81: exactly what the admission of a real cluster lets a node create.
+        let mirror = mirror_of(&static_pod().stored(), &node());
+        assert_eq!(annotation(&mirror.metadata, CONFIG_MIRROR), Some("hash"));
+        assert_eq!(annotation(&mirror.metadata, CONFIG_SOURCE), Some("file"));
+        let owners = serde_json::to_value(mirror.metadata.owner_references).unwrap();
+        assert_eq!(
+            owners,
+            json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-uid", "controller": true}])
+        );
+    }
+
+    #[test]
+    fn a_mirror_pod_is_current_as_long_as_hash_and_content_are_the_same() {
+        let mirror = mirror_of(&static_pod().stored(), &node());
+        assert!(is_current(&mirror.metadata, &static_pod().stored()));
+        // First sight is no content.
+        let seen_again = static_pod().annotation(CONFIG_SEEN, "later");
+        assert!(is_current(&mirror.metadata, &seen_again.stored()));
+        for changed in [
+            static_pod().annotation(CONFIG_HASH, "other"),
+            static_pod().image("i:2"),
+            static_pod().label("l", "1"),
+            static_pod().annotation("a", "1"),
+        ] {
+            assert!(!is_current(&mirror.metadata, &changed.stored()));
+        }
+        let mut ending = mirror.clone();
+        ending.metadata.deletion_timestamp =
+            static_pod().deleted().build().metadata.deletion_timestamp;
+        assert!(!is_current(&ending.metadata, &static_pod().stored()));
+        // A kubelet's mirror pod has the hash only.
+        let mut kubelets = mirror;
+        set_annotation(&mut kubelets.metadata, CONTENT_HASH, None);
+        assert!(is_current(
+            &kubelets.metadata,
+            &static_pod().image("i:2").stored()
+        ));
+    }
+}

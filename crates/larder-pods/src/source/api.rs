@@ -1,0 +1,227 @@
+//! The pods that the API server has bound to this node: the [`Collection`] with `spec.nodeName=<node>`.
+//!
+//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`. The field selector is not a matter of thrift: the node authorizer allows a
+//! node nothing else. After the first list each change is reported by itself, so that its cost does not grow with the pods of the
+//! node.
+//!
+//! Invariant: a pod that cannot be decoded stays as it was reported last, and is named as a problem. As long as there is one, what
+//! else there is are not all pods. So they are reported one by one, and nothing on the node is removed for not being among them.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use kube::Client;
+use larder_objects::{DecodeError, ObjectMeta};
+use tokio::sync::mpsc;
+
+use super::{Closed, Reporter, SourceProblem, SourceReport};
+use larder::{
+    RequestError,
+    collection::{Change, Collection, Found},
+    escaped,
+};
+
+use crate::{
+    identity::{FullName, PodSource, PodUid},
+    merge::SourcePods,
+    stored::StoredPod,
+};
+
+/// The pods of one node at the API server.
+#[derive(Clone)]
+pub struct ApiSource {
+    client: Client,
+    node_name: String,
+}
+
+impl fmt::Debug for ApiSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiSource")
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the pods of the node are not known, or not known any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiSourceError {
+    /// A list or watch was refused, not answered, or broke.
+    #[error("failed to follow the pods of node {node_name}")]
+    Follow {
+        /// The node.
+        node_name: String,
+        /// What went wrong.
+        source: Arc<RequestError>,
+    },
+    /// One pod is not what a pod should be.
+    #[error("pod {full_name} stays as it was")]
+    Pod {
+        /// The pod.
+        full_name: FullName,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
+}
+
+impl ApiSource {
+    /// The pods that `client`'s API server has bound to `node_name`.
+    pub fn new(client: Client, node_name: impl Into<String>) -> Self {
+        Self {
+            client,
+            node_name: node_name.into(),
+        }
+    }
+
+    /// The UIDs of the pods as they are now, asked for until they are known.
+    pub async fn uids(self) -> HashSet<PodUid> {
+        let mut pods = self.follow();
+        loop {
+            if let Change::All(found) = pods.next().await {
+                let uids = found.into_iter().map(|pod| PodUid::new(pod.metadata.uid));
+                return uids.collect();
+            }
+        }
+    }
+
+    fn follow(&self) -> Collection<StoredPod> {
+        let selector = format!("spec.nodeName={}", escaped(&self.node_name));
+        Collection::new(self.client.clone(), "/api/v1/pods", Some(&selector))
+    }
+
+    /// Reports the pods until nobody receives. While the API server is away, what was reported stays.
+    pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
+        let mut pods = self.follow();
+        let mut seen = Seen {
+            node_name: self.node_name,
+            reporter: Reporter::new(PodSource::Api, reports.clone()),
+            uids: HashMap::new(),
+            unreadable: BTreeMap::new(),
+            failure: None,
+            owes_all: false,
+        };
+        // The receiver's end also ends a wait or a silent watch.
+        let report = async {
+            while seen.report(pods.next().await).await.is_ok() {
+                if seen.owes_all && seen.unreadable.is_empty() {
+                    seen.owes_all = false;
+                    pods.relist();
+                }
+            }
+        };
+        tokio::select! {
+            () = report => {}
+            () = reports.closed() => {}
+        }
+    }
+}
+
+/// What was seen and said so far.
+struct Seen {
+    node_name: String,
+    reporter: Reporter,
+    /// The pods that were reported and are not gone.
+    uids: HashMap<FullName, PodUid>,
+    unreadable: BTreeMap<FullName, DecodeError>,
+    failure: Option<Arc<RequestError>>,
+    /// The last list had unreadable pods, so that it was not reported as all pods.
+    owes_all: bool,
+}
+
+impl Seen {
+    async fn report(&mut self, change: Change<StoredPod>) -> Result<(), Closed> {
+        match change {
+            Change::All(found) => {
+                self.failure = None;
+                self.all(found).await?;
+            }
+            Change::One(found) => self.one(found).await?,
+            Change::Gone(metadata) => {
+                let full_name = full_name(&metadata);
+                self.unreadable.remove(&full_name);
+                self.gone(full_name, PodUid::new(metadata.uid)).await?;
+            }
+            Change::Failed(error) => self.failure = Some(error),
+            Change::Resumed => self.failure = None,
+        }
+        let failure = self.failure.iter().map(|source| {
+            let (node_name, source) = (self.node_name.clone(), Arc::clone(source));
+            ApiSourceError::Follow { node_name, source }
+        });
+        let unreadable = self.unreadable.iter().map(|(full_name, source)| {
+            let (full_name, source) = (full_name.clone(), source.clone());
+            ApiSourceError::Pod { full_name, source }
+        });
+        let problems = failure.chain(unreadable).map(|error| SourceProblem {
+            subject: "API server".to_owned(),
+            error: Arc::new(error),
+        });
+        self.reporter.problems(problems.collect()).await
+    }
+
+    async fn all(&mut self, found: Vec<Found<StoredPod>>) -> Result<(), Closed> {
+        let before = std::mem::take(&mut self.uids);
+        self.unreadable.clear();
+        self.owes_all = found.iter().any(|found| found.object.is_err());
+        if !self.owes_all {
+            let uid = |found: &Found<StoredPod>| {
+                let uid = PodUid::new(found.metadata.uid.clone());
+                (full_name(&found.metadata), uid)
+            };
+            self.uids = found.iter().map(uid).collect();
+            let pods = found.into_iter().filter_map(|found| found.object.ok());
+            return self.reporter.pods(SourcePods::All(pods.collect())).await;
+        }
+        let mut gone = before;
+        for found in found {
+            self.uids
+                .extend(gone.remove_entry(&full_name(&found.metadata)));
+            self.one(found).await?;
+        }
+        for (full_name, uid) in gone {
+            self.gone(full_name, uid).await?;
+        }
+        Ok(())
+    }
+
+    async fn one(&mut self, found: Found<StoredPod>) -> Result<(), Closed> {
+        let Found { metadata, object } = found;
+        let (full_name, uid) = (full_name(&metadata), PodUid::new(metadata.uid));
+        match object {
+            Ok(pod) => {
+                self.unreadable.remove(&full_name);
+                self.uids.insert(full_name, uid);
+                self.reporter.pods(SourcePods::One(Box::new(pod))).await
+            }
+            Err(error) => {
+                self.unreadable.insert(full_name.clone(), error);
+                match self.uids.get(&full_name) {
+                    // It is not the pod that had its name.
+                    Some(before) if *before != uid => {
+                        let before = before.clone();
+                        self.gone(full_name, before).await
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    async fn gone(&mut self, full_name: FullName, uid: PodUid) -> Result<(), Closed> {
+        self.uids.remove(&full_name);
+        self.reporter.pods(SourcePods::Gone(full_name, uid)).await
+    }
+}
+
+fn full_name(metadata: &ObjectMeta) -> FullName {
+    FullName {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

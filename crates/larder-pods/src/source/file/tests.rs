@@ -1,0 +1,492 @@
+//! The file source on real directories. Looks are tested without a runtime, following with one.
+
+use std::{fs, future::Future};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    StoredPod,
+    identity::FullName,
+    source::{SourceEvent, file::scan::Looked},
+    static_pod::ApiReferences,
+};
+
+fn manifest(name: &str, image: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers:\n  - {{name: c, image: {image}}}\n"
+    )
+}
+
+fn static_pods() -> StaticPods {
+    StaticPods::new("n1", ApiReferences::Refuse)
+}
+
+/// A path in a fresh directory, and who looks at it. Copies are kept beside it.
+struct Files {
+    directory: TempDir,
+    scanner: Option<Scanner>,
+}
+
+impl Files {
+    fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let mut files = Self {
+            directory,
+            scanner: None,
+        };
+        files.restart();
+        files
+    }
+
+    /// Who looks now knows only what the one before left.
+    fn restart(&mut self) {
+        self.scanner = Some(self.another(self.path(), static_pods()));
+    }
+
+    /// Somebody who looks elsewhere, or with other eyes, and has the same copies.
+    fn another(&self, path: PathBuf, static_pods: StaticPods) -> Scanner {
+        let copies = self.directory.path().join("copies");
+        Scanner::new(path, static_pods, Some(copies))
+    }
+
+    fn directory() -> Self {
+        let files = Self::new();
+        fs::create_dir(files.path()).unwrap();
+        files
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("m")
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        fs::write(self.path().join(name), text).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.path().join(name)).unwrap();
+    }
+
+    fn look(&mut self) -> Looked {
+        let (scanner, looked) = self.scanner.take().unwrap().look(&Touched::All);
+        self.scanner = Some(scanner);
+        looked
+    }
+
+    /// Looks; the pods with their images, and the problems with their paths made short.
+    #[track_caller]
+    fn check(&mut self, pods: Option<&[&str]>, problems: &[&str]) {
+        let looked = self.look();
+        let found = looked.pods.as_deref().map(names);
+        let found = found
+            .as_ref()
+            .map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(found.as_deref(), pods, "{:?}", looked.problems);
+        let here = format!("{}/", self.directory.path().display());
+        let texts: Vec<_> = looked
+            .problems
+            .iter()
+            .map(|problem| problem.to_string().replace(&here, ""))
+            .collect();
+        assert_eq!(texts.len(), problems.len(), "{texts:?}");
+        for (text, part) in texts.iter().zip(problems) {
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
+        }
+    }
+}
+
+/// `<name>=<image>`, without the name of the node.
+fn names(pods: &[StoredPod]) -> Vec<String> {
+    let name = |pod: &StoredPod| {
+        let spec = pod.decode().spec.unwrap();
+        let image = spec.containers[0].image.as_deref().unwrap();
+        format!(
+            "{}={image}",
+            FullName::of(&pod.metadata).name.trim_end_matches("-n1")
+        )
+    };
+    pods.iter().map(name).collect()
+}
+
+#[test]
+fn a_path_that_was_never_there_has_no_pods_and_is_told() {
+    // managers 66
+    let mut files = Files::new();
+    files.check(Some(&[]), &["m: path does not exist, ignoring"]);
+    // It appears.
+    fs::create_dir(files.path()).unwrap();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+}
+
+#[test]
+fn an_empty_directory_has_no_pods_and_is_no_error() {
+    // managers 66
+    Files::directory().check(Some(&[]), &[]);
+}
+
+#[test]
+fn a_single_file_that_never_was_good_says_nothing() {
+    // managers 66
+    let mut files = Files::new();
+    fs::write(files.path(), "garbage").unwrap();
+    files.check(None, &["m: gives no static pod: "]);
+    fs::write(files.path(), manifest("a", "i")).unwrap();
+    files.check(Some(&["a=i"]), &[]);
+    fs::write(files.path(), "garbage").unwrap();
+    files.check(Some(&["a=i"]), &["m: gives no static pod: "]);
+}
+
+#[test]
+fn of_a_good_and_a_broken_file_the_good_one_counts() {
+    // managers 66
+    let mut files = Files::directory();
+    files.put("good.yaml", &manifest("good", "i"));
+    files.put("bad.yaml", "garbage");
+    files.check(Some(&["good=i"]), &["m/bad.yaml: gives no static pod: "]);
+}
+
+#[test]
+fn a_half_written_file_keeps_its_pod() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i:1"));
+    files.put("b.yaml", &manifest("b", "i:1"));
+    files.check(Some(&["a=i:1", "b=i:1"]), &[]);
+    let half = &manifest("a", "i:2")[..70];
+    files.put("a.yaml", half);
+    files.check(Some(&["a=i:1", "b=i:1"]), &["m/a.yaml"]);
+    files.check(Some(&["a=i:1", "b=i:1"]), &["m/a.yaml"]);
+    files.put("a.yaml", "");
+    files.check(
+        Some(&["a=i:1", "b=i:1"]),
+        &["m/a.yaml: gives no static pod: "],
+    );
+    files.put("a.yaml", &manifest("a", "i:2"));
+    files.check(Some(&["a=i:2", "b=i:1"]), &[]);
+}
+
+#[test]
+fn edits_renames_and_removals_change_the_set() {
+    // managers 67
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i:1"));
+    files.check(Some(&["a=i:1"]), &[]);
+    // Same length, same moment.
+    files.put("a.yaml", &manifest("a", "i:2"));
+    files.check(Some(&["a=i:2"]), &[]);
+    files.put("a.yaml", &manifest("renamed", "i:2"));
+    files.check(Some(&["renamed=i:2"]), &[]);
+    fs::rename(files.path().join("a.yaml"), files.path().join(".a.yaml")).unwrap();
+    files.check(Some(&[]), &[]);
+    fs::rename(files.path().join(".a.yaml"), files.path().join("b")).unwrap();
+    files.check(Some(&["renamed=i:2"]), &[]);
+    files.remove("b");
+    files.check(Some(&[]), &[]);
+}
+
+#[test]
+fn a_notice_has_only_what_it_names_and_what_is_new_read() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i:1"));
+    files.put("b.yaml", &manifest("b", "i:1"));
+    files.check(Some(&["a=i:1", "b=i:1"]), &[]);
+    files.put("a.yaml", &manifest("a", "i:2"));
+    files.put("b.yaml", &manifest("b", "i:2"));
+    files.put("c.yaml", &manifest("c", "i:1"));
+    let touched = Touched::These([files.path().join("b.yaml")].into());
+    let (scanner, looked) = files.scanner.take().unwrap().look(&touched);
+    files.scanner = Some(scanner);
+    assert_eq!(
+        looked.pods.as_deref().map(names),
+        Some(["a=i:1", "b=i:2", "c=i:1"].map(str::to_owned).to_vec())
+    );
+    files.check(Some(&["a=i:2", "b=i:2", "c=i:1"]), &[]);
+}
+
+#[test]
+fn hidden_and_backup_files_are_no_pods_and_any_other_name_is() {
+    // managers 67
+    let mut files = Files::directory();
+    let backups = [
+        ".a.yaml",
+        ".a.yaml.swp",
+        "a.yaml~",
+        "#a.yaml#",
+        "a.yaml.bak",
+        "a.yaml.swp",
+        "a.yaml.orig",
+        "a.yaml.rpmsave",
+        "a.yaml.dpkg-old",
+        "a.yaml.tmp",
+    ];
+    for name in backups {
+        files.put(name, &manifest("backup", "i"));
+    }
+    files.put("a.manifest", &manifest("a", "i"));
+    files.put("b", &manifest("b", "i"));
+    files.check(Some(&["a=i", "b=i"]), &[]);
+}
+
+#[test]
+fn of_two_files_with_one_pod_the_last_counts_and_the_other_is_named() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("p", "i:1"));
+    files.put("b.yaml", &manifest("p", "i:2"));
+    files.check(
+        Some(&["p=i:2"]),
+        &["m/a.yaml: is ignored: its pod p-n1_default is also in "],
+    );
+    files.remove("b.yaml");
+    files.check(Some(&["p=i:1"]), &[]);
+}
+
+#[test]
+fn a_directory_that_disappears_keeps_its_pods_until_it_is_there_again() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+    fs::remove_dir_all(files.path()).unwrap();
+    files.check(None, &["m: path does not exist, ignoring"]);
+    fs::create_dir(files.path()).unwrap();
+    files.check(Some(&[]), &[]);
+}
+
+#[test]
+fn a_manifest_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i:1"));
+    files.put("b.yaml", &manifest("b", "i:1"));
+    files.check(Some(&["a=i:1", "b=i:1"]), &[]);
+    let before = files.look().pods;
+    files.put("a.yaml", &manifest("a", "i:2")[..70]);
+    for _ in 0..2 {
+        files.restart();
+        files.check(Some(&["a=i:1", "b=i:1"]), &["m/a.yaml"]);
+        assert_eq!(
+            files.look().pods,
+            before,
+            "the very same pods, UIDs included"
+        );
+    }
+    files.put("a.yaml", &manifest("a", "i:2"));
+    files.check(Some(&["a=i:2", "b=i:1"]), &[]);
+    files.restart();
+    files.put("a.yaml", "");
+    files.check(Some(&["a=i:2", "b=i:1"]), &["m/a.yaml"]);
+}
+
+#[test]
+fn a_manifest_that_is_gone_when_the_source_starts_again_is_gone() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+    files.remove("a.yaml");
+    files.restart();
+    files.check(Some(&[]), &[]);
+    // Its copy as well: it does not come back with a broken file of the same name.
+    files.put("a.yaml", "garbage");
+    files.restart();
+    files.check(Some(&[]), &["m/a.yaml"]);
+}
+
+#[test]
+fn a_directory_that_is_missing_when_the_source_starts_again_keeps_its_pods() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+    let away = files.directory.path().join("away");
+    fs::rename(files.path(), &away).unwrap();
+    files.restart();
+    files.check(Some(&["a=i"]), &["m: path does not exist, ignoring"]);
+    files.check(None, &["m: path does not exist, ignoring"]);
+    fs::rename(&away, files.path()).unwrap();
+    files.check(Some(&["a=i"]), &[]);
+    // The copies of one path say nothing about another.
+    fs::rename(files.path(), &away).unwrap();
+    let elsewhere = files.directory.path().join("elsewhere");
+    let (_, looked) = files.another(elsewhere, static_pods()).look(&Touched::All);
+    assert_eq!(looked.pods, Some(Vec::new()));
+}
+
+#[test]
+fn a_single_file_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
+    let mut files = Files::new();
+    fs::write(files.path(), manifest("a", "i")).unwrap();
+    files.check(Some(&["a=i"]), &[]);
+    fs::write(files.path(), "garbage").unwrap();
+    files.restart();
+    files.check(Some(&["a=i"]), &["m: gives no static pod: "]);
+}
+
+#[test]
+fn what_was_allowed_when_it_was_kept_may_not_be_any_more() {
+    let mut files = Files::directory();
+    let secret = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i}]\n  \
+                  volumes: [{name: v, secret: {secretName: s}}]\n";
+    files.put("a.yaml", secret);
+    let allowing = StaticPods::new("n1", ApiReferences::Allow);
+    let (_, looked) = files.another(files.path(), allowing).look(&Touched::All);
+    assert_eq!(looked.pods.map(|pods| pods.len()), Some(1));
+    files.restart();
+    files.check(Some(&[]), &["m/a.yaml: gives no static pod: "]);
+}
+
+#[test]
+fn a_damaged_copy_costs_nothing_but_itself() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.put("b.yaml", &manifest("b", "i"));
+    files.check(Some(&["a=i", "b=i"]), &[]);
+    let copies = files.directory.path().join("copies");
+    for entry in fs::read_dir(&copies).unwrap() {
+        let path = entry.unwrap().path();
+        if fs::read_to_string(&path).unwrap().contains("a.yaml") {
+            fs::write(path, "garbage").unwrap();
+        }
+    }
+    files.put("b.yaml", "garbage");
+    files.restart();
+    // The manifest is good, so its copy is made again.
+    files.check(Some(&["a=i", "b=i"]), &["m/b.yaml"]);
+    files.put("a.yaml", "garbage");
+    files.restart();
+    files.check(Some(&["a=i", "b=i"]), &["m/a.yaml", "m/b.yaml"]);
+}
+
+#[test]
+fn what_is_no_readable_text_is_named_and_costs_the_others_nothing() {
+    let mut files = Files::directory();
+    files.put("good.yaml", &manifest("good", "i"));
+    fs::create_dir(files.path().join("nested")).unwrap();
+    std::os::unix::fs::symlink("nowhere", files.path().join("dangling")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, files.path().join("pipe"), 0o600.into()).unwrap();
+    fs::write(files.path().join("bytes"), [0xff, 0xfe]).unwrap();
+    let long = fs::File::create(files.path().join("long")).unwrap();
+    long.set_len(10 << 20).unwrap();
+    files.check(
+        Some(&["good=i"]),
+        &[
+            "m/bytes: is not UTF-8 text",
+            "m/dangling: cannot stat",
+            "m/long: has 10485760 bytes or more",
+            "m/nested: directories within",
+            "m/pipe: is neither",
+        ],
+    );
+}
+
+#[test]
+fn symlinks_are_followed() {
+    let mut files = Files::directory();
+    let target = files.directory.path().join("target");
+    fs::write(&target, manifest("a", "i:1")).unwrap();
+    std::os::unix::fs::symlink(&target, files.path().join("link.yaml")).unwrap();
+    files.check(Some(&["a=i:1"]), &[]);
+    fs::write(&target, manifest("a", "i:2")).unwrap();
+    files.check(Some(&["a=i:2"]), &[]);
+}
+
+/// What the running source reports, as text.
+struct Reports(mpsc::Receiver<SourceReport>);
+
+impl Reports {
+    async fn next(&mut self) -> String {
+        let report = self.0.recv().await.unwrap();
+        match report.event {
+            SourceEvent::Pods(SourcePods::All(pods)) => names(&pods).join(" "),
+            SourceEvent::Pods(other) => panic!("{other:?}"),
+            SourceEvent::Problems(problems) => format!("{} problems", problems.len()),
+        }
+    }
+
+    async fn until(&mut self, expected: &str) {
+        while self.next().await != expected {}
+    }
+}
+
+fn source(path: &Path, check_frequency: Duration) -> (Reports, impl Future<Output = ()>) {
+    let (sender, receiver) = mpsc::channel(16);
+    let source = FileSource::new(path, check_frequency, static_pods());
+    (Reports(receiver), source.run(sender))
+}
+
+async fn while_running<T>(source: impl Future<Output = ()>, test: impl Future<Output = T>) -> T {
+    tokio::select! {
+        () = source => unreachable!("the receiver is here"),
+        result = time::timeout(Duration::from_mins(1), test) => result.expect("the source reports in time"),
+    }
+}
+
+// Real time, for notices come from the system. They are the only way to learn of a change within an hour.
+#[tokio::test]
+async fn notices_of_the_system_make_the_source_look() {
+    // managers 67
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("m");
+    fs::create_dir(&path).unwrap();
+    let (mut reports, source) = source(&path, Duration::from_hours(1));
+    while_running(source, async {
+        reports.until("").await;
+        fs::write(path.join("a.yaml"), manifest("a", "i:1")).unwrap();
+        reports.until("a=i:1").await;
+        fs::write(path.join("next"), manifest("a", "i:2")).unwrap();
+        fs::rename(path.join("next"), path.join("a.yaml")).unwrap();
+        reports.until("a=i:2").await;
+        fs::remove_file(path.join("a.yaml")).unwrap();
+        reports.until("").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_directory_made_again_is_watched_again() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("m");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("a.yaml"), manifest("a", "i:1")).unwrap();
+    let (mut reports, source) = source(&path, Duration::from_hours(1));
+    while_running(source, async {
+        reports.until("a=i:1").await;
+        fs::remove_dir_all(&path).unwrap();
+        reports.until("1 problems").await;
+        fs::create_dir(&path).unwrap();
+        reports.until("").await;
+        fs::write(path.join("a.yaml"), manifest("a", "i:2")).unwrap();
+        reports.until("a=i:2").await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_notice_the_path_is_looked_at_from_time_to_time() {
+    let directory = TempDir::new().unwrap();
+    let target = directory.path().join("target");
+    let path = directory.path().join("m");
+    fs::create_dir(&path).unwrap();
+    fs::write(&target, manifest("a", "i:1")).unwrap();
+    std::os::unix::fs::symlink(&target, path.join("a.yaml")).unwrap();
+    let (mut reports, source) = source(&path, Duration::from_secs(20));
+    while_running(source, async {
+        reports.until("a=i:1").await;
+        // Of the target of a symlink the system tells nothing.
+        fs::write(&target, manifest("a", "i:2")).unwrap();
+        reports.until("a=i:2").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_single_file_is_followed_through_renames() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("pod.yaml");
+    fs::write(&path, manifest("a", "i:1")).unwrap();
+    let (mut reports, source) = source(&path, Duration::from_hours(1));
+    while_running(source, async {
+        reports.until("a=i:1").await;
+        fs::write(directory.path().join("next"), manifest("a", "i:2")).unwrap();
+        fs::rename(directory.path().join("next"), &path).unwrap();
+        reports.until("a=i:2").await;
+    })
+    .await;
+}

@@ -1,0 +1,307 @@
+//! The source over a transport that answers from a script, with time paused.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use http_body_util::Full;
+use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
+use tower::service_fn;
+
+use super::*;
+use crate::{FullName, source::SourceEvent, static_pod::ApiReferences};
+
+const URL: &str = "https://user:password@h.example/m/pods.yaml?token=t0ken";
+
+fn manifest(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n"
+    )
+}
+
+/// Answers: status, body, and where to.
+type Answers = Vec<(u16, String, Option<&'static str>)>;
+
+/// Requests: URL, and the header if it was sent.
+type Requests = Vec<(String, Option<String>)>;
+
+fn ok(body: impl Into<String>) -> (u16, String, Option<&'static str>) {
+    (200, body.into(), None)
+}
+
+/// A source that gets `answers` in turn and then is refused, what it reports, and the requests it made.
+struct Fixture {
+    reports: mpsc::Receiver<SourceReport>,
+    requests: Arc<Mutex<Requests>>,
+    /// Ends with the fixture.
+    _source: AbortOnDropHandle<()>,
+}
+
+impl Fixture {
+    fn new(answers: Answers) -> Self {
+        Self::remembering(answers, None)
+    }
+
+    fn remembering(answers: Answers, copies: Option<PathBuf>) -> Self {
+        let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let service = service_fn(move |request: Request<Empty<Bytes>>| {
+            let header = request.headers().get("x-auth");
+            let header = header.map(|value| value.to_str().unwrap().to_owned());
+            seen.lock().push((request.uri().to_string(), header));
+            let answer = answers.lock().pop_front();
+            async move {
+                let (code, body, location) = answer.ok_or("connection refused")?;
+                let body = Full::new(Bytes::from(body))
+                    .map_err(BoxError::from)
+                    .boxed_unsync();
+                let mut response = Response::new(body);
+                *response.status_mut() = StatusCode::from_u16(code).unwrap();
+                if let Some(location) = location {
+                    response
+                        .headers_mut()
+                        .insert(header::LOCATION, HeaderValue::from_static(location));
+                }
+                Ok::<_, BoxError>(response)
+            }
+        });
+        let headers = BTreeMap::from([("X-Auth".to_owned(), vec!["s3cret".to_owned()])]);
+        let source = HttpSource::with_service(
+            URL,
+            &headers,
+            Duration::from_secs(20),
+            StaticPods::new("n1", ApiReferences::Refuse),
+            BoxCloneSyncService::new(service),
+        );
+        let mut source = source.unwrap();
+        if let Some(copies) = copies {
+            source = source.remembering(copies);
+        }
+        let debug = format!("{source:?}");
+        assert!(
+            !debug.contains("s3cret") && !debug.contains("t0ken"),
+            "{debug}"
+        );
+        let (sender, reports) = mpsc::channel(16);
+        #[expect(clippy::disallowed_methods, reason = "the fixture owns the task")]
+        let task = tokio::spawn(source.run(sender));
+        Self {
+            reports,
+            requests,
+            _source: AbortOnDropHandle::new(task),
+        }
+    }
+
+    async fn check(&mut self, expected: &[&str]) {
+        for expected in expected {
+            let report = self.reports.recv().await.unwrap();
+            let text = match report.event {
+                SourceEvent::Pods(SourcePods::All(pods)) => {
+                    let names: Vec<_> = pods
+                        .iter()
+                        .map(|pod| FullName::of(&pod.metadata).name.to_string())
+                        .collect();
+                    format!("pods [{}]", names.join(" "))
+                }
+                SourceEvent::Pods(other) => panic!("{other:?}"),
+                SourceEvent::Problems(problems) => match &problems[..] {
+                    [] => "well".to_owned(),
+                    [problem] => problem.to_string(),
+                    more => panic!("{more:?}"),
+                },
+            };
+            assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+            for secret in ["password", "t0ken", "s3cret"] {
+                assert!(!text.contains(secret), "{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_request_reports_no_pods() {
+    // managers 68
+    let mut fixture = Fixture::new(vec![]);
+    fixture
+        .check(&["https://h.example/m/pods.yaml: no answer: connection refused"])
+        .await;
+    // Told once.
+    time::sleep(Duration::from_mins(5)).await;
+    assert!(fixture.reports.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_body_is_one_report_and_headers_reach_the_server() {
+    // managers 68
+    let mut fixture = Fixture::new(vec![
+        ok(manifest("a")),
+        ok(manifest("a")),
+        ok(manifest("b")),
+    ]);
+    fixture.check(&["pods [a-n1]", "pods [b-n1]"]).await;
+    let requests = fixture.requests.lock().clone();
+    assert_eq!(requests.len(), 3);
+    let header = Some("s3cret".to_owned());
+    assert!(
+        requests.iter().all(|request| request.1 == header),
+        "{requests:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_body_means_no_pods_and_the_old_body_brings_them_back() {
+    // managers 68
+    let mut fixture = Fixture::new(vec![ok(manifest("a")), ok(""), ok(manifest("a"))]);
+    let empty = "the answer is empty";
+    fixture
+        .check(&["pods [a-n1]", "pods []", empty, "pods [a-n1]", "well"])
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_run_had_counts_until_there_is_a_good_answer() {
+    let root = tempfile::TempDir::new().unwrap();
+    let start = |answers| Fixture::remembering(answers, Some(root.path().join("copies")));
+    let list = ok(
+        "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n",
+    );
+    start(vec![list]).check(&["pods [a-n1]"]).await;
+    for entry in std::fs::read_dir(root.path().join("copies")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = path.display().to_string() + &std::fs::read_to_string(&path).unwrap();
+        assert!(
+            !text.contains("password") && !text.contains("t0ken"),
+            "{text}"
+        );
+    }
+    let mut again = start(vec![
+        (503, String::new(), None),
+        ok("garbage"),
+        ok(manifest("b")),
+    ]);
+    let trouble = ["the answer is 503", "gives no static pods"];
+    again.check(&["pods [a-n1]", trouble[0], trouble[1]]).await;
+    again.check(&["pods [b-n1]", "well"]).await;
+    // An empty answer means what it says, now and at the next start.
+    start(vec![ok("")])
+        .check(&["pods []", "the answer is empty"])
+        .await;
+    let mut silent = start(vec![]);
+    silent.check(&["no answer"]).await;
+    time::sleep(Duration::from_mins(1)).await;
+    assert!(silent.reports.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_gives_all_its_pods_or_none() {
+    // managers 68
+    let item = |name: &str, more: &str| {
+        format!(
+            "- metadata: {{name: {name}}}\n  spec: {{containers: [{{name: c, image: i}}]{more}}}\n"
+        )
+    };
+    let list = |items: String| ok(format!("apiVersion: v1\nkind: PodList\nitems:\n{items}"));
+    let mut fixture = Fixture::new(vec![
+        list(item("a", "") + &item("b", "")),
+        list(item("a", "") + &item("c", ", serviceAccountName: sa")),
+        list(item("a", "")),
+    ]);
+    let refused = "static pods may not reference serviceaccounts";
+    fixture
+        .check(&["pods [a-n1 b-n1]", refused, "pods [a-n1]", "well"])
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_answer_keeps_the_pods_and_stays_a_problem_until_it_is_good() {
+    let mut fixture = Fixture::new(vec![
+        ok(manifest("a")),
+        ok("garbage"),
+        ok("garbage"),
+        (404, String::new(), None),
+        ok(manifest("a")),
+        ok("x".repeat(TOO_LONG)),
+    ]);
+    fixture
+        .check(&[
+            "pods [a-n1]",
+            "the answer gives no static pods",
+            "the answer is 404",
+            "well",
+            "bytes or more",
+        ])
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn redirects_are_followed_without_telling_another_host_the_headers() {
+    let to = |location| (302, String::new(), Some(location));
+    let mut fixture = Fixture::new(vec![
+        to("other.yaml"),
+        to("/x/y"),
+        to("http://elsewhere.example/z"),
+        ok(manifest("a")),
+        to("ftp://h.example/"),
+    ]);
+    fixture
+        .check(&["pods [a-n1]", "the redirects lead nowhere"])
+        .await;
+    let requests = fixture.requests.lock();
+    let seen: Vec<_> = requests[..4]
+        .iter()
+        .map(|(url, header)| (url.as_str(), header.is_some()))
+        .collect();
+    assert_eq!(seen[0].0, URL);
+    assert!(seen[1].0.ends_with("@h.example/m/other.yaml") && seen[1].1);
+    assert!(seen[2].0.ends_with("@h.example/x/y") && seen[2].1);
+    assert_eq!(seen[3], ("http://elsewhere.example/z", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_is_given_up_on() {
+    let service = service_fn(|_: Request<Empty<Bytes>>| async {
+        std::future::pending::<Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>().await
+    });
+    let source = HttpSource::with_service(
+        URL,
+        &BTreeMap::new(),
+        Duration::from_secs(20),
+        StaticPods::new("n1", ApiReferences::Refuse),
+        BoxCloneSyncService::new(service),
+    );
+    let (sender, mut reports) = mpsc::channel(16);
+    let start = time::Instant::now();
+    tokio::select! {
+        () = source.unwrap().run(sender) => unreachable!("the receiver is here"),
+        report = reports.recv() => assert!(matches!(report.unwrap().event, SourceEvent::Problems(problems) if problems.len() == 1)),
+    }
+    assert_eq!(start.elapsed(), TIMEOUT);
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_refused_without_a_word_of_the_secret() {
+    let source = |url: &str, header: (&str, &str)| {
+        let headers = BTreeMap::from([(header.0.to_owned(), vec![header.1.to_owned()])]);
+        HttpSource::new(
+            url,
+            &headers,
+            Duration::from_secs(20),
+            StaticPods::new("n1", ApiReferences::Refuse),
+        )
+    };
+    assert!(matches!(
+        source("ftp://h/x", ("a", "b")),
+        Err(HttpSourceError::Url)
+    ));
+    assert!(matches!(
+        source("/m/pods.yaml", ("a", "b")),
+        Err(HttpSourceError::Url)
+    ));
+    let error = source("http://h/x", ("X-Auth", "s3c\nret"))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        r#"header "X-Auth" has a name or value that cannot be sent"#
+    );
+}

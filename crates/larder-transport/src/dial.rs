@@ -1,0 +1,359 @@
+//! Opening one connection: name, TCP, the proxy's tunnel, TLS, then HTTP/2 until the server's first SETTINGS, or HTTP/1.1.
+//!
+//! Waiting for SETTINGS tells how many streams the server allows before the first one is opened; a server sends them
+//! right after the TLS handshake, so that it costs next to nothing.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, lookup_host},
+};
+use tokio_rustls::TlsConnector;
+
+use super::{Config, ConnectError, Lane, credentials::Server};
+
+/// How the byte streams below TLS and HTTP are opened: over TCP, or by a function, where the way to the server is another
+/// one (a Unix socket, a tunnel, a simulated network).
+///
+/// ```
+/// use larder_transport::{Config, Connector};
+///
+/// let config = Config {
+///     connector: Connector::new(|_host, _port| tokio::net::UnixStream::connect("/run/apiserver.sock")),
+///     ..Config::default()
+/// };
+/// # drop(config);
+/// ```
+#[derive(Clone, Default)]
+pub struct Connector(Option<Arc<Open>>);
+
+type Open = dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync;
+
+impl Connector {
+    /// Opens streams with `open`, which is given host and port as the URL of the server has them, or of the proxy before it.
+    ///
+    /// Over HTTP/2 a dead peer is noticed as over TCP. Over HTTP/1.1, which has no PING, that is up to `open`: what it opens
+    /// must fail when nothing comes through any more.
+    pub fn new<S, F>(open: impl Fn(String, u16) -> F + Send + Sync + 'static) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+    {
+        Self(Some(Arc::new(move |host, port| {
+            let stream = open(host, port);
+            Box::pin(async { Ok(Box::new(stream.await?) as Box<dyn Stream>) })
+        })))
+    }
+
+    async fn open(
+        &self,
+        host: &str,
+        port: u16,
+        config: &Config,
+    ) -> Result<Box<dyn Stream>, ConnectError> {
+        let Some(open) = &self.0 else {
+            let tcp = connect(host, port, config.connect_timeout).await?;
+            keep_tcp_alive(&tcp, config);
+            return Ok(Box::new(tcp));
+        };
+        let opened = open(host.to_owned(), port).await;
+        let host = host.to_owned();
+        opened.map_err(|source| ConnectError::Stream { host, port, source })
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            None => "Tcp",
+            Some(_) => "Function",
+        })
+    }
+}
+
+/// A connection that is ready for its first stream, and not yet driven by a task.
+pub(super) enum Dialed {
+    Http2 {
+        sender: h2::client::SendRequest<Bytes>,
+        driver: Box<h2::client::Connection<Io, Bytes>>,
+        received: Received,
+    },
+    Http1 {
+        sender: http1::SendRequest<Full<Bytes>>,
+        driver: Box<http1::Connection<TokioIo<Io>, Full<Bytes>>>,
+    },
+}
+
+/// Opens a connection to `server` for `lane`.
+pub(super) async fn dial(
+    server: Arc<Server>,
+    tls: Arc<ClientConfig>,
+    config: Arc<Config>,
+    lane: Lane,
+) -> Result<Dialed, ConnectError> {
+    let waited = config.connect_timeout;
+    let steps = async {
+        let (host, port) = match &server.proxy {
+            None => (&server.host, server.port),
+            Some(proxy) => (&proxy.host, proxy.port),
+        };
+        let mut plain = config.connector.open(host, port, &config).await?;
+        if let Some(proxy) = &server.proxy {
+            proxy.tunnel(&mut plain, &server.name).await?;
+        }
+        let received = Received::default();
+        let (stream, http2): (Box<dyn Stream>, bool) = match &server.tls_name {
+            Some(name) => {
+                let stream = TlsConnector::from(tls)
+                    .connect(name.clone(), plain)
+                    .await
+                    .map_err(ConnectError::Tls)?;
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                (Box::new(stream), http2)
+            }
+            None => (plain, config.http2_prior_knowledge),
+        };
+        let io = Io::new(stream, received.clone());
+        if http2 {
+            start_http2(io, received, &config, lane).await
+        } else {
+            start_http1(io).await
+        }
+    };
+    tokio::time::timeout(waited, steps)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout { waited }))
+}
+
+/// Tries the host's addresses one after the other, each with its share of the time.
+async fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, ConnectError> {
+    let resolve = |source| ConnectError::Resolve {
+        host: host.to_owned(),
+        source,
+    };
+    let addresses: Vec<_> = lookup_host((host, port)).await.map_err(resolve)?.collect();
+    let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let mut failure = resolve(io::Error::new(io::ErrorKind::NotFound, "no address"));
+    for address in addresses {
+        let source = match tokio::time::timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+        failure = ConnectError::Tcp { address, source };
+    }
+    Err(failure)
+}
+
+/// Lets the kernel notice a dead peer in the same time as our PINGs: all that HTTP/1.1 has.
+fn keep_tcp_alive(tcp: &TcpStream, config: &Config) {
+    use rustix::net::sockopt;
+    const PROBES: u32 = 3;
+    let second = Duration::from_secs(1);
+    let patience = config.keep_alive_interval + config.keep_alive_timeout;
+    let set = || -> rustix::io::Result<()> {
+        sockopt::set_tcp_nodelay(tcp, true)?;
+        sockopt::set_socket_keepalive(tcp, true)?;
+        sockopt::set_tcp_keepidle(tcp, config.keep_alive_interval.max(second))?;
+        sockopt::set_tcp_keepintvl(tcp, (config.keep_alive_timeout / PROBES).max(second))?;
+        sockopt::set_tcp_keepcnt(tcp, PROBES)?;
+        sockopt::set_tcp_user_timeout(tcp, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "failed to set TCP keep-alive");
+    }
+}
+
+pub(super) async fn start_http2(
+    io: Io,
+    received: Received,
+    config: &Config,
+    lane: Lane,
+) -> Result<Dialed, ConnectError> {
+    /// What h2 reports until the server's SETTINGS have come. A server that really allows none is of no use, and runs
+    /// into the timeout.
+    const NO_SETTINGS_YET: usize = 0;
+    const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+
+    let window = match lane {
+        Lane::Watch => config.watch_window,
+        Lane::Request => config.request_window,
+    }
+    .min(LARGEST_WINDOW);
+    let whole = window
+        .saturating_mul(config.max_streams_per_connection)
+        .min(LARGEST_WINDOW);
+    let (sender, mut driver) = h2::client::Builder::new()
+        .enable_push(false)
+        .initial_max_send_streams(NO_SETTINGS_YET)
+        .initial_window_size(window)
+        .initial_connection_window_size(whole)
+        .handshake(io)
+        .await
+        .map_err(ConnectError::Http2)?;
+    poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
+        _ if driver.max_concurrent_send_streams() != NO_SETTINGS_YET => Poll::Ready(Ok(())),
+        Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectError::Http2(h2::Reason::NO_ERROR.into()))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(ConnectError::Http2(error))),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
+    Ok(Dialed::Http2 {
+        sender,
+        driver: Box::new(driver),
+        received,
+    })
+}
+
+async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
+    let (sender, driver) = http1::handshake(TokioIo::new(io))
+        .await
+        .map_err(ConnectError::Http1)?;
+    Ok(Dialed::Http1 {
+        sender,
+        driver: Box::new(driver),
+    })
+}
+
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Number of bytes that came from the peer so far: any of them is a sign of life.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Received(Arc<AtomicU64>);
+
+impl Received {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// The byte stream below HTTP, with or without TLS.
+///
+/// After every [`TURN`] bytes it lets others run: whoever reads the streams of a connection takes what has come before more does. Else
+/// all that the socket and the windows hold would be split into frames that wait, and the room for these is never given back.
+pub(super) struct Io {
+    stream: Box<dyn Stream>,
+    received: Received,
+    /// Bytes received in this turn.
+    turn: usize,
+}
+
+/// The most that a TLS record carries.
+const TURN: usize = 16 << 10;
+
+impl Io {
+    pub(super) fn new(stream: Box<dyn Stream>, received: Received) -> Self {
+        Self {
+            stream,
+            received,
+            turn: 0,
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.turn >= TURN {
+            self.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.turn = if result.is_ready() {
+            self.turn + bytes
+        } else {
+            0
+        };
+        self.received.add(bytes);
+        result
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn after_each_turn_others_run_though_there_is_more() {
+        let (ours, mut theirs) = tokio::io::duplex(4 * TURN);
+        let received = Received::default();
+        let mut io = Io::new(Box::new(ours), received.clone());
+        theirs.write_all(&vec![0; 3 * TURN - 1000]).await.unwrap();
+        let mut turns = Vec::new();
+        let mut piece = [0; 1024];
+        for _ in 0..4 {
+            let before = received.bytes();
+            while io.read(&mut piece).now_or_never().is_some() {}
+            turns.push(received.bytes() - before);
+        }
+        let turn = TURN as u64;
+        assert_eq!(turns, [turn, turn, turn - 1000, 0]);
+        // The next turn is a whole one.
+        theirs.write_all(&vec![0; TURN]).await.unwrap();
+        while io.read(&mut piece).now_or_never().is_some() {}
+        assert_eq!(received.bytes(), 4 * turn - 1000);
+    }
+}
