@@ -29,8 +29,7 @@ use larder_projection::disk::{DiskError, Memory, PodOnDisk, VolumeHost};
 use prometheus_client::registry::Registry;
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -45,13 +44,14 @@ use crate::{
     certificates::{self, Certificates, SourceId},
     clock::Clock,
     config::Config,
-    ender::Ender,
     events::Events,
     facts::{Facts, follow_facts, follow_gaps, follow_trust_bundles},
     metrics::Metrics,
     node,
+    pod_deleter::PodDeleter,
     reconcile::{Board, Reconciler, Shared},
     root_dir::RootDir,
+    tasks::{TaskError, Tasks},
     tokens::Tokens,
 };
 
@@ -59,6 +59,8 @@ use crate::{
 const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Reports of sources that may wait to be read. A source that is faster waits.
 const REPORTS: usize = 16;
+/// Longest wait for the passes under way after a background task has failed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who ends a pod that the API server has marked as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +119,7 @@ enum Event {
     /// The directories of the last run were listed.
     Scanned(Result<Vec<PodOnDisk>, DiskError>),
     VolumesGone(ResolvedPodUid),
+    Failed(TaskError),
     Shutdown,
 }
 
@@ -240,7 +243,14 @@ impl Agent {
     }
 
     /// Serves until `shutdown`. Then every pass under way is finished, and the volumes stay as they are.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    ///
+    /// # Errors
+    ///
+    /// A background task ended unexpectedly. The agent then stops as after `shutdown`, and the process should exit: a new one
+    /// resumes from the volumes on disk.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), TaskError> {
+        // Workers end with this one, which a failure cancels as well.
+        let shutdown = shutdown.child_token();
         if let Memory::Directory { in_memory: false } = self.handle.shared.host.memory() {
             warn!(
                 path = %self.handle.shared.host.path().display(),
@@ -249,7 +259,7 @@ impl Agent {
         }
         self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::default();
         let expected = self.start_sources(reports, &mut tasks);
         let mirrors = self.start_mirrors(&mut tasks);
 
@@ -258,25 +268,25 @@ impl Agent {
         let mut secrets = shared.secrets.subscribe();
         let mut facts = shared.facts.clone();
         let mut jumps = shared.clock.jumps();
-        tasks.spawn(shared.clock.clone().follow_machine());
+        tasks.spawn("clock", shared.clock.clone().follow_machine());
         if let Some(events) = shared.events.clone() {
-            tasks.spawn(async move { events.run().await });
+            tasks.spawn("events", async move { events.run().await });
         }
         let may_have_gaps = self.gaps.is_some();
         if let Some(gaps) = self.gaps {
-            tasks.spawn(follow_gaps(gaps, self.facts.clone()));
+            tasks.spawn("manifests", follow_gaps(gaps, self.facts.clone()));
         }
         let late_pods =
             may_have_gaps.then(|| ApiSource::new(self.client.clone(), &self.config.node_name));
         let mut certificates = self.issuer.changes();
-        tasks.spawn(self.issuer.run());
+        tasks.spawn("pod certificates", self.issuer.run());
         let mut node = NodePods {
             manager: self.manager,
             merge: PodMerge::new(expected),
             lifecycle: PodLifecycle::new(true),
             registered: HashMap::new(),
             reconciler: Reconciler::new(shared.clone(), shutdown.clone()),
-            ender: Ender::new((self.pod_end == PodEnd::Agent).then_some(self.client)),
+            deleter: PodDeleter::new((self.pod_end == PodEnd::Agent).then_some(self.client)),
             mirrors,
             metrics: self.pod_metrics,
             handle: self.handle,
@@ -291,22 +301,28 @@ impl Agent {
         node.tell();
         // What an earlier agent left is looked for as soon as all sources have reported.
         let mut scan = OptionFuture::default();
-        loop {
-            // Every arm is cancel-safe.
+        let result = loop {
+            // Every arm is cancel-safe. Shutdown goes first: tasks may end because of it.
             let event = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => Event::Shutdown,
+                error = tasks.failure() => Event::Failed(error),
+                error = node.deleter.failure() => Event::Failed(error),
                 Some(report) = inbox.recv() => Event::Report(report),
-                Some(change) = config_maps.next() => Event::Object(Kind::ConfigMap, change),
-                Some(change) = secrets.next() => Event::Object(Kind::Secret, change),
+                change = config_maps.next() => object_event(Kind::ConfigMap, change),
+                change = secrets.next() => object_event(Kind::Secret, change),
                 Ok(()) = facts.changed() => Event::Facts,
                 Some(source) = certificates.recv() => Event::Certificate(source),
                 Ok(()) = jumps.changed() => Event::ClockJumped,
                 Some(found) = &mut scan => Event::Scanned(found),
-                uid = node.reconciler.volumes_gone() => Event::VolumesGone(uid),
+                ended = node.reconciler.worker_ended() => match ended {
+                    Ok(uid) => Event::VolumesGone(uid),
+                    Err(error) => Event::Failed(error),
+                },
             };
             match event {
-                Event::Shutdown => break,
+                Event::Shutdown => break Ok(()),
+                Event::Failed(error) => break Err(error),
                 Event::Report(report) => node.report(report),
                 Event::Object(kind, change) => node.reconciler.object_changed(kind, &change.key),
                 Event::Facts => node.facts_changed(),
@@ -322,9 +338,17 @@ impl Agent {
                 let found = left_behind(shared.host.clone(), late_pods.clone());
                 scan = Some(found.boxed()).into();
             }
-        }
+        };
+        shutdown.cancel();
         tasks.shutdown().await;
-        node.reconciler.drain().await;
+        let drained = node.reconciler.drain();
+        match result {
+            Ok(()) => drained.await,
+            // A worker that hangs must not keep a failed agent from exiting.
+            Err(error) => Err(timeout(DRAIN_TIMEOUT, drained)
+                .await
+                .map_or(error, |_| error)),
+        }
     }
 
     /// Removes what an earlier agent left and nobody needs: links to pods that have no directory (the others will be linked anew),
@@ -357,48 +381,60 @@ impl Agent {
     fn start_sources(
         &mut self,
         reports: mpsc::Sender<SourceReport>,
-        tasks: &mut JoinSet<()>,
+        tasks: &mut Tasks,
     ) -> Vec<PodSource> {
         let (client, node_name) = (&self.client, &self.config.node_name);
-        tasks.spawn(follow_facts(
+        let facts = follow_facts(
             client.clone(),
             node_name.clone(),
             self.facts.clone(),
             self.node_ttl.clone(),
-        ));
-        tasks.spawn(follow_trust_bundles(
+        );
+        tasks.spawn("facts", facts);
+        let trust_bundles = follow_trust_bundles(
             client.clone(),
             self.handle.shared.wants_trust_bundles.subscribe(),
             self.facts.clone(),
-        ));
+        );
+        tasks.spawn("trust bundles", trust_bundles);
         let mut expected = vec![PodSource::Api];
-        tasks.spawn(ApiSource::new(client.clone(), node_name).run(reports.clone()));
+        let source = ApiSource::new(client.clone(), node_name);
+        tasks.spawn("pod source api", source.run(reports.clone()));
         if let Some(path) = &self.config.static_pod_path {
             let period = self.config.file_check_frequency;
             let file = FileSource::new(path, period, static_pods(&self.config))
                 .remembering(self.root.manifests(PodSource::File));
-            tasks.spawn(file.run(reports.clone()));
+            tasks.spawn("pod source file", file.run(reports.clone()));
             expected.push(PodSource::File);
         }
         if let Some(http) = self.http.take() {
-            tasks.spawn(http.run(reports));
+            tasks.spawn("pod source http", http.run(reports));
             expected.push(PodSource::Http);
         }
         expected
     }
 
     /// Starts what keeps the mirror pods, and the Node if that is wanted.
-    fn start_mirrors(&self, tasks: &mut JoinSet<()>) -> watch::Sender<MirrorScope> {
+    fn start_mirrors(&self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
         let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
         if self.config.register_node {
             mirrors = mirrors.registering(node::of_this_host(&self.config.node_name));
-            tasks.spawn(register_node(mirrors.clone()));
+            tasks.spawn_finite("node registration", register_node(mirrors.clone()));
         }
         let scope = watch::Sender::new(MirrorScope::default());
         let reconciler = MirrorReconciler::new(mirrors, self.manager.reader(), scope.subscribe());
         self.handle.sources.lock().mirrors = Some(reconciler.problems());
-        tasks.spawn(reconciler.run());
+        tasks.spawn("mirror pods", reconciler.run());
         scope
+    }
+}
+
+/// A manager tells subscribers the end only if its own task ended.
+fn object_event(kind: Kind, change: Option<ObjectChange>) -> Event {
+    match (kind, change) {
+        (kind, Some(change)) => Event::Object(kind, change),
+        (Kind::ConfigMap, None) => Event::Failed(TaskError::ended("ConfigMap manager")),
+        (Kind::Secret, None) => Event::Failed(TaskError::ended("Secret manager")),
     }
 }
 

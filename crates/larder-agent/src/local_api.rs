@@ -11,6 +11,8 @@
 //! Read only, and no value of any object: whoever can reach it over HTTP learns names and states. The socket, which is for the agent's
 //! user and for root, shows pods as well, with the values that stand in them.
 
+mod serve;
+
 use std::{
     fs, io,
     os::unix::fs::PermissionsExt as _,
@@ -24,9 +26,12 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
+pub use self::serve::Limits;
 use crate::agent::AgentHandle;
 
 /// The API of `agent` for whoever may open its socket.
@@ -105,32 +110,48 @@ pub fn bind_socket(path: &path::Path) -> Result<UnixListener, SocketError> {
     Ok(listener)
 }
 
-/// Serves `router` on `listener` until `shutdown`.
-///
-/// # Errors
-///
-/// The listener fails.
+/// Serves `router` on `listener` within `limits` until `shutdown`.
 pub async fn serve_tcp(
     listener: TcpListener,
     router: Router,
+    limits: Limits,
     shutdown: CancellationToken,
-) -> io::Result<()> {
-    axum::serve(listener, router)
-        .with_graceful_shutdown(shutdown.cancelled_owned())
-        .await
+) {
+    serve::serve(listener, router, limits, shutdown).await;
 }
 
-/// As [`serve_tcp`], on a Unix socket.
-///
-/// # Errors
-///
-/// The listener fails.
+/// Serves `router` on a Unix socket within `limits` until `shutdown`.
 pub async fn serve_unix(
     listener: UnixListener,
     router: Router,
+    limits: Limits,
     shutdown: CancellationToken,
-) -> io::Result<()> {
-    axum::serve(listener, router)
-        .with_graceful_shutdown(shutdown.cancelled_owned())
-        .await
+) {
+    serve::serve(listener, router, limits, shutdown).await;
 }
+
+/// Raises this process's soft limit of open files to its hard limit, and returns what may be open then.
+///
+/// Every watched directory, volume under way and connection takes descriptors, and the usual soft limit is 1024.
+pub fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum.map(|maximum| maximum.min(DESCRIPTORS)),
+        maximum: limit.maximum,
+    };
+    // `None` is no limit.
+    let current = limit.current.unwrap_or(u64::MAX);
+    match raised.current.unwrap_or(DESCRIPTORS) {
+        wanted if wanted <= current => current,
+        wanted => match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => wanted,
+            Err(error) => {
+                warn!(%error, limit = current, "failed to raise the limit of open files, keeping it");
+                current
+            }
+        },
+    }
+}
+
+/// More descriptors than any node needs: beyond this the limit is not raised.
+const DESCRIPTORS: u64 = 1 << 20;

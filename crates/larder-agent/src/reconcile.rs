@@ -46,8 +46,12 @@ use crate::{
     facts::Facts,
     metrics::Metrics,
     status::Phase,
+    tasks::TaskError,
     tokens::Tokens,
 };
+
+/// Name of the workers' tasks in errors.
+const WORKER: &str = "pod worker";
 
 /// What all workers use.
 #[derive(Debug)]
@@ -141,7 +145,7 @@ impl Reconciler {
         self.index(&uid, namespace, reads);
     }
 
-    /// Takes down whatever there is of `pod`. [`Self::volumes_gone`] tells when it is done.
+    /// Takes down whatever there is of `pod`. [`Self::worker_ended`] returns when it is done.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
@@ -237,34 +241,44 @@ impl Reconciler {
         }
     }
 
-    /// Waits until the volumes of a pod are gone, which [`Self::retire`] asked for. Cancel-safe.
-    pub(crate) async fn volumes_gone(&mut self) -> ResolvedPodUid {
+    /// Waits until a worker has ended because the volumes of its pod are gone, see [`Self::retire`]. Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// A worker panicked.
+    pub(crate) async fn worker_ended(&mut self) -> Result<ResolvedPodUid, TaskError> {
         loop {
-            match self.workers.join_next().await {
-                None => std::future::pending().await,
-                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-                Some(Ok(uid)) => {
-                    // Unless the pod has come back, and with it another worker.
-                    if self
-                        .pods
-                        .get(&uid)
-                        .is_some_and(|served| served.inbox.has_left())
-                    {
-                        self.pods.remove(&uid);
-                        return uid;
-                    }
-                }
+            let Some(ended) = self.workers.join_next().await else {
+                return std::future::pending().await;
+            };
+            let Ok(uid) = ended else {
+                return Err(TaskError::new(WORKER, &ended));
+            };
+            // Unless the pod has come back, and with it another worker.
+            if self
+                .pods
+                .get(&uid)
+                .is_some_and(|served| served.inbox.has_left())
+            {
+                self.pods.remove(&uid);
+                return Ok(uid);
             }
         }
     }
 
     /// Waits until every worker has ended. To be called after the shutdown was asked for.
-    pub(crate) async fn drain(mut self) {
+    ///
+    /// # Errors
+    ///
+    /// A worker panicked.
+    pub(crate) async fn drain(mut self) -> Result<(), TaskError> {
+        let mut result = Ok(());
         while let Some(ended) = self.workers.join_next().await {
-            if let Err(error) = ended {
-                std::panic::resume_unwind(error.into_panic());
+            if ended.is_err() {
+                result = Err(TaskError::new(WORKER, &ended));
             }
         }
+        result
     }
 
     /// Tells the worker of a pod; if there is none, a new one that shows itself in `place`.

@@ -1,12 +1,13 @@
 //! Logs, on standard error. `LARDER_LOG` selects what is in them: `debug`, `larder=trace`.
 
-use std::io;
+use std::{io, panic};
 
+use tracing::error;
 use tracing_subscriber::EnvFilter;
 
 use crate::{args::LogFormat, output::Style};
 
-/// Starts logging. Once, by commands that stay.
+/// Starts logging. Once, by commands that stay. A panic is logged by its place only: its text may quote data.
 pub(crate) fn start(format: LogFormat) {
     let filter = EnvFilter::builder()
         .with_env_var("LARDER_LOG")
@@ -20,4 +21,8 @@ pub(crate) fn start(format: LogFormat) {
         LogFormat::Text => log.with_ansi(Style::of_stderr().is_coloured()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(tracing::field::display);
+        error!(location, "panicked");
+    }));
 }

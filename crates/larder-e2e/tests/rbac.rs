@@ -25,6 +25,7 @@ use kube::{
 };
 use larder::WatchScope;
 use larder_agent::{
+    TaskError,
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
     config::{Config, Flags, Host},
@@ -262,7 +263,7 @@ spec:
 struct Running {
     handle: AgentHandle,
     shutdown: CancellationToken,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), TaskError>>,
 }
 
 impl Running {
@@ -302,7 +303,7 @@ impl Running {
 
     async fn stop(mut self) {
         self.shutdown.cancel();
-        self.tasks.join_next().await.unwrap().unwrap();
+        self.tasks.join_next().await.unwrap().unwrap().unwrap();
     }
 
     /// Until these pods are delivered and nothing is wrong.

@@ -11,6 +11,7 @@ use connect::connect;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 use larder_agent::{
+    TaskError,
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
     config::{Config, Flags, Host},
@@ -40,7 +41,7 @@ struct StaticNode {
     agent: AgentHandle,
     manifests: TempDir,
     root: TempDir,
-    _tasks: JoinSet<()>,
+    _tasks: JoinSet<Result<(), TaskError>>,
 }
 
 impl StaticNode {

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::AgentHandle;
-use crate::{ender::Ender, reconcile::Reconciler};
+use crate::{pod_deleter::PodDeleter, reconcile::Reconciler};
 
 /// The pods of the node: what the sources report, and what becomes of it.
 pub(super) struct NodePods {
@@ -25,7 +25,7 @@ pub(super) struct NodePods {
     /// The pods as they were registered with the object managers.
     pub(super) registered: HashMap<ResolvedPodUid, Arc<StoredPod>>,
     pub(super) reconciler: Reconciler,
-    pub(super) ender: Ender,
+    pub(super) deleter: PodDeleter,
     pub(super) mirrors: watch::Sender<MirrorScope>,
     pub(super) metrics: PodMetrics,
     pub(super) handle: AgentHandle,
@@ -116,7 +116,7 @@ impl NodePods {
             && !is_mirror_pod(&pod.metadata)
             && pod.metadata.deletion_timestamp.is_some()
         {
-            self.ender.end(&pod.metadata);
+            self.deleter.delete(&pod.metadata);
         }
         let steps = self.lifecycle.handle(operation, pod);
         self.take(steps);

@@ -11,17 +11,20 @@ use std::{
     time::Duration,
 };
 
+use http::Request;
+use http_body_util::BodyExt as _;
 use jiff::SignedDuration;
 use kube::Client;
 use larder::Strategy;
 use larder_agent::{
+    TaskError,
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
     config::{Config, Flags, Host},
     root_dir::RootDir,
     status::{AgentStatus, PodStatus, VolumeStatus},
 };
-use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options, User};
+use larder_apiserver::{ApiServer, ApiService, AuditLog, AuditRecord, Cut, Kind, Options, User};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
@@ -32,6 +35,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tower::{ServiceExt as _, service_fn};
 
 /// Longest that anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,6 +58,8 @@ pub(crate) struct Node {
     pub(crate) strategy: Strategy,
     /// How often the agent looks at everything again; `None` leaves the default.
     pub(crate) sync_frequency: Option<Duration>,
+    /// Whoever reads an answer from a path with this text panics.
+    pub(crate) poisoned: Option<&'static str>,
     pub(crate) clock: Clock,
     /// How far the wall clock of the node is ahead of tokio's, in seconds.
     clock_offset: Arc<AtomicI64>,
@@ -63,7 +69,7 @@ pub(crate) struct Node {
 struct Running {
     handle: AgentHandle,
     shutdown: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), TaskError>>,
 }
 
 impl Node {
@@ -102,6 +108,7 @@ impl Node {
             pod_end: PodEnd::Agent,
             strategy: Strategy::default(),
             sync_frequency: None,
+            poisoned: None,
             clock,
             clock_offset,
             running: None,
@@ -133,7 +140,11 @@ impl Node {
             name: format!("system:node:{NODE}"),
             groups: vec!["system:nodes".to_owned()],
         };
-        let client = Client::new(self.server.service_as(user), "default");
+        let service = self.server.service_as(user);
+        let client = match self.poisoned {
+            Some(path) => poisoned(service, path),
+            None => Client::new(service, "default"),
+        };
         let agent = Agent::build(
             config,
             root,
@@ -164,7 +175,15 @@ impl Node {
         timeout(PATIENCE, running.task)
             .await
             .expect("the agent ends")
+            .unwrap()
             .unwrap();
+    }
+
+    /// Waits until the agent ends by itself.
+    pub(crate) async fn failure(&mut self) -> TaskError {
+        let running = self.running.take().unwrap();
+        let ended = timeout(PATIENCE, running.task).await;
+        ended.expect("the agent ends").unwrap().unwrap_err()
     }
 
     /// Sets the node's wall clock so far ahead of the true time; that of the API server stays true.
@@ -384,4 +403,22 @@ impl PodBuilder {
             .unwrap()
             .push(value);
     }
+}
+
+/// A client of `service`. Answers from paths that contain `path` make their reader panic.
+fn poisoned(service: ApiService, path: &'static str) -> Client {
+    let service = service_fn(move |request: Request<kube::client::Body>| {
+        let is_poisoned = request.uri().path().contains(path);
+        let answer = service.clone().oneshot(request);
+        async move {
+            let answer = answer.await?;
+            Ok::<_, Cut>(answer.map(|body| {
+                body.map_frame(move |frame| {
+                    assert!(!is_poisoned, "hunter2");
+                    frame
+                })
+            }))
+        }
+    });
+    Client::new(service, "default")
 }

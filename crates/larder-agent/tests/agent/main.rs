@@ -8,6 +8,7 @@
 mod certificates;
 mod disks;
 mod events;
+mod failures;
 mod harness;
 mod tokens;
 mod trust_bundles;

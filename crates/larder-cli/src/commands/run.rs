@@ -2,16 +2,17 @@
 
 mod summary;
 
-use std::{io, net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
     config::{Config, Flags, Host},
     feed::Feed,
-    local_api, node,
+    local_api::{self, Limits},
+    node,
     root_dir::RootDir,
 };
 use larder_apiserver::{ApiServer, Options};
@@ -21,11 +22,10 @@ use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tokio_util::{sync::CancellationToken, task::JoinMap};
+use tracing::{error, info, warn};
 
 use super::{Failure, Outcome};
 use crate::{
@@ -37,8 +37,10 @@ use crate::{
 const SUMMARY: Duration = Duration::from_millis(1500);
 /// Between two looks whether everything is there.
 const LOOK: Duration = Duration::from_millis(20);
+/// Name of the one task that may end while the agent runs.
+const SUMMARY_TASK: &str = "summary";
 /// How long the end may take: passes under way are finished.
-const END: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk faster, and each that
 /// has ever run keeps an arena of the allocator; without this limit as many start as there are pods.
 const BLOCKING_THREADS: usize = 4;
@@ -86,6 +88,7 @@ struct Origin {
 }
 
 async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
+    let descriptors = local_api::raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = VolumeHost::open(root.path()).context("cannot use the root directory")?;
     let socket = local_api::bind_socket(&root.socket());
@@ -113,17 +116,16 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
     let handle = agent.handle();
 
     let shutdown = CancellationToken::new();
-    let mut tasks = JoinSet::new();
+    let limits = Limits::for_descriptors(descriptors);
+    let mut tasks = JoinMap::new();
     match socket {
         Ok(socket) => {
-            tasks.spawn(told(
-                "the local API",
-                local_api::serve_unix(
-                    socket,
-                    local_api::socket_router(handle.clone()),
-                    shutdown.clone(),
-                ),
-            ));
+            let router = local_api::socket_router(handle.clone());
+            let server = local_api::serve_unix(socket, router, limits, shutdown.clone());
+            tasks.spawn("local API", async {
+                server.await;
+                Ok(())
+            });
         }
         Err(error) => warn!(
             error = chain(&error),
@@ -132,27 +134,30 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
     }
     if let Some(listener) = listener {
         info!(address = %listener.local_addr()?, "listening");
-        tasks.spawn(told(
-            "the HTTP API",
-            local_api::serve_tcp(
-                listener,
-                local_api::router(handle.clone()),
-                shutdown.clone(),
-            ),
-        ));
+        let router = local_api::router(handle.clone());
+        let server = local_api::serve_tcp(listener, router, limits, shutdown.clone());
+        tasks.spawn("HTTP API", async {
+            server.await;
+            Ok(())
+        });
     }
     if let Some(feed) = origin.feed {
         handle.show_problems_of(feed.problems());
         let shutdown = shutdown.clone();
-        tasks.spawn(async move {
+        tasks.spawn("manifest directory", async move {
             shutdown.run_until_cancelled(feed.run()).await;
+            Ok(())
         });
     }
-    tasks.spawn(agent.run(shutdown.clone()));
+    tasks.spawn("agent", {
+        let agent = agent.run(shutdown.clone());
+        async { agent.await.map_err(anyhow::Error::from) }
+    });
     {
         let shutdown = shutdown.clone();
-        tasks.spawn(async move {
+        tasks.spawn(SUMMARY_TASK, async move {
             shutdown.run_until_cancelled(summarize(handle)).await;
+            Ok(())
         });
     }
 
@@ -160,28 +165,30 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
-    let mut signalled = false;
-    loop {
-        // Every arm is cancel-safe.
+    // Every arm is cancel-safe.
+    let result = loop {
         tokio::select! {
-            _ = interrupt.recv() => signalled = true,
-            _ = terminate.recv() => signalled = true,
-            Some(ended) = tasks.join_next() => {
-                if let Err(error) = ended {
-                    std::panic::resume_unwind(error.into_panic());
-                }
-            }
+            _ = interrupt.recv() => break Ok(()),
+            _ = terminate.recv() => break Ok(()),
+            Some((name, ended)) = tasks.join_next() => match ended {
+                Ok(Ok(())) if name == SUMMARY_TASK => {}
+                Ok(Ok(())) => break Err(anyhow!("{name} ended unexpectedly")),
+                Ok(Err(error)) => break Err(error),
+                // Its text is left out: it may quote data.
+                Err(_) => break Err(anyhow!("background task {name:?} panicked")),
+            },
         }
-        if signalled {
-            break;
-        }
+    };
+    match &result {
+        Ok(()) => info!("shutting down, volumes stay in place"),
+        Err(error) => error!(error = %format_args!("{error:#}"), "agent failed, shutting down"),
     }
-    info!("ending, volumes stay");
     shutdown.cancel();
     let all = async { while tasks.join_next().await.is_some() {} };
-    if timeout(END, all).await.is_err() {
-        warn!("something is still under way, ending all the same");
+    if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
+        warn!("tasks still running at the shutdown deadline, exiting anyway");
     }
+    result?;
     Ok(Outcome::Done)
 }
 
@@ -192,13 +199,6 @@ async fn listener(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListe
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     Ok(Some(listener))
-}
-
-/// Runs a server; its failure is told, and is no reason to stop serving pods.
-async fn told(what: &'static str, server: impl Future<Output = io::Result<()>>) {
-    if let Err(error) = server.await {
-        warn!(%error, "{what} has failed");
-    }
 }
 
 async fn origin(

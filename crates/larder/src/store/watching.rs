@@ -123,6 +123,20 @@ impl<K: Object> Shared<K> {
     }
 }
 
+/// Held by the store's task. Closes the store when the task ends, even by a panic: reads fail and subscribers hear the end,
+/// instead of data that goes stale unnoticed.
+struct CloseOnEnd<K: Object>(Arc<Shared<K>>);
+
+impl<K: Object> Drop for CloseOnEnd<K> {
+    fn drop(&mut self) {
+        self.0.close();
+        for entry in self.0.entries.all() {
+            entry.cell.changed.notify_waiters();
+        }
+        self.0.changes.close();
+    }
+}
+
 /// The store of strategy `Watch`.
 #[derive(Debug)]
 pub(crate) struct WatchStore<K: Object> {
@@ -147,6 +161,11 @@ impl<K: Object> WatchStore<K> {
             WatchScope::Namespace | WatchScope::Auto => {
                 Scopes::new(Arc::clone(&shared), api, config).run().boxed()
             }
+        };
+        let on_end = CloseOnEnd(Arc::clone(&shared));
+        let run = async move {
+            let _on_end = on_end;
+            run.await;
         };
         #[expect(
             clippy::disallowed_methods,

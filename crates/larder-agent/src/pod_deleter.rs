@@ -1,7 +1,9 @@
-//! Ending pods in place of a kubelet, for an API server whose pods nobody runs.
+//! Completes the deletion of pods in place of a kubelet, for an API server whose pods no kubelet runs.
 //!
-//! An API server only marks a pod of a node as deleted, and waits for the node to say that its containers have stopped. With the
-//! embedded one there are none, and without this a deleted pod would stay for ever.
+//! An API server only marks a pod of a node as deleted, and waits for the node to report that its containers have stopped. The
+//! embedded one has no containers, so without this module a deleted pod would stay for ever.
+
+use std::future::pending;
 
 use http::Request;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,14 +12,16 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tracing::warn;
 
+use crate::tasks::TaskError;
+
 /// Deletes pods that are marked as deleted; owns the requests under way.
-pub(crate) struct Ender {
+pub(crate) struct PodDeleter {
     client: Option<Client>,
     requests: JoinSet<()>,
 }
 
-impl Ender {
-    /// Ends pods at the API server of `client`; without one, leaves that to others.
+impl PodDeleter {
+    /// Deletes pods at the API server of `client`; without one, does nothing.
     pub(crate) fn new(client: Option<Client>) -> Self {
         Self {
             client,
@@ -25,9 +29,8 @@ impl Ender {
         }
     }
 
-    /// Lets the API server forget the pod with `metadata`, which it has marked as deleted.
-    pub(crate) fn end(&mut self, metadata: &ObjectMeta) {
-        while self.requests.try_join_next().is_some() {}
+    /// Removes the pod with `metadata`, which the API server has marked as deleted.
+    pub(crate) fn delete(&mut self, metadata: &ObjectMeta) {
         let Some(client) = self.client.clone() else {
             return;
         };
@@ -51,9 +54,21 @@ impl Ender {
         self.requests.spawn(async move {
             match client.request_text(request).await {
                 Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
-                Err(error) => warn!(%error, pod = %format_args!("{namespace}/{name}"), "deleted pod not ended"),
+                Err(error) => {
+                    warn!(%error, pod = %format_args!("{namespace}/{name}"), "failed to delete pod, will retry when it changes");
+                }
                 Ok(_) => {}
             }
         });
+    }
+
+    /// Waits until a request panics. Cancel-safe.
+    pub(crate) async fn failure(&mut self) -> TaskError {
+        while let Some(ended) = self.requests.join_next().await {
+            if ended.is_err() {
+                return TaskError::new("pod deletion", &ended);
+            }
+        }
+        pending().await
     }
 }

@@ -1,0 +1,108 @@
+//! The background tasks of the agent, each under a name.
+//!
+//! Invariant: every task is joined. A task that ends while the agent runs is an error that names it, so no task dies silently.
+
+use std::{convert::Infallible, future::pending};
+
+use tokio::task::JoinError;
+use tokio_util::task::JoinMap;
+
+/// A background task ended although the agent still runs. What it watched or kept up to date would go stale unnoticed.
+///
+/// The text of a panic is left out: it may quote data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("background task {name:?} {}", if *.panicked { "panicked" } else { "ended unexpectedly" })]
+pub struct TaskError {
+    name: &'static str,
+    panicked: bool,
+}
+
+impl TaskError {
+    /// The task `name` ended with `result`.
+    pub(crate) fn new<T>(name: &'static str, result: &Result<T, JoinError>) -> Self {
+        Self {
+            name,
+            panicked: result.as_ref().is_err_and(JoinError::is_panic),
+        }
+    }
+
+    /// The task `name` ended without a panic, as far as can be seen.
+    pub(crate) fn ended(name: &'static str) -> Self {
+        Self {
+            name,
+            panicked: false,
+        }
+    }
+
+    /// Name of the task.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// Tasks that run as long as the agent does. Dropping them ends them.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks(JoinMap<&'static str, ()>);
+
+impl Tasks {
+    /// Starts `task`, whose end is an error. Names are unique.
+    pub(crate) fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        debug_assert!(!self.0.contains_key(name), "two tasks are called {name}");
+        self.0.spawn(name, task);
+    }
+
+    /// Starts `task`, which may end: only its panic is an error.
+    pub(crate) fn spawn_finite(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.spawn(name, async move {
+            task.await;
+            pending::<Infallible>().await;
+        });
+    }
+
+    /// Waits until a task ends. Cancel-safe.
+    pub(crate) async fn failure(&mut self) -> TaskError {
+        match self.0.join_next().await {
+            Some((name, result)) => TaskError::new(name, &result),
+            None => pending().await,
+        }
+    }
+
+    /// Ends all tasks and waits for them.
+    pub(crate) async fn shutdown(&mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_task_is_reported_with_its_name() {
+        let mut tasks = Tasks::default();
+        tasks.spawn("facts", pending());
+        tasks.spawn("pod source", async {});
+        let error = tasks.failure().await;
+        assert_eq!(
+            error.to_string(),
+            r#"background task "pod source" ended unexpectedly"#
+        );
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_reported_without_its_text() {
+        let mut tasks = Tasks::default();
+        tasks.spawn_finite("node registration", async {});
+        tasks.spawn("events", async { panic!("hunter2") });
+        let error = tasks.failure().await;
+        assert_eq!(error.to_string(), r#"background task "events" panicked"#);
+    }
+}
