@@ -1,7 +1,7 @@
-//! Every numbered scenario of the two behaviour specifications has a test that says so.
+//! Every numbered scenario of the specifications in `docs/spec` has a test that cites it.
 //!
-//! A test names the scenarios that it protects in a comment of its own: `// managers 24`, `// projection 45, 48: why`,
-//! `// managers 52 to 54`. What stands behind the numbers is for readers.
+//! A test cites the scenarios that it protects in a comment of its own: `// managers 24`, `// projection 45, 48: why`,
+//! `// managers 52 to 54`. Text after a colon is for readers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -9,34 +9,61 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{self, Write as _},
-    ops::RangeInclusive,
     path::Path,
 };
 
-/// The specifications with the numbers of their scenarios.
-const SCENARIOS: [(&str, RangeInclusive<u32>); 2] = [("managers", 1..=82), ("projection", 1..=74)];
+/// The specifications in `docs/spec`, and the section of each that lists its scenarios.
+const SPECIFICATIONS: [&str; 2] = ["managers", "projection"];
 
 #[test]
 fn every_scenario_has_a_test() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut text = String::new();
-    read(crates, &mut text);
-    let mut report = Vec::new();
-    for (specification, numbers) in SCENARIOS {
-        let tested = tested(&text, specification);
-        let lacking: Vec<_> = numbers.clone().filter(|n| !tested.contains(n)).collect();
-        // Straight to the stream, which no test runner holds back.
+    let mut sources = String::new();
+    read(crates, &mut sources);
+    let mut missing = Vec::new();
+    for specification in SPECIFICATIONS {
+        let path = crates.join(format!("../docs/spec/{specification}.md"));
+        let scenarios = scenarios(&fs::read_to_string(path).unwrap());
+        let tested = tested(&sources, specification);
+        let untested: Vec<_> = scenarios.difference(&tested).collect();
+        // Straight to the stream, which no test runner captures.
         let line = format!(
             "{specification}: {} of {} scenarios have a test\n",
-            numbers.clone().count() - lacking.len(),
-            numbers.count()
+            scenarios.len() - untested.len(),
+            scenarios.len()
         );
         io::stderr().write_all(line.as_bytes()).unwrap();
-        if !lacking.is_empty() {
-            report.push((specification, lacking));
+        if !untested.is_empty() {
+            missing.push(format!("{specification}: {untested:?}"));
         }
+        let unknown: Vec<_> = tested.difference(&scenarios).collect();
+        assert!(
+            unknown.is_empty(),
+            "{specification} has no scenario {unknown:?}"
+        );
     }
-    assert!(report.is_empty(), "no test names {report:?}");
+    assert!(missing.is_empty(), "no test cites {missing:?}");
+}
+
+#[test]
+fn scenarios_are_the_numbered_lines_of_their_section() {
+    let text = "## 1. Rules\n1. no scenario\n\n## 2. Test scenarios\n\n**Part**\n1. one\n2. (U) two\n\n## 3. More\n3. none";
+    assert_eq!(scenarios(text), BTreeSet::from([1, 2]));
+}
+
+/// The numbers of the scenarios that a specification lists: the numbered lines of the section "Test scenarios".
+fn scenarios(specification: &str) -> BTreeSet<u32> {
+    let sections = specification.split("\n## ");
+    let mut listed = sections.filter(|section| {
+        section
+            .lines()
+            .next()
+            .is_some_and(|title| title.ends_with("Test scenarios"))
+    });
+    let section = listed.next().expect("a section \"Test scenarios\"");
+    let lines = section.lines().skip(1);
+    let numbered = lines.filter_map(|line| line.split_once(". ")?.0.parse().ok());
+    numbered.collect()
 }
 
 #[test]
