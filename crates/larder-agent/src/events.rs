@@ -24,6 +24,7 @@ use http::{Method, Request, header};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use larder_transport::path::{PathError, Resource};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
@@ -39,6 +40,8 @@ use self::{
     of_pod::OfPod,
 };
 use crate::metrics::{EventOutcome, Metrics};
+
+const EVENTS: Resource = Resource::core("events");
 
 /// How long no event is posted to a namespace after that was forbidden.
 const FORBIDDEN: Duration = Duration::from_mins(10);
@@ -199,22 +202,23 @@ impl Events {
     }
 
     async fn post(&self, event: &Event) -> Result<(), Refusal> {
-        let collection = format!("/api/v1/namespaces/{}/events", event.namespace());
+        let invalid = |error: PathError| Refusal::Never(error.to_string());
+        let collection = EVENTS.in_namespace(event.namespace()).map_err(invalid)?;
         if event.posted {
             let count = json!({
                 "count": event.count,
                 "lastTimestamp": seconds(event.last),
                 "message": event.message,
             });
-            let path = format!("{collection}/{}", event.name);
-            match self.send(Method::PATCH, path, &count).await {
+            let path = collection.object(&event.name).map_err(invalid)?;
+            match self.send(Method::PATCH, path.as_str(), &count).await {
                 // The API server keeps events for an hour.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 answer => return answer.map_err(refusal),
             }
         }
         let created = self
-            .send(Method::POST, collection, &event.object(&self.node))
+            .send(Method::POST, collection.as_str(), &event.object(&self.node))
             .await;
         match created {
             // The answer to the last attempt was lost.
@@ -223,7 +227,7 @@ impl Events {
         }
     }
 
-    async fn send(&self, method: Method, path: String, body: &Value) -> kube::Result<()> {
+    async fn send(&self, method: Method, path: &str, body: &Value) -> kube::Result<()> {
         let content = match method {
             Method::PATCH => "application/merge-patch+json",
             _ => "application/json",
@@ -233,7 +237,7 @@ impl Events {
             .uri(path)
             .header(header::CONTENT_TYPE, content)
             .body(body.to_string().into_bytes())
-            .expect("names of the API need no escaping in a path");
+            .expect("the path is percent-encoded");
         self.client.request_text(request).await.map(drop)
     }
 }

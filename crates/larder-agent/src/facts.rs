@@ -17,8 +17,15 @@ use larder::{
 };
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
+use larder_transport::path::{Resource, field_selector};
 use tokio::sync::watch;
 use tracing::{debug, warn};
+
+const NODES: Resource = Resource::core("nodes");
+const SERVICES: Resource = Resource::core("services");
+/// The kubelet would take `v1alpha1` as well, which no server of its release serves without being told to.
+const TRUST_BUNDLES: Resource =
+    Resource::new("certificates.k8s.io", "v1beta1", "clustertrustbundles");
 
 /// The facts as last heard; `None` until they were heard once.
 #[derive(Clone, Debug, Default)]
@@ -37,9 +44,9 @@ pub(crate) async fn follow_facts(
     facts: watch::Sender<Facts>,
     node_ttl: NodeTtl,
 ) {
-    let selector = format!("metadata.name={node_name}");
-    let node = Collection::new(client.clone(), "/api/v1/nodes", Some(&selector));
-    let services = Collection::new(client, "/api/v1/services", None);
+    let selector = field_selector("metadata.name", &node_name);
+    let node = Collection::new(client.clone(), NODES.collection().as_str(), Some(&selector));
+    let services = Collection::new(client, SERVICES.collection().as_str(), None);
     tokio::join!(
         follow_node(node, &facts, node_ttl),
         follow_services(services, &facts)
@@ -130,7 +137,7 @@ pub(crate) async fn follow_trust_bundles(
 ) {
     let tell = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
-        let bundles = Collection::new(client.clone(), TRUST_BUNDLES, None);
+        let bundles = Collection::new(client.clone(), TRUST_BUNDLES.collection().as_str(), None);
         tokio::select! {
             () = keep_trust_bundles(bundles, tell) => {}
             _ = wanted.wait_for(|wanted| !wanted) => {}
@@ -181,9 +188,6 @@ async fn keep_trust_bundles(
         )));
     }
 }
-
-/// The kubelet would take `v1alpha1` as well, which no server of its release serves without being told to.
-const TRUST_BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
 
 /// The object, unless it cannot be decoded.
 fn readable<K>(found: Found<K>) -> Option<K> {

@@ -8,11 +8,14 @@ use std::future::pending;
 use http::Request;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
+use larder_transport::path::Resource;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::tasks::TaskError;
+
+const PODS: Resource = Resource::core("pods");
 
 /// Deletes pods that are marked as deleted; owns the requests under way.
 pub(crate) struct PodDeleter {
@@ -47,10 +50,20 @@ impl PodDeleter {
             "gracePeriodSeconds": 0,
             "preconditions": {"uid": uid},
         });
-        let request = Request::delete(format!("/api/v1/namespaces/{namespace}/pods/{name}"))
+        let path = PODS
+            .in_namespace(&namespace)
+            .and_then(|pods| pods.object(&name));
+        let path = match path {
+            Ok(path) => path,
+            Err(error) => {
+                warn!(%error, pod = %format_args!("{namespace}/{name}"), "deleted pod not ended");
+                return;
+            }
+        };
+        let request = Request::delete(path.as_str())
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(options.to_string().into_bytes())
-            .expect("names of the API need no escaping in a path");
+            .expect("the path is percent-encoded");
         self.requests.spawn(async move {
             match client.request_text(request).await {
                 Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}

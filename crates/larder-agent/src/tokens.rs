@@ -17,6 +17,7 @@ use kube::Client;
 use larder_objects::{SecretBytes, chain};
 use larder_pods::StoredPod;
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
+use larder_transport::path::{PathError, Resource};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
@@ -25,6 +26,8 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::{backoff::Backoff, clock::Clock};
+
+const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 /// Longest answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;
@@ -122,6 +125,8 @@ enum RequestError {
     Refused { message: String },
     #[error("the answer holds no token")]
     Answer,
+    #[error("invalid namespace or service account")]
+    Path(#[source] PathError),
 }
 
 impl Tokens {
@@ -203,6 +208,11 @@ impl Tokens {
 
     async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, RequestError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let path = SERVICE_ACCOUNTS
+            .in_namespace(namespace)
+            .and_then(|accounts| accounts.object(&key.account))
+            .map_err(RequestError::Path)?
+            .subresource("token");
         let audiences: Vec<_> = key.request.audience.iter().collect();
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -220,13 +230,10 @@ impl Tokens {
         });
         let request = Request::builder()
             .method(Method::POST)
-            .uri(format!(
-                "/api/v1/namespaces/{namespace}/serviceaccounts/{}/token",
-                key.account
-            ))
+            .uri(path.as_str())
             .header(header::CONTENT_TYPE, "application/json")
             .body(kube::client::Body::from(body.to_string().into_bytes()))
-            .expect("names of the API need no escaping in a path");
+            .expect("the path is percent-encoded");
         let response = self
             .client
             .send(request)

@@ -55,6 +55,7 @@ mod credentials;
 mod dial;
 mod error;
 mod metrics;
+pub mod path;
 mod pool;
 mod proxy;
 mod rate_limit;

@@ -286,6 +286,12 @@ impl RequestError {
     }
 }
 
+impl From<transport::path::PathError> for RequestError {
+    fn from(_: transport::path::PathError) -> Self {
+        Self::NotAName
+    }
+}
+
 /// The outcome of a request that one of kube's own methods made.
 impl From<kube::Error> for RequestError {
     fn from(error: kube::Error) -> Self {

@@ -19,12 +19,16 @@ use larder::{
 };
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
+use larder_transport::path::{PathError, Resource, field_selector};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::key::{KeyError, PodKey};
 
-const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
+const REQUESTS: Resource =
+    Resource::new("certificates.k8s.io", "v1beta1", "podcertificaterequests");
+const NODES: Resource = Resource::core("nodes");
+const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 const NO_BODY: Option<&()> = None;
 
@@ -36,6 +40,8 @@ pub(super) type Requests = HashMap<ObjectKey, Arc<PodCertificateRequest>>;
 pub(crate) enum RequestError {
     #[error("the API server serves no PodCertificateRequests")]
     NotServed,
+    #[error("invalid namespace, service account or node name")]
+    Path(#[source] PathError),
     #[error("cannot read the {0}")]
     Read(&'static str, #[source] larder::RequestError),
     #[error("cannot create a PodCertificateRequest")]
@@ -68,12 +74,16 @@ pub(super) async fn create(
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let namespace = text(&pod.metadata.namespace);
     let account = pod.service_account();
-    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
-    let held = request::<ServiceAccount>(client, Method::GET, &path, NO_BODY)
+    let path = SERVICE_ACCOUNTS
+        .in_namespace(&namespace)
+        .and_then(|accounts| accounts.object(account))
+        .map_err(RequestError::Path)?;
+    let held = request::<ServiceAccount>(client, Method::GET, path.as_str(), NO_BODY)
         .await
         .map_err(|error| RequestError::Read("service account", error))?;
-    let path = format!("/api/v1/nodes/{node_name}");
-    let node = request::<Node>(client, Method::GET, &path, NO_BODY)
+    let path = NODES.collection().object(node_name);
+    let path = path.map_err(RequestError::Path)?;
+    let node = request::<Node>(client, Method::GET, path.as_str(), NO_BODY)
         .await
         .map_err(|error| RequestError::Read("node", error))?;
     let owner = OwnerReference {
@@ -105,9 +115,10 @@ pub(super) async fn create(
         },
         status: None,
     };
-    let path = format!("{GROUP}/namespaces/{namespace}/podcertificaterequests");
+    let path = REQUESTS.in_namespace(&namespace);
+    let path = path.map_err(RequestError::Path)?;
     let created =
-        request::<PodCertificateRequest>(client, Method::POST, &path, Some(&wanted)).await;
+        request::<PodCertificateRequest>(client, Method::POST, path.as_str(), Some(&wanted)).await;
     match created {
         Ok(created) => Ok(text(&created.metadata.name)),
         Err(error) if error.is_not_served() => Err(RequestError::NotServed),
@@ -121,10 +132,10 @@ pub(super) async fn follow_requests(
     node_name: &str,
     requests: &watch::Sender<Requests>,
 ) {
-    let selector = format!("spec.nodeName={node_name}");
-    let path = format!("{GROUP}/podcertificaterequests");
+    let selector = field_selector("spec.nodeName", node_name);
+    let path = REQUESTS.collection();
     let mut collection =
-        Collection::<PodCertificateRequest>::new(client.clone(), &path, Some(&selector));
+        Collection::<PodCertificateRequest>::new(client.clone(), path.as_str(), Some(&selector));
     requests.send_replace(Requests::new());
     loop {
         let change = collection.next().await;

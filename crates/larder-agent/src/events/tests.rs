@@ -33,7 +33,8 @@ impl Fixture {
                 let body = body.collect().await.unwrap().to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap();
                 let path = head.uri.path();
-                assert!(path.starts_with("/api/v1/namespaces/n/events"), "{path}");
+                assert!(path.starts_with("/api/v1/namespaces/"), "{path}");
+                assert_eq!(path.split('/').nth(5), Some("events"), "{path}");
                 let message = body["message"].as_str().unwrap_or_default();
                 log.lock()
                     .push(format!("{} {} {message}", head.method, body["count"]));
@@ -57,7 +58,11 @@ impl Fixture {
     }
 
     fn failed(&self, why: &str) {
-        let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u"},
+        self.failed_in("n", why);
+    }
+
+    fn failed_in(&self, namespace: &str, why: &str) {
+        let pod = json!({"metadata": {"namespace": namespace, "name": "web", "uid": namespace},
             "spec": {"containers": [], "initContainers": [{"name": "c", "image": "i"}]}});
         let pod = serde_json::from_value(pod).unwrap();
         let about = About::Container("c");
@@ -104,7 +109,7 @@ async fn the_same_failure_counts_up_and_another_one_is_another_event() {
         fixture.within(SECOND).await,
         ["PATCH 2 Error: b", "POST 2 Error: b"]
     );
-    fixture.events.forget("u");
+    fixture.events.forget("n");
     assert_eq!(fixture.within(SECOND).await, [""; 0]);
 }
 
@@ -123,7 +128,7 @@ async fn a_pod_that_fails_all_the_time_costs_little() {
             assert!(count == 0 || round == 9 || round == 0, "{round}: {count}");
         }
     }
-    assert_eq!(fixture.events.noted.lock().pods["u"].budget, 0);
+    assert_eq!(fixture.events.noted.lock().pods["n"].budget, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,6 +166,20 @@ async fn failures_in_ever_new_words_share_an_event() {
         fixture.within(SECOND).await,
         ["PATCH 4 (combined from similar events): Error: reason 12"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hostile_namespace_stops_no_other_event() {
+    let fixture = Fixture::new();
+    for namespace in ["a b", "../..", "a?b#c", "", "..", "\n", "n"] {
+        fixture.failed_in(namespace, namespace);
+    }
+    let mut requests = fixture.within(SECOND).await;
+    requests.sort_unstable();
+    // An empty namespace and `..` have no path; the others are one segment each.
+    assert_eq!(requests.len(), 5, "{requests:?}");
+    assert_eq!(requests[4], "POST 1 Error: n");
+    assert!(fixture.counted("refused", 2), "{}", fixture.counters());
 }
 
 #[test]

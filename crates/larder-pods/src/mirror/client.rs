@@ -12,7 +12,8 @@ use larder_objects::StableHash;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use larder::{RequestError, request, segment};
+use larder::{RequestError, request};
+use larder_transport::path::{CollectionPath, ObjectPath, Resource};
 
 use crate::{
     identity::{
@@ -158,7 +159,13 @@ impl MirrorClient {
             (None, Some(node)) => {
                 let mut node = Node::clone(node);
                 node.metadata.name = Some(name.clone());
-                let created = request(&self.client, Method::POST, NODES, Some(&node)).await;
+                let created = request(
+                    &self.client,
+                    Method::POST,
+                    NODES.collection().as_str(),
+                    Some(&node),
+                )
+                .await;
                 match created {
                     Ok(node) => {
                         tracing::info!(node = %name, "registered the node");
@@ -238,7 +245,7 @@ impl MirrorClient {
         });
         let deleted = async {
             let path = pod_path(full_name)?;
-            let request = request(&self.client, Method::DELETE, &path, Some(&options));
+            let request = request(&self.client, Method::DELETE, path.as_str(), Some(&options));
             request.await.map(|_: IgnoredAny| ())
         };
         match deleted.await {
@@ -254,35 +261,31 @@ impl MirrorClient {
     }
 
     async fn get_node(&self) -> Result<Option<Node>, RequestError> {
-        let path = format!("{NODES}/{}", segment(&self.node_name)?);
-        unless_missing(request(&self.client, Method::GET, &path, None::<&Value>).await)
+        let path = NODES.collection().object(&self.node_name)?;
+        unless_missing(request(&self.client, Method::GET, path.as_str(), None::<&Value>).await)
     }
 
     async fn get_pod(&self, full_name: &FullName) -> Result<Option<Pod>, RequestError> {
         let path = pod_path(full_name)?;
-        unless_missing(request(&self.client, Method::GET, &path, None::<&Value>).await)
+        unless_missing(request(&self.client, Method::GET, path.as_str(), None::<&Value>).await)
     }
 
     async fn create_pod(&self, full_name: &FullName, pod: &Pod) -> Result<(), RequestError> {
         let path = pods_path(full_name)?;
-        let created = request(&self.client, Method::POST, &path, Some(pod)).await;
+        let created = request(&self.client, Method::POST, path.as_str(), Some(pod)).await;
         created.map(|_: IgnoredAny| ())
     }
 }
 
-const NODES: &str = "/api/v1/nodes";
+const NODES: Resource = Resource::core("nodes");
+const PODS: Resource = Resource::core("pods");
 
-fn pods_path(full_name: &FullName) -> Result<String, RequestError> {
-    let namespace = segment(&full_name.namespace)?;
-    Ok(format!("/api/v1/namespaces/{namespace}/pods"))
+fn pods_path(full_name: &FullName) -> Result<CollectionPath, RequestError> {
+    Ok(PODS.in_namespace(&full_name.namespace)?)
 }
 
-fn pod_path(full_name: &FullName) -> Result<String, RequestError> {
-    Ok(format!(
-        "{}/{}",
-        pods_path(full_name)?,
-        segment(&full_name.name)?
-    ))
+fn pod_path(full_name: &FullName) -> Result<ObjectPath, RequestError> {
+    Ok(pods_path(full_name)?.object(&full_name.name)?)
 }
 
 fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, RequestError> {

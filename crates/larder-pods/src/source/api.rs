@@ -21,14 +21,16 @@ use super::{Closed, Reporter, SourceProblem, SourceReport};
 use larder::{
     RequestError,
     collection::{Change, Collection, Found},
-    escaped,
 };
+use larder_transport::path::{Resource, field_selector};
 
 use crate::{
     identity::{FullName, PodSource, PodUid},
     merge::SourcePods,
     stored::StoredPod,
 };
+
+const PODS: Resource = Resource::core("pods");
 
 /// The pods of one node at the API server.
 #[derive(Clone)]
@@ -88,8 +90,12 @@ impl ApiSource {
     }
 
     fn follow(&self) -> Collection<StoredPod> {
-        let selector = format!("spec.nodeName={}", escaped(&self.node_name));
-        Collection::new(self.client.clone(), "/api/v1/pods", Some(&selector))
+        let selector = field_selector("spec.nodeName", &self.node_name);
+        Collection::new(
+            self.client.clone(),
+            PODS.collection().as_str(),
+            Some(&selector),
+        )
     }
 
     /// Reports the pods until nobody receives. While the API server is away, what was reported stays.
