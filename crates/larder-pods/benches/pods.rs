@@ -1,9 +1,9 @@
-//! Cost per pod of what happens to the pods of a node: the merge of the sources, the pod manager, the lifecycle. It is the same
-//! beside a hundred pods and beside ten thousand.
+//! Cost per pod of the merge of the sources, the pod manager and the lifecycle. It is the same beside a hundred pods and
+//! beside ten thousand.
 //!
-//! Every time is the processor time of the thread for one pod, so that other work on the machine disturbs little.
+//! Every figure is the CPU time of the thread for one pod, so that other work on the machine disturbs little.
 //!
-//! `cargo bench -p larder --bench pods`
+//! `cargo bench -p larder-pods --bench pods`
 
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic as a test may")]
 
@@ -147,11 +147,38 @@ fn all_changes(criterion: &mut Criterion) {
                 },
             );
         });
-        let shared = |image| of(image).map(Arc::new).collect::<Vec<_>>();
-        let (added, updated) = (shared("i:1"), shared("i:2"));
-        group.bench_function(format!("{pods}, pod manager"), |bencher| {
+    }
+}
+
+/// The pod manager alone, as the kubelet's benchmark of `pkg/kubelet/pod` runs it: the pods exist, only the calls count.
+fn manager_alone(criterion: &mut Criterion) {
+    const ROUNDS: usize = 1000;
+    let mut group = criterion.benchmark_group("pod manager alone");
+    for pods in NODES {
+        let of = |image| (0..pods).map(move |index| Arc::new(pod(index, image)));
+        let mut manager = PodManager::default();
+        for pod in of("i:1") {
+            manager.add_pod(pod);
+        }
+        let added = Arc::new(pod(pods, "i:1"));
+        let updated = Arc::new(pod(pods, "i:2"));
+        group.bench_function(format!("add + update + remove beside {pods}"), |bencher| {
+            let no_setup = || ();
+            per_pod(bencher, ROUNDS, no_setup, |()| {
+                for _ in 0..ROUNDS {
+                    manager.add_pod(Arc::clone(black_box(&added)));
+                    manager.update_pod(Arc::clone(black_box(&updated)));
+                    manager.remove_pod(black_box(&updated));
+                }
+            });
+        });
+        let (added, updated): (Vec<_>, Vec<_>) = (of("i:1").collect(), of("i:2").collect());
+        group.bench_function(format!("each of {pods} from empty"), |bencher| {
             per_pod(bencher, pods, PodManager::default, |mut manager| {
-                for pod in added.iter().chain(&updated) {
+                for pod in &added {
+                    manager.add_pod(Arc::clone(pod));
+                }
+                for pod in &updated {
                     manager.update_pod(Arc::clone(pod));
                 }
                 for pod in &updated {
@@ -247,5 +274,12 @@ fn lookups(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, all_changes, one_change, first_set, lookups);
+criterion_group!(
+    benches,
+    manager_alone,
+    all_changes,
+    one_change,
+    first_set,
+    lookups
+);
 criterion_main!(benches);

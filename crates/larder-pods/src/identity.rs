@@ -31,6 +31,11 @@ macro_rules! uid_type {
                 Self(text.into())
             }
 
+            /// The UID of the pod with `metadata`; empty if it has none.
+            pub fn of(metadata: &ObjectMeta) -> Self {
+                Self::new(metadata.uid.as_deref().unwrap_or_default())
+            }
+
             /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -56,13 +61,6 @@ uid_type! {
 uid_type! {
     /// UID of the API server's copy of a static pod.
     MirrorPodUid
-}
-
-impl PodUid {
-    /// The UID of the pod with `metadata`; empty when it has none.
-    pub fn of(metadata: &ObjectMeta) -> Self {
-        Self::new(metadata.uid.as_deref().unwrap_or_default())
-    }
 }
 
 /// `<pod name>_<namespace>`: what connects a static pod with its mirror pod.

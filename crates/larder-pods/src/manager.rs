@@ -1,26 +1,33 @@
 //! The pod manager: every pod of the node by UID and by full name, and which mirror pod belongs to which static pod.
 //!
-//! It is the node's desired state, nothing more: it starts no work and sends no notices. One [`PodManager`] writes; any number of
-//! [`Pods`] read. Contract: kubelet 1.36, `pkg/kubelet/pod/pod_manager.go`, whose operations are found here under their names
-//! without the `Get`.
+//! It holds the node's desired state, starts no work and sends no notices. One [`PodManager`] writes; any number of
+//! [`Pods`] read. Contract: kubelet 1.36, `pkg/kubelet/pod/pod_manager.go`. The operations have the names that they have
+//! there, without `Get`.
 //!
 //! Invariants:
-//! 1. Every operation is atomic, and a list is one moment's state.
-//! 2. A full name leads to a pod exactly as long as a pod of that name is there. Where two share a name, it leads to the one
-//!    touched last, and back to the other when that one goes. (In the kubelet the removal of either takes the name from both.)
-//! 3. A mirror pod's UID translates to the pod that its full name leads to, in whichever order the two came. When the pod goes
-//!    the translation stays until the mirror goes, because word about the ending pod still arrives under the mirror's UID.
-//! 4. Every operation but the lists costs the same however many pods there are; of the lists, those of static pods grow with these only.
+//! 1. Every operation is atomic: a list shows the state between two writes.
+//! 2. A full name leads to a pod as long as a pod of that name is present. Where two share a name, it leads to the pod
+//!    added or updated last, and to the other one again when that pod is removed. (In the kubelet the removal of either
+//!    takes the name from both.)
+//! 3. A mirror pod's UID translates to the pod that its full name leads to, whichever of the two came first. When that pod
+//!    is removed the translation stays until the mirror pod is removed, because news of the ending pod still arrives
+//!    under the mirror pod's UID.
+//! 4. The cost of an operation does not grow with the number of pods. Lists are the exception; those of static pods grow
+//!    with the static and mirror pods only.
+
+mod table;
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     ops::Deref,
     sync::Arc,
 };
 
+use foldhash::fast::RandomState;
 use parking_lot::RwLock;
-use smallvec::SmallVec;
 
+use self::table::{Keys, PodTable, Upserted};
 use super::{
     identity::{FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
     stored::StoredPod,
@@ -49,16 +56,19 @@ pub struct PodManager {
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
     /// Held for one operation at a time.
-    state: Arc<RwLock<State>>,
+    index: Arc<RwLock<PodIndex>>,
 }
 
+/// The tables behind the lock.
 #[derive(Debug, Default)]
-struct State {
-    regular: Index<ResolvedPodUid>,
-    mirrors: Index<MirrorPodUid>,
-    /// The static ones among the regular pods.
-    static_pods: HashSet<ResolvedPodUid>,
-    translations: HashMap<MirrorPodUid, ResolvedPodUid>,
+struct PodIndex {
+    keys: Keys,
+    /// Regular pods; the note says whether the pod is static.
+    regular: PodTable<bool>,
+    /// Mirror pods; the note is the UID that the mirror pod's UID translates to.
+    mirrors: PodTable<Option<ResolvedPodUid>>,
+    /// Slots of the static pods among `regular`.
+    static_slots: HashSet<usize, RandomState>,
 }
 
 /// All pods of the node at one moment.
@@ -128,7 +138,7 @@ impl PodManager {
 
     /// Adds `pod`, or replaces the pod with its UID. Mirror pods are told by their annotation.
     pub fn add_pod(&mut self, pod: Arc<StoredPod>) {
-        self.pods.state.write().upsert(pod);
+        self.pods.index.write().upsert(pod);
     }
 
     /// The same as [`add_pod`](Self::add_pod), for the reader's sake.
@@ -138,16 +148,16 @@ impl PodManager {
 
     /// Removes the pod with the UID of `pod`. An unknown pod changes nothing.
     pub fn remove_pod(&mut self, pod: &StoredPod) {
-        self.pods.state.write().remove(pod);
+        self.pods.index.write().remove(pod);
     }
 
     /// Replaces everything with `pods`, in one step.
     pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<StoredPod>>) {
-        let mut state = State::default();
+        let mut index = PodIndex::default();
         for pod in pods {
-            state.upsert(pod);
+            index.upsert(pod);
         }
-        *self.pods.state.write() = state;
+        *self.pods.index.write() = index;
     }
 }
 
@@ -160,68 +170,71 @@ impl Deref for PodManager {
 }
 
 impl Pods {
-    /// Regular pods, static ones included, mirror pods not; in no order.
+    /// Regular pods, static ones included, mirror pods excluded; in no order.
     pub fn pods(&self) -> Vec<Arc<StoredPod>> {
-        self.state.read().regular.pods().cloned().collect()
+        self.index.read().regular.pods()
     }
 
-    /// All pods, and the mirror pods that have lost their static pod.
+    /// All pods, and the mirror pods without a static pod.
     pub fn pods_and_mirror_pods(&self) -> PodsAndMirrorPods {
-        let state = self.state.read();
+        let index = self.index.read();
         PodsAndMirrorPods {
-            pods: state.regular.pods().cloned().collect(),
-            mirror_pods: state.mirrors.pods().cloned().collect(),
-            orphaned_mirror_pods: state.orphaned_mirror_pods(),
+            pods: index.regular.pods(),
+            mirror_pods: index.mirrors.pods(),
+            orphaned_mirror_pods: index.orphaned_mirror_pods(),
         }
     }
 
     /// Every static pod, with its mirror pod if there is one.
     pub fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {
-        self.state.read().static_pods_and_mirror_pods()
+        self.index.read().static_pods_and_mirror_pods()
     }
 
-    /// Static pods with their mirror pods, and the mirror pods that have none, in one look.
+    /// Static pods with their mirror pods, and the mirror pods that have none, in one read.
     pub fn mirror_overview(&self) -> MirrorOverview {
-        let state = self.state.read();
+        let index = self.index.read();
         MirrorOverview {
-            static_pods: state.static_pods_and_mirror_pods(),
-            orphaned_mirror_pods: state.orphaned_mirror_pods(),
+            static_pods: index.static_pods_and_mirror_pods(),
+            orphaned_mirror_pods: index.orphaned_mirror_pods(),
         }
     }
 
     /// The regular pod with `uid`.
     pub fn pod_by_uid(&self, uid: &ResolvedPodUid) -> Option<Arc<StoredPod>> {
-        self.state.read().regular.by_uid.get(uid).cloned()
+        let index = self.index.read();
+        let found = index.regular.by_uid(index.keys.uid(uid.as_str()))?;
+        Some(Arc::clone(&found.pod))
     }
 
     /// The regular pod `name` in `namespace`.
     pub fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<StoredPod>> {
-        self.pod_by_full_name(&FullName {
-            name: name.into(),
-            namespace: namespace.into(),
-        })
+        let index = self.index.read();
+        let found = index.regular.by_name(index.keys.name(namespace, name))?;
+        Some(Arc::clone(&found.pod))
     }
 
     /// The regular pod with `full_name`.
     pub fn pod_by_full_name(&self, full_name: &FullName) -> Option<Arc<StoredPod>> {
-        self.state.read().regular.by_name(full_name).cloned()
+        self.pod_by_name(&full_name.namespace, &full_name.name)
     }
 
     /// The mirror pod with the full name of `pod`.
     pub fn mirror_pod_by_pod(&self, pod: &StoredPod) -> Option<Arc<StoredPod>> {
-        self.state
-            .read()
-            .mirrors
-            .by_name(&FullName::of(&pod.metadata))
-            .cloned()
+        let index = self.index.read();
+        let found = index.mirrors.by_name(index.keys.name_of(&pod.metadata))?;
+        Some(Arc::clone(&found.pod))
     }
 
     /// The regular pod with the full name of the mirror pod `mirror`.
     pub fn pod_by_mirror_pod(&self, mirror: &StoredPod) -> Option<Arc<StoredPod>> {
-        self.pod_by_full_name(&FullName::of(&mirror.metadata))
+        let index = self.index.read();
+        let found = index
+            .regular
+            .by_name(index.keys.name_of(&mirror.metadata))?;
+        Some(Arc::clone(&found.pod))
     }
 
-    /// `pod` itself and its counterpart. Whether `pod` is known here is not asked.
+    /// `pod` itself and its counterpart. `pod` need not be present here.
     pub fn pod_and_mirror_pod(&self, pod: &Arc<StoredPod>) -> PodAndMirrorPod {
         if is_mirror_pod(&pod.metadata) {
             PodAndMirrorPod {
@@ -238,185 +251,146 @@ impl Pods {
         }
     }
 
-    /// The UID under which the node knows the pod with `uid`: that of the static pod for a known mirror pod, else the same.
+    /// The UID under which the node knows the pod with `uid`: that of the static pod for a known mirror pod, else `uid`.
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
-        let mirror = MirrorPodUid::new(uid.as_str());
-        let state = self.state.read();
-        let known = state.translations.get(&mirror).cloned();
-        known.unwrap_or_else(|| ResolvedPodUid::new(uid.as_str()))
+        let index = self.index.read();
+        let mirror = index.mirrors.by_uid(index.keys.uid(uid.as_str()));
+        let translation = mirror.and_then(|mirror| mirror.note.clone());
+        translation.unwrap_or_else(|| ResolvedPodUid::new(uid.as_str()))
     }
 
     /// Both directions of the translation between static pods and mirror pods.
     pub fn uid_translations(&self) -> UidTranslations {
-        let state = self.state.read();
-        let static_pods = state.static_pods.iter();
-        let mut pod_to_mirror: HashMap<_, _> = static_pods.map(|uid| (uid.clone(), None)).collect();
-        for (mirror, pod) in &state.translations {
-            // Of two mirrors of one pod, the one that its full name leads to.
-            let current = |mirror: &MirrorPodUid| {
-                let pod = &state.mirrors.by_uid[mirror];
-                state.mirrors.uid_by_name(&FullName::of(&pod.metadata)) == Some(mirror)
+        let index = self.index.read();
+        let static_pods = index.static_pods();
+        let mut translations = UidTranslations {
+            pod_to_mirror: static_pods
+                .map(|pod| (ResolvedPodUid::of(&pod.metadata), None))
+                .collect(),
+            mirror_to_pod: HashMap::new(),
+        };
+        for mirror in index.mirrors.iter() {
+            let Some(pod_uid) = &mirror.note else {
+                continue;
             };
-            let known = pod_to_mirror.entry(pod.clone()).or_default();
-            if known.is_none() || current(mirror) {
-                *known = Some(mirror.clone());
+            let uid = MirrorPodUid::of(&mirror.pod.metadata);
+            let known = translations
+                .pod_to_mirror
+                .entry(pod_uid.clone())
+                .or_default();
+            // Of two mirror pods of one pod, the one that its full name leads to.
+            let named = index.mirrors.by_name(mirror.name());
+            if known.is_none() || named.is_some_and(|named| Arc::ptr_eq(&named.pod, &mirror.pod)) {
+                *known = Some(uid.clone());
             }
+            translations.mirror_to_pod.insert(uid, pod_uid.clone());
         }
-        UidTranslations {
-            pod_to_mirror,
-            mirror_to_pod: state.translations.clone(),
-        }
+        translations
     }
 
-    /// How many pods of which sort there are.
+    /// Number of pods of each sort.
     pub fn counts(&self) -> PodCounts {
-        let state = self.state.read();
+        let index = self.index.read();
         let mut counts = PodCounts {
-            mirrors: state.mirrors.by_uid.len() as u64,
+            mirrors: index.mirrors.len() as u64,
             ..PodCounts::default()
         };
-        for pod in state.regular.pods() {
-            let (all, active) = if is_static_pod(&pod.metadata) {
+        for slot in index.regular.iter() {
+            let (all, active) = if slot.note {
                 (&mut counts.r#static, &mut counts.active_static)
             } else {
                 (&mut counts.ordinary, &mut counts.active_ordinary)
             };
             *all += 1;
-            *active += u64::from(!pod.is_terminal());
-            counts.ephemeral_containers += pod.ephemeral_containers() as u64;
+            *active += u64::from(!slot.pod.is_terminal());
+            counts.ephemeral_containers += slot.pod.ephemeral_containers() as u64;
         }
         counts
     }
 }
 
-impl State {
+impl PodIndex {
+    fn static_pods(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
+        let slots = self.static_slots.iter();
+        slots.map(|&slot| &self.regular.slot(slot).pod)
+    }
+
     fn orphaned_mirror_pods(&self) -> Vec<Arc<StoredPod>> {
-        let orphaned = |mirror: &&Arc<StoredPod>| {
-            let full_name = FullName::of(&mirror.metadata);
-            self.regular.uid_by_name(&full_name).is_none()
-        };
-        self.mirrors.pods().filter(orphaned).cloned().collect()
+        let mirrors = self.mirrors.iter();
+        let orphaned = mirrors.filter(|mirror| self.regular.by_name(mirror.name()).is_none());
+        orphaned.map(|mirror| Arc::clone(&mirror.pod)).collect()
     }
 
     fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {
-        let with_mirror = |pod: &Arc<StoredPod>| {
-            let mirror = self.mirrors.by_name(&FullName::of(&pod.metadata));
-            (Arc::clone(pod), mirror.cloned())
+        let with_mirror = |&slot: &usize| {
+            let slot = self.regular.slot(slot);
+            let mirror = self.mirrors.by_name(slot.name());
+            (
+                Arc::clone(&slot.pod),
+                mirror.map(|mirror| Arc::clone(&mirror.pod)),
+            )
         };
-        let static_pods = self.static_pods.iter();
-        static_pods
-            .map(|uid| with_mirror(&self.regular.by_uid[uid]))
-            .collect()
+        self.static_slots.iter().map(with_mirror).collect()
     }
 
     fn upsert(&mut self, pod: Arc<StoredPod>) {
-        let full_name = FullName::of(&pod.metadata);
         if is_mirror_pod(&pod.metadata) {
-            let uid = MirrorPodUid::new(PodUid::of(&pod.metadata).as_str());
-            if self.mirrors.upsert(uid.clone(), pod).is_some() {
-                self.translations.remove(&uid);
-            }
-            if let Some(regular) = self.regular.uid_by_name(&full_name) {
-                self.translations.insert(uid, regular.clone());
-            }
+            self.upsert_mirror(pod);
         } else {
-            let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-            if is_static_pod(&pod.metadata) {
-                self.static_pods.insert(uid.clone());
-            } else {
-                self.static_pods.remove(&uid);
-            }
-            if let Some(former_name) = self.regular.upsert(uid, pod) {
-                self.translate_mirrors_of(&former_name);
-            }
-            self.translate_mirrors_of(&full_name);
+            self.upsert_regular(pod);
+        }
+    }
+
+    fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
+        let is_static = is_static_pod(&pod.metadata);
+        let Upserted { slot, renamed } = self.regular.upsert(&self.keys, pod);
+        let was_static = mem::replace(&mut self.regular.slot_mut(slot).note, is_static);
+        match (was_static, is_static) {
+            (false, true) => drop(self.static_slots.insert(slot)),
+            (true, false) => drop(self.static_slots.remove(&slot)),
+            _ => {}
+        }
+        if let Some(before) = renamed {
+            self.translate_mirrors_of(&before);
+        }
+        if self.mirrors.len() > 0 {
+            let pod = Arc::clone(&self.regular.slot(slot).pod);
+            self.translate_mirrors_of(&pod);
+        }
+    }
+
+    fn upsert_mirror(&mut self, pod: Arc<StoredPod>) {
+        let Upserted { slot, renamed } = self.mirrors.upsert(&self.keys, pod);
+        let mirror = self.mirrors.slot_mut(slot);
+        if renamed.is_some() {
+            mirror.note = None;
+        }
+        if let Some(regular) = self.regular.by_name(mirror.name()) {
+            mirror.note = Some(ResolvedPodUid::of(&regular.pod.metadata));
         }
     }
 
     fn remove(&mut self, pod: &StoredPod) {
-        let uid = PodUid::of(&pod.metadata);
+        let uid = self.keys.uid_of(&pod.metadata);
         if is_mirror_pod(&pod.metadata) {
-            let uid = MirrorPodUid::new(uid.as_str());
-            self.mirrors.remove(&uid);
-            self.translations.remove(&uid);
-        } else {
-            let uid = ResolvedPodUid::new(uid.as_str());
-            self.static_pods.remove(&uid);
-            if let Some(removed) = self.regular.remove(&uid) {
-                self.translate_mirrors_of(&FullName::of(&removed.metadata));
+            self.mirrors.remove(uid);
+        } else if let Some((slot, removed)) = self.regular.remove(uid) {
+            if removed.note {
+                self.static_slots.remove(&slot);
             }
+            self.translate_mirrors_of(&removed.pod);
         }
     }
 
-    /// Keeps invariant 3 after a change of the regular pods with `full_name`.
-    fn translate_mirrors_of(&mut self, full_name: &FullName) {
-        let Some(regular) = self.regular.uid_by_name(full_name) else {
+    /// Restores invariant 3 after a change of the regular pods with the full name of `pod`.
+    fn translate_mirrors_of(&mut self, pod: &StoredPod) {
+        if self.mirrors.len() == 0 {
             return;
-        };
-        for mirror in self.mirrors.uids_by_name(full_name) {
-            self.translations.insert(mirror.clone(), regular.clone());
         }
-    }
-}
-
-/// Pods of one sort, by UID and by full name.
-#[derive(Debug)]
-struct Index<Uid> {
-    by_uid: HashMap<Uid, Arc<StoredPod>>,
-    /// The UIDs that share a full name, the one touched last at the end; never empty.
-    by_name: HashMap<FullName, SmallVec<[Uid; 1]>>,
-}
-
-impl<Uid> Default for Index<Uid> {
-    fn default() -> Self {
-        Self {
-            by_uid: HashMap::new(),
-            by_name: HashMap::new(),
-        }
-    }
-}
-
-impl<Uid: Clone + Eq + std::hash::Hash> Index<Uid> {
-    fn pods(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
-        self.by_uid.values()
-    }
-
-    fn uids_by_name(&self, full_name: &FullName) -> &[Uid] {
-        self.by_name.get(full_name).map_or(&[], SmallVec::as_slice)
-    }
-
-    fn uid_by_name(&self, full_name: &FullName) -> Option<&Uid> {
-        self.uids_by_name(full_name).last()
-    }
-
-    fn by_name(&self, full_name: &FullName) -> Option<&Arc<StoredPod>> {
-        self.by_uid.get(self.uid_by_name(full_name)?)
-    }
-
-    /// Puts `pod` in; the full name that the UID had before, if that was another one.
-    fn upsert(&mut self, uid: Uid, pod: Arc<StoredPod>) -> Option<FullName> {
-        let full_name = FullName::of(&pod.metadata);
-        let before = self.by_uid.insert(uid.clone(), pod);
-        let former_name = before.map(|before| FullName::of(&before.metadata));
-        if let Some(former_name) = &former_name {
-            self.forget_name(former_name, &uid);
-        }
-        self.by_name.entry(full_name.clone()).or_default().push(uid);
-        former_name.filter(|former_name| *former_name != full_name)
-    }
-
-    fn remove(&mut self, uid: &Uid) -> Option<Arc<StoredPod>> {
-        let pod = self.by_uid.remove(uid)?;
-        self.forget_name(&FullName::of(&pod.metadata), uid);
-        Some(pod)
-    }
-
-    fn forget_name(&mut self, full_name: &FullName, uid: &Uid) {
-        if let Some(uids) = self.by_name.get_mut(full_name) {
-            uids.retain(|known| known != uid);
-            if uids.is_empty() {
-                self.by_name.remove(full_name);
-            }
+        let name = self.keys.name_of(&pod.metadata);
+        if let Some(regular) = self.regular.by_name(name) {
+            let uid = ResolvedPodUid::of(&regular.pod.metadata);
+            self.mirrors.note_by_name(name, || Some(uid.clone()));
         }
     }
 }
