@@ -37,6 +37,7 @@ impl ApiServer {
     pub fn apply(&self, object: &impl Serialize) -> Result<Applied, ApiError> {
         let mut value = serde_json::to_value(object)
             .map_err(|_| ApiError::bad_request("the object has no JSON form"))?;
+        self.options().certificates_versions.read(&mut value);
         let (api_version, name) = (text(&value, "/apiVersion"), text(&value, "/kind"));
         let kind = Kind::of_manifest(api_version, name).ok_or_else(|| {
             ApiError::bad_request(format!(

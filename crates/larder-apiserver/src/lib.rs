@@ -16,6 +16,7 @@
 mod audit;
 mod authorize;
 mod clock;
+pub mod connections;
 mod faults;
 mod fill;
 mod json;
@@ -38,7 +39,7 @@ pub use faults::{Effect, Fault, Faults, Injected, Paused, StreamFault};
 pub use fill::Applied;
 pub use pki::{TlsError, User};
 pub use resource::Kind;
-pub use rest::{Body, Cut, Verb};
+pub use rest::{Body, CertificatesVersions, Cut, Verb};
 pub use serve::{ServeError, Transport};
 pub use server::{ApiServer, ApiService, Options};
 pub use status::{ApiError, Cause};

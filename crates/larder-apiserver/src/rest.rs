@@ -11,6 +11,7 @@ mod read;
 mod request;
 mod reviews;
 mod table;
+pub(crate) mod versions;
 mod watch;
 
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use smol_str::SmolStr;
 
 pub use body::{Body, Cut};
 pub use request::Verb;
+pub use versions::CertificatesVersions;
 
 use crate::{
     ApiError, ApiServer, AuditRecord, Effect, User, faults, patch::PatchType, resource::Kind,
@@ -55,7 +57,8 @@ impl ApiServer {
     {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or(""));
-        let route = Route::of(parts.uri.path());
+        let versions = self.options().certificates_versions;
+        let route = Route::of(parts.uri.path(), versions);
         let verb = match &route {
             Ok(Route::Objects(target)) => target.verb(&parts.method, &query),
             _ => Ok(Verb::of_method(&parts.method)),
@@ -157,7 +160,13 @@ impl ApiServer {
                 self.authorize(&user, verb, &target, query)?;
                 let body = read_body(body).await?;
                 self.admit(&user, verb, &target, &parts.headers, &body)?;
-                self.serve_objects(&user, verb, &target, query, &parts.headers, &body)
+                let response =
+                    self.serve_objects(&user, verb, &target, query, &parts.headers, &body)?;
+                Ok(if target.stable {
+                    response.map(Body::stable)
+                } else {
+                    response
+                })
             }
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
@@ -236,7 +245,7 @@ impl ApiServer {
             (Verb::Create, None) => self.serve_create(target, query, headers, body),
             (Verb::Update, Some(name)) => {
                 let params = WriteParams::parse(query, "UpdateOptions")?;
-                let body = object_body(headers, body)?;
+                let body = self.versioned(object_body(headers, body)?);
                 let key = read::key(target.namespace.as_ref(), name);
                 let make = |old: &Value| admitted(old, body.clone());
                 let written = self
@@ -251,7 +260,10 @@ impl ApiServer {
                     .ok_or_else(ApiError::unsupported_patch)?;
                 let body = parse_json(body)?;
                 let key = read::key(target.namespace.as_ref(), name);
-                let make = |old: &Value| admitted(old, patch_type.apply(target.kind, old, &body)?);
+                let make = |old: &Value| {
+                    let patched = patch_type.apply(target.kind, old, &body)?;
+                    admitted(old, self.versioned(patched))
+                };
                 let written = self
                     .writer()
                     .update(target.kind, &key, part, params, make)?;
@@ -285,15 +297,28 @@ impl ApiServer {
                 Ok(created(&review))
             }
             (method, segments) => {
-                let document = discovery::document(segments).filter(|_| method == Method::GET);
+                let document = discovery::document(segments, self.options().certificates_versions)
+                    .filter(|_| method == Method::GET);
                 match document {
                     Some(document) => Ok(ok(document.to_string().into())),
-                    None if discovery::has_version(segments) => Err(ApiError::no_such_path()),
+                    None if discovery::has_version(
+                        segments,
+                        self.options().certificates_versions,
+                    ) =>
+                    {
+                        Err(ApiError::no_such_path())
+                    }
                     // Nobody is responsible who would answer in the form of the API.
                     None => Ok(plain(StatusCode::NOT_FOUND, "404 page not found\n")),
                 }
             }
         }
+    }
+
+    /// `object` in the version that is stored.
+    fn versioned(&self, mut object: Value) -> Value {
+        self.options().certificates_versions.read(&mut object);
+        object
     }
 
     fn serve_create(
@@ -308,7 +333,7 @@ impl ApiServer {
             return Err(ApiError::method_not_allowed());
         }
         let params = WriteParams::parse(query, "CreateOptions")?;
-        let body = object_body(headers, body)?;
+        let body = self.versioned(object_body(headers, body)?);
         let namespace = target.namespace.as_deref();
         let written = self
             .writer()

@@ -1,23 +1,21 @@
 //! The server over TCP: HTTP/1.1 and HTTP/2, with TLS or without.
 
-use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{ApiServer, ApiService, TlsError, User};
+use crate::{
+    ApiServer, ApiService, TlsError, User,
+    connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, resume_panic},
+};
 
 /// What connections speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +47,6 @@ pub enum ServeError {
 
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long requests may take to end at shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
-/// Pause after a failed accept, which is mostly for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the connections of a server are told.
 #[derive(Clone, Debug)]
@@ -96,44 +90,29 @@ impl ApiServer {
         let address = listener
             .local_addr()
             .map_err(|source| ServeError::Address { source })?;
-        let acceptor = match transport {
+        let tls = match transport {
             Transport::Plain => None,
             Transport::Tls => {
                 let config = self.authority().server_config(address.ip())?;
                 Some(TlsAcceptor::from(Arc::new(config)))
             }
         };
+        let mut acceptor = Acceptor::new(listener, self.options().connection_limits());
         let mut connections = JoinSet::new();
         loop {
-            // Both accept and join_next are cancel-safe.
+            // Both `accept` and `join_next` are cancel safe.
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        let server = self.clone();
-                        connections.spawn(server.connection(stream, acceptor.clone(), shutdown.clone()));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "failed to accept a connection");
-                        sleep(ACCEPT_PAUSE).await;
-                    }
-                },
+                (stream, slot) = acceptor.accept() => {
+                    let server = self.clone();
+                    connections.spawn(server.connection(stream, slot, tls.clone(), shutdown.clone()));
+                }
                 Some(ended) = connections.join_next() => resume_panic(ended),
             }
         }
-        drop(listener);
+        drop(acceptor);
         self.end_watches();
-        let drained = timeout(DRAIN, async {
-            while let Some(ended) = connections.join_next().await {
-                resume_panic(ended);
-            }
-        });
-        if drained.await.is_err() {
-            tracing::warn!(
-                left = connections.len(),
-                "cut connections that did not end in time"
-            );
-        }
+        drain(connections).await;
         Ok(())
     }
 
@@ -156,31 +135,28 @@ impl ApiServer {
     async fn connection(
         self,
         stream: TcpStream,
-        acceptor: Option<TlsAcceptor>,
+        slot: ConnectionSlot,
+        tls: Option<TlsAcceptor>,
         shutdown: CancellationToken,
     ) {
-        // Small frames must not wait for each other: a change is one of them.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "failed to set TCP_NODELAY");
-        }
-        let Some(acceptor) = acceptor else {
+        let Some(tls) = tls else {
             return self
-                .serve_connection(stream, Some(User::admin()), shutdown)
+                .converse(stream, slot, Some(User::admin()), shutdown)
                 .await;
         };
-        let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, "failed a TLS handshake"),
-            Err(_) => return tracing::debug!("gave up a TLS handshake"),
+        let stream = match slot.handshake(timeout(HANDSHAKE, tls.accept(stream))).await {
+            Some(Ok(Ok(stream))) => stream,
+            Some(Ok(Err(error))) => return tracing::debug!(%error, "TLS handshake failed"),
+            Some(Err(_)) | None => return tracing::debug!("TLS handshake took too long"),
         };
         let certificates = stream.get_ref().1.peer_certificates();
         let user = certificates
             .and_then(|certificates| certificates.first())
             .and_then(|certificate| self.authority().user(certificate));
-        self.serve_connection(stream, user, shutdown).await;
+        self.converse(stream, slot, user, shutdown).await;
     }
 
-    /// Speaks HTTP with `user` over a stream that somebody else has accepted, until either side has enough; `None` gets 401.
+    /// Speaks HTTP with `user` over a stream that the caller has accepted, until either side closes; `None` gets 401.
     pub async fn serve_connection<I>(
         self,
         stream: I,
@@ -189,47 +165,34 @@ impl ApiServer {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let slot = ConnectionSlots::new(self.options().connection_limits())
+            .acquire()
+            .await;
+        self.converse(stream, slot, user, shutdown).await;
+    }
+
+    async fn converse<I>(
+        self,
+        stream: I,
+        slot: ConnectionSlot,
+        user: Option<User>,
+        shutdown: CancellationToken,
+    ) where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let mut go_away = self.connections().go_away.subscribe();
         let mut close = self.connections().close.subscribe();
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new());
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(self.options().max_concurrent_streams);
-        let service = TowerToHyperService::new(ApiService::new(self, user));
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let mut leaving = false;
-        loop {
+        let leave = async {
             tokio::select! {
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "connection ended");
-                    }
-                    return;
-                }
-                () = first(shutdown.cancelled(), go_away.changed()), if !leaving => {
-                    leaving = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                _ = close.changed() => return,
+                () = shutdown.cancelled() => {}
+                _ = go_away.changed() => {}
             }
-        }
-    }
-}
-
-/// Waits for whichever comes first.
-async fn first(one: impl Future, other: impl Future) {
-    tokio::select! {
-        _ = one => {}
-        _ = other => {}
-    }
-}
-
-fn resume_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        std::panic::resume_unwind(error.into_panic());
+        };
+        let cut = async {
+            // An error would mean that the server is gone, but its service holds it.
+            let _ = close.changed().await;
+        };
+        let service = ApiService::new(self.clone(), user);
+        slot.serve_until(stream, service, leave, cut).await;
     }
 }

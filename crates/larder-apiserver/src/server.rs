@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
-    AuditLog, Authorization, Body, Cut, Faults, TlsError, User,
+    AuditLog, Authorization, Body, CertificatesVersions, Cut, Faults, TlsError, User,
     clock::Clock,
+    connections::ConnectionLimits,
     pki::Authority,
     rest::BoxError,
     serve::Connections,
@@ -46,6 +47,18 @@ pub struct Options {
     pub audit: AuditLog,
     /// How many requests at once an HTTP/2 connection takes. Defaults to 100, as kube-apiserver 1.36.
     pub max_concurrent_streams: u32,
+    /// What the server allows its clients when it listens; [`Self::max_concurrent_streams`] replaces the field of that name.
+    pub connections: ConnectionLimits,
+    /// The versions of `certificates.k8s.io` that the server serves. Defaults to `v1beta1` alone, as Kubernetes 1.36.
+    pub certificates_versions: CertificatesVersions,
+}
+
+impl Options {
+    pub(crate) fn connection_limits(&self) -> ConnectionLimits {
+        self.connections
+            .clone()
+            .max_concurrent_streams(self.max_concurrent_streams)
+    }
 }
 
 impl Default for Options {
@@ -59,6 +72,8 @@ impl Default for Options {
             authorization: Authorization::default(),
             audit: AuditLog::none(),
             max_concurrent_streams: 100,
+            connections: ConnectionLimits::default(),
+            certificates_versions: CertificatesVersions::default(),
         }
     }
 }

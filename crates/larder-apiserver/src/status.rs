@@ -333,6 +333,14 @@ impl ApiError {
         error
     }
 
+    /// 504: the request takes too long. Source: kube-apiserver 1.36,
+    /// `staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go`.
+    pub(crate) fn timeout() -> Self {
+        let message = "Timeout: request did not complete within the allotted timeout";
+        let code = StatusCode::GATEWAY_TIMEOUT;
+        Self::new(code, "Timeout", message).generic()
+    }
+
     /// 500 without a reason: what kube-apiserver did not expect, though it is the client's fault.
     pub(crate) fn unexpected(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)

@@ -11,7 +11,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use larder_apiserver::{ApiServer, Authorization, Options, User};
+use larder_apiserver::{ApiServer, Authorization, CertificatesVersions, Kind, Options, User};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
@@ -305,4 +305,82 @@ async fn a_signer_answers_once_and_with_a_certificate_that_fits() {
         .patch(&name, &PatchParams::default(), &Patch::Merge(&spec))
         .await;
     assert_eq!(refused(changed), "spec: Invalid value: field is immutable");
+}
+
+/// The preferred and all versions of the group, the versions of a bundle as read, listed and watched in `version`.
+async fn served(versions: CertificatesVersions, version: &str) -> kube::Result<Vec<String>> {
+    let server = ApiServer::new(Options {
+        certificates_versions: versions,
+        ..Options::default()
+    });
+    let (client, path) = (
+        admin(&server),
+        format!("/apis/certificates.k8s.io/{version}/clustertrustbundles"),
+    );
+    let body = json!({"apiVersion": format!("certificates.k8s.io/{version}"), "kind": "ClusterTrustBundle",
+        "metadata": {"name": "b"}, "spec": {"trustBundle": authority().1}});
+    let create = http::Request::post(&path)
+        .body(body.to_string().into_bytes())
+        .unwrap();
+    let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();
+    let mut seen = Vec::new();
+    let groups: Value = client.request(get("/apis/certificates.k8s.io")).await?;
+    seen.push(groups["preferredVersion"]["version"].to_string());
+    seen.push(groups["versions"].as_array().unwrap().len().to_string());
+    let created: Value = client.request(create).await?;
+    seen.push(created["apiVersion"].to_string());
+    let bundle: Value = client.request(get(&format!("{path}/b"))).await?;
+    seen.push(bundle["apiVersion"].to_string());
+    let list: Value = client.request(get(&path)).await?;
+    seen.push(list["apiVersion"].to_string());
+    let watch = get(&format!(
+        "{path}?watch=true&timeoutSeconds=5&allowWatchBookmarks=true"
+    ));
+    let events = client.request_text(watch).await?;
+    for event in events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+    {
+        seen.push(format!(
+            "{} {}",
+            event["type"], event["object"]["apiVersion"]
+        ));
+    }
+    let label = http::Request::patch(format!("{path}/b"))
+        .header("content-type", "application/merge-patch+json")
+        .body(br#"{"metadata": {"labels": {"a": "b"}}}"#.to_vec())
+        .unwrap();
+    let patched: Value = client.request(label).await?;
+    seen.push(patched["apiVersion"].to_string());
+    assert!(server.get(Kind::ClusterTrustBundle, "", "b").is_some());
+    Ok(seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificates_are_served_in_the_versions_of_the_options() {
+    use CertificatesVersions::{Beta, Stable, StableAndBeta};
+    for (versions, version, preferred, number) in [
+        (Beta, "v1beta1", "v1beta1", "1"),
+        (Stable, "v1", "v1", "1"),
+        (StableAndBeta, "v1", "v1", "2"),
+        (StableAndBeta, "v1beta1", "v1", "2"),
+    ] {
+        let named = format!("\"certificates.k8s.io/{version}\"");
+        let mut expected = vec![format!("\"{preferred}\""), number.to_owned()];
+        expected.extend([named.clone(), named.clone(), named.clone()]);
+        expected.push(format!("\"ADDED\" {named}"));
+        expected.push(format!("\"BOOKMARK\" {named}"));
+        expected.push(named);
+        assert_eq!(
+            served(versions, version).await.unwrap(),
+            expected,
+            "{versions:?}"
+        );
+    }
+    for (versions, version) in [(Beta, "v1"), (Stable, "v1beta1")] {
+        let kube::Error::Api(status) = served(versions, version).await.unwrap_err() else {
+            panic!("no answer of the server")
+        };
+        assert_eq!(status.code, 404, "{versions:?}");
+    }
 }

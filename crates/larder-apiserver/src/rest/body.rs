@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::watch::WatchStream;
+use super::{versions, watch::WatchStream};
 use crate::faults::{StreamFault, Struck};
 
 /// The body of a response: whole, or the stream of a watch.
@@ -16,6 +16,8 @@ use crate::faults::{StreamFault, Struck};
 pub struct Body {
     content: Content,
     fault: Option<StreamFault>,
+    /// Its JSON is of the stored version and sent as `v1`.
+    stable: bool,
 }
 
 #[derive(Debug)]
@@ -35,6 +37,7 @@ impl Body {
         Self {
             content: Content::Watch(Box::new(stream)),
             fault: None,
+            stable: false,
         }
     }
 
@@ -44,10 +47,32 @@ impl Body {
         self
     }
 
+    /// The same body with objects in `v1` of their group.
+    pub(super) fn stable(mut self) -> Self {
+        if let Content::Whole(bytes) = &mut self.content {
+            // Here, since a response states its length.
+            *bytes = versions::stable(std::mem::take(bytes));
+        }
+        self.stable = true;
+        self
+    }
+
     fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         match &mut self.content {
             Content::Ended => Poll::Ready(None),
-            Content::Watch(stream) => stream.poll_next(context),
+            Content::Watch(stream) => {
+                let frame = ready!(stream.poll_next(context));
+                let stable = self.stable;
+                Poll::Ready(frame.map(|frame| {
+                    frame.map(|frame| {
+                        if stable {
+                            versions::stable(frame)
+                        } else {
+                            frame
+                        }
+                    })
+                }))
+            }
             Content::Whole(bytes) => {
                 let bytes = std::mem::take(bytes);
                 self.content = Content::Ended;
@@ -62,6 +87,7 @@ impl From<Bytes> for Body {
         Self {
             content: Content::Whole(bytes),
             fault: None,
+            stable: false,
         }
     }
 }

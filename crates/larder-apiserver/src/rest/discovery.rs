@@ -2,23 +2,26 @@
 
 use serde_json::{Value, json};
 
-use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS};
+use super::{
+    reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS},
+    versions::{CERTIFICATES, CertificatesVersions, STORED},
+};
 use crate::resource::{Kind, Resource};
 
 /// The release whose rules this server follows.
 const MINOR: &str = "36";
 
 /// Whether a path leads into a version of a group that this server has.
-pub(super) fn has_version(segments: &[&str]) -> bool {
+pub(super) fn has_version(segments: &[&str], versions: CertificatesVersions) -> bool {
     match segments {
         ["api", "v1", ..] => true,
-        ["apis", group, version, ..] => GROUPS.contains(&(*group, *version)),
+        ["apis", group, version, ..] => has_group_version(group, version, versions),
         _ => false,
     }
 }
 
 /// The document at a path, by its segments; `None` when there is none.
-pub(super) fn document(segments: &[&str]) -> Option<Value> {
+pub(super) fn document(segments: &[&str], served: CertificatesVersions) -> Option<Value> {
     Some(match segments {
         [] => {
             let fixed = [
@@ -43,22 +46,21 @@ pub(super) fn document(segments: &[&str]) -> Option<Value> {
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
         }
         ["apis"] => {
-            let groups = GROUPS.map(|(group, version)| api_group(group, version));
+            let groups = GROUPS.map(|group| api_group(group, versions(group, served)));
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         ["apis", group] => {
-            let (group, version) = GROUPS.iter().find(|(known, _)| known == group)?;
-            api_group(group, version)
+            let group = GROUPS.into_iter().find(|known| known == group)?;
+            api_group(group, versions(group, served))
         }
         ["api", "v1"] => resources("", "v1"),
-        ["apis", group, version] if GROUPS.contains(&(*group, *version)) => {
+        ["apis", group, version] if has_group_version(group, version, served) => {
             resources(group, version)
         }
         ["openapi", "v3"] => {
-            let stored = GROUPS
+            let stored = versions(CERTIFICATES, served)
                 .iter()
-                .filter(|(group, version)| of_group(group, version).next().is_some());
-            let stored = stored.map(|(group, version)| format!("apis/{group}/{version}"));
+                .map(|version| format!("apis/{CERTIFICATES}/{version}"));
             let paths = std::iter::once("api/v1".to_owned()).chain(stored);
             let paths = paths.map(|path| {
                 let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
@@ -67,28 +69,39 @@ pub(super) fn document(segments: &[&str]) -> Option<Value> {
             json!({"paths": paths.collect::<serde_json::Map<_, _>>()})
         }
         ["openapi", "v3", "api", "v1"] => open_api("", "v1"),
-        ["openapi", "v3", "apis", group, version] if GROUPS.contains(&(*group, *version)) => {
+        ["openapi", "v3", "apis", group, version] if has_group_version(group, version, served) => {
             open_api(group, version)
         }
         _ => return None,
     })
 }
 
-/// The groups besides the core group, each with its one version.
-const GROUPS: [(&str, &str); 3] = [
-    (AUTHENTICATION, "v1"),
-    (AUTHORIZATION, "v1"),
-    ("certificates.k8s.io", "v1beta1"),
-];
+/// The groups besides the core group.
+const GROUPS: [&str; 3] = [AUTHENTICATION, AUTHORIZATION, CERTIFICATES];
 
-fn api_group(group: &str, version: &str) -> Value {
-    let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
+/// The versions of `group`, the preferred one first.
+fn versions(group: &str, served: CertificatesVersions) -> &'static [&'static str] {
+    match group {
+        CERTIFICATES => served.names(),
+        _ => &["v1"],
+    }
+}
+
+fn has_group_version(group: &str, version: &str, served: CertificatesVersions) -> bool {
+    GROUPS.contains(&group) && versions(group, served).contains(&version)
+}
+
+fn api_group(group: &str, versions: &[&str]) -> Value {
+    let versions: Vec<_> = versions
+        .iter()
+        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
+        .collect();
     json!({
         "kind": "APIGroup",
         "apiVersion": "v1",
         "name": group,
-        "versions": [version],
-        "preferredVersion": version,
+        "preferredVersion": versions[0],
+        "versions": versions,
     })
 }
 
@@ -143,7 +156,12 @@ fn resources(group: &str, version: &str) -> Value {
 }
 
 fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resource> {
-    let fits = move |resource: &&Resource| (resource.group, resource.version) == (group, version);
+    let stored = if group == CERTIFICATES {
+        STORED
+    } else {
+        version
+    };
+    let fits = move |resource: &&Resource| (resource.group, resource.version) == (group, stored);
     Kind::ALL.into_iter().map(Kind::resource).filter(fits)
 }
 
@@ -152,14 +170,13 @@ fn open_api(group: &str, version: &str) -> Value {
     let paths = of_group(group, version).map(|resource| {
         let parameters = ["dryRun", "fieldValidation"]
             .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}}));
-        let gvk =
-            json!({"group": resource.group, "version": resource.version, "kind": resource.name});
+        let gvk = json!({"group": resource.group, "version": version, "kind": resource.name});
         let operation = json!({
             "parameters": parameters,
             "responses": {"200": {"description": "OK"}},
             "x-kubernetes-group-version-kind": gvk,
         });
-        (object_path(resource), json!({"patch": operation}))
+        (object_path(resource, version), json!({"patch": operation}))
     });
     json!({
         "openapi": "3.0.0",
@@ -169,10 +186,10 @@ fn open_api(group: &str, version: &str) -> Value {
     })
 }
 
-fn object_path(resource: &Resource) -> String {
+fn object_path(resource: &Resource, version: &str) -> String {
     let root = match resource.group {
-        "" => format!("/api/{}", resource.version),
-        group => format!("/apis/{group}/{}", resource.version),
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
     };
     let plural = resource.plural;
     if resource.namespaced {

@@ -1,9 +1,12 @@
 //! What requests and responses hold: bodies read with their limits, and the few forms of an answer.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{BoxError, body::Body, protobuf};
 use crate::{
@@ -16,23 +19,30 @@ use crate::{
 /// Longest body that is read, in bytes; as kube-apiserver's limit for JSON.
 const MAX_BODY_BYTES: usize = 3 << 20;
 
+/// How long a body may take. Source: kube-apiserver 1.36, `--request-timeout`.
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// The whole body of a request.
 ///
 /// # Errors
 ///
-/// 413: it is longer than [`MAX_BODY_BYTES`]; 400: it broke off.
+/// 413: it is longer than [`MAX_BODY_BYTES`]; 400: it broke off; 504: it takes longer than [`BODY_TIMEOUT`].
 pub(super) async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
 where
     B: http_body::Body + Send,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    match Limited::new(body, MAX_BODY_BYTES).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(MAX_BODY_BYTES)),
-        Err(error) => Err(ApiError::bad_request(format!(
+    let body = Limited::new(body, MAX_BODY_BYTES).collect();
+    match timeout(BODY_TIMEOUT, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(ApiError::too_large(MAX_BODY_BYTES))
+        }
+        Ok(Err(error)) => Err(ApiError::bad_request(format!(
             "cannot read the body: {error}"
         ))),
+        Err(_) => Err(ApiError::timeout()),
     }
 }
 

@@ -3,7 +3,7 @@
 use http::Method;
 use smol_str::SmolStr;
 
-use super::params::Query;
+use super::{params::Query, versions::CertificatesVersions};
 use crate::{resource::Kind, status::ApiError};
 
 /// What a request does to objects; the words of the audit log and of authorization.
@@ -79,6 +79,8 @@ pub(crate) struct Target {
     pub(crate) name: Option<SmolStr>,
     /// `status`, `token`, ...
     pub(crate) subresource: Option<SmolStr>,
+    /// The path names `v1` of a kind that is stored as `v1beta1`.
+    pub(crate) stable: bool,
 }
 
 /// Where a path leads.
@@ -91,7 +93,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    pub(crate) fn of(path: &str) -> Result<Self, ApiError> {
+    pub(crate) fn of(path: &str, versions: CertificatesVersions) -> Result<Self, ApiError> {
         let segments: Vec<SmolStr> = path
             .split('/')
             .filter(|segment| !segment.is_empty())
@@ -105,7 +107,14 @@ impl Route {
         let words: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
         let target = match words.as_slice() {
             ["api", version, rest @ ..] => Target::of("", version, rest),
-            ["apis", group, version, rest @ ..] => Target::of(group, version, rest),
+            ["apis", group, version, rest @ ..] => {
+                let stored = versions.stored(group, version);
+                let target = stored.and_then(|stored| Target::of(group, stored, rest));
+                target.map(|target| Target {
+                    stable: stored != Some(*version),
+                    ..target
+                })
+            }
             _ => None,
         };
         Ok(target.map_or(Self::Other(segments), Self::Objects))
@@ -141,6 +150,7 @@ impl Target {
             namespace,
             name: name.map(SmolStr::new),
             subresource: subresource.map(SmolStr::new),
+            stable: false,
         })
     }
 
@@ -167,7 +177,7 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, expected: &str) {
-        let shown = match Route::of(path).unwrap() {
+        let shown = match Route::of(path, CertificatesVersions::default()).unwrap() {
             Route::Objects(target) => {
                 let part = |part: &Option<SmolStr>| part.as_deref().unwrap_or("-").to_owned();
                 let kind = target.kind.resource().plural;

@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::Context as _;
 use larder_agent::feed::Feed;
-use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
+use larder_apiserver::{
+    ApiServer, AuditLog, Options, Transport, User, connections::raise_descriptor_limit,
+};
 use larder_objects::chain;
 use tempfile::NamedTempFile;
 use tokio::{
@@ -23,6 +25,7 @@ use crate::{args::ApiserverArgs, logging, output};
 
 pub(super) fn run(args: &ApiserverArgs) -> Result<Outcome, Failure> {
     logging::start(args.log_format);
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -1,0 +1,299 @@
+//! Limits on connections: clients that send nothing, never read or never authenticate do not stop the server for others.
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint does not see that helpers of tests are tests"
+)]
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use larder_apiserver::{
+    ApiServer, Options, Transport, User,
+    connections::{ConnectionLimits, raise_descriptor_limit},
+};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use serde_json::json;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+const VERSION: &[u8] = b"GET /version HTTP/1.1\r\nhost: larder\r\n\r\n";
+const HALF: &[u8] = b"GET /version HTTP/1.1\r\nhost: larder\r\nx: ";
+const WATCH: &[u8] =
+    b"GET /api/v1/namespaces/default/configmaps?watch=true HTTP/1.1\r\nhost: larder\r\n\r\n";
+/// What a client sends first over HTTP/2: the preface and empty SETTINGS.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+
+fn server(limits: ConnectionLimits) -> ApiServer {
+    ApiServer::new(Options {
+        connections: limits,
+        ..Options::default()
+    })
+}
+
+/// Serves until the returned set is dropped.
+async fn serve(server: &ApiServer, transport: Transport) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (serving, mut tasks) = (server.clone(), JoinSet::new());
+    tasks.spawn(async move {
+        let shutdown = CancellationToken::new();
+        serving.serve(listener, transport, shutdown).await.unwrap();
+    });
+    (address, tasks)
+}
+
+async fn connect(address: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    stream
+}
+
+/// Reads until `text` has come.
+async fn read_to(stream: &mut (impl AsyncRead + Unpin), text: &str) {
+    let mut read = String::new();
+    while !read.contains(text) {
+        let mut buffer = [0; 4096];
+        let length = stream.read(&mut buffer).await.unwrap();
+        assert!(length > 0, "the connection ended after {read:?}");
+        read += &String::from_utf8_lossy(&buffer[..length]);
+    }
+}
+
+/// Reads until the server closes.
+async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) {
+    let mut buffer = [0; 4096];
+    while stream
+        .read(&mut buffer)
+        .await
+        .is_ok_and(|length| length > 0)
+    {}
+}
+
+#[tokio::test]
+async fn half_sent_requests_leave_room_for_others() {
+    raise_descriptor_limit();
+    let server = server(ConnectionLimits::default().max_connections(50));
+    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let mut streams = Vec::new();
+    for _ in 0..1100 {
+        streams.push(connect(address, HALF).await);
+    }
+    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+}
+
+#[tokio::test]
+async fn half_done_handshakes_leave_room_for_others() {
+    raise_descriptor_limit();
+    let server = server(ConnectionLimits::default().max_connections(50));
+    let (address, _tasks) = serve(&server, Transport::Tls).await;
+    let mut streams = Vec::new();
+    for _ in 0..1100 {
+        // A handshake record of which only the first byte comes.
+        streams.push(connect(address, b"\x16\x03\x01\x02\x00\x01").await);
+    }
+    let mut stream = tls(address).await;
+    stream.write_all(VERSION).await.unwrap();
+    read_to(&mut stream, "401 Unauthorized").await;
+}
+
+#[tokio::test]
+async fn a_running_watch_is_never_replaced() {
+    let server = server(ConnectionLimits::default().max_connections(4));
+    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let mut watch = connect(address, WATCH).await;
+    read_to(&mut watch, "200 OK").await;
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(connect(address, HALF).await);
+        streams.push(connect(address, HTTP2).await);
+    }
+    // The last of them is answered only after all before it were accepted.
+    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+    put(&server, "1");
+    read_to(&mut watch, "ADDED").await;
+}
+
+#[tokio::test]
+async fn silent_connections_are_replaced_before_idle_ones() {
+    let server = server(ConnectionLimits::default().max_connections(4));
+    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let mut idle = connect(address, VERSION).await;
+    read_to(&mut idle, "gitVersion").await;
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(connect(address, b"").await);
+    }
+    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+    idle.write_all(VERSION).await.unwrap();
+    read_to(&mut idle, "gitVersion").await;
+}
+
+#[tokio::test]
+async fn clients_that_got_401_hold_no_slot() {
+    let server = server(ConnectionLimits::default().max_connections(4));
+    let (address, _tasks) = serve(&server, Transport::Tls).await;
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let mut stream = tls(address).await;
+        // The window of its streams is 0, so that the answer cannot be sent.
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await
+            .unwrap();
+        stream
+            .write_all(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00")
+            .await
+            .unwrap();
+        // GET https://… / without authority, from HPACK's static table.
+        stream
+            .write_all(b"\x00\x00\x03\x01\x05\x00\x00\x00\x01\x82\x87\x84")
+            .await
+            .unwrap();
+        let mut frame = [0; 9];
+        stream.read_exact(&mut frame).await.unwrap();
+        streams.push(stream);
+    }
+    let mut last = tls(address).await;
+    last.write_all(VERSION).await.unwrap();
+    read_to(&mut last, "401 Unauthorized").await;
+}
+
+fn put(server: &ApiServer, value: &str) {
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": value}});
+    server.apply(&map).unwrap();
+}
+
+/// A connection over TLS without a client certificate, whatever the server's is.
+async fn tls(address: SocketAddr) -> tokio_rustls::client::TlsStream<TcpStream> {
+    let mut config = ClientConfig::builder()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
+        .with_no_client_auth();
+    config.alpn_protocols = Vec::new();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("larder").unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    connector.connect(name, stream).await.unwrap()
+}
+
+#[derive(Debug)]
+struct AnyServer;
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![
+            SignatureScheme::ECDSA_NISTP256_SHA256,
+            SignatureScheme::ED25519,
+            SignatureScheme::RSA_PSS_SHA256,
+        ]
+    }
+}
+
+/// A connection in memory, so that time can stand still.
+fn in_memory(server: &ApiServer, tasks: &mut JoinSet<()>) -> DuplexStream {
+    let (client, stream) = duplex(4096);
+    let shutdown = CancellationToken::new();
+    tasks.spawn(
+        server
+            .clone()
+            .serve_connection(stream, Some(User::admin()), shutdown),
+    );
+    client
+}
+
+/// How long the connection of a client that sends `bytes` lasts, when it also reads an answer that contains `answer`.
+async fn lasts(bytes: &[u8], answer: Option<&str>) -> Duration {
+    let (server, mut tasks) = (ApiServer::new(Options::default()), JoinSet::new());
+    let mut client = in_memory(&server, &mut tasks);
+    let start = Instant::now();
+    client.write_all(bytes).await.unwrap();
+    if let Some(answer) = answer {
+        read_to(&mut client, answer).await;
+    }
+    read_to_end(&mut client).await;
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_request_must_come_in_time() {
+    for bytes in [b"".as_slice(), HALF, b"PRI * HT", HTTP2] {
+        let lasted = lasts(bytes, None).await;
+        let text = String::from_utf8_lossy(bytes);
+        assert!(
+            (32..=37).contains(&lasted.as_secs()),
+            "{lasted:?} after {text:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_after_its_time() {
+    let lasted = lasts(VERSION, Some("gitVersion")).await;
+    assert!((90..=95).contains(&lasted.as_secs()), "{lasted:?}");
+    let half_second = [VERSION, HALF].concat();
+    let lasted = lasts(&half_second, Some("gitVersion")).await;
+    assert!((90..=95).contains(&lasted.as_secs()), "{lasted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_must_come_in_time() {
+    let head = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: larder\r\ncontent-length: 9\r\n\r\n{";
+    let (server, mut tasks) = (ApiServer::new(Options::default()), JoinSet::new());
+    let mut client = in_memory(&server, &mut tasks);
+    let start = Instant::now();
+    client.write_all(head).await.unwrap();
+    read_to(&mut client, "504 Gateway Timeout").await;
+    assert_eq!(start.elapsed(), Duration::from_mins(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_reads_is_cut() {
+    let (server, mut tasks) = (ApiServer::new(Options::default()), JoinSet::new());
+    let mut client = in_memory(&server, &mut tasks);
+    client.write_all(WATCH).await.unwrap();
+    read_to(&mut client, "200 OK").await;
+    let start = Instant::now();
+    for value in 0..50 {
+        put(&server, &format!("{value}{}", "x".repeat(10_000)));
+    }
+    tasks.join_next().await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_mins(1));
+    assert_eq!(server.open_watches(), 0);
+}
