@@ -1,13 +1,20 @@
-//! What the user typed.
+//! The parsed command line.
+
+mod values;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
-use larder_objects::validation::is_label;
-use rustix::process::Signal;
 
-use crate::exec::{ANCHOR, OnChange, STAGE};
+pub(crate) use self::values::{OnChange, PodName};
+use self::values::{namespace, on_change};
+
+/// The hidden subcommand that becomes the command of `larder exec`.
+pub(crate) const STAGE: &str = "exec-stage";
+
+/// The hidden subcommand that is process 1 of a command's PID namespace.
+pub(crate) const ANCHOR: &str = "exec-anchor";
 
 /// ConfigMaps and Secrets as the kubelet would deliver them, without a kubelet.
 #[derive(Debug, Parser)]
@@ -261,44 +268,6 @@ pub(crate) struct ExecArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What `--namespace` says.
-fn namespace(text: &str) -> Result<String, &'static str> {
-    if is_label(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("a namespace is named by lower case letters, digits and '-'")
-    }
-}
-
-/// What `--on-change` says.
-fn on_change(text: &str) -> Result<OnChange, String> {
-    let signals = [
-        ("HUP", Signal::HUP),
-        ("INT", Signal::INT),
-        ("QUIT", Signal::QUIT),
-        ("TERM", Signal::TERM),
-        ("USR1", Signal::USR1),
-        ("USR2", Signal::USR2),
-        ("WINCH", Signal::WINCH),
-        ("CONT", Signal::CONT),
-    ];
-    match (text, text.strip_prefix("signal:")) {
-        ("none", _) => Ok(OnChange::Nothing),
-        ("restart", _) => Ok(OnChange::Restart),
-        (_, Some(name)) => {
-            let name = name.strip_prefix("SIG").unwrap_or(name);
-            let found = signals.iter().find(|(known, _)| *known == name);
-            found
-                .map(|&(_, signal)| OnChange::Signal(signal))
-                .ok_or_else(|| {
-                    let known = signals.map(|(known, _)| format!("SIG{known}"));
-                    format!("expected one of {}", known.join(", "))
-                })
-        }
-        _ => Err("expected none, signal:NAME or restart".to_owned()),
-    }
-}
-
 /// Become the command of `larder exec`
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExecStageArgs {
@@ -351,42 +320,6 @@ pub(crate) struct ManArgs {
     pub(crate) subcommand: Option<String>,
 }
 
-/// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PodName {
-    namespace: Option<String>,
-    name: String,
-}
-
-impl PodName {
-    /// The namespace, which is `default` if the user named none.
-    pub(crate) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
-        self.namespace.as_deref().unwrap_or(default)
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl std::str::FromStr for PodName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (namespace, name) = match text.split_once('/') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (None, text),
-        };
-        if name.is_empty() || name.contains('/') || namespace == Some("") {
-            return Err("expected NAMESPACE/NAME");
-        }
-        Ok(Self {
-            namespace: namespace.map(str::to_owned),
-            name: name.to_owned(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -394,17 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_holds_together() {
+    fn clap_accepts_the_definition() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn a_pod_is_named_with_or_without_namespace() {
-        let parse = |text: &str| text.parse::<PodName>();
-        assert_eq!(parse("prod/web").unwrap().namespace("x"), "prod");
-        assert_eq!(parse("web").unwrap().namespace("x"), "x");
-        for bad in ["", "/", "prod/", "/web", "a/b/c"] {
-            assert!(parse(bad).is_err(), "{bad}");
-        }
     }
 }

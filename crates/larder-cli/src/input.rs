@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use larder_objects::manifest::{Loader, ManifestError, Manifests};
 
-use crate::{args::ManifestArgs, commands::Failure, output};
+use crate::{args::ManifestArgs, outcome::Failure, output};
 
 /// What was read, and whether anything in it was bad.
 pub(crate) struct Input {

@@ -18,7 +18,7 @@ pub(crate) fn start(format: LogFormat) {
         .with_env_filter(filter)
         .with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(Style::of_stderr().is_coloured()).init(),
+        LogFormat::Text => log.with_ansi(Style::of_stderr().has_color()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     panic::set_hook(Box::new(|panic| {

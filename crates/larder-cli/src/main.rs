@@ -1,15 +1,23 @@
-//! The command `larder`: arguments in, wiring, results out. The work is done by the libraries.
+//! The command `larder`: arguments in, wiring, results out. The libraries do the work.
 //!
-//! Exit codes: 0 all done; 1 something asked for failed, the rest was done; 2 bad usage, or input that could not be read at all.
+//! A module names only modules below its own layer; `tests/cli/layers.rs` checks that.
+//!
+//! | layer | modules | hold |
+//! | --: | --- | --- |
+//! | 4 | `commands` | one module for each command |
+//! | 3 | `agent`, `input`, `offline`, `sandbox`, `logging` | what several commands need |
+//! | 2 | `output` | everything that is printed |
+//! | 1 | `args`, `outcome` | the parsed command line, exit codes |
 
+mod agent;
 mod args;
-mod ask;
 mod commands;
-mod exec;
 mod input;
 mod logging;
 mod offline;
+mod outcome;
 mod output;
+mod sandbox;
 
 use std::process::ExitCode;
 

@@ -1,7 +1,8 @@
-//! What a cluster would know, taken from manifests.
+//! The objects of a cluster, taken from manifests.
 //!
-//! An object that no manifest has does not exist; there is nowhere else to look. What only a running cluster could give is either a
-//! placeholder that nobody can mistake (service account tokens) or an error that says so (pod certificates).
+//! An object that no manifest has does not exist. What only a running cluster provides is one of:
+//! - a placeholder that cannot be mistaken: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
+//! - an error that says so: pod certificates.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,8 +19,26 @@ use larder_projection::{
 };
 
 /// Content of every service account token.
-pub(crate) const PLACEHOLDER_TOKEN: &str =
-    "placeholder.of-a-service-account-token.larder-renders-offline";
+const PLACEHOLDER_TOKEN: &str = "placeholder.of-a-service-account-token.larder-renders-offline";
+
+/// The ConfigMap that a cluster publishes in every namespace (kubernetes v1.36,
+/// `pkg/controller/certificates/rootcacertpublisher/publisher.go`).
+const ROOT_CA: &str = "kube-root-ca.crt";
+/// Its only key.
+const ROOT_CA_KEY: &str = "ca.crt";
+/// The value in place of the cluster's certificate authorities.
+const PLACEHOLDER_CA: &str =
+    "placeholder of the cluster's certificate authorities (larder works offline)\n";
+
+/// Whether objects that every cluster has are assumed where the manifests lack them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ClusterObjects {
+    /// The manifests are all there is.
+    #[default]
+    FromManifests,
+    /// Every namespace has the ConfigMap `kube-root-ca.crt`.
+    Assumed,
+}
 
 /// The objects of some manifests, ready for projections.
 #[derive(Debug, Default)]
@@ -31,20 +50,25 @@ pub(crate) struct Offline {
     services: Arc<[ServiceFacts]>,
     nodes: HashMap<String, Arc<NodeFacts>>,
     trust_bundles: Arc<[TrustBundle]>,
+    /// Stands in for `kube-root-ca.crt`, if assumed.
+    root_ca: Option<Arc<ConfigMap>>,
 }
 
-/// A pod and where it was written.
+/// A pod, and its place in the manifests.
 #[derive(Debug)]
 pub(crate) struct OfflinePod {
     pub(crate) pod: Pod,
-    /// `app.yaml: document 2, line 14`, with the workload if it is of one.
+    /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
 }
 
 impl Offline {
-    /// Takes the objects of `manifests`. A pod that names no node is put on the only one, if there is only one.
-    pub(crate) fn new(manifests: Manifests) -> Self {
-        let mut offline = Self::default();
+    /// Takes the objects of `manifests`. A pod without a node is bound to the only Node, if there is exactly one.
+    pub(crate) fn new(manifests: Manifests, cluster: ClusterObjects) -> Self {
+        let mut offline = Self {
+            root_ca: (cluster == ClusterObjects::Assumed).then(root_ca),
+            ..Self::default()
+        };
         let mut services = Vec::new();
         let mut trust_bundles = Vec::new();
         for document in manifests.documents {
@@ -89,6 +113,16 @@ impl Offline {
             .collect()
     }
 
+    /// Whether the object is a placeholder, because no manifest has it.
+    pub(crate) fn is_assumed(&self, kind: Kind, namespace: &str, name: &str) -> bool {
+        kind == Kind::ConfigMap
+            && name == ROOT_CA
+            && self.root_ca.is_some()
+            && !self
+                .config_maps
+                .contains_key(&ObjectKey::new(namespace, name))
+    }
+
     fn bind_to_only_node(&mut self) {
         let mut names = self.nodes.keys();
         let (Some(only), None) = (names.next(), names.next()) else {
@@ -99,7 +133,7 @@ impl Offline {
         }
     }
 
-    /// Everything that the projections of `pod` read, those of volumes that no container mounts included.
+    /// Everything that the projections of `pod` read, including volumes that no container mounts.
     pub(crate) fn inputs(&self, pod: &Pod) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
         let key = |name: &str| ObjectKey::new(namespace, name);
@@ -116,7 +150,9 @@ impl Offline {
             ..Inputs::default()
         };
         for name in needs.config_maps {
-            let found = self.config_maps.get(&key(name)).cloned();
+            let found = self.config_maps.get(&key(name));
+            let assumed = self.root_ca.as_ref().filter(|_| name == ROOT_CA);
+            let found = found.or(assumed).cloned();
             let found = found.ok_or(Unavailable::NotFound);
             inputs.config_maps.insert(name.to_owned(), found);
         }
@@ -130,17 +166,24 @@ impl Offline {
             inputs.tokens.insert(request, Ok(Arc::new(token)));
         }
         for (key, _) in needs.pod_certificates {
-            let why = "a pod certificate is issued by a cluster only";
+            let why = "pod certificates are issued by a cluster only";
             inputs
                 .pod_certificates
                 .insert(key, Err(Unavailable::failed(why)));
         }
         for file in needs.env_files {
-            // Its volume is an empty directory until some container writes to it.
+            // Its volume is an empty directory until a container writes to it.
             inputs.env_files.insert(file, Err(Unavailable::NotFound));
         }
         inputs
     }
+}
+
+fn root_ca() -> Arc<ConfigMap> {
+    Arc::new(ConfigMap {
+        data: [(ROOT_CA_KEY, PLACEHOLDER_CA.into())].into(),
+        ..ConfigMap::default()
+    })
 }
 
 fn key_of(document: &Document) -> ObjectKey {

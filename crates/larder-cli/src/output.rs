@@ -1,108 +1,92 @@
-//! The only place that prints. Results go to standard output, everything else to standard error.
+//! Printing, and the forms that several commands print. Results go to standard output, everything else to standard error.
+//!
+//! Invariants:
+//! 1. Only this module and the ones below print.
+//! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
+//! 3. Printing never panics: a closed stream ends the output, not the process.
 
-#![expect(clippy::print_stderr, reason = "this is where it happens")]
+pub(crate) mod json;
+pub(crate) mod references;
+mod style;
+pub(crate) mod table;
+pub(crate) mod tree;
 
 use std::{
+    borrow::Cow,
     error::Error,
     fmt,
-    io::{self, BufWriter, IsTerminal, Write},
+    io::{self, BufWriter, Write},
     process::ExitCode,
 };
 
 use larder_objects::chain;
 
-/// Prints what clap has to say: help to standard output, errors to standard error.
+pub(crate) use self::style::Style;
+
+/// Prints clap's message: help on standard output, errors on standard error. Returns clap's exit code.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // Nothing can be done about a closed stream.
-    let _ = error.print();
-    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+    match error.print() {
+        Err(failure) if failure.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+    }
 }
 
 /// Prints an error with its causes, on one line.
 pub(crate) fn error(error: &dyn Error) {
-    eprintln!("larder: {}", chain(error));
+    note(chain(error));
 }
 
-/// Prints something that the user should know and that is no error.
+/// Prints a message that is not a result.
 pub(crate) fn note(text: impl fmt::Display) {
-    eprintln!("larder: {text}");
+    let text = text.to_string();
+    // Not `eprintln!`, which panics when standard error is a broken pipe.
+    let _ = writeln!(io::stderr(), "larder: {}", escaped(&text));
 }
 
-/// Lets `print` write to standard output. That nobody reads to the end is no error: `larder … | head` is good use.
+/// Lets `print` write to standard output. A reader that stops early is not an error: `larder … | head` is valid use.
+///
+/// # Errors
+///
+/// Standard output cannot be written for another reason.
 pub(crate) fn results(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    match print(&mut out).and_then(|()| out.flush()) {
+    let printed = print(&mut out).and_then(|()| out.flush());
+    // Dropping the buffer would try to write it again.
+    let _ = out.into_parts();
+    match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done,
+        printed => printed,
     }
 }
 
-/// Emphasis: colours on a terminal, nothing elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Style {
-    colour: bool,
-}
-
-impl Style {
-    /// For standard output. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colours off.
-    pub(crate) fn of_stdout() -> Self {
-        Self::of(&io::stdout())
+/// Replaces each character that a terminal may act on by its escape: `\u{1b}`, `\n`.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return text.into();
     }
-
-    /// For standard error, by the same rules.
-    pub(crate) fn of_stderr() -> Self {
-        Self::of(&io::stderr())
-    }
-
-    fn of(stream: &impl IsTerminal) -> Self {
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self {
-            colour: stream.is_terminal() && !no_color && !dumb,
-        }
-    }
-
-    /// Whether there are colours.
-    pub(crate) fn is_coloured(self) -> bool {
-        self.colour
-    }
-
-    /// No emphasis.
-    #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { colour: false };
-
-    /// A heading.
-    pub(crate) fn bold(self, text: impl fmt::Display) -> String {
-        self.paint("1", text)
-    }
-
-    /// Something secondary.
-    pub(crate) fn dim(self, text: impl fmt::Display) -> String {
-        self.paint("2", text)
-    }
-
-    /// Something that is wrong.
-    pub(crate) fn red(self, text: impl fmt::Display) -> String {
-        self.paint("31", text)
-    }
-
-    /// Something to look at.
-    pub(crate) fn yellow(self, text: impl fmt::Display) -> String {
-        self.paint("33", text)
-    }
-
-    /// Something that is well.
-    pub(crate) fn green(self, text: impl fmt::Display) -> String {
-        self.paint("32", text)
-    }
-
-    fn paint(self, code: &str, text: impl fmt::Display) -> String {
-        if self.colour {
-            format!("\x1b[{code}m{text}\x1b[0m")
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if is_unprintable(character) {
+            safe.extend(character.escape_default());
         } else {
-            text.to_string()
+            safe.push(character);
         }
     }
+    safe.into()
+}
+
+/// Control characters, and the marks that reorder or hide the text around them.
+fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 #[cfg(test)]
@@ -115,5 +99,17 @@ mod tests {
             .context("write a")
             .context("render web");
         assert_eq!(chain(error.as_ref()), "render web: write a: disk full");
+    }
+
+    #[test]
+    fn characters_that_a_terminal_acts_on_are_escaped() {
+        for (text, expected) in [
+            ("plain, größe, 日本", "plain, größe, 日本"),
+            ("a\x1b[31mb\r\n", "a\\u{1b}[31mb\\r\\n"),
+            ("\u{9b}2J\x7f", "\\u{9b}2J\\u{7f}"),
+            ("nginx\u{202e}txt", "nginx\\u{202e}txt"),
+        ] {
+            assert_eq!(escaped(text), expected);
+        }
     }
 }

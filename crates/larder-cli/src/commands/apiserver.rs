@@ -20,10 +20,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Outcome};
-use crate::{args::ApiserverArgs, logging, output};
+use crate::{
+    args::ApiserverArgs,
+    logging,
+    outcome::{CommandOutcome, Failure},
+    output,
+};
 
-pub(super) fn run(args: &ApiserverArgs) -> Result<Outcome, Failure> {
+pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     logging::start(args.log_format);
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -34,7 +38,7 @@ pub(super) fn run(args: &ApiserverArgs) -> Result<Outcome, Failure> {
 }
 
 /// Serves until a signal comes.
-async fn serve(args: &ApiserverArgs) -> Result<Outcome, Failure> {
+async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     // Before anything else, so that no signal is missed.
     let shutdown = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
@@ -97,7 +101,7 @@ async fn serve(args: &ApiserverArgs) -> Result<Outcome, Failure> {
         task.context("a task of the server panicked")?
             .context("the server ended")?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {

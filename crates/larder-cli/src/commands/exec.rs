@@ -1,44 +1,31 @@
 //! `larder exec`: from a pod, in manifests or of a running agent, to a running command.
 //!
-//! | module | knows |
+//! Each module names only those below it:
+//!
+//! | module | holds |
 //! | --- | --- |
+//! | `session` | the volumes of the command, kept up to date over all its starts |
+//! | `origin` | where the pod comes from, and which paths to follow |
+//! | `delivered` | a pod of a running agent: what the agent delivered to a container |
+//! | `start` | variables, mounts, user and command of one start |
 //! | `target` | the container, and what it reads |
-//! | `agent` | what a running agent has delivered to it |
-//! | `start` | from there: variables, mounts, user, command |
-//! | `session` | volumes for it that stay fresh, start after start |
 
-mod agent;
+mod delivered;
+mod origin;
 mod session;
 mod start;
 mod target;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
-use larder_agent::config::Flags;
 
-use self::{session::Session, target::Target};
-use super::{Failure, run::config};
+use self::{origin::Origin, session::Session};
 use crate::{
-    args::{ExecArgs, ManifestArgs},
-    exec::{Follower, OnChange, Sandbox, Stamps, exit_code, supervise},
-    input,
+    args::ExecArgs,
+    outcome::Failure,
+    sandbox::{Follower, Sandbox, exit_code, supervise},
 };
-
-/// Where the pod comes from.
-enum Origin {
-    /// Files and directories, absolute. Standard input, if it is one of them, is read once.
-    Manifests {
-        args: ManifestArgs,
-        paths: Vec<PathBuf>,
-        stdin: bool,
-    },
-    /// The agent of this root directory.
-    Agent(PathBuf),
-}
 
 pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
     let origin = Origin::new(args)?;
@@ -68,100 +55,4 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         .await
     })?;
     Ok(ExitCode::from(exit_code(status)))
-}
-
-impl Origin {
-    fn new(args: &ExecArgs) -> Result<Self, Failure> {
-        if args.filenames.is_empty() {
-            if args.pod.is_none() {
-                let why = "name a pod of the running agent with --pod, or manifests with -f";
-                return Err(Failure::unreadable(why));
-            }
-            return Ok(Self::Agent(config(&args.place, Flags::default())?.root_dir));
-        }
-        let stdin = args.filenames.iter().any(|path| path == Path::new("-"));
-        if stdin && args.on_change != OnChange::Nothing {
-            let why = "standard input cannot be followed: name files with -f";
-            return Err(Failure::unreadable(why));
-        }
-        let files = args.filenames.iter().filter(|path| *path != Path::new("-"));
-        let paths = files.map(|path| {
-            std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
-        });
-        Ok(Self::Manifests {
-            paths: paths.collect::<Result<_, _>>()?,
-            args: ManifestArgs {
-                filenames: args.filenames.clone(),
-                namespace: args.namespace.clone(),
-            },
-            stdin,
-        })
-    }
-
-    /// The target as it is now, and whether all manifests could be read.
-    fn read(&self, exec: &ExecArgs) -> Result<(Target, bool), Failure> {
-        let (pod, namespace, container) = (
-            exec.pod.as_ref(),
-            exec.namespace.as_str(),
-            exec.container.as_deref(),
-        );
-        match (self, pod) {
-            (Self::Manifests { args, .. }, _) => {
-                let read = input::read(args)?;
-                if !read.is_whole() {
-                    // Most likely the command was given without the dashes.
-                    let why = "not every file could be read; the command comes after --";
-                    return Err(Failure::unreadable(why));
-                }
-                let target = Target::in_manifests(read.manifests, pod, namespace, container)?;
-                Ok((target, !read.had_errors))
-            }
-            (Self::Agent(root_dir), Some(pod)) => {
-                let target = agent::target(root_dir, pod, namespace, container)?;
-                Ok((target, true))
-            }
-            (Self::Agent(_), None) => unreachable!("an agent is not asked without a pod"),
-        }
-    }
-
-    fn is_followed(&self) -> bool {
-        !matches!(self, Self::Manifests { stdin: true, .. })
-    }
-
-    /// How manifests look before they are read. What an agent delivers is looked at once more when it is followed.
-    fn stamps(&self) -> Stamps {
-        match self {
-            Self::Manifests { paths, .. } => Stamps::of(paths),
-            Self::Agent(_) => Stamps::default(),
-        }
-    }
-
-    fn followed(&self, target: &Target) -> Vec<PathBuf> {
-        match self {
-            Self::Manifests { paths, .. } => paths.clone(),
-            Self::Agent(root_dir) => agent::followed(root_dir, target),
-        }
-    }
-
-    /// The paths that the private tmpfs must not hide.
-    fn needed(&self, target: &Target) -> Vec<PathBuf> {
-        let mut needed = match self {
-            Self::Manifests { paths, .. } => paths.clone(),
-            Self::Agent(root_dir) => vec![root_dir.clone()],
-        };
-        // What a link leads to, as well.
-        let real: Vec<_> = needed.iter().flat_map(|path| path.canonicalize()).collect();
-        needed.extend(real);
-        needed.extend(std::env::current_dir());
-        needed.extend(std::env::current_exe());
-        let container = target.container();
-        needed.extend(container.working_dir.map(PathBuf::from));
-        let mounts = container.volume_mounts.iter();
-        needed.extend(mounts.map(|mount| Path::new("/").join(&mount.mount_path)));
-        let volumes = target.pod.spec.iter();
-        let volumes = volumes.flat_map(|spec| spec.volumes.iter().flatten());
-        let on_host = volumes.filter_map(|volume| volume.host_path.as_ref());
-        needed.extend(on_host.map(|source| PathBuf::from(&source.path)));
-        needed
-    }
 }

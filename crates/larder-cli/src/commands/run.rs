@@ -9,7 +9,7 @@ use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodEnd},
     clock::Clock,
-    config::{Config, Flags, Host},
+    config::{Config, Flags},
     feed::Feed,
     local_api::{self, Limits},
     node,
@@ -27,10 +27,12 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::JoinMap};
 use tracing::{error, info, warn};
 
-use super::{Failure, Outcome};
 use crate::{
-    args::{PlaceArgs, RunArgs},
-    logging, output,
+    agent::config,
+    args::RunArgs,
+    logging,
+    outcome::{CommandOutcome, Failure},
+    output,
 };
 
 /// When at the latest the user is told what is served, even if something is still missing.
@@ -45,7 +47,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// has ever run keeps an arena of the allocator; without this limit as many start as there are pods.
 const BLOCKING_THREADS: usize = 4;
 
-pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
+pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     logging::start(args.log_format);
     let flags = Flags {
         node_name: args.node_name.clone(),
@@ -64,20 +66,6 @@ pub(super) fn run(args: RunArgs) -> Result<Outcome, Failure> {
     runtime.block_on(serve(&args, config))
 }
 
-/// The configuration of file and flags.
-pub(super) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure> {
-    let flags = Flags {
-        root_dir: place.root_dir.clone(),
-        ..flags
-    };
-    let (config, warning) = Config::load(place.config.as_deref(), flags, &Host::current())
-        .map_err(|error| Failure::unreadable(chain(&error)))?;
-    if let Some(warning) = warning {
-        warn!("{warning}");
-    }
-    Ok(config)
-}
-
 /// Where the pods come from.
 struct Origin {
     client: Client,
@@ -87,7 +75,7 @@ struct Origin {
     _transport: Option<larder_transport::Transport>,
 }
 
-async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
+async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure> {
     let descriptors = local_api::raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = VolumeHost::open(root.path()).context("cannot use the root directory")?;
@@ -189,7 +177,7 @@ async fn serve(args: &RunArgs, config: Config) -> Result<Outcome, Failure> {
         warn!("tasks still running at the shutdown deadline, exiting anyway");
     }
     result?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 async fn listener(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {

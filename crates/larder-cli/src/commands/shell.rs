@@ -2,19 +2,18 @@
 
 use clap::CommandFactory as _;
 
-use super::{Failure, Outcome};
 use crate::{
-    args::{Args, CompletionArgs, ManArgs},
-    exec::{ANCHOR, STAGE},
+    args::{ANCHOR, Args, CompletionArgs, ManArgs, STAGE},
+    outcome::{CommandOutcome, Failure},
     output,
 };
 
-pub(super) fn completion(args: &CompletionArgs) -> Result<Outcome, Failure> {
+pub(super) fn completion(args: &CompletionArgs) -> Result<CommandOutcome, Failure> {
     let mut command = offered();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "larder", &mut script);
     output::results(|out| out.write_all(&script))?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The command without the subcommands that only larder itself runs. They are hidden, which a script does not respect.
@@ -28,7 +27,7 @@ fn offered() -> clap::Command {
         .subcommands(of_users.cloned())
 }
 
-pub(super) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
+pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, Failure> {
     let mut command = Args::command();
     // Gives the subcommands their full names.
     command.build();
@@ -47,5 +46,5 @@ pub(super) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
     let page =
         clap_mangen::Man::new(command.display_name(title)).source(format!("larder {version}"));
     output::results(|out| page.render(&mut &mut *out))?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -8,18 +8,14 @@ use larder_agent::{
     status::{AgentStatus, Delivery},
 };
 
-use super::{
-    Failure, Outcome,
-    refs::{columns, write_json},
-    run::config,
-};
 use crate::{
+    agent::{ask, config},
     args::{StatusArgs, StatusOutput},
-    ask::ask,
-    output,
+    outcome::{CommandOutcome, Failure},
+    output::{self, json::write_json, table::columns},
 };
 
-pub(super) fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
+pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
     let root_dir = config(&args.place, Flags::default())?.root_dir;
     let status: AgentStatus =
         ask(&root_dir, "/status")?.context("the agent is of another version of larder")?;
@@ -27,7 +23,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
         StatusOutput::Json => write_json(out, &status),
         StatusOutput::Table => out.write_all(tables(&status).as_bytes()),
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn tables(status: &AgentStatus) -> String {

@@ -88,7 +88,7 @@ fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
             │  └─ init container init  secret "tls" not found
             ├─ init container init
             │  ├─ not started: secret "tls" not found
-            │  └─ X  Secret tls is not there
+            │  └─ X  Secret tls not found
             ├─ container web
             │  ├─ environment: 11 variables
             │  │  ├─ PORT            "8080"          ConfigMap app
@@ -96,7 +96,7 @@ fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
             │  │  ├─ PASSWORD        <hidden, 7 B>   Secret db, key password
             │  │  ├─ URL             <hidden, 23 B>  from the pod
             │  │  ├─ 7 variables of Service prod/web
-            │  │  └─ optional and not there: ConfigMap extra
+            │  │  └─ optional, missing: ConfigMap extra
             │  ├─ /etc/app  volume config: ConfigMap app, read-only
             │  │  ├─ PORT            0644  4 B  ConfigMap app
             │  │  └─ app.properties  0644  4 B  ConfigMap app
@@ -179,12 +179,12 @@ spec:
             ├─ does not start
             │  ├─ container c  secret "db" not found
             │  ├─ container d  missing value for NOPE  a subPathExpr refers to it
-            │  └─ volume v     secret "db" not found   there is one in namespace other, out of reach
+            │  └─ volume v     secret "db" not found   found only in namespace other, out of reach
             ├─ container c
             │  ├─ not started: secret "db" not found
-            │  ├─ envFrom  Secret db is not there      there is one in namespace other, out of reach
+            │  ├─ envFrom  Secret db not found         found only in namespace other, out of reach
             │  ├─ B        ConfigMap app has no key b
-            │  ├─ C        Secret nope is not there
+            │  ├─ C        Secret nope not found
             │  └─ /v       volume v: Secret db, read-only
             │     └─ not filled: secret "db" not found
             └─ container d
@@ -228,14 +228,14 @@ spec:
         │  └─ container unnamed   missing value for A                                                             a subPathExpr refers to it
         ├─ container required
         │  ├─ not started: couldn't parse env file: failed to read app.env of volume shared: no such file
-        │  └─ A  app.env of volume shared is not there  only a running pod has it
+        │  └─ A  app.env of volume shared is missing  only a running pod has it
         ├─ container optional
         │  ├─ environment: empty
-        │  │  └─ optional and not there: A in app.env of volume shared; only a running pod has it
+        │  │  └─ optional, missing: A in app.env of volume shared; only a running pod has it
         │  ├─ /shared        volume shared: emptyDir
         │  ├─ /etc/app.conf  app.conf of volume config: ConfigMap app, read-only
         │  │  ├─ the volume has no app.conf: the container gets an empty directory
-        │  │  └─ optional and not there: key app.conf of ConfigMap app
+        │  │  └─ optional, missing: key app.conf of ConfigMap app
         │  └─ /etc/motd      motd of volume config: ConfigMap app, read-only
         │     └─ motd  0644  5 B  ConfigMap app
         └─ container unnamed
@@ -299,7 +299,7 @@ fn one_pod_can_be_chosen() {
     }
     let run = desk.run("render -f app.yaml --pod prod/nope");
     assert_eq!((run.code, &*run.stdout), (1, ""));
-    assert_eq!(run.stderr, "larder: the manifests hold no pod prod/nope\n");
+    assert_eq!(run.stderr, "larder: no pod prod/nope in the manifests\n");
 }
 
 #[test]

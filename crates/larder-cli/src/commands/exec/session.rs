@@ -18,14 +18,14 @@ use larder_projection::{
 };
 
 use super::{
-    Origin,
+    origin::Origin,
     start::{MountedVolume, Source, Start, identity, mode_for_only_user},
-    target::{Contents, Target},
+    target::{Contents, ExecTarget},
 };
 use crate::{
     args::ExecArgs,
-    exec::{self, Follower, Plan, PlannedMount, Processes, Sandbox, Update},
     output,
+    sandbox::{self, Follower, Plan, PlannedMount, Processes, Sandbox, Update},
 };
 
 /// One `larder exec`.
@@ -34,7 +34,7 @@ pub(super) struct Session<'a> {
     origin: &'a Origin,
     sandbox: &'a Sandbox,
     host: VolumeHost,
-    target: RefCell<Target>,
+    target: RefCell<ExecTarget>,
     /// The set that each volume of an agent had when last looked at.
     sets: RefCell<BTreeMap<PathBuf, PathBuf>>,
 }
@@ -45,7 +45,7 @@ impl<'a> Session<'a> {
         args: &'a ExecArgs,
         origin: &'a Origin,
         sandbox: &'a Sandbox,
-        target: Target,
+        target: ExecTarget,
     ) -> anyhow::Result<Self> {
         let session = Self {
             args,
@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes sure that a volume holds what it should; returns whether it did not.
-    fn refresh(&self, target: &Target, volume: &Volume) -> anyhow::Result<bool> {
+    fn refresh(&self, target: &ExecTarget, volume: &Volume) -> anyhow::Result<bool> {
         match (Source::of(volume, &target.contents), &target.contents) {
             (Some(Source::Objects(kind)), Contents::Inputs(inputs)) => {
                 self.set_up(target, volume, kind, inputs)
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
 
     fn set_up(
         &self,
-        target: &Target,
+        target: &ExecTarget,
         volume: &Volume,
         kind: VolumeKind,
         inputs: &Inputs,
@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
             environment: start.environment,
             host_processes: start.host_processes,
         };
-        exec::clear(self.sandbox.staging()).context("cannot clear the private tmpfs")?;
+        sandbox::clear(self.sandbox.staging()).context("cannot clear the private tmpfs")?;
         let path = self.sandbox.staging().join("plan");
         let file = fs::OpenOptions::new()
             .write(true)
@@ -156,12 +156,12 @@ impl<'a> Session<'a> {
         Processes::start(&path)
     }
 
-    fn start_of(&self, target: &Target) -> anyhow::Result<Start> {
+    fn start_of(&self, target: &ExecTarget) -> anyhow::Result<Start> {
         Start::of(target, &self.args.command, self.sandbox.mapped())
     }
 
     /// What is bind-mounted.
-    fn source(&self, target: &Target, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
+    fn source(&self, target: &ExecTarget, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
         let root = match &mount.source {
             Source::Objects(kind) => {
                 let Some(path) = &mount.sub_path else {
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
     }
 
     /// The target as it is now; `None`, and a report, if anything about it is wrong.
-    fn read_again(&self) -> Option<Target> {
+    fn read_again(&self) -> Option<ExecTarget> {
         match self.origin.read(self.args) {
             Ok((target, complete)) if complete => return Some(target),
             Ok(_) => {}

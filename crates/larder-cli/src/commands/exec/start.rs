@@ -8,8 +8,8 @@ use larder_projection::{
     ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, fs_group, mounts,
 };
 
-use super::target::{Contents, Target};
-use crate::exec::Identity;
+use super::target::{Contents, ExecTarget};
+use crate::sandbox::Identity;
 
 /// Variables that an image would set, and that the caller's stand for when the container does not set them.
 const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
@@ -70,7 +70,7 @@ impl Start {
     /// What the container of `target` would be started with now, or in its place the command `given`. `mapped` are user and group
     /// outside, where they are mapped into a user namespace.
     pub(super) fn of(
-        target: &Target,
+        target: &ExecTarget,
         given: &[OsString],
         mapped: Option<(u32, u32)>,
     ) -> anyhow::Result<Self> {

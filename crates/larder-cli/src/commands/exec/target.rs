@@ -1,22 +1,25 @@
 //! The container whose view a command gets, and what of it is known.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use larder_objects::manifest::Manifests;
+use larder_objects::{SecretBytes, manifest::Manifests};
 use larder_projection::{
     ContainerKind, ContainerView, Environment, Inputs, containers, environment,
 };
 
-use super::agent::Delivered;
-use crate::{args::PodName, commands::Failure, offline::Offline};
+use crate::{
+    args::PodName,
+    offline::{ClusterObjects, Offline},
+    outcome::Failure,
+};
 
 /// `terminationGracePeriodSeconds` of a pod that has none.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// A container of a pod, as it is at one time.
-pub(super) struct Target {
+pub(super) struct ExecTarget {
     pub(super) pod: Pod,
     pub(super) container: String,
     pub(super) contents: Contents,
@@ -30,7 +33,22 @@ pub(super) enum Contents {
     Delivered(Delivered),
 }
 
-impl Target {
+/// The environment and volumes that an agent has delivered to a container.
+pub(super) struct Delivered {
+    pub(super) variables: BTreeMap<String, SecretBytes>,
+    pub(super) environment: PathBuf,
+    /// Directories of the volumes that the container mounts, by name; an emptyDir only if it exists.
+    pub(super) volumes: BTreeMap<String, PathBuf>,
+}
+
+impl Delivered {
+    fn environment(&self) -> Environment<'_> {
+        let variables = self.variables.iter();
+        Environment::of_values(variables.map(|(name, value)| (&**name, &**value)))
+    }
+}
+
+impl ExecTarget {
     /// The container that the user named in manifests; without a name the first one, and the only pod.
     pub(super) fn in_manifests(
         manifests: Manifests,
@@ -38,7 +56,7 @@ impl Target {
         namespace: &str,
         container: Option<&str>,
     ) -> Result<Self, Failure> {
-        let mut offline = Offline::new(manifests);
+        let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
         let is_wanted = |pod: &Pod| {
             wanted.is_none_or(|wanted| {
                 pod.metadata.namespace.as_deref() == Some(wanted.namespace(namespace))

@@ -13,20 +13,20 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use larder_projection::{Payload, disk::AtomicWriter};
 
-use super::View;
-use crate::{commands::Failure, output};
+use super::rendered::RenderedPod;
+use crate::{outcome::Failure, output};
 
 /// Writes all volumes without error below `dir`; `false` if some could not be written, which is reported.
 ///
 /// # Errors
 ///
 /// `dir` itself cannot be made.
-pub(super) fn write(dir: &Path, views: &[View<'_>]) -> Result<bool, Failure> {
+pub(super) fn write(dir: &Path, pods: &[RenderedPod<'_>]) -> Result<bool, Failure> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut complete = true;
-    for view in views {
-        let pod_dir = dir.join(view.namespace()).join(view.name());
-        for (volume, projection) in &view.volumes {
+    for pod in pods {
+        let pod_dir = dir.join(pod.namespace()).join(pod.name());
+        for (volume, projection) in &pod.volumes {
             let Ok(projection) = projection else { continue };
             // Names of volumes are checked to be single labels, names of pods to be no `..`.
             let path = pod_dir.join(&volume.name);

@@ -1,4 +1,4 @@
-//! The view as JSON, for programs.
+//! Rendered pods as JSON, for programs.
 
 use std::{
     borrow::Cow,
@@ -9,8 +9,8 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Serialize;
 
-use super::View;
-use crate::commands::refs::{References, write_json};
+use super::rendered::RenderedPod;
+use crate::output::{json::write_json, references::References};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -49,10 +49,10 @@ struct FileReport {
     data: String,
 }
 
-/// Writes one JSON object with all pods. A value that is not UTF-8 has U+FFFD for each byte that is not, as Go's encoder has it.
-pub(super) fn write(out: &mut dyn Write, views: &[View<'_>]) -> io::Result<()> {
+/// Writes one JSON object with all pods. In a value that is not UTF-8, U+FFFD replaces each invalid byte, as in Go's encoder.
+pub(super) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
     let report = Report {
-        pods: views.iter().map(pod).collect(),
+        pods: pods.iter().map(pod).collect(),
     };
     write_json(out, &report)
 }
@@ -68,12 +68,11 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
     chunks.collect::<String>().into()
 }
 
-fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
-    let containers = view.containers.iter().map(|(container, sight)| {
-        let report = match sight {
-            Ok(sight) => ContainerReport::Env(
-                sight
-                    .environment
+fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
+    let containers = rendered.containers.iter().map(|(container, view)| {
+        let report = match view {
+            Ok(view) => ContainerReport::Env(
+                view.environment
                     .iter()
                     .map(|(name, variable)| (name, text(&variable.value)))
                     .collect(),
@@ -82,7 +81,7 @@ fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
         };
         (container.name, report)
     });
-    let volumes = view.volumes.iter().map(|(volume, projection)| {
+    let volumes = rendered.volumes.iter().map(|(volume, projection)| {
         let report = match projection {
             Ok(projection) => VolumeReport::Files(
                 projection
@@ -102,10 +101,10 @@ fn pod<'a>(view: &'a View<'a>) -> PodReport<'a> {
         (volume.name.as_str(), report)
     });
     PodReport {
-        namespace: view.namespace(),
-        name: view.name(),
-        uid: view.pod.metadata.uid.as_deref().unwrap_or(""),
-        references: References::of(view.pod),
+        namespace: rendered.namespace(),
+        name: rendered.name(),
+        uid: rendered.pod.metadata.uid.as_deref().unwrap_or(""),
+        references: References::of(rendered.pod),
         containers: containers.collect(),
         volumes: volumes.collect(),
     }
@@ -116,8 +115,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_that_is_not_text_is_replaced() {
-        // The first two bytes of a character of three, and one that begins none.
+    fn each_invalid_byte_is_replaced() {
+        // The first two bytes of a three-byte character, and a byte that begins no character.
         assert_eq!(text(b"a\xe2\x82b\xff"), "a\u{fffd}\u{fffd}b\u{fffd}");
         assert_eq!(text("ü".as_bytes()), "ü");
     }

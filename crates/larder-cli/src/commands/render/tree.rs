@@ -1,9 +1,8 @@
-//! The view as a tree, for people: does the pod start, why not, and what does each container see.
+//! Rendered pods as trees, for people: whether the pod starts, why not, and what each container sees.
 //!
-//! Invariant: without `--show-secrets` no byte of a Secret, a token or a key is printed, only lengths.
+//! Invariant: without `--show-secrets`, the lengths of Secrets, tokens and keys are printed, and none of their bytes.
 
-mod branch;
-mod lacking;
+mod missing;
 mod words;
 
 use std::io::{self, Write};
@@ -16,60 +15,59 @@ use larder_projection::{
 };
 
 use self::{
-    branch::{Branch, Cell},
-    lacking::{elsewhere, lacking},
-    words::{absent, origin, size, value, volume_type},
+    missing::{elsewhere, missing_references},
+    words::{WRITTEN_LATER, absent, origin, size, value, volume_type},
 };
-use super::{Blind, View, mount_table};
-use crate::output::Style;
-
-/// Of env files, which containers write: whether a variable will be there, nobody can say beforehand.
-const WRITTEN_LATER: &str = "only a running pod has it";
+use super::rendered::{RenderedPod, StartError, mount_table};
+use crate::output::{
+    Style,
+    tree::{Branch, TableCell},
+};
 
 /// Writes one tree for each pod, with a blank line between them.
 pub(super) fn write(
     out: &mut dyn Write,
-    views: &[View<'_>],
+    pods: &[RenderedPod<'_>],
     show_secrets: bool,
     style: Style,
 ) -> io::Result<()> {
-    for (index, view) in views.iter().enumerate() {
+    for (index, pod) in pods.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        let tree = pod(view, show_secrets);
+        let tree = tree_of(pod, show_secrets);
         out.write_all(tree.render(style).as_bytes())?;
     }
     Ok(())
 }
 
-fn pod(view: &View<'_>, show_secrets: bool) -> Branch {
-    let name = format!("{}/{}", view.namespace(), view.name());
-    let mut root = Branch::new([Cell::bold(name), Cell::dim(view.source)]);
-    root.push(verdict(view));
-    for (container, sight) in &view.containers {
-        let mut branch = Branch::new([Cell::bold(heading(container))]);
-        match sight {
-            Ok(sight) => {
-                let mut group = variables(&sight.environment, show_secrets);
+fn tree_of(pod: &RenderedPod<'_>, show_secrets: bool) -> Branch {
+    let name = format!("{}/{}", pod.namespace(), pod.name());
+    let mut root = Branch::new([TableCell::bold(name), TableCell::dim(pod.source)]);
+    root.push(verdict(pod));
+    for (container, view) in &pod.containers {
+        let mut branch = Branch::new([TableCell::bold(heading(container))]);
+        match view {
+            Ok(view) => {
+                let mut group = variables(pod, &view.environment, show_secrets);
                 group.extend(optional_files(container));
                 branch.push_group(group);
-                branch.extend(sight.mounts.iter().map(|mount| mounted(view, mount)));
+                branch.extend(view.mounts.iter().map(|mount| mounted(pod, mount)));
             }
             Err(error) => {
-                branch.push(Branch::new([Cell::red(format!(
+                branch.push(Branch::new([TableCell::red(format!(
                     "not started: {}",
                     chain(error)
                 ))]));
-                branch.extend(lacking(view, container));
-                // Without its variables; a sub path that is made of them cannot be told.
-                let mounts = mount_table(view.pod, *container, &Environment::default());
-                branch.extend(mounts.iter().flatten().map(|mount| mounted(view, mount)));
+                branch.extend(missing_references(pod, container));
+                // Without variables, a subPathExpr that refers to one stays unknown.
+                let mounts = mount_table(pod.pod, *container, &Environment::default());
+                branch.extend(mounts.iter().flatten().map(|mount| mounted(pod, mount)));
             }
         }
         root.push(branch);
     }
-    root.push_group(unmounted(view));
+    root.push_group(unmounted(pod));
     root
 }
 
@@ -82,61 +80,61 @@ fn heading(container: &ContainerView<'_>) -> String {
     format!("{kind} {}", container.name)
 }
 
-/// Whether the pod starts, as far as larder's part of it goes, and otherwise every reason.
-fn verdict(view: &View<'_>) -> Branch {
-    let containers = view.containers.iter().filter_map(|(container, sight)| {
-        let error = sight.as_ref().err()?;
+/// Whether the pod starts, as far as ConfigMaps and Secrets decide it; otherwise every reason.
+fn verdict(pod: &RenderedPod<'_>) -> Branch {
+    let containers = pod.containers.iter().filter_map(|(container, view)| {
+        let error = view.as_ref().err()?;
         Some(Branch::new([
-            Cell::red(heading(container)),
-            Cell::plain(chain(error)),
-            Cell::dim(hint(error)),
+            TableCell::red(heading(container)),
+            TableCell::plain(chain(error)),
+            TableCell::dim(hint(error)),
         ]))
     });
-    // A volume that no container mounts is never set up, so it stops nobody.
-    let used = view
+    // A volume that no container mounts is never set up, so its error is harmless.
+    let used = pod
         .volumes
         .iter()
-        .filter(|(volume, _)| is_used(view.pod, &volume.name));
+        .filter(|(volume, _)| is_used(pod.pod, &volume.name));
     let volumes = used.filter_map(|(volume, projection)| {
         let error = projection.as_ref().err()?;
         let hint = error.errors().iter().find_map(|error| match error {
             SourceError::Object(ObjectError::NotFound { kind, name }) => {
-                Some(elsewhere(view, *kind, name))
+                Some(elsewhere(pod, *kind, name))
             }
             _ => None,
         });
         Some(Branch::new([
-            Cell::red(format!("volume {}", volume.name)),
-            Cell::plain(error),
-            Cell::dim(hint.unwrap_or_default()),
+            TableCell::red(format!("volume {}", volume.name)),
+            TableCell::plain(error),
+            TableCell::dim(hint.unwrap_or_default()),
         ]))
     });
     let reasons: Vec<_> = containers.chain(volumes).collect();
     if reasons.is_empty() {
-        Branch::new([Cell::green("ready to start: every reference is met")])
+        Branch::new([TableCell::green("ready to start: every reference is met")])
     } else {
-        Branch::with([Cell::red("does not start")], reasons)
+        Branch::with([TableCell::red("does not start")], reasons)
     }
 }
 
-/// What the kubelet's words for a failure leave open; empty if nothing.
-fn hint(error: &Blind) -> &'static str {
+/// What the kubelet's message leaves open; empty if nothing.
+fn hint(error: &StartError) -> &'static str {
     match error {
-        Blind::Environment(EnvironmentError::UnreadableEnvFile(_)) => WRITTEN_LATER,
-        Blind::Mounts(MountError::MissingValue(_)) => "a subPathExpr refers to it",
+        StartError::Environment(EnvironmentError::UnreadableEnvFile(_)) => WRITTEN_LATER,
+        StartError::Mounts(MountError::MissingValue(_)) => "a subPathExpr refers to it",
         _ => "",
     }
 }
 
-/// The variables, those of Services in one line for each Service.
-fn variables(environment: &Environment<'_>, show_secrets: bool) -> Branch {
+/// The variables, with those of a Service on one line.
+fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, show_secrets: bool) -> Branch {
     let count = environment.len();
     let heading = match count {
         0 => "environment: empty".to_owned(),
         1 => "environment: 1 variable".to_owned(),
         _ => format!("environment: {count} variables"),
     };
-    let mut branch = Branch::new([Cell::plain(heading)]);
+    let mut branch = Branch::new([TableCell::plain(heading)]);
     let mut services: Vec<(&str, &str, usize)> = Vec::new();
     for (name, variable) in environment.iter() {
         if let Origin::Service { namespace, name } = variable.origin {
@@ -150,25 +148,25 @@ fn variables(environment: &Environment<'_>, show_secrets: bool) -> Branch {
             continue;
         }
         let shown = if variable.secret && !show_secrets {
-            Cell::yellow(format!("<hidden, {}>", size(variable.value.len())))
+            TableCell::yellow(format!("<hidden, {}>", size(variable.value.len())))
         } else {
-            Cell::plain(value(&variable.value))
+            TableCell::plain(value(&variable.value))
         };
         branch.push(Branch::new([
-            Cell::plain(name),
+            TableCell::plain(name),
             shown,
-            Cell::dim(origin(&variable.origin, name)),
+            TableCell::dim(origin(pod, &variable.origin, name)),
         ]));
     }
     for (namespace, name, count) in services {
         let text = format!("{count} variables of Service {namespace}/{name}");
-        branch.push(Branch::new([Cell::dim(text)]));
+        branch.push(Branch::new([TableCell::dim(text)]));
     }
     branch.extend(missing(environment.absent()));
     branch
 }
 
-/// Variables from files that containers write while the pod runs, which offline are never there.
+/// Optional variables from files that containers write while the pod runs; offline they are always missing.
 fn optional_files<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = Branch> + use<'a> {
     let sources = container.env.iter().filter_map(|variable| {
         let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
@@ -177,22 +175,22 @@ fn optional_files<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = Bra
     let optional = sources.filter(|(_, key)| key.optional == Some(true));
     optional.map(|(name, key)| {
         let file = format!("{} of volume {}", key.path, key.volume_name);
-        Branch::new([Cell::yellow(format!(
-            "optional and not there: {name} in {file}; {WRITTEN_LATER}"
+        Branch::new([TableCell::yellow(format!(
+            "optional, missing: {name} in {file}; {WRITTEN_LATER}"
         ))])
     })
 }
 
-/// What is optional and not there.
+/// Optional objects and keys that are missing.
 fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
     let lines = absent(all).into_iter();
     lines
-        .map(|line| Branch::new([Cell::yellow(format!("optional and not there: {line}"))]))
+        .map(|line| Branch::new([TableCell::yellow(format!("optional, missing: {line}"))]))
         .collect()
 }
 
 /// One mount, with the files that the container finds there.
-fn mounted(view: &View<'_>, mount: &Mount<'_>) -> Branch {
+fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> Branch {
     let volume = mount.volume;
     let mut what = format!("volume {}: {}", volume.name, volume_type(volume));
     if let Some(path) = &mount.sub_path {
@@ -201,22 +199,31 @@ fn mounted(view: &View<'_>, mount: &Mount<'_>) -> Branch {
     if mount.read_only {
         what += ", read-only";
     }
-    let mut branch = Branch::new([Cell::plain(&mount.mount_path), Cell::dim(what)]);
-    let filled = view
+    let mut branch = Branch::new([TableCell::plain(&mount.mount_path), TableCell::dim(what)]);
+    let filled = pod
         .volumes
         .iter()
         .find(|(filled, _)| filled.name == volume.name);
     if let Some((_, projection)) = filled {
-        branch.extend(content(projection, mount.sub_path.as_deref().unwrap_or("")));
+        let sub_path = mount.sub_path.as_deref().unwrap_or("");
+        branch.extend(content(pod, projection, sub_path));
     }
     branch
 }
 
 /// Files of a volume at or below `sub_path`.
-fn content(projection: &Result<Projection<'_>, PayloadError>, sub_path: &str) -> Vec<Branch> {
+fn content(
+    pod: &RenderedPod<'_>,
+    projection: &Result<Projection<'_>, PayloadError>,
+    sub_path: &str,
+) -> Vec<Branch> {
     let projection = match projection {
         Ok(projection) => projection,
-        Err(error) => return vec![Branch::new([Cell::red(format!("not filled: {error}"))])],
+        Err(error) => {
+            return vec![Branch::new([TableCell::red(format!(
+                "not filled: {error}"
+            ))])];
+        }
     };
     let wanted = sub_path.trim_end_matches('/');
     let is_below = |path: &str| {
@@ -231,22 +238,24 @@ fn content(projection: &Result<Projection<'_>, PayloadError>, sub_path: &str) ->
         .map(|(path, file)| {
             let source = projection.origins.get(path);
             Branch::new([
-                Cell::plain(path),
-                Cell::plain(format!("{:04o}", file.mode)),
-                Cell::plain(size(file.data.len())),
-                Cell::dim(source.map_or(String::new(), |source| origin(source, path.as_str()))),
+                TableCell::plain(path),
+                TableCell::plain(format!("{:04o}", file.mode)),
+                TableCell::plain(size(file.data.len())),
+                TableCell::dim(
+                    source.map_or(String::new(), |source| origin(pod, source, path.as_str())),
+                ),
             ])
         })
         .collect();
     let found = !branches.is_empty();
     match (found, wanted) {
         (true, _) => {}
-        (false, "") => branches.push(Branch::new([Cell::dim("empty")])),
-        (false, _) => branches.push(Branch::new([Cell::yellow(format!(
+        (false, "") => branches.push(Branch::new([TableCell::dim("empty")])),
+        (false, _) => branches.push(Branch::new([TableCell::yellow(format!(
             "the volume has no {wanted}: the container gets an empty directory"
         ))])),
     }
-    // Of no interest to one who mounts what is there.
+    // A mount that shows what it should needs no hint at what else is missing.
     if wanted.is_empty() || !found {
         branches.extend(missing(&projection.absent));
     }
@@ -254,15 +263,18 @@ fn content(projection: &Result<Projection<'_>, PayloadError>, sub_path: &str) ->
 }
 
 /// Volumes that are filled from objects and that no container mounts.
-fn unmounted(view: &View<'_>) -> Branch {
-    let volumes = view
+fn unmounted(pod: &RenderedPod<'_>) -> Branch {
+    let volumes = pod
         .volumes
         .iter()
-        .filter(|(volume, _)| !is_used(view.pod, &volume.name));
+        .filter(|(volume, _)| !is_used(pod.pod, &volume.name));
     let branches = volumes.map(|(volume, projection)| {
         let volume: &Volume = volume;
         let text = format!("volume {}: {}", volume.name, volume_type(volume));
-        Branch::with([Cell::plain(text)], content(projection, ""))
+        Branch::with([TableCell::plain(text)], content(pod, projection, ""))
     });
-    Branch::with([Cell::dim("mounted by no container")], branches.collect())
+    Branch::with(
+        [TableCell::dim("mounted by no container")],
+        branches.collect(),
+    )
 }

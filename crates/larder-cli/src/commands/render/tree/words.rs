@@ -1,22 +1,30 @@
-//! Values, sizes and sources in a reader's words.
+//! Values, sizes and sources as people read them.
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
 use larder_projection::{Absent, Origin};
 
+use crate::{commands::render::rendered::RenderedPod, output::escaped};
+
+/// Why an env file is missing offline: a container writes it while the pod runs.
+pub(super) const WRITTEN_LATER: &str = "only a running pod has it";
 /// Longest value that is shown whole, in characters.
 const MAX_VALUE: usize = 60;
-/// Most missing keys that are named in one line.
+/// Most missing keys that are named on one line.
 const MAX_KEYS: usize = 4;
 
-/// A value in quotes, on one line, cut when it is long.
+/// A value in quotes, on one line, cut when it is long, with everything escaped that a terminal may act on.
 pub(super) fn value(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+    // A prefix that certainly has enough characters, so that a huge value costs no more than a short one.
+    let start = &bytes[..bytes.len().min(4 * (MAX_VALUE + 1))];
+    let text = String::from_utf8_lossy(start);
     let cut: String = text.chars().take(MAX_VALUE).collect();
-    if cut.len() == text.len() {
-        format!("{text:?}")
+    let quoted = format!("{cut:?}");
+    let quoted = escaped(&quoted);
+    if start.len() == bytes.len() && cut.len() == text.len() {
+        quoted.into_owned()
     } else {
-        format!("{cut:?}… ({})", size(bytes.len()))
+        format!("{quoted}… ({})", size(bytes.len()))
     }
 }
 
@@ -34,8 +42,8 @@ pub(super) fn size(bytes: usize) -> String {
     }
 }
 
-/// The source of a variable or file called `name`. A key of the same name goes without saying.
-pub(super) fn origin(origin: &Origin<'_>, name: &str) -> String {
+/// The source of a variable or file called `name`; a key of the same name is left out.
+pub(super) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> String {
     match origin {
         Origin::Value => "from the pod".to_owned(),
         Origin::Key {
@@ -49,6 +57,9 @@ pub(super) fn origin(origin: &Origin<'_>, name: &str) -> String {
             } else {
                 format!(", key {key}")
             };
+            if pod.is_assumed(*kind, object) {
+                return format!("{kind} {object}{key} (a placeholder: every namespace has it)");
+            }
             let version = if resource_version.is_empty() {
                 String::new()
             } else {
@@ -75,7 +86,7 @@ pub(super) fn origin(origin: &Origin<'_>, name: &str) -> String {
     }
 }
 
-/// What is not there, one line for each object: the object itself, or the keys that it lacks.
+/// What is missing, one line for each object: the object itself, or keys of it.
 pub(super) fn absent(all: &[Absent<'_>]) -> Vec<String> {
     let mut objects: Vec<(Kind, &str, Vec<&str>)> = Vec::new();
     for Absent { kind, name, key } in all {
@@ -148,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_keys_are_gathered_by_object() {
+    fn missing_keys_are_grouped_by_object() {
         let one = |name, key| Absent {
             kind: Kind::ConfigMap,
             name,

@@ -30,8 +30,11 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use super::{ANCHOR, STAGE, namespace::unshare};
-use crate::commands::Failure;
+use super::namespace::unshare;
+use crate::{
+    args::{ANCHOR, STAGE},
+    outcome::Failure,
+};
 
 /// A command that runs, with everything that it has started.
 #[derive(Debug)]

@@ -1,19 +1,19 @@
-//! Trees of text: branches with cells that line up among siblings.
+//! Trees of text: branches whose cells line up among siblings.
 
 use std::fmt;
 
-use crate::output::Style;
+use super::{Style, escaped};
 
-/// One line and what hangs on it.
+/// One line, and the branches below it.
 #[derive(Debug)]
-pub(super) struct Branch {
-    cells: Vec<Cell>,
+pub(crate) struct Branch {
+    cells: Vec<TableCell>,
     children: Vec<Branch>,
 }
 
 /// A piece of a line.
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(crate) struct TableCell {
     text: String,
     paint: Paint,
 }
@@ -28,34 +28,33 @@ enum Paint {
     Green,
 }
 
-impl Cell {
-    pub(super) fn plain(text: impl fmt::Display) -> Self {
+impl TableCell {
+    pub(crate) fn plain(text: impl fmt::Display) -> Self {
         Self::new(text, Paint::Plain)
     }
 
-    pub(super) fn bold(text: impl fmt::Display) -> Self {
+    pub(crate) fn bold(text: impl fmt::Display) -> Self {
         Self::new(text, Paint::Bold)
     }
 
-    pub(super) fn dim(text: impl fmt::Display) -> Self {
+    pub(crate) fn dim(text: impl fmt::Display) -> Self {
         Self::new(text, Paint::Dim)
     }
 
-    pub(super) fn red(text: impl fmt::Display) -> Self {
+    pub(crate) fn red(text: impl fmt::Display) -> Self {
         Self::new(text, Paint::Red)
     }
 
-    pub(super) fn yellow(text: impl fmt::Display) -> Self {
+    pub(crate) fn yellow(text: impl fmt::Display) -> Self {
         Self::new(text, Paint::Yellow)
     }
 
-    pub(super) fn green(text: impl fmt::Display) -> Self {
+    pub(crate) fn green(text: impl fmt::Display) -> Self {
         Self::new(text, Paint::Green)
     }
 
-    /// A control character in a name must not reach the terminal.
     fn new(text: impl fmt::Display, paint: Paint) -> Self {
-        let text = text.to_string().replace(char::is_control, "\u{fffd}");
+        let text = escaped(&text.to_string()).into_owned();
         Self { text, paint }
     }
 
@@ -76,34 +75,34 @@ impl Cell {
 }
 
 impl Branch {
-    pub(super) fn new(cells: impl IntoIterator<Item = Cell>) -> Self {
+    pub(crate) fn new(cells: impl IntoIterator<Item = TableCell>) -> Self {
         Self::with(cells, Vec::new())
     }
 
-    pub(super) fn with(cells: impl IntoIterator<Item = Cell>, children: Vec<Self>) -> Self {
+    pub(crate) fn with(cells: impl IntoIterator<Item = TableCell>, children: Vec<Self>) -> Self {
         Self {
             cells: cells.into_iter().collect(),
             children,
         }
     }
 
-    pub(super) fn push(&mut self, child: Self) {
+    pub(crate) fn push(&mut self, child: Self) {
         self.children.push(child);
     }
 
-    /// Adds a heading together with what is below it, or nothing if nothing is.
-    pub(super) fn push_group(&mut self, group: Self) {
+    /// Adds a heading and what is below it, unless nothing is.
+    pub(crate) fn push_group(&mut self, group: Self) {
         if !group.children.is_empty() {
             self.children.push(group);
         }
     }
 
-    pub(super) fn extend(&mut self, children: impl IntoIterator<Item = Self>) {
+    pub(crate) fn extend(&mut self, children: impl IntoIterator<Item = Self>) {
         self.children.extend(children);
     }
 
     /// The tree as text, one line for each branch.
-    pub(super) fn render(&self, style: Style) -> String {
+    pub(crate) fn render(&self, style: Style) -> String {
         let mut text = self.line(&[], style) + "\n";
         self.render_children("", style, &mut text);
         text
@@ -162,16 +161,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn siblings_line_up_and_levels_are_drawn() {
-        let leaf = |cells: [&str; 3]| Branch::new(cells.map(Cell::plain));
+    fn siblings_line_up_and_levels_are_indented() {
+        let leaf = |cells: [&str; 3]| Branch::new(cells.map(TableCell::plain));
         let tree = Branch::with(
-            [Cell::bold("root"), Cell::dim("here")],
+            [TableCell::bold("root"), TableCell::dim("here")],
             vec![
                 Branch::with(
-                    [Cell::plain("a")],
+                    [TableCell::plain("a")],
                     vec![leaf(["x", "1", "one"]), leaf(["long", "10", ""])],
                 ),
-                Branch::with([Cell::plain("b")], vec![Branch::new([Cell::plain("c")])]),
+                Branch::with(
+                    [TableCell::plain("b")],
+                    vec![Branch::new([TableCell::plain("c")])],
+                ),
             ],
         );
         expect![[r#"
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let tree = Branch::new([Cell::plain("a\x1b[31mb\n")]);
-        assert_eq!(tree.render(Style::PLAIN), "a\u{fffd}[31mb\u{fffd}\n");
+        let tree = Branch::new([TableCell::plain("a\x1b[31mb\n")]);
+        assert_eq!(tree.render(Style::PLAIN), "a\\u{1b}[31mb\\n\n");
     }
 }

@@ -1,13 +1,19 @@
-//! Everything that the variables of a container lack. The kubelet tells the first thing only, so that one finds the next one after
-//! the next attempt.
+//! Every object and key that the variables of a container miss. The kubelet reports only the first, so each attempt finds one more.
 
 use larder_objects::Kind;
 use larder_projection::{ContainerView, Inputs};
 
-use super::{Branch, Cell, View, WRITTEN_LATER};
+use super::words::WRITTEN_LATER;
+use crate::{
+    commands::render::rendered::RenderedPod,
+    output::tree::{Branch, TableCell},
+};
 
-/// One line for each variable, or `envFrom` entry, whose required object or key is not there.
-pub(super) fn lacking(view: &View<'_>, container: &ContainerView<'_>) -> Vec<Branch> {
+/// One line for each variable or `envFrom` entry whose required object or key is missing.
+pub(super) fn missing_references(
+    pod: &RenderedPod<'_>,
+    container: &ContainerView<'_>,
+) -> Vec<Branch> {
     let sources = container.env_from.iter().flat_map(|source| {
         let map = source.config_map_ref.as_ref();
         let map = map.map(|source| (Kind::ConfigMap, &source.name, source.optional));
@@ -41,54 +47,54 @@ pub(super) fn lacking(view: &View<'_>, container: &ContainerView<'_>) -> Vec<Bra
         .chain(variables)
         .filter(|reference| reference.optional != Some(true));
     let objects = required.filter_map(|reference| {
-        let problem = reference.problem(view.inputs)?;
+        let problem = reference.problem(pod.inputs)?;
         let hint = match reference.key {
-            Some(_) if reference.exists(view.inputs) => String::new(),
-            _ => elsewhere(view, reference.kind, reference.name),
+            Some(_) if reference.exists(pod.inputs) => String::new(),
+            _ => elsewhere(pod, reference.kind, reference.name),
         };
         Some(Branch::new([
-            Cell::plain(reference.user),
-            Cell::red(problem),
-            Cell::dim(hint),
+            TableCell::plain(reference.user),
+            TableCell::red(problem),
+            TableCell::dim(hint),
         ]))
     });
     objects.chain(files(container)).collect()
 }
 
-/// One line for each variable whose required env file is not there, which offline is each that has one.
+/// One line for each variable from a required env file. Offline, none of these files exists.
 fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
     container.env.iter().filter_map(|variable| {
         let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
         if key.optional == Some(true) {
             return None;
         }
-        let problem = format!("{} of volume {} is not there", key.path, key.volume_name);
+        let problem = format!("{} of volume {} is missing", key.path, key.volume_name);
         Some(Branch::new([
-            Cell::plain(&variable.name),
-            Cell::red(problem),
-            Cell::dim(WRITTEN_LATER),
+            TableCell::plain(&variable.name),
+            TableCell::red(problem),
+            TableCell::dim(WRITTEN_LATER),
         ]))
     })
 }
 
-/// A hint at objects of the name in other namespaces, the usual reason for one not to be found; empty if there are none.
-pub(super) fn elsewhere(view: &View<'_>, kind: Kind, name: &str) -> String {
-    let namespaces = view.offline.namespaces_with(kind, name);
+/// A hint at objects of that name in other namespaces, the usual reason for a missing object; empty if there are none.
+pub(super) fn elsewhere(pod: &RenderedPod<'_>, kind: Kind, name: &str) -> String {
+    let namespaces = pod.offline.namespaces_with(kind, name);
     let others: Vec<_> = namespaces
         .into_iter()
-        .filter(|other| *other != view.namespace())
+        .filter(|other| *other != pod.namespace())
         .collect();
     if others.is_empty() {
         String::new()
     } else {
         format!(
-            "there is one in namespace {}, out of reach",
+            "found only in namespace {}, out of reach",
             others.join(", ")
         )
     }
 }
 
-/// What a variable comes from.
+/// The object, and perhaps the key, that a variable comes from.
 struct Reference<'a> {
     /// The variable, or `envFrom`.
     user: &'a str,
@@ -106,7 +112,7 @@ impl Reference<'_> {
         }
     }
 
-    /// What is wrong with it, if anything is.
+    /// What is missing; `None` if nothing is.
     fn problem(&self, inputs: &Inputs) -> Option<String> {
         let has_key = |key: &str| match self.kind {
             Kind::ConfigMap => {
@@ -129,7 +135,7 @@ impl Reference<'_> {
             let key = key.filter(|key| !has_key(key))?;
             Some(format!("{kind} {name} has no key {key}"))
         } else {
-            Some(format!("{kind} {name} is not there"))
+            Some(format!("{kind} {name} not found"))
         }
     }
 }

@@ -29,7 +29,7 @@ use super::{
     plan::{Identity, Plan},
     view::{PROC, View},
 };
-use crate::{commands::Failure, output};
+use crate::{outcome::Failure, output};
 
 /// Runs the stage with the plan in the file `plan`. Returns only if the command could not be run.
 pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {

@@ -12,30 +12,14 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::core::v1::Pod;
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
-use larder_objects::SecretBytes;
 use larder_projection::{
-    Environment, VolumeKind, containers,
+    VolumeKind, containers,
     disk::{empty_dir_path, read_environment},
 };
 use zeroize::Zeroizing;
 
-use super::target::{Contents, Target, container_name, volumes};
-use crate::{args::PodName, ask::ask, output};
-
-/// What an agent has delivered to a container.
-pub(super) struct Delivered {
-    variables: BTreeMap<String, SecretBytes>,
-    environment: PathBuf,
-    /// Directories of the volumes that the container mounts, by name; those that somebody else has to make only if they are there.
-    pub(super) volumes: BTreeMap<String, PathBuf>,
-}
-
-impl Delivered {
-    pub(super) fn environment(&self) -> Environment<'_> {
-        let variables = self.variables.iter();
-        Environment::of_values(variables.map(|(name, value)| (&**name, &**value)))
-    }
-}
+use super::target::{Contents, Delivered, ExecTarget, container_name, volumes};
+use crate::{agent::ask, args::PodName, output};
 
 /// The container of a pod that the agent of `root_dir` serves.
 ///
@@ -47,7 +31,7 @@ pub(super) fn target(
     wanted: &PodName,
     namespace: &str,
     container: Option<&str>,
-) -> anyhow::Result<Target> {
+) -> anyhow::Result<ExecTarget> {
     let (namespace, name) = (wanted.namespace(namespace), wanted.name());
     let plain = |text: &str| {
         text.bytes()
@@ -66,7 +50,7 @@ pub(super) fn target(
     let container = container_name(&pod, container)?;
     let delivered = delivered(&pod, &status, &container)
         .with_context(|| format!("container {container} of pod {namespace}/{name} cannot start"))?;
-    Ok(Target {
+    Ok(ExecTarget {
         pod,
         container,
         contents: Contents::Delivered(delivered),
@@ -74,7 +58,7 @@ pub(super) fn target(
 }
 
 /// Where things lie whose change may concern the container.
-pub(super) fn followed(root_dir: &Path, target: &Target) -> Vec<PathBuf> {
+pub(super) fn followed(root_dir: &Path, target: &ExecTarget) -> Vec<PathBuf> {
     let mut followed = Vec::new();
     if let Contents::Delivered(delivered) = &target.contents {
         followed.push(delivered.environment.clone());

@@ -14,19 +14,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Follower, Processes};
-use crate::output;
-
-/// What happens to the command when its volumes change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnChange {
-    /// Nothing: it reads the files anew by itself.
-    Nothing,
-    /// It gets a signal.
-    Signal(Signal),
-    /// It is ended and started again; also when its environment would differ.
-    Restart,
-}
+use super::{follow::Follower, processes::Processes};
+use crate::{args::OnChange, output};
 
 /// What came of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +27,7 @@ pub(crate) struct Update {
 }
 
 /// What can happen.
-enum Event {
+enum SupervisorEvent {
     Ended(ExitStatus),
     Signal(Signal),
     Changed,
@@ -68,13 +57,13 @@ pub(crate) async fn supervise(
     loop {
         // Each arm is cancel safe: none loses what it has when another one comes first.
         let event = tokio::select! {
-            status = processes.command_ended() => Event::Ended(status.context("cannot wait for the command")?),
-            Some(signal) = signals.recv() => Event::Signal(signal),
-            () = changed(&mut follower) => Event::Changed,
-            () = at(kill_at) => Event::GraceIsOver,
+            status = processes.command_ended() => SupervisorEvent::Ended(status.context("cannot wait for the command")?),
+            Some(signal) = signals.recv() => SupervisorEvent::Signal(signal),
+            () = changed(&mut follower) => SupervisorEvent::Changed,
+            () = at(kill_at) => SupervisorEvent::GraceIsOver,
         };
         match event {
-            Event::Ended(status) => {
+            SupervisorEvent::Ended(status) => {
                 // Also before the next start: it may want a port or a lock that something still has.
                 processes
                     .end()
@@ -85,12 +74,12 @@ pub(crate) async fn supervise(
                 }
                 processes = start()?;
             }
-            Event::Signal(signal) => {
+            SupervisorEvent::Signal(signal) => {
                 // The user wants it to end, not to start again.
                 kill_at = kill_at.filter(|_| ![Signal::TERM, Signal::INT].contains(&signal));
                 processes.send(signal);
             }
-            Event::Changed => {
+            SupervisorEvent::Changed => {
                 let update = update(follower.as_mut());
                 match on_change {
                     OnChange::Restart if (update.volumes || update.start) && kill_at.is_none() => {
@@ -111,7 +100,7 @@ pub(crate) async fn supervise(
                     _ => {}
                 }
             }
-            Event::GraceIsOver => {
+            SupervisorEvent::GraceIsOver => {
                 processes.send(Signal::KILL);
                 // It ends now; until then there is nothing to wait for but that.
                 kill_at = Some(Instant::now() + grace);

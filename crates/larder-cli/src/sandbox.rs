@@ -28,11 +28,5 @@ pub(crate) use namespace::Sandbox;
 pub(crate) use plan::{Identity, Plan, PlannedMount};
 pub(crate) use processes::{Processes, run_anchor};
 pub(crate) use stage::run as run_stage;
-pub(crate) use supervisor::{OnChange, Update, exit_code, supervise};
+pub(crate) use supervisor::{Update, exit_code, supervise};
 pub(crate) use view::clear;
-
-/// The hidden subcommand that becomes the command.
-pub(crate) const STAGE: &str = "exec-stage";
-
-/// The hidden subcommand that holds the processes of the command together.
-pub(crate) const ANCHOR: &str = "exec-anchor";

@@ -1,0 +1,123 @@
+//! Where the pod of a command comes from: manifests, or a running agent.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use larder_agent::config::Flags;
+
+use super::{delivered, target::ExecTarget};
+use crate::{
+    agent::config,
+    args::{ExecArgs, ManifestArgs, OnChange},
+    input,
+    outcome::Failure,
+    sandbox::Stamps,
+};
+
+/// Where the pod comes from.
+pub(super) enum Origin {
+    /// Files and directories, absolute. Standard input, if it is one of them, is read once.
+    Manifests {
+        args: ManifestArgs,
+        paths: Vec<PathBuf>,
+        stdin: bool,
+    },
+    /// The agent of this root directory.
+    Agent(PathBuf),
+}
+
+impl Origin {
+    pub(super) fn new(args: &ExecArgs) -> Result<Self, Failure> {
+        if args.filenames.is_empty() {
+            if args.pod.is_none() {
+                let why = "name a pod of the running agent with --pod, or manifests with -f";
+                return Err(Failure::unreadable(why));
+            }
+            return Ok(Self::Agent(config(&args.place, Flags::default())?.root_dir));
+        }
+        let stdin = args.filenames.iter().any(|path| path == Path::new("-"));
+        if stdin && args.on_change != OnChange::Nothing {
+            let why = "standard input cannot be followed: name files with -f";
+            return Err(Failure::unreadable(why));
+        }
+        let files = args.filenames.iter().filter(|path| *path != Path::new("-"));
+        let paths = files.map(|path| {
+            std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
+        });
+        Ok(Self::Manifests {
+            paths: paths.collect::<Result<_, _>>()?,
+            args: ManifestArgs {
+                filenames: args.filenames.clone(),
+                namespace: args.namespace.clone(),
+            },
+            stdin,
+        })
+    }
+
+    /// The target as it is now, and whether all manifests could be read.
+    pub(super) fn read(&self, exec: &ExecArgs) -> Result<(ExecTarget, bool), Failure> {
+        let (pod, namespace, container) = (
+            exec.pod.as_ref(),
+            exec.namespace.as_str(),
+            exec.container.as_deref(),
+        );
+        match (self, pod) {
+            (Self::Manifests { args, .. }, _) => {
+                let read = input::read(args)?;
+                if !read.is_whole() {
+                    // Most likely the command was given without the dashes.
+                    let why = "not every file could be read; the command comes after --";
+                    return Err(Failure::unreadable(why));
+                }
+                let target = ExecTarget::in_manifests(read.manifests, pod, namespace, container)?;
+                Ok((target, !read.had_errors))
+            }
+            (Self::Agent(root_dir), Some(pod)) => {
+                let target = delivered::target(root_dir, pod, namespace, container)?;
+                Ok((target, true))
+            }
+            (Self::Agent(_), None) => unreachable!("an agent is not asked without a pod"),
+        }
+    }
+
+    pub(super) fn is_followed(&self) -> bool {
+        !matches!(self, Self::Manifests { stdin: true, .. })
+    }
+
+    /// How manifests look before they are read. What an agent delivers is looked at once more when it is followed.
+    pub(super) fn stamps(&self) -> Stamps {
+        match self {
+            Self::Manifests { paths, .. } => Stamps::of(paths),
+            Self::Agent(_) => Stamps::default(),
+        }
+    }
+
+    pub(super) fn followed(&self, target: &ExecTarget) -> Vec<PathBuf> {
+        match self {
+            Self::Manifests { paths, .. } => paths.clone(),
+            Self::Agent(root_dir) => delivered::followed(root_dir, target),
+        }
+    }
+
+    /// The paths that the private tmpfs must not hide.
+    pub(super) fn needed(&self, target: &ExecTarget) -> Vec<PathBuf> {
+        let mut needed = match self {
+            Self::Manifests { paths, .. } => paths.clone(),
+            Self::Agent(root_dir) => vec![root_dir.clone()],
+        };
+        // What a link leads to, as well.
+        let real: Vec<_> = needed.iter().flat_map(|path| path.canonicalize()).collect();
+        needed.extend(real);
+        needed.extend(std::env::current_dir());
+        needed.extend(std::env::current_exe());
+        let container = target.container();
+        needed.extend(container.working_dir.map(PathBuf::from));
+        let mounts = container.volume_mounts.iter();
+        needed.extend(mounts.map(|mount| Path::new("/").join(&mount.mount_path)));
+        let volumes = target.pod.spec.iter();
+        let volumes = volumes.flat_map(|spec| spec.volumes.iter().flatten());
+        let on_host = volumes.filter_map(|volume| volume.host_path.as_ref());
+        needed.extend(on_host.map(|source| PathBuf::from(&source.path)));
+        needed
+    }
+}

@@ -1,0 +1,113 @@
+//! A pod as its containers see it, computed by the libraries. The sibling modules print and write it.
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_objects::Kind;
+use larder_projection::{
+    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, PayloadError,
+    Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, project,
+};
+
+use crate::offline::{Offline, OfflinePod};
+
+/// One pod, with the view of each of its containers.
+pub(super) struct RenderedPod<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) inputs: &'a Inputs,
+    /// All objects of the manifests, for hints at where a missing object is.
+    pub(super) offline: &'a Offline,
+    /// Place of the pod in the manifests.
+    pub(super) source: &'a str,
+    /// All containers: init, regular, ephemeral.
+    pub(super) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
+    /// The volumes that are filled from objects, mounted or not.
+    pub(super) volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
+}
+
+/// The view of one container.
+pub(super) struct RenderedContainer<'a> {
+    pub(super) environment: Environment<'a>,
+    pub(super) mounts: MountTable<'a>,
+}
+
+/// The reason why a container does not start. The texts are the kubelet's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Mounts(#[from] MountError),
+}
+
+impl<'a> RenderedContainer<'a> {
+    fn new(
+        pod: &'a Pod,
+        container: ContainerView<'a>,
+        inputs: &'a Inputs,
+    ) -> Result<Self, StartError> {
+        let environment = environment(pod, container, inputs)?;
+        let mounts = mount_table(pod, container, &environment)?;
+        Ok(Self {
+            environment,
+            mounts,
+        })
+    }
+}
+
+/// The mounts of a container on a runtime with all features: nothing is mounted here, so no limits apply.
+pub(super) fn mount_table<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+    environment: &Environment<'_>,
+) -> Result<MountTable<'a>, MountError> {
+    let runtime = RuntimeFeatures {
+        recursive_read_only: true,
+    };
+    mounts(pod, container, environment, runtime)
+}
+
+impl<'a> RenderedPod<'a> {
+    pub(super) fn new(
+        OfflinePod { pod, source }: &'a OfflinePod,
+        inputs: &'a Inputs,
+        offline: &'a Offline,
+    ) -> Self {
+        let volumes = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten());
+        Self {
+            pod,
+            inputs,
+            offline,
+            source,
+            containers: containers(pod)
+                .map(|container| (container, RenderedContainer::new(pod, container, inputs)))
+                .collect(),
+            volumes: volumes
+                .filter(|volume| VolumeKind::of(volume).is_some())
+                .map(|volume| (volume, project(pod, volume, inputs)))
+                .collect(),
+        }
+    }
+
+    pub(super) fn namespace(&self) -> &'a str {
+        self.pod.metadata.namespace.as_deref().unwrap_or("")
+    }
+
+    pub(super) fn name(&self) -> &'a str {
+        self.pod.metadata.name.as_deref().unwrap_or("")
+    }
+
+    /// Whether the object is a placeholder, because no manifest has it.
+    pub(super) fn is_assumed(&self, kind: Kind, name: &str) -> bool {
+        self.offline.is_assumed(kind, self.namespace(), name)
+    }
+
+    /// Whether a container does not start or a volume cannot be filled.
+    pub(super) fn has_errors(&self) -> bool {
+        let mut containers = self.containers.iter();
+        let mut volumes = self.volumes.iter();
+        containers.any(|(_, container)| container.is_err())
+            || volumes.any(|(_, projection)| projection.is_err())
+    }
+}

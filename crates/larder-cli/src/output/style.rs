@@ -1,0 +1,74 @@
+//! Emphasis: colors on a terminal, nothing elsewhere.
+
+use std::{
+    fmt,
+    io::{self, IsTerminal},
+};
+
+/// Whether and how text is emphasized.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    color: bool,
+}
+
+impl Style {
+    /// No emphasis.
+    #[cfg(test)]
+    pub(crate) const PLAIN: Self = Self { color: false };
+
+    /// The style for standard output. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colors off.
+    pub(crate) fn of_stdout() -> Self {
+        Self::of(&io::stdout())
+    }
+
+    /// The style for standard error, by the same rules.
+    pub(crate) fn of_stderr() -> Self {
+        Self::of(&io::stderr())
+    }
+
+    fn of(stream: &impl IsTerminal) -> Self {
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self {
+            color: stream.is_terminal() && !no_color && !dumb,
+        }
+    }
+
+    /// Whether text is colored.
+    pub(crate) fn has_color(self) -> bool {
+        self.color
+    }
+
+    /// A heading.
+    pub(crate) fn bold(self, text: impl fmt::Display) -> String {
+        self.paint("1", text)
+    }
+
+    /// Secondary text.
+    pub(crate) fn dim(self, text: impl fmt::Display) -> String {
+        self.paint("2", text)
+    }
+
+    /// A failure.
+    pub(crate) fn red(self, text: impl fmt::Display) -> String {
+        self.paint("31", text)
+    }
+
+    /// A warning.
+    pub(crate) fn yellow(self, text: impl fmt::Display) -> String {
+        self.paint("33", text)
+    }
+
+    /// A success.
+    pub(crate) fn green(self, text: impl fmt::Display) -> String {
+        self.paint("32", text)
+    }
+
+    fn paint(self, code: &str, text: impl fmt::Display) -> String {
+        if self.color {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_string()
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Tables in kubectl's manner: a heading line, columns that line up, no lines between.
+
+use super::escaped;
+
+/// Aligns `rows`, with three spaces between columns.
+pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
+    let rows: Vec<_> = rows.iter().map(|row| row.map(escaped)).collect();
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    });
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
+        text += cells.collect::<Vec<_>>().join("   ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_without_trailing_blanks() {
+        assert_eq!(
+            columns(&[["A", "B"], ["long", "x"], ["y", ""]]),
+            "A      B\nlong   x\ny\n"
+        );
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(columns(&[["a\x1b[2Jb\n", "c"]]), "a\\u{1b}[2Jb\\n   c\n");
+    }
+}
