@@ -11,13 +11,11 @@ use k8s_openapi::api::{
     core::v1::{Node, Service},
 };
 use kube::Client;
-use larder::{
-    NodeTtl,
-    collection::{Change, Collection, Found},
-};
+use larder::NodeTtl;
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
+use larder_watch::collection::{Change, Collection, Found};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 

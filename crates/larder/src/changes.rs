@@ -14,7 +14,7 @@ use larder_objects::ObjectKey;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::error::RequestError;
+use larder_watch::RequestError;
 
 /// Something happened to a referenced object.
 #[derive(Clone, Debug)]

@@ -62,12 +62,9 @@
 //!
 //! # The rest
 //!
-//! [`references`] lists what a pod refers to; [`collection`] follows a whole collection of the API server.
+//! [`references`] lists what a pod refers to. Whole collections of the API server are followed with `larder-watch`.
 
-mod api;
-mod backoff;
 mod changes;
-pub mod collection;
 mod config;
 mod error;
 mod manager;
@@ -77,12 +74,11 @@ mod status;
 mod store;
 mod watch;
 
-#[doc(hidden)]
-pub use api::{escaped, request, segment};
 pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
-pub use error::{Error, RequestError};
+pub use error::Error;
 pub use larder_objects::references;
+pub use larder_watch::RequestError;
 pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager};
 pub use metrics::ManagerMetrics;
 pub use registration::PodIdentity;

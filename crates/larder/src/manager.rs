@@ -9,11 +9,11 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
+use larder_watch::{Api, REQUEST_TIMEOUT};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    api::{Api, REQUEST_TIMEOUT},
     changes::Changes,
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::Error,

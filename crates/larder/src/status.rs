@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use larder_objects::{ObjectKey, ResourceVersion};
 use smol_str::SmolStr;
 
-use crate::{config::WatchScope, error::RequestError, registration::PodIdentity};
+use larder_watch::RequestError;
+
+use crate::{config::WatchScope, registration::PodIdentity};
 
 /// What [`WatchScope::Auto`] chose for a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use larder_objects::{Object, ResourceVersion};
+use larder_watch::Api;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
@@ -22,7 +23,6 @@ use self::{
     watching::WatchStore,
 };
 use crate::{
-    api::Api,
     changes::Publisher,
     config::{ManagerConfig, Strategy},
     error::Error,

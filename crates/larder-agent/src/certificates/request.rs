@@ -13,13 +13,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::Client;
-use larder::{
-    collection::{Change, Collection, Found},
-    request,
-};
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_transport::path::{PathError, Resource, field_selector};
+use larder_watch::{
+    collection::{Change, Collection, Found},
+    request,
+};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -43,9 +43,9 @@ pub(crate) enum RequestError {
     #[error("invalid namespace, service account or node name")]
     Path(#[source] PathError),
     #[error("cannot read the {0}")]
-    Read(&'static str, #[source] larder::RequestError),
+    Read(&'static str, #[source] larder_watch::RequestError),
     #[error("cannot create a PodCertificateRequest")]
-    Create(#[source] larder::RequestError),
+    Create(#[source] larder_watch::RequestError),
     #[error("cannot ask for a certificate")]
     Key(#[source] KeyError),
 }

@@ -12,8 +12,8 @@ use larder_objects::StableHash;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use larder::{RequestError, request};
 use larder_transport::path::{CollectionPath, ObjectPath, Resource};
+use larder_watch::{RequestError, request};
 
 use crate::{
     identity::{

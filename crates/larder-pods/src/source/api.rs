@@ -18,11 +18,11 @@ use larder_objects::{DecodeError, ObjectMeta};
 use tokio::sync::mpsc;
 
 use super::{Closed, Reporter, SourceProblem, SourceReport};
-use larder::{
+use larder_transport::path::{Resource, field_selector};
+use larder_watch::{
     RequestError,
     collection::{Change, Collection, Found},
 };
-use larder_transport::path::{Resource, field_selector};
 
 use crate::{
     identity::{FullName, PodSource, PodUid},

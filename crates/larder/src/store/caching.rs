@@ -29,6 +29,7 @@ use futures::{
     future::{BoxFuture, Shared, WeakShared},
 };
 use larder_objects::{Object, ResourceVersion};
+use larder_watch::{Api, Backoff, RequestError};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -38,11 +39,9 @@ use super::{
     waiting::wait,
 };
 use crate::{
-    api::Api,
-    backoff::Backoff,
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
-    error::{Error, RequestError},
+    error::Error,
     metrics::Metrics,
     registration::Holder,
     status::ObjectState,

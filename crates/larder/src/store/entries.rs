@@ -21,12 +21,12 @@ use std::{
 
 use hashbrown::{Equivalent, HashSet};
 use larder_objects::{ObjectKey, ResourceVersion};
+use larder_watch::{Named, RequestError};
 use parking_lot::{Mutex, RwLock};
 
 use self::{readers::Readers, references::References};
 use crate::{
-    api::Named,
-    error::{Error, RequestError},
+    error::Error,
     registration::{Holder, PodIdentity},
     status::{ObjectState, ObjectStatus},
 };

@@ -3,15 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{Object, ObjectKey};
+use larder_watch::{Api, RequestError};
 use tokio::time::timeout;
 
 use super::Entries;
-use crate::{
-    api::Api,
-    changes::Publisher,
-    error::{Error, RequestError},
-    metrics::Metrics,
-};
+use crate::{changes::Publisher, error::Error, metrics::Metrics};
 
 /// The store of strategy `Get`. References are kept for status only.
 #[derive(Debug)]

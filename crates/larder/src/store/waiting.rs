@@ -3,12 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{Object, ObjectKey};
+use larder_watch::RequestError;
 use tokio::time::{Instant, timeout};
 
-use crate::{
-    error::{Error, RequestError},
-    metrics::Metrics,
-};
+use crate::{error::Error, metrics::Metrics};
 
 /// Waits for the answer about object `key`, at most for `within`; then `failure` tells why there may be none.
 pub(super) async fn wait<K: Object>(

@@ -22,6 +22,7 @@ use std::{
 
 use futures::FutureExt as _;
 use larder_objects::Object;
+use larder_watch::Api;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::time::Duration;
@@ -30,7 +31,6 @@ use tokio_util::task::AbortOnDropHandle;
 pub(crate) use self::cell::{Cell, Finding};
 use super::{Entries, Entry, entries::Added, waiting::wait};
 use crate::{
-    api::Api,
     changes::{ChangeKind, Publisher},
     config::{ManagerConfig, WatchScope},
     error::Error,

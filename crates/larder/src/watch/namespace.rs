@@ -29,6 +29,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_objects::{Object, ResourceVersion};
+use larder_watch::{Api, Asked, Follower, Happening, News, Outages};
 use smol_str::SmolStr;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::time::DelayQueue;
@@ -38,13 +39,8 @@ use self::{
     proof::{Proof, Proved},
     target::{InNamespace, Readable, Seen},
 };
-use super::{
-    Command, Commands, Follower, News,
-    follower::{Asked, Happening},
-    outages::Outages,
-};
+use super::{Command, Commands};
 use crate::{
-    api::Api,
     changes::ChangeKind,
     status::ObjectState,
     store::{

@@ -22,6 +22,7 @@ use std::{
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use larder_objects::Object;
+use larder_watch::{Api, Backoff, Outages, RequestError};
 use smol_str::SmolStr;
 use tokio::{
     sync::oneshot,
@@ -32,13 +33,9 @@ use tracing::{info, warn};
 use super::{
     Command, Commands, Worker,
     namespace::{Namespace, Return},
-    outages::Outages,
 };
 use crate::{
-    api::Api,
-    backoff::Backoff,
     config::{ManagerConfig, WatchScope},
-    error::RequestError,
     status::ScopeChoice,
     store::watching::Shared,
 };

@@ -27,11 +27,11 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_objects::Object;
+use larder_watch::{Api, Effect, Next, Outages, Reflector, Server, Turn};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::time::{DelayQueue, delay_queue};
 use tracing::debug;
 
-pub(super) use self::requests::outcome_label;
 use self::{
     admission::{Admission, Part, Permit},
     overflow::Place,
@@ -40,14 +40,8 @@ use self::{
     publish::publish,
     requests::{Following, Step, abort},
 };
-use super::{
-    Command, Commands,
-    outages::Outages,
-    reflector::{Effect, Next, Reflector, Turn},
-    server::Server,
-};
+use super::{Command, Commands};
 use crate::{
-    api::Api,
     config::ManagerConfig,
     status::ObjectState,
     store::{

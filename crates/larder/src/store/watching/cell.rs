@@ -8,15 +8,11 @@ use std::sync::{
 };
 
 use larder_objects::{Object, ObjectKey, ResourceVersion};
+use larder_watch::RequestError;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{
-    changes::ChangeKind,
-    error::{Error, RequestError},
-    status::ObjectState,
-    store::entries::Facts,
-};
+use crate::{changes::ChangeKind, error::Error, status::ObjectState, store::entries::Facts};
 
 /// What the store knows about one object.
 #[derive(Debug)]

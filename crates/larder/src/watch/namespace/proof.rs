@@ -4,18 +4,12 @@ use std::sync::Arc;
 
 use futures::future::{AbortHandle, Abortable, BoxFuture};
 use larder_objects::Object;
+use larder_watch::{Backoff, ByName, Listed, RequestError, outcome_label};
 use tokio::time::Instant;
 use tokio_util::time::delay_queue;
 
 use super::Namespace;
-use crate::{
-    api::{ByName, Listed},
-    backoff::Backoff,
-    error::RequestError,
-    status::ObjectState,
-    store::watching::Finding,
-    watch::worker::outcome_label,
-};
+use crate::{status::ObjectState, store::watching::Finding};
 
 /// The list by name that shows that what is known is new enough for a new reader.
 pub(super) enum Proof {

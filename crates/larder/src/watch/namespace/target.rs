@@ -3,15 +3,12 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use larder_objects::{Kind, Object, ObjectMeta, ResourceVersion};
+use larder_watch::{RequestError, Target, collection_path, metadata};
 use smol_str::SmolStr;
 
-use crate::{
-    api::{self, Target},
-    error::RequestError,
-    store::{
-        Entry,
-        watching::{Cell, Shared},
-    },
+use crate::store::{
+    Entry,
+    watching::{Cell, Shared},
 };
 
 /// The referenced objects of a namespace.
@@ -67,7 +64,7 @@ impl<K: Object> Target for InNamespace<K> {
     const SECRET: bool = matches!(K::KIND, Kind::Secret);
 
     fn path(&self) -> Result<String, RequestError> {
-        api::collection(K::KIND, &self.namespace)
+        collection_path(K::KIND, &self.namespace)
     }
 
     fn field_selector(&self) -> Option<String> {
@@ -79,7 +76,7 @@ impl<K: Object> Target for InNamespace<K> {
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<Seen<K>>, RequestError> {
-        let metadata = api::metadata(json)?;
+        let metadata = metadata(json)?;
         let Some(entry) = self.entry(&metadata.name) else {
             return Ok(None);
         };

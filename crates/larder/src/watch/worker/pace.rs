@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use larder_transport::Bucket;
 
-use crate::watch::outages::APART;
+use larder_watch::APART;
 
 /// So many go at once after a quiet time: what concerns a few objects holds up none.
 const AT_ONCE: u32 = 50;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::AbortHandle;
 use larder_objects::Object;
+use larder_watch::{Backoff, RequestError};
 use tokio::time::Instant;
 use tokio_util::time::delay_queue;
 
@@ -16,8 +17,6 @@ use super::{
     rest,
 };
 use crate::{
-    backoff::Backoff,
-    error::RequestError,
     status::ObjectState,
     store::{
         Entry,

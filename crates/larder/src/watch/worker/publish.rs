@@ -6,7 +6,7 @@ use larder_objects::Object;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{super::reflector::Effect, Watched};
+use super::Watched;
 use crate::{
     changes::ChangeKind,
     store::{
@@ -14,6 +14,7 @@ use crate::{
         watching::{Cell, Finding, Shared},
     },
 };
+use larder_watch::Effect;
 
 /// Publishes what the reflector found out, which is about `found` or its absence. Returns whether that is final: nothing
 /// more can come of an object that is immutable.

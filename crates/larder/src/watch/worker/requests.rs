@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use futures::future::{AbortHandle, Abortable, FutureExt};
 use larder_objects::Object;
+use larder_watch::{
+    ByName, Event, EventStream, Listed, Next, RequestError, WatchEvent, outcome_label,
+};
 use tokio::time::Instant;
 use tracing::trace;
 
 use super::{
     Worker,
     admission::{Part, Permit},
-};
-use crate::{
-    api::{ByName, EventStream, Listed, WatchEvent},
-    error::RequestError,
-    watch::reflector::{Event, Next},
 };
 
 /// The end of something that was under way.
@@ -236,12 +234,5 @@ impl<K: Object> Worker<K> {
 pub(super) fn abort(step: &mut Option<AbortHandle>) {
     if let Some(step) = step.take() {
         step.abort();
-    }
-}
-
-pub(in crate::watch) fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(error) => error.label(),
     }
 }

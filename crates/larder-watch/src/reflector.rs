@@ -30,16 +30,17 @@ use std::time::Duration;
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
-pub(crate) use self::turn::{Effect, Next, Restart, Turn};
-use super::{
+pub use self::turn::{Effect, Next, Restart, Turn};
+use crate::{
+    backoff::Backoff,
+    error::RequestError,
     outages::Affected,
     server::{Floor, Server},
 };
-use crate::{backoff::Backoff, error::RequestError};
 
 /// What an open watch brought, as far as a reflector looks at it.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub enum Event {
     /// An object was added, modified or deleted, at this version.
     Change(ResourceVersion),
     /// Nothing happened up to this version.
@@ -110,7 +111,7 @@ const SHORT_WATCHES_AT_ONCE: u8 = 3;
 
 /// The reflector of one object or collection.
 #[derive(Debug)]
-pub(crate) struct Reflector {
+pub struct Reflector {
     state: State,
     /// The last version seen; the lower bound of whatever is asked for.
     version: Option<ResourceVersion>,
@@ -130,7 +131,7 @@ pub(crate) struct Reflector {
 }
 
 impl Reflector {
-    pub(crate) fn new(random: fastrand::Rng) -> Self {
+    pub fn new(random: fastrand::Rng) -> Self {
         Self {
             state: State::Resting,
             version: None,
@@ -146,22 +147,22 @@ impl Reflector {
     }
 
     /// Whether nothing is under way.
-    pub(crate) fn is_resting(&self) -> bool {
+    pub fn is_resting(&self) -> bool {
         matches!(self.state, State::Resting)
     }
 
     /// Whether the reflector waits out a delay.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
     }
 
     /// Whether a consistent state was asked for and has not come yet.
-    pub(crate) fn is_obtaining(&self) -> bool {
+    pub fn is_obtaining(&self) -> bool {
         matches!(self.state, State::Streaming { ask } | State::Listing { ask } if ask.is_consistent())
     }
 
     /// Whether a request is under way whose answer has not come yet, or not all of it.
-    pub(crate) fn awaits_answer(&self) -> bool {
+    pub fn awaits_answer(&self) -> bool {
         matches!(
             self.state,
             State::Streaming { .. } | State::Listing { .. } | State::Opening { .. }
@@ -169,7 +170,7 @@ impl Reflector {
     }
 
     /// The API server is back: if that is what it waits for, it waits for no longer than a random part of `spread`.
-    pub(crate) fn hurry(&mut self, spread: Duration, now: Instant) -> Option<Turn> {
+    pub fn hurry(&mut self, spread: Duration, now: Instant) -> Option<Turn> {
         let State::Waiting { until, .. } = &mut self.state else {
             return None;
         };
@@ -179,12 +180,12 @@ impl Reflector {
     }
 
     /// Asks for a consistent state when it comes to the next one.
-    pub(crate) fn want_consistent(&mut self) {
+    pub fn want_consistent(&mut self) {
         self.consistent = true;
     }
 
     /// Starts a cycle, whatever is under way.
-    pub(crate) fn start(&mut self, consistent: bool, now: Instant, server: &Server) -> Turn {
+    pub fn start(&mut self, consistent: bool, now: Instant, server: &Server) -> Turn {
         self.consistent |= consistent;
         self.backoff.reset();
         Turn::next(self.obtain(now, server, None))
@@ -192,7 +193,7 @@ impl Reflector {
 
     /// The last request anew, if it has not been sent yet, with what was learned meanwhile: `floor` proves all that the
     /// state has to prove.
-    pub(crate) fn ask_again(
+    pub fn ask_again(
         &mut self,
         now: Instant,
         server: &Server,
@@ -208,13 +209,13 @@ impl Reflector {
     }
 
     /// Ends everything; the version last seen stays the lower bound of a later start.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.state = State::Resting;
         self.affected = None;
     }
 
     /// Learns from elsewhere (a live GET) that the object is at `version`; at none is not known.
-    pub(crate) fn saw(&mut self, version: &ResourceVersion) {
+    pub fn saw(&mut self, version: &ResourceVersion) {
         if !version.is_empty() && !self.is_behind(version) {
             self.version = Some(version.clone());
         }
@@ -226,7 +227,7 @@ impl Reflector {
     }
 
     /// The watch that [`Next::Open`] asked for is open, or not.
-    pub(crate) fn opened(
+    pub fn opened(
         &mut self,
         result: Result<(), RequestError>,
         now: Instant,
@@ -251,7 +252,7 @@ impl Reflector {
     }
 
     /// The list that [`Next::List`] asked for, by its version.
-    pub(crate) fn listed(
+    pub fn listed(
         &mut self,
         result: Result<ResourceVersion, RequestError>,
         now: Instant,
@@ -272,7 +273,7 @@ impl Reflector {
     }
 
     /// An event of the open watch.
-    pub(crate) fn event(&mut self, event: Event, now: Instant, server: &mut Server) -> Turn {
+    pub fn event(&mut self, event: Event, now: Instant, server: &mut Server) -> Turn {
         match &mut self.state {
             State::Streaming { ask } => {
                 let ask = *ask;
@@ -320,7 +321,7 @@ impl Reflector {
     }
 
     /// The open watch ended, with an error or as planned.
-    pub(crate) fn closed(
+    pub fn closed(
         &mut self,
         error: Option<RequestError>,
         now: Instant,
@@ -355,7 +356,7 @@ impl Reflector {
     }
 
     /// The time of [`Next::ReadFor`] or [`Next::Sleep`] is over.
-    pub(crate) fn expired(&mut self, now: Instant, server: &mut Server) -> Turn {
+    pub fn expired(&mut self, now: Instant, server: &mut Server) -> Turn {
         match self.state {
             State::Waiting {
                 then: Resume::Obtain,

@@ -16,19 +16,16 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
+use crate::{
+    api::{Api, EventStream, Listed, Target, WatchEvent},
+    error::{RequestError, outcome_label},
     outages::Outages,
     reflector::{Effect, Event, Next, Reflector, Restart, Turn},
     server::Server,
-    worker::outcome_label,
-};
-use crate::{
-    api::{Api, EventStream, Listed, Target, WatchEvent},
-    error::RequestError,
 };
 
 /// Follows one target.
-pub(crate) struct Follower<T: Target> {
+pub struct Follower<T: Target> {
     api: Api,
     target: T,
     reflector: Reflector,
@@ -45,11 +42,11 @@ pub(crate) struct Follower<T: Target> {
 
 /// The last request for a complete state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// The moment that its answer proves, if that is consistent; see [`Target::moment`].
-    pub(crate) moment: u64,
+    pub moment: u64,
     /// How many there were, with this one.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 /// What is under way.
@@ -70,7 +67,7 @@ enum Outcome<T: Target> {
 
 /// What readers should learn.
 #[derive(Debug)]
-pub(crate) enum News<T: Target> {
+pub enum News<T: Target> {
     /// The complete state.
     Synced {
         state: T::State,
@@ -92,13 +89,13 @@ pub(crate) enum News<T: Target> {
 
 /// Something that happened; at least one part of it is there.
 #[derive(Debug)]
-pub(crate) struct Happening<T: Target> {
+pub struct Happening<T: Target> {
     /// What readers should learn.
-    pub(crate) news: Option<News<T>>,
+    pub news: Option<News<T>>,
     /// Why the watch has to be opened again.
-    pub(crate) restart: Option<Restart>,
+    pub restart: Option<Restart>,
     /// The verb of a request that was answered, and the outcome as a label.
-    pub(crate) answered: Option<(&'static str, &'static str)>,
+    pub answered: Option<(&'static str, &'static str)>,
 }
 
 /// What a step brought of the target.
@@ -121,7 +118,7 @@ impl<T: Target + Clone> Follower<T> {
     /// Nothing is asked for before [`start`](Self::start) and [`next`](Self::next).
     ///
     /// `outages` are those that it shares with others.
-    pub(crate) fn new(api: Api, target: T, outages: Outages) -> Self {
+    pub fn new(api: Api, target: T, outages: Outages) -> Self {
         Self {
             api,
             target,
@@ -136,43 +133,43 @@ impl<T: Target + Clone> Follower<T> {
     }
 
     /// The last request for a complete state; the one that [`News::Synced`] answers.
-    pub(crate) fn asked(&self) -> Asked {
+    pub fn asked(&self) -> Asked {
         self.asked
     }
 
     /// Whether nothing is under way.
-    pub(crate) fn is_resting(&self) -> bool {
+    pub fn is_resting(&self) -> bool {
         self.reflector.is_resting()
     }
 
     /// Whether it waits out a delay.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.reflector.is_waiting()
     }
 
     /// Whether a request is under way whose answer has not come yet, or not all of it.
-    pub(crate) fn awaits_answer(&self) -> bool {
+    pub fn awaits_answer(&self) -> bool {
         self.reflector.awaits_answer()
     }
 
     /// Asks for a consistent state when it comes to the next one.
-    pub(crate) fn want_consistent(&mut self) {
+    pub fn want_consistent(&mut self) {
         self.reflector.want_consistent();
     }
 
     /// Learns from elsewhere that there was this version: a state that is older is that of a restored API server.
-    pub(crate) fn saw(&mut self, version: &ResourceVersion) {
+    pub fn saw(&mut self, version: &ResourceVersion) {
         self.reflector.saw(version);
     }
 
     /// Ends what is under way; the version last seen stays the lower bound of a later start.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.reflector.stop();
         self.turn(Next::Rest);
     }
 
     /// Asks for the whole state at once, whatever is under way: the most recent one if `consistent`.
-    pub(crate) fn start(&mut self, consistent: bool) {
+    pub fn start(&mut self, consistent: bool) {
         let turn = self
             .reflector
             .start(consistent, Instant::now(), &self.server);
@@ -180,7 +177,7 @@ impl<T: Target + Clone> Follower<T> {
     }
 
     /// The next thing that happens.
-    pub(crate) async fn next(&mut self) -> Happening<T> {
+    pub async fn next(&mut self) -> Happening<T> {
         loop {
             let outcome = tokio::select! {
                 outcome = self.step.end() => outcome,

@@ -9,7 +9,7 @@ use super::outages::{Affected, Outages};
 
 /// What the API server was seen to be able to do, and what it has proven.
 #[derive(Debug, Default)]
-pub(crate) struct Server {
+pub struct Server {
     /// Streaming lists of the most recent state that failed in a row.
     streaming_failures: u8,
     /// There are no streaming lists; not before then are they tried again.
@@ -24,9 +24,9 @@ pub(crate) struct Server {
 /// Versions of all objects of a kind come from one counter (Kubernetes 1.35 promises that they compare), so the answer
 /// about one object proves something for all.
 #[derive(Clone, Debug)]
-pub(crate) struct Floor {
-    pub(crate) moment: u64,
-    pub(crate) version: ResourceVersion,
+pub struct Floor {
+    pub moment: u64,
+    pub version: ResourceVersion,
 }
 
 /// So many streaming lists that fail in a row, each in a way that may have other reasons, are taken for a refusal. After
@@ -38,42 +38,37 @@ const STREAMING_RETRY: Duration = Duration::from_mins(10);
 
 impl Server {
     /// Of an API server whose outages others see as well.
-    pub(super) fn sharing(outages: Outages) -> Self {
+    pub fn sharing(outages: Outages) -> Self {
         Self {
             outages,
             ..Self::default()
         }
     }
 
-    pub(super) fn outages(&self) -> &Outages {
+    pub fn outages(&self) -> &Outages {
         &self.outages
     }
 
     /// A request has failed with the API server; see [`Outages::failed`]. The one that comes back may be another one, for
     /// which the floor means nothing.
-    pub(super) fn failed(
-        &mut self,
-        delay: Duration,
-        now: Instant,
-        random: f64,
-    ) -> (Affected, Duration) {
+    pub fn failed(&mut self, delay: Duration, now: Instant, random: f64) -> (Affected, Duration) {
         self.floor = None;
         self.outages.failed(delay, now, random)
     }
 
     /// Whether to ask for a streaming list.
-    pub(super) fn streams_lists(&self, now: Instant) -> bool {
+    pub fn streams_lists(&self, now: Instant) -> bool {
         self.streaming_retry.is_none_or(|retry| now >= retry)
     }
 
     /// The API server does not know streaming lists.
-    pub(super) fn streaming_refused(&mut self, now: Instant) {
+    pub fn streaming_refused(&mut self, now: Instant) {
         self.streaming_failures = STREAMING_FAILURES;
         self.streaming_retry = Some(now + STREAMING_RETRY);
     }
 
     /// A streaming list failed as if the API server could not make any, or did not end.
-    pub(super) fn streaming_failed(&mut self, now: Instant) {
+    pub fn streaming_failed(&mut self, now: Instant) {
         self.streaming_failures = STREAMING_FAILURES.min(self.streaming_failures + 1);
         if self.streaming_failures == STREAMING_FAILURES {
             self.streaming_retry = Some(now + STREAMING_RETRY);
@@ -81,13 +76,13 @@ impl Server {
     }
 
     /// A streaming list of the most recent state has come.
-    pub(super) fn streaming_succeeded(&mut self) {
+    pub fn streaming_succeeded(&mut self) {
         self.streaming_failures = 0;
         self.streaming_retry = None;
     }
 
     /// A streaming list that was asked for after `moment` has brought the most recent state, which is that of `version`.
-    pub(super) fn proved(&mut self, moment: u64, version: &ResourceVersion) {
+    pub fn proved(&mut self, moment: u64, version: &ResourceVersion) {
         let newer = |floor: &Floor| floor.moment < moment;
         if !version.is_empty() && self.floor.as_ref().is_none_or(newer) {
             let version = version.clone();
@@ -97,12 +92,12 @@ impl Server {
 
     /// A version that proves `moment`, if there is one: cheaper to ask for than the most recent state, for which the API
     /// server has to ask its storage.
-    pub(super) fn floor(&self, moment: u64) -> Option<&Floor> {
+    pub fn floor(&self, moment: u64) -> Option<&Floor> {
         self.floor.as_ref().filter(|floor| floor.moment >= moment)
     }
 
     /// The API server no longer knows the version of the floor: it is behind, or was restored.
-    pub(super) fn floor_lost(&mut self) {
+    pub fn floor_lost(&mut self) {
         self.floor = None;
     }
 }

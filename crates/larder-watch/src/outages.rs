@@ -25,11 +25,11 @@ use tokio::{sync::watch, time::Instant};
 const PROBE: Duration = Duration::from_secs(5);
 
 /// Time between two of those who come back with the API server.
-pub(super) const APART: Duration = Duration::from_millis(10);
+pub const APART: Duration = Duration::from_millis(10);
 
 /// What those who share an API server know of its outages. Clones are one.
 #[derive(Clone, Debug)]
-pub(crate) struct Outages(Arc<Shared>);
+pub struct Outages(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -52,7 +52,7 @@ struct State {
 
 /// Held by whoever has failed with the API server, until it has got through or is hurried.
 #[derive(Debug)]
-pub(crate) struct Affected {
+pub struct Affected {
     /// Counts them.
     _count: Arc<()>,
 }
@@ -75,12 +75,7 @@ impl Default for Outages {
 impl Outages {
     /// Somebody has failed with the API server, and would wait for `delay`. Returns how long it waits instead. `random` is
     /// uniform in `[0, 1)`.
-    pub(crate) fn failed(
-        &self,
-        delay: Duration,
-        now: Instant,
-        random: f64,
-    ) -> (Affected, Duration) {
+    pub fn failed(&self, delay: Duration, now: Instant, random: f64) -> (Affected, Duration) {
         let mut state = self.0.state.lock();
         state.away = true;
         state.failures = state.failures.wrapping_add(1);
@@ -96,7 +91,7 @@ impl Outages {
     }
 
     /// One who had failed has got through.
-    pub(crate) fn got_through(&self, affected: Affected) {
+    pub fn got_through(&self, affected: Affected) {
         drop(affected);
         let mut state = self.0.state.lock();
         if std::mem::take(&mut state.away) {
@@ -109,12 +104,12 @@ impl Outages {
 
     /// Requests that have failed so far, round and round. What is resumed at another number than it was begun at may be
     /// resumed at another API server, or at one that was restored from a backup meanwhile.
-    pub(crate) fn failures(&self) -> u32 {
+    pub fn failures(&self) -> u32 {
         self.0.state.lock().failures
     }
 
     /// Tells when an outage is over, and over how long to spread those who waited for that.
-    pub(crate) fn over(&self) -> watch::Receiver<Duration> {
+    pub fn over(&self) -> watch::Receiver<Duration> {
         self.0.over.subscribe()
     }
 }

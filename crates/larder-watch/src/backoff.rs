@@ -11,7 +11,7 @@ use crate::error::RequestError;
 /// The schedule starts anew when more than 2 min passed since it last did (client-go 1.36,
 /// `tools/cache/reflector.go`: 800 ms, 30 s, 2 min, factor 2, jitter 1).
 #[derive(Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     next: Duration,
     restarted: Option<Instant>,
 }
@@ -25,7 +25,7 @@ const RESTART_AFTER: Duration = Duration::from_mins(2);
 const BASE_FORBIDDEN: Duration = Duration::from_millis(100);
 
 impl Backoff {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             next: BASE,
             restarted: None,
@@ -33,7 +33,7 @@ impl Backoff {
     }
 
     /// The next delay. `random` is uniform in `[0, 1)`.
-    pub(crate) fn delay(&mut self, now: Instant, forbidden: bool, random: f64) -> Duration {
+    pub fn delay(&mut self, now: Instant, forbidden: bool, random: f64) -> Duration {
         if self
             .restarted
             .is_none_or(|restarted| now - restarted > RESTART_AFTER)
@@ -48,19 +48,14 @@ impl Backoff {
 
     /// The next delay after `error`: not less than the API server asks for, and up to half as much again, or all whom it has sent away
     /// at one moment would come back at one moment. `random` is uniform in `[0, 1)`.
-    pub(crate) fn delay_after(
-        &mut self,
-        error: &RequestError,
-        now: Instant,
-        random: f64,
-    ) -> Duration {
+    pub fn delay_after(&mut self, error: &RequestError, now: Instant, random: f64) -> Duration {
         let delay = self.delay(now, error.is_forbidden(), random);
         let asked = error.retry_after().unwrap_or_default();
         delay.max(asked.mul_f64(1.0 + random / 2.0))
     }
 
     /// Forgets the failures so far.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.restarted = None;
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{Ask, Effect, Next, Reflector, Restart, Resume, State, Turn};
-use crate::{error::RequestError, watch::server::Server};
+use crate::{error::RequestError, server::Server};
 
 impl Reflector {
     /// A streaming list or a list failed.

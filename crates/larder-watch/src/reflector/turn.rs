@@ -8,15 +8,15 @@ use crate::{api::Watch, error::RequestError};
 
 /// The answer to an input.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    pub(crate) effect: Option<Effect>,
-    pub(crate) next: Next,
-    pub(crate) restart: Option<Restart>,
+pub struct Turn {
+    pub effect: Option<Effect>,
+    pub next: Next,
+    pub restart: Option<Restart>,
 }
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// Open a watch.
     Open(Watch),
     /// List, at this version or the most recent one.
@@ -34,7 +34,7 @@ pub(crate) enum Next {
 
 /// What readers should learn.
 #[derive(Debug)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// Nothing yet: the event is part of a state that is not complete. Collect it, for as long as this watch is open.
     Collect,
     /// What was listed, or collected from the open watch, is the complete state.
@@ -56,7 +56,7 @@ pub(crate) enum Effect {
 
 /// Why a watch was opened again, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Restart {
+pub enum Restart {
     Ended,
     Expired,
     Refused,
@@ -66,7 +66,7 @@ pub(crate) enum Restart {
 
 impl Restart {
     /// The reason as a label.
-    pub(crate) const fn label(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Ended => "ended",
             Self::Expired => "expired",

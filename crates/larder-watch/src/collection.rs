@@ -16,14 +16,15 @@ use serde::de::DeserializeOwned;
 use crate::{
     api::{self, Api, Target},
     error::RequestError,
-    watch::{Follower, News, Outages},
+    follower::{Follower, News},
+    outages::Outages,
 };
 
 /// Follows the objects of type `K` at one path. They are not kept.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::Service;
-/// use larder::collection::{Change, Collection};
+/// use larder_watch::collection::{Change, Collection};
 ///
 /// # async fn example(client: kube::Client) {
 /// let mut services = Collection::<Service>::new(client, "/api/v1/services", None);

@@ -30,7 +30,7 @@ use self::{
     buffer::Buffer,
     list::{ListMeta, Splitter},
 };
-pub(crate) use self::{
+pub use self::{
     stream::{EventStream, WatchEvent},
     target::{ByName, Named, Target, metadata},
 };
@@ -42,14 +42,14 @@ const ANSWER_LIMIT: usize = 3 << 20;
 
 /// Longest wait for the answer to a get, for the head of another answer, and for the next bytes of a list (API server's own
 /// limit: 60 s).
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
 
 /// Client of the requests. Cloning is cheap.
 #[derive(Clone)]
-pub(crate) struct Api {
+pub struct Api {
     client: kube::Client,
 }
 
@@ -71,22 +71,22 @@ pub async fn request<T: DeserializeOwned>(
 
 /// What a list found.
 #[derive(Debug)]
-pub(crate) struct Listed<T: Target> {
+pub struct Listed<T: Target> {
     /// Everything.
-    pub(crate) state: T::State,
+    pub state: T::State,
     /// Version of the whole list, from which to watch on.
-    pub(crate) version: ResourceVersion,
+    pub version: ResourceVersion,
 }
 
 /// Which watch to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// Ask for the current state first ("streaming list"), ended by a bookmark that says so.
-    pub(crate) initial_events: bool,
+    pub initial_events: bool,
     /// Where to start; `None` is the most recent state, read consistently.
-    pub(crate) version: Option<ResourceVersion>,
+    pub version: Option<ResourceVersion>,
     /// How long the API server shall keep the watch open.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
 }
 
 impl fmt::Debug for Api {
@@ -96,19 +96,19 @@ impl fmt::Debug for Api {
 }
 
 impl Api {
-    pub(crate) fn new(client: kube::Client) -> Self {
+    pub fn new(client: kube::Client) -> Self {
         Self { client }
     }
 
     /// Reads one object. Without `version` the answer is the most recent state; with `0` whatever a cache holds.
-    pub(crate) async fn get<K: Object>(
+    pub async fn get<K: Object>(
         &self,
         key: &ObjectKey,
         version: Option<&str>,
     ) -> Result<Arc<K>, RequestError> {
         let mut query = Query::default();
         query.add_some("resourceVersion", version);
-        let collection = collection(K::KIND, &key.namespace)?;
+        let collection = collection_path(K::KIND, &key.namespace)?;
         let path = format!("{collection}/{}", segment(&key.name)?);
         within(async {
             let body = self.send(&path, &query, false).await?;
@@ -123,7 +123,7 @@ impl Api {
     }
 
     /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than it.
-    pub(crate) async fn list<T: Target>(
+    pub async fn list<T: Target>(
         &self,
         target: &T,
         version: Option<&ResourceVersion>,
@@ -182,7 +182,7 @@ impl Api {
     }
 
     /// Opens a watch on the target.
-    pub(crate) async fn watch<T: Target>(
+    pub async fn watch<T: Target>(
         &self,
         target: T,
         watch: &Watch,
@@ -202,7 +202,7 @@ impl Api {
     }
 
     /// Whether this identity may do `verb` to all `resource` of `namespace`: a self subject access review.
-    pub(crate) async fn may(
+    pub async fn may(
         &self,
         verb: &str,
         resource: &str,
@@ -221,7 +221,7 @@ impl Api {
     }
 
     /// Makes one request for an object that is no Secret, with `body` as JSON; the answer is read as `T`.
-    pub(crate) async fn request<T: DeserializeOwned>(
+    pub async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -302,7 +302,10 @@ async fn read_answer(mut body: Body, secret: bool) -> Result<Buffer, RequestErro
 /// The next bytes of a body.
 async fn data(body: &mut Body) -> Result<Option<Bytes>, RequestError> {
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(RequestError::Transport)?.into_data() {
+        if let Ok(data) = frame
+            .map_err(|error| RequestError::Transport(Box::new(error)))?
+            .into_data()
+        {
             return Ok(Some(data));
         }
     }
@@ -371,7 +374,7 @@ fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) ->
 }
 
 /// The path of all objects of `kind` in `namespace`.
-pub(crate) fn collection(kind: Kind, namespace: &str) -> Result<String, RequestError> {
+pub fn collection_path(kind: Kind, namespace: &str) -> Result<String, RequestError> {
     let (namespace, resource) = (segment(namespace)?, kind.resource());
     Ok(format!("/api/v1/namespaces/{namespace}/{resource}"))
 }
@@ -388,7 +391,7 @@ pub fn segment(name: &str) -> Result<String, RequestError> {
     }
 }
 
-pub(crate) fn percent_encoded(text: &str) -> String {
+fn percent_encoded(text: &str) -> String {
     use fmt::Write as _;
 
     let mut encoded = String::with_capacity(text.len());

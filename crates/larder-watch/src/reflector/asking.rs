@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Ask, Next, Reflector, State};
 use crate::{
     api::Watch,
-    watch::server::{Floor, Server},
+    server::{Floor, Server},
 };
 
 /// Watches last 30 to 60 min, at random, so that they do not end together.

@@ -15,7 +15,7 @@ use crate::error::RequestError;
 
 /// One event of a watch.
 #[derive(Debug)]
-pub(crate) enum WatchEvent<T: Target> {
+pub enum WatchEvent<T: Target> {
     /// `ADDED` or `MODIFIED`.
     Changed(T::Item),
     /// `DELETED`, at this version.
@@ -31,7 +31,7 @@ pub(crate) enum WatchEvent<T: Target> {
 }
 
 /// An open watch. Its memory between two events is the connection's and a few words.
-pub(crate) struct EventStream<T> {
+pub struct EventStream<T> {
     body: Body,
     target: T,
     buffer: Buffer,
@@ -56,7 +56,7 @@ impl<T: Target> EventStream<T> {
     }
 
     /// The next event; `None` when the stream ended between two events.
-    pub(crate) async fn next(&mut self) -> Option<Result<WatchEvent<T>, RequestError>> {
+    pub async fn next(&mut self) -> Option<Result<WatchEvent<T>, RequestError>> {
         loop {
             while let Some(end) = self.line_end() {
                 let event = decode(&self.buffer[..end], &self.target);
@@ -74,7 +74,7 @@ impl<T: Target> EventStream<T> {
                         return Some(Err(error));
                     }
                 }
-                Some(Err(error)) => return Some(Err(RequestError::Transport(error))),
+                Some(Err(error)) => return Some(Err(RequestError::Transport(Box::new(error)))),
                 None => return None,
             }
         }

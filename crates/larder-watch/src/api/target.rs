@@ -5,11 +5,11 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 use larder_objects::{Object, ObjectKey, ObjectMeta, ResourceVersion};
 use serde::Deserialize;
 
-use super::{collection, escaped};
+use super::{collection_path, escaped};
 use crate::error::RequestError;
 
 /// One object by name, or a collection.
-pub(crate) trait Target: fmt::Debug + Send + Sync + 'static {
+pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// One object, as an answer brings it.
     type Item: Send + fmt::Debug;
     /// What is left to say of a deleted one.
@@ -46,7 +46,7 @@ pub(crate) trait Target: fmt::Debug + Send + Sync + 'static {
     /// The version of an item.
     fn version(item: &Self::Item) -> &ResourceVersion;
 
-    /// What a consistent request that is made now proves; see [`Entries::now`](crate::store::Entries::now).
+    /// What a consistent request that is made now proves; see [`Entries::now`](larder).
     fn moment(&self) -> u64 {
         0
     }
@@ -61,13 +61,13 @@ pub(crate) trait Target: fmt::Debug + Send + Sync + 'static {
 /// One ConfigMap or Secret: always asked for with `metadata.name=`, since the node authorizer allows nothing else (I4).
 ///
 /// There are thousands, so it shares the name with whatever has it already.
-pub(crate) struct ByName<K> {
+pub struct ByName<K> {
     named: Arc<dyn Named>,
     kind: PhantomData<fn() -> K>,
 }
 
 /// Something that has the name of an object.
-pub(crate) trait Named: Send + Sync {
+pub trait Named: Send + Sync {
     fn key(&self) -> &ObjectKey;
 }
 
@@ -78,7 +78,7 @@ impl Named for ObjectKey {
 }
 
 impl<K> ByName<K> {
-    pub(crate) fn new(named: Arc<dyn Named>) -> Self {
+    pub fn new(named: Arc<dyn Named>) -> Self {
         let kind = PhantomData;
         Self { named, kind }
     }
@@ -98,7 +98,7 @@ impl<K: Object> Target for ByName<K> {
     const SECRET: bool = matches!(K::KIND, larder_objects::Kind::Secret);
 
     fn path(&self) -> Result<String, RequestError> {
-        collection(K::KIND, &self.named.key().namespace)
+        collection_path(K::KIND, &self.named.key().namespace)
     }
 
     fn field_selector(&self) -> Option<String> {
@@ -143,7 +143,7 @@ struct Head {
 /// # Errors
 ///
 /// There is none.
-pub(crate) fn metadata(json: &[u8]) -> Result<ObjectMeta, RequestError> {
+pub fn metadata(json: &[u8]) -> Result<ObjectMeta, RequestError> {
     let head: Head =
         serde_json::from_slice(json).map_err(|_| RequestError::Unexpected("no object"))?;
     Ok(head.metadata)

@@ -1,0 +1,199 @@
+//! How a request to the API server failed.
+//!
+//! No text carries a byte of an object.
+
+use std::{error::Error as StdError, time::Duration};
+
+use larder_objects::DecodeError;
+use larder_transport as transport;
+use smol_str::SmolStr;
+
+/// How one request to the API server failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The API server answered with a failure.
+    #[error("{message}")]
+    Status {
+        /// HTTP status code.
+        code: u16,
+        /// Machine-readable `reason` of the answer, for instance `Forbidden`; may be empty.
+        reason: SmolStr,
+        /// The API server's text.
+        message: String,
+        /// How long it asks to wait, from `Retry-After` or `details.retryAfterSeconds`.
+        retry_after: Option<Duration>,
+        /// Whether it says that it has not yet seen the requested version.
+        version_too_large: bool,
+        /// Whether it names an object that it is about.
+        names_object: bool,
+    },
+    /// The API server was not reached, or the connection broke.
+    #[error("failed to talk to the API server")]
+    Transport(#[source] Box<dyn StdError + Send + Sync>),
+    /// 401, as the API server has just answered another request with the same credentials.
+    #[error("the API server does not accept our credentials")]
+    Unauthorized(#[source] Box<transport::Error>),
+    /// No answer came in time.
+    #[error("the API server did not answer within {0:?}")]
+    Timeout(Duration),
+    /// A namespace or name that cannot stand in a path, so that nothing was asked.
+    #[error("not a valid name")]
+    NotAName,
+    /// The answer was longer than any object may be.
+    #[error("the answer is longer than {limit_bytes} bytes")]
+    TooLong {
+        /// The limit that was passed.
+        limit_bytes: usize,
+    },
+    /// The answer was not what was asked for.
+    #[error("{0} in the answer")]
+    Unexpected(&'static str),
+    /// The object in the answer could not be decoded.
+    #[error("the answer holds no usable object")]
+    Decode(#[from] DecodeError),
+}
+
+impl RequestError {
+    /// A request that got no answer of its own.
+    pub(crate) fn unanswered(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Service(error) => match error.downcast::<transport::Error>() {
+                Ok(error) if error.is_unauthorized() => Self::Unauthorized(error),
+                Ok(error) => Self::Transport(error),
+                Err(error) => Self::Transport(error),
+            },
+            error => Self::Transport(Box::new(error)),
+        }
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Status { code, .. } => Some(*code),
+            Self::Unauthorized(_) => Some(401),
+            _ => None,
+        }
+    }
+
+    /// 404: the object does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// 404, and not of an object: the API server does not serve this part of the API.
+    pub fn is_not_served(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {
+                code: 404,
+                names_object: false,
+                ..
+            }
+        )
+    }
+
+    /// 401 or 403: the API server does not let this client do it.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self.code(), Some(401 | 403))
+    }
+
+    /// 409: somebody else was faster, or the precondition does not hold.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    /// 429: the API server asks for patience.
+    pub fn is_too_many_requests(&self) -> bool {
+        self.code() == Some(429)
+    }
+
+    /// 5xx: the API server is in trouble.
+    pub fn is_server_error(&self) -> bool {
+        self.code().is_some_and(|code| code >= 500)
+    }
+
+    /// 410 in either form: the requested version is gone.
+    pub fn is_expired(&self) -> bool {
+        matches!(self, Self::Status { code, reason, .. } if *code == 410 || reason == "Expired" || reason == "Gone")
+    }
+
+    /// The API server has not yet seen the requested version, or never will because it was restored from a backup.
+    pub fn is_version_too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {
+                version_too_large: true,
+                ..
+            }
+        )
+    }
+
+    /// No answer of the API server: it may be gone, slow or unreachable.
+    pub fn is_transport(&self) -> bool {
+        matches!(self, Self::Transport(_) | Self::Timeout(_))
+    }
+
+    /// The API server asks to wait: 429, or any answer with `Retry-After`.
+    pub fn asks_for_patience(&self) -> bool {
+        self.is_too_many_requests() || self.retry_after().is_some()
+    }
+
+    /// A reason that concerns every request of this client alike: the API server does not answer, is in trouble (5xx), or
+    /// does not know who asks (401). When it is over for one request, it is over for all.
+    pub fn is_outage(&self) -> bool {
+        let alike = self.is_transport() || self.is_server_error() || self.code() == Some(401);
+        alike && !self.asks_for_patience() && !self.is_version_too_large()
+    }
+
+    /// The API server understood the request and refuses this kind of it, whatever the version.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.code(), Some(400 | 404 | 405 | 406 | 415 | 422 | 501))
+    }
+
+    /// Something went wrong in the API server; for a streaming list that may be a refusal.
+    ///
+    /// A kube-apiserver whose etcd cannot report progress (before 3.4.25 and 3.5.8) accepts a streaming list and then ends
+    /// it with this code (kube-apiserver 1.36, `storage/cacher/cacher.go`).
+    pub fn is_internal(&self) -> bool {
+        self.code() == Some(500)
+    }
+
+    /// How long the API server asks to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// The outcome as a label of a metric: a word of a small fixed set.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Status { .. } if self.is_not_found() => "not_found",
+            Self::Status { .. } if self.is_forbidden() => "forbidden",
+            Self::Status { .. } if self.is_expired() => "expired",
+            Self::Status { .. } if self.is_too_many_requests() => "too_many_requests",
+            Self::Status { .. } => "refused",
+            Self::Unauthorized(_) => "forbidden",
+            Self::Transport(_) => "transport",
+            Self::Timeout(_) => "timeout",
+            Self::NotAName => "not_a_name",
+            Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_) => "bad_answer",
+        }
+    }
+}
+
+/// Nothing is sent to a path that is not valid.
+impl From<transport::path::PathError> for RequestError {
+    fn from(_: transport::path::PathError) -> Self {
+        Self::NotAName
+    }
+}
+
+/// The outcome of a request as a label of a metric.
+pub fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(error) => error.label(),
+    }
+}
