@@ -9,7 +9,6 @@
 //! 2. Everything is refused before anything runs, and the error names file, line and field.
 //! 3. A flag wins over the file.
 
-mod duration;
 mod file;
 
 use std::{
@@ -366,7 +365,7 @@ impl Dialect {
         default: Duration,
     ) -> Result<Duration, FileError> {
         let period = fields.take_text(field, |text| {
-            match duration::parse(text).map_err(|error| error.to_string())? {
+            match larder_objects::go_duration::parse(text).map_err(|error| error.to_string())? {
                 Duration::ZERO if self == Self::Kubelet => Ok(default),
                 Duration::ZERO => Err("must be more than zero".to_owned()),
                 period => Ok(period),

@@ -11,6 +11,7 @@ mod chain;
 mod config_map;
 mod data;
 pub mod defaults;
+pub mod go_duration;
 mod key;
 pub mod manifest;
 mod object;

@@ -1,16 +1,17 @@
-//! Durations as the kubelet's configuration writes them: `1m30s`, `500ms`, `1.5h`.
+//! Durations as Go and Kubernetes write them: `1m30s`, `500ms`, `1.5h`.
 //!
-//! Rule: Go 1.25, `time.ParseDuration`. Parsed in whole nanoseconds, so that `0.1s` is exact.
+//! Rule: Go 1.25, `time.ParseDuration`. They are read in whole nanoseconds, so that `0.1s` is exact.
 
 use std::time::Duration;
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum DurationError {
+#[non_exhaustive]
+pub enum DurationError {
     /// Not of the form `1m30s`.
     #[error("not a duration such as 20s, 1m30s or 500ms")]
     Malformed,
-    /// Below zero: well formed, but no time to wait.
+    /// Below zero.
     #[error("must not be negative")]
     Negative,
     /// More than 2^63 ns (292 years).
@@ -23,7 +24,7 @@ pub(super) enum DurationError {
 /// # Errors
 ///
 /// The text is malformed, negative or out of range.
-pub(super) fn parse(text: &str) -> Result<Duration, DurationError> {
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let (negative, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn other_texts_are_rejected() {
         for text in [
             "", "-", "60", "s", ".s", "1 m", "1d", "1m 30s", "soon", "1s2",
         ] {

@@ -1,0 +1,203 @@
+//! Digests: what stands for the bytes that a hook looks at.
+//!
+//! HMAC-SHA-256 over the sorted items (rule F2). The key lies in memory only, so a digest on disk says nothing about a short
+//! Secret (rule P2). Every field is preceded by its length, so that no two sets of items have one encoding.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
+
+use ring::{hmac, rand};
+
+/// The key of all digests of a machine. `Debug` does not show it.
+#[derive(Clone)]
+pub struct DigestKey {
+    key: hmac::Key,
+}
+
+impl DigestKey {
+    /// Length of a stored key.
+    pub const BYTES: usize = 32;
+
+    /// The key with these bytes, as it was stored before.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, bytes),
+        }
+    }
+
+    /// Random bytes for a new key.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random numbers.
+    pub fn generate() -> Result<[u8; Self::BYTES], NoRandomness> {
+        let random = rand::generate(&rand::SystemRandom::new()).map_err(|_| NoRandomness)?;
+        Ok(random.expose())
+    }
+}
+
+impl fmt::Debug for DigestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DigestKey")
+    }
+}
+
+/// The system has no random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no random numbers from the system")]
+pub struct NoRandomness;
+
+/// The digest of the content that a hook looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContentDigest([u8; 32]);
+
+impl ContentDigest {
+    /// The digest as lower-case hexadecimal digits, for storage.
+    pub fn to_hex(&self) -> String {
+        let mut digits = String::with_capacity(2 * self.0.len());
+        for byte in self.0 {
+            write!(digits, "{byte:02x}").expect("writing to a String does not fail");
+        }
+        digits
+    }
+
+    /// The digest that [`to_hex`](Self::to_hex) has written; `None` if the text is something else.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let digits = std::str::from_utf8(digits).ok()?;
+            if !digits
+                .bytes()
+                .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+            {
+                return None;
+            }
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Debug for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ContentDigest({}…)", &self.to_hex()[..8])
+    }
+}
+
+/// Adds up the content of one hook, in any order.
+///
+/// Modes, owners, times and versions are not part of it (rule F2).
+#[derive(Debug)]
+pub struct Digester {
+    key: DigestKey,
+    items: BTreeMap<(u8, Box<str>, Box<str>), [u8; 32]>,
+}
+
+const FILE: u8 = 0;
+const VARIABLE: u8 = 1;
+
+impl Digester {
+    /// A digester without content.
+    pub fn new(key: &DigestKey) -> Self {
+        Self {
+            key: key.clone(),
+            items: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a file: its volume, its path in the volume, its bytes. A second file of the same path replaces the first.
+    pub fn file(&mut self, volume: &str, path: &str, bytes: &[u8]) {
+        self.add(FILE, volume, path, bytes);
+    }
+
+    /// Adds a variable of a container.
+    pub fn variable(&mut self, container: &str, name: &str, value: &[u8]) {
+        self.add(VARIABLE, container, name, value);
+    }
+
+    fn add(&mut self, what: u8, owner: &str, name: &str, bytes: &[u8]) {
+        let tag = hmac::sign(&self.key.key, bytes);
+        let tag = tag.as_ref().try_into().expect("SHA-256 has 32 bytes");
+        self.items.insert((what, owner.into(), name.into()), tag);
+    }
+
+    /// The digest of everything that was added.
+    pub fn finish(self) -> ContentDigest {
+        let mut context = hmac::Context::with_key(&self.key.key);
+        for ((what, owner, name), tag) in &self.items {
+            context.update(&[*what]);
+            for text in [owner, name] {
+                context.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
+                context.update(text.as_bytes());
+            }
+            context.update(tag);
+        }
+        let tag = context.sign();
+        ContentDigest(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(key: u8, files: &[(&str, &str, &str)]) -> ContentDigest {
+        let mut digester = Digester::new(&DigestKey::from_bytes(&[key; 32]));
+        for (volume, path, bytes) in files {
+            digester.file(volume, path, bytes.as_bytes());
+        }
+        digester.finish()
+    }
+
+    // on-change 15
+    #[test]
+    fn same_bytes_have_one_digest_in_any_order() {
+        let forward = digest(1, &[("v", "a", "1"), ("v", "b", "2")]);
+        assert_eq!(forward, digest(1, &[("v", "b", "2"), ("v", "a", "1")]));
+        assert_ne!(forward, digest(1, &[("v", "a", "2"), ("v", "b", "1")]));
+        assert_ne!(forward, digest(1, &[("v", "a", "1")]));
+    }
+
+    #[test]
+    fn boundaries_between_fields_count() {
+        assert_ne!(
+            digest(1, &[("v", "ab", "c")]),
+            digest(1, &[("va", "b", "c")])
+        );
+        assert_ne!(
+            digest(1, &[("v", "a", "bc")]),
+            digest(1, &[("v", "ab", "c")])
+        );
+        let mut variable = Digester::new(&DigestKey::from_bytes(&[1; 32]));
+        variable.variable("v", "a", b"1");
+        assert_ne!(variable.finish(), digest(1, &[("v", "a", "1")]));
+    }
+
+    // on-change 65
+    #[test]
+    fn digest_of_a_secret_depends_on_the_key() {
+        assert_ne!(digest(1, &[("v", "a", "1")]), digest(2, &[("v", "a", "1")]));
+    }
+
+    #[test]
+    fn stored_digests_are_read_back() {
+        let one = digest(1, &[("v", "a", "1")]);
+        assert_eq!(ContentDigest::from_hex(&one.to_hex()), Some(one));
+        for garbage in ["", "zz", &"g".repeat(64), &"A".repeat(64), &"é".repeat(32)] {
+            assert_eq!(ContentDigest::from_hex(garbage), None);
+        }
+    }
+
+    #[test]
+    fn debug_output_has_neither_key_nor_content() {
+        let key = DigestKey::from_bytes(b"canary-canary-canary-canary-0000");
+        let mut digester = Digester::new(&key);
+        digester.file("v", "a", b"canary");
+        assert!(!format!("{digester:?} {key:?}").contains("canary"));
+    }
+}

@@ -1,0 +1,320 @@
+//! The engine of one hook: it is given the content that the hook looks at, and decides when a round begins.
+//!
+//! A round goes through these states; a change while it waits restarts the quiet period or joins the round:
+//!
+//! ```text
+//!  Idle ─change─► Quiet ─min passed─► Splay ─► Due ─start─► Running ─success─► Idle, or Quiet if there was a change meanwhile
+//!   ▲               ▲                                          │
+//!   └── as told ────┤                                          └─failure─► Retrying ─pause─► Due
+//!                   └────────────── newer change ◄───────────────────────────┘      └─► Failing: rests until the next change
+//! ```
+//!
+//! Invariants:
+//! 1. `told` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until success:
+//!    a failed attempt may have reached the application.
+//! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
+//! 3. Nothing is drawn or read here: time and random numbers in [0, 1) are arguments.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    digest::ContentDigest,
+    hook::{OnFailure, Timing},
+};
+
+/// What is known about what the application was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// No content has been delivered yet.
+    Nothing,
+    /// The content of the last success, or of the first delivery.
+    Content(ContentDigest),
+    /// An attempt failed, so the application may have seen its content or not.
+    Uncertain,
+}
+
+/// Where a hook stands, for status output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookState {
+    /// The application was told of the present content.
+    Idle,
+    /// A change waits for its quiet period, its random pause, or a free place.
+    Waiting,
+    /// A round runs.
+    Running,
+    /// The last attempt failed; another one follows.
+    Retrying,
+    /// Every attempt failed; the hook rests until the next change.
+    Failing,
+}
+
+impl HookState {
+    /// The name in status output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::Waiting => "Waiting",
+            Self::Running => "Running",
+            Self::Retrying => "Retrying",
+            Self::Failing => "Failing",
+        }
+    }
+}
+
+/// What a new hook knows of the past (rules P3 to P6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Nothing: the first content is a first delivery, which fires only hooks with `initial`.
+    FirstDelivery,
+    /// The application was told of this content before a restart. A change since then fires after a random pause of up to 10 s.
+    Told(ContentDigest),
+    /// An attempt had failed before the restart, so the application may have seen any content: fires likewise.
+    Uncertain,
+}
+
+/// Longest extra pause of a round that is due because of a change during a restart, so that no herd starts (rule P6).
+const RESTART_SPREAD: Duration = Duration::from_secs(10);
+
+/// One attempt to tell the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The content that the round tells of.
+    pub digest: ContentDigest,
+    /// 1 for the first attempt of the round.
+    pub attempt: u32,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every step succeeded.
+    Succeeded,
+    /// A step failed or timed out.
+    Failed,
+    /// larder ends: nothing is recorded (rule T9).
+    Interrupted,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Idle,
+    /// Since the first and since the latest change.
+    Quiet {
+        first: Instant,
+        latest: Instant,
+    },
+    /// Until the end of the random pause.
+    Splay {
+        until: Instant,
+    },
+    /// Waits for a place among the rounds that run.
+    Due {
+        since: Instant,
+    },
+    Running(Round),
+    Retrying {
+        until: Instant,
+    },
+    Failing,
+}
+
+/// The engine of one hook.
+#[derive(Clone, Debug)]
+pub struct HookEngine {
+    timing: Timing,
+    on_failure: OnFailure,
+    initial: bool,
+    phase: Phase,
+    told: Told,
+    /// What the hook looks at now; `None` before the first delivery.
+    present: Option<ContentDigest>,
+    /// First and latest change during the round that runs.
+    meanwhile: Option<(Instant, Instant)>,
+    failures: u32,
+    /// The next round is due because of a change during a restart.
+    spread: bool,
+}
+
+impl HookEngine {
+    /// A hook that starts with what `start` says of the past.
+    pub fn new(timing: Timing, on_failure: OnFailure, initial: bool, start: Start) -> Self {
+        let (told, spread) = match start {
+            Start::FirstDelivery => (Told::Nothing, false),
+            Start::Told(digest) => (Told::Content(digest), true),
+            Start::Uncertain => (Told::Uncertain, true),
+        };
+        Self {
+            timing,
+            on_failure,
+            initial,
+            phase: Phase::Idle,
+            told,
+            present: None,
+            meanwhile: None,
+            failures: 0,
+            spread,
+        }
+    }
+
+    /// A pass is over: every part of the pod that was due is in place, and the hook looks at this content (rule F1).
+    pub fn observe(&mut self, content: ContentDigest, now: Instant) {
+        let before = self.present.replace(content);
+        if before == Some(content) {
+            return;
+        }
+        if self.told == Told::Nothing && before.is_none() && !self.initial {
+            // A first delivery: whatever reads it starts with it (rule F4).
+            self.told = Told::Content(content);
+            self.spread = false;
+            return;
+        }
+        let changed = self.told != Told::Content(content);
+        self.phase = match self.phase {
+            Phase::Running(round) => {
+                let first = self.meanwhile.map_or(now, |(first, _)| first);
+                self.meanwhile = (round.digest != content).then_some((first, now));
+                self.phase
+            }
+            // There and back (rule F3).
+            _ if !changed => {
+                self.failures = 0;
+                self.spread = false;
+                Phase::Idle
+            }
+            Phase::Quiet { first, .. } => Phase::Quiet { first, latest: now },
+            Phase::Splay { .. } | Phase::Due { .. } => self.phase,
+            // A newer change starts the delays anew (rule T8).
+            Phase::Idle | Phase::Retrying { .. } | Phase::Failing => {
+                self.failures = 0;
+                Phase::Quiet {
+                    first: now,
+                    latest: now,
+                }
+            }
+        };
+    }
+
+    /// The next time at which [`advance`](Self::advance) changes something.
+    pub fn wakes_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Quiet { first, latest } => Some(self.quiet_until(first, latest)),
+            Phase::Splay { until } | Phase::Retrying { until } => Some(until),
+            Phase::Idle | Phase::Due { .. } | Phase::Running(_) | Phase::Failing => None,
+        }
+    }
+
+    fn quiet_until(&self, first: Instant, latest: Instant) -> Instant {
+        let Timing { debounce, .. } = self.timing;
+        (latest + debounce.min).min(first + debounce.max.max(debounce.min))
+    }
+
+    /// Lets time pass. Returns since when a round has been due, if one is. `random` decides the pause that may begin now.
+    pub fn advance(&mut self, now: Instant, random: f64) -> Option<Instant> {
+        loop {
+            let due = self.wakes_at().filter(|due| *due <= now);
+            self.phase = match (self.phase, due) {
+                (Phase::Quiet { .. }, Some(due)) => {
+                    let spread = if std::mem::take(&mut self.spread) {
+                        RESTART_SPREAD
+                    } else {
+                        Duration::ZERO
+                    };
+                    let pause = (self.timing.splay + spread).mul_f64(random);
+                    Phase::Splay { until: due + pause }
+                }
+                (Phase::Splay { .. } | Phase::Retrying { .. }, Some(due)) => {
+                    Phase::Due { since: due }
+                }
+                (Phase::Due { since }, _) => return Some(since),
+                _ => return None,
+            };
+        }
+    }
+
+    /// Begins the round that is due: the caller runs the steps, and reports with [`finished`](Self::finished).
+    ///
+    /// Returns `None` if no round is due.
+    pub fn start(&mut self) -> Option<Round> {
+        let (Phase::Due { .. }, Some(digest)) = (self.phase, self.present) else {
+            return None;
+        };
+        let round = Round {
+            digest,
+            attempt: self.failures + 1,
+        };
+        self.told = Told::Uncertain;
+        self.phase = Phase::Running(round);
+        Some(round)
+    }
+
+    /// The round that [`start`](Self::start) has returned is over. Returns whether the container should be restarted because all attempts
+    /// failed (`onFailure: Restart`). `random` decides the pause before the next attempt.
+    pub fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) -> bool {
+        let Phase::Running(round) = self.phase else {
+            return false;
+        };
+        let meanwhile = self.meanwhile.take();
+        let succeeded = match outcome {
+            Outcome::Succeeded => true,
+            Outcome::Failed => self.on_failure == OnFailure::Ignore,
+            Outcome::Interrupted => {
+                self.phase = Phase::Failing;
+                return false;
+            }
+        };
+        if succeeded {
+            self.told = Told::Content(round.digest);
+            self.failures = 0;
+        } else {
+            self.failures += 1;
+        }
+        if let Some((first, latest)) = meanwhile {
+            self.failures = 0;
+            self.phase = Phase::Quiet { first, latest };
+            return false;
+        }
+        if succeeded {
+            self.phase = Phase::Idle;
+            return false;
+        }
+        let retry = self.timing.retry;
+        if retry.attempts > 0 && self.failures >= retry.attempts {
+            self.phase = Phase::Failing;
+            return self.on_failure == OnFailure::Restart;
+        }
+        self.phase = Phase::Retrying {
+            until: now + retry.pause(self.failures, random),
+        };
+        false
+    }
+
+    /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a restart
+    /// (rule P4).
+    pub fn told(&self) -> Option<ContentDigest> {
+        match self.told {
+            Told::Content(digest) => Some(digest),
+            Told::Nothing | Told::Uncertain => None,
+        }
+    }
+
+    /// Where the hook stands.
+    pub fn state(&self) -> HookState {
+        match self.phase {
+            Phase::Idle => HookState::Idle,
+            Phase::Quiet { .. } | Phase::Splay { .. } | Phase::Due { .. } => HookState::Waiting,
+            Phase::Running(_) => HookState::Running,
+            Phase::Retrying { .. } => HookState::Retrying,
+            Phase::Failing => HookState::Failing,
+        }
+    }
+
+    /// How many attempts in a row have failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests;

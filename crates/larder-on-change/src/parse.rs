@@ -1,0 +1,177 @@
+//! Reads hooks: the short form (`signal:SIGHUP`) and the long one, a YAML or JSON list.
+//!
+//! Where a hook stands decides what it may do (rules S1 to S8), so every reader takes the [`Authority`]. With the facts of the pod at hand,
+//! names of volumes, containers and ports are checked as well.
+//!
+//! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
+
+mod error;
+mod fields;
+mod long;
+mod pod;
+mod short;
+
+pub use error::{HookError, Problem};
+pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
+
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use self::error::at;
+use crate::{
+    facts::PodFacts,
+    hook::{Action, Debounce, Hook, Retry, Timing},
+};
+
+/// Most hooks of a pod (rule S8).
+pub const MAX_HOOKS: usize = 16;
+/// Most bytes of text that describe the hooks of a pod (rule S8).
+pub const MAX_TEXT: usize = 16 << 10;
+/// Most bytes of a request's body (rule H1).
+const MAX_BODY: usize = 64 << 10;
+
+/// Who has written a hook, and thus what it may cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// The caller of `larder exec`.
+    CommandLine,
+    /// Anyone who may create the pod; the node's configuration says what is allowed.
+    Annotation(AllowedActions),
+    /// The operator of the machine.
+    Configuration,
+}
+
+/// What annotations may ask for: `onChangeFromPods` of the agent's configuration (rule S4). Commands are never allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedActions {
+    /// `signal`
+    pub signal: bool,
+    /// `http`
+    pub http: bool,
+    /// `restart`
+    pub restart: bool,
+}
+
+impl Default for AllowedActions {
+    fn default() -> Self {
+        Self {
+            signal: true,
+            http: true,
+            restart: true,
+        }
+    }
+}
+
+/// The timing that a hook has where it says nothing: by where it stands, and what it does.
+fn default_timing(authority: Authority, steps: &[Action]) -> Timing {
+    let debounce = if authority == Authority::CommandLine {
+        Debounce::NONE
+    } else if steps.iter().any(|step| matches!(step, Action::Restart(_))) {
+        Debounce::RESTART
+    } else {
+        Debounce::DEFAULT
+    };
+    Timing {
+        debounce,
+        splay: std::time::Duration::ZERO,
+        timeout: None,
+        retry: Retry::default(),
+    }
+}
+
+/// Reads the hooks of one flag or annotation, in either form. `none` gives none.
+///
+/// # Errors
+///
+/// The text is malformed, or asks for something that its authority may not cause, or that the pod does not have.
+pub fn hooks(
+    text: &str,
+    authority: Authority,
+    facts: Option<&PodFacts>,
+) -> Result<Vec<Hook>, HookError> {
+    if text.len() > MAX_TEXT {
+        return Err(HookError::whole(Problem::TooLong));
+    }
+    let text = text.trim();
+    let hooks = if text.starts_with(['-', '[', '{']) {
+        long::list(&yaml(text)?, authority, facts)?
+    } else {
+        short::hook(text, authority, facts)?.into_iter().collect()
+    };
+    check_together(&hooks)?;
+    Ok(hooks)
+}
+
+/// Reads the hooks of a YAML value, as the agent's configuration has them, without the fields that say which pods they are for.
+///
+/// # Errors
+///
+/// As for [`hooks`].
+pub fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
+    long::hook(value, position, Authority::Configuration, None)
+}
+
+fn yaml(text: &str) -> Result<Value, HookError> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let malformed = |error: serde_saphyr::Error| {
+        let line = error.location().map_or(1, |location| location.line());
+        HookError::whole(Problem::Malformed { line })
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(malformed)
+}
+
+/// Checks what only the whole list shows: their number, their names, and actions that contradict each other.
+///
+/// # Errors
+///
+/// There are too many hooks, two have one name, or one signals a container that another one restarts for the same volumes.
+pub fn check_together(hooks: &[Hook]) -> Result<(), HookError> {
+    if hooks.len() > MAX_HOOKS {
+        return Err(HookError::whole(Problem::TooMany));
+    }
+    for (later, hook) in hooks.iter().enumerate() {
+        for (earlier, other) in hooks[..later].iter().enumerate() {
+            if hook.name == other.name {
+                return Err(at(
+                    format!("[{later}].name"),
+                    Problem::DuplicateName {
+                        name: hook.name.clone(),
+                        earlier,
+                    },
+                ));
+            }
+            let (signal, restart) = match (hook.signals(), other.signals()) {
+                (true, false) if other.restarts() => (later, earlier),
+                (false, true) if hook.restarts() => (earlier, later),
+                _ => continue,
+            };
+            if same_container(hook.container.as_ref(), other.container.as_ref())
+                && share_volumes(hook, other)
+            {
+                return Err(at(
+                    format!("[{restart}].restart"),
+                    Problem::SignalToo { other: signal },
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same_container(one: Option<&SmolStr>, other: Option<&SmolStr>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    }
+}
+
+fn share_volumes(one: &Hook, other: &Hook) -> bool {
+    match (&one.volumes, &other.volumes) {
+        (None, None) => true,
+        (Some(names), None) | (None, Some(names)) => !names.is_empty(),
+        (Some(one), Some(other)) => one.iter().any(|name| other.contains(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

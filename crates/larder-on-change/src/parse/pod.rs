@@ -1,0 +1,93 @@
+//! The hooks that the annotations of a pod ask for.
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use super::{
+    AllowedActions, Authority, MAX_HOOKS, MAX_TEXT,
+    error::{HookError, Problem, at},
+    hooks,
+};
+use crate::{facts::PodFacts, hook::Hook};
+
+/// The annotation for hooks of the whole pod.
+pub const ANNOTATION: &str = "larder.dev/on-change";
+/// Prefix of the annotations for hooks of one container, followed by its name.
+pub const ANNOTATION_PREFIX: &str = "on-change.larder.dev/";
+
+/// The hooks of one annotation, or why there are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnotatedHooks {
+    /// The annotation's key.
+    pub annotation: String,
+    /// Its hooks. With an error the annotation adds none; whether earlier ones stay in force is the caller's decision.
+    pub hooks: Result<Vec<Hook>, HookError>,
+}
+
+/// Reads the hooks of all annotations that larder knows, each by itself, in the order of their keys.
+///
+/// More than [`MAX_HOOKS`] hooks or [`MAX_TEXT`] bytes in all are an error of each annotation (rule S8).
+pub fn annotated_hooks(
+    annotations: &BTreeMap<String, String>,
+    allowed: AllowedActions,
+    facts: &PodFacts,
+) -> Vec<AnnotatedHooks> {
+    let known = |key: &str| key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX);
+    let texts: Vec<_> = annotations.iter().filter(|(key, _)| known(key)).collect();
+    let too_long = texts.iter().map(|(_, text)| text.len()).sum::<usize>() > MAX_TEXT;
+    let mut found: Vec<_> = texts
+        .into_iter()
+        .map(|(key, text)| AnnotatedHooks {
+            annotation: key.clone(),
+            hooks: if too_long {
+                Err(HookError::whole(Problem::TooLong))
+            } else {
+                annotation(key, text, allowed, facts)
+            },
+        })
+        .collect();
+    let count: usize = found.iter().flat_map(|one| &one.hooks).map(Vec::len).sum();
+    if count > MAX_HOOKS {
+        for one in &mut found {
+            one.hooks = Err(HookError::whole(Problem::TooMany));
+        }
+    }
+    found
+}
+
+fn annotation(
+    key: &str,
+    text: &str,
+    allowed: AllowedActions,
+    facts: &PodFacts,
+) -> Result<Vec<Hook>, HookError> {
+    let mut hooks = hooks(text, Authority::Annotation(allowed), Some(facts))?;
+    let Some(container) = key.strip_prefix(ANNOTATION_PREFIX) else {
+        return Ok(hooks);
+    };
+    let name = || container.to_owned();
+    match facts
+        .containers
+        .iter()
+        .find(|facts| facts.name == container)
+    {
+        None => return Err(HookError::whole(Problem::UnknownContainer { name: name() })),
+        Some(facts) if facts.is_init => {
+            return Err(HookError::whole(Problem::InitContainer { name: name() }));
+        }
+        Some(_) => {}
+    }
+    for (position, hook) in hooks.iter_mut().enumerate() {
+        match &hook.container {
+            Some(other) if other != container => {
+                return Err(at(
+                    format!("[{position}].container"),
+                    Problem::OnlyFor("the container that the annotation names"),
+                ));
+            }
+            _ => hook.container = Some(SmolStr::from(container)),
+        }
+    }
+    Ok(hooks)
+}

@@ -1,0 +1,70 @@
+//! The short form: `none`, `restart`, `restart:environment`, `signal:NAME`, `http:TARGET`, `exec:PATH`.
+
+use super::{
+    Authority,
+    error::{HookError, Problem, at},
+    long::{self, check_action},
+};
+use crate::{
+    facts::PodFacts,
+    hook::{Action, Command, Hook, OnFailure, Output, Paths, Restart, SignalTarget},
+};
+
+/// Reads one hook; `None` for `none`.
+pub(super) fn hook(
+    text: &str,
+    authority: Authority,
+    facts: Option<&PodFacts>,
+) -> Result<Option<Hook>, HookError> {
+    let unknown = || {
+        HookError::whole(Problem::UnknownForm {
+            text: text.chars().take(64).collect(),
+        })
+    };
+    let action = match text.split_once(':') {
+        None if text == "none" => return Ok(None),
+        None if text == "restart" => Action::Restart(Restart::default()),
+        Some(("restart", "environment")) => Action::Restart(Restart {
+            environment_only: true,
+            ..Restart::default()
+        }),
+        Some(("signal", name)) => {
+            let signal = name
+                .parse()
+                .map_err(|error| HookError::whole(Problem::Signal(error)))?;
+            Action::Signal(SignalTarget {
+                signal,
+                process: None,
+            })
+        }
+        Some(("http", target)) => Action::Http(long::http_call("", target, authority, facts)?),
+        Some(("exec", path)) if authority == Authority::CommandLine && !path.is_empty() => {
+            Action::Exec(Command {
+                words: vec![path.to_owned()],
+                user: None,
+                working_directory: "/".to_owned(),
+                env: Vec::new(),
+                output: Output::default(),
+            })
+        }
+        Some(("exec", _)) if authority != Authority::CommandLine => {
+            return Err(at("exec", Problem::CommandOfPod));
+        }
+        _ => return Err(unknown()),
+    };
+    check_action("", &action, authority, None, facts)?;
+    let environment_only = matches!(action, Action::Restart(restart) if restart.environment_only);
+    let environment = matches!(action, Action::Restart(_));
+    let steps = vec![action];
+    Ok(Some(Hook {
+        name: format!("0-{}", steps[0].word()),
+        volumes: environment_only.then(Vec::new),
+        paths: Paths::default(),
+        environment,
+        container: None,
+        timing: super::default_timing(authority, &steps),
+        steps,
+        on_failure: OnFailure::default(),
+        initial: false,
+    }))
+}
