@@ -1,6 +1,12 @@
-//! The running agent: where its root directory is, and what it answers on its socket.
+//! The running agent: its root directory, and its answers on the socket in it.
+//!
+//! Invariant: an answer is used only if this user or root runs the agent. `larder exec` runs commands that an answer names.
 
 mod client;
 mod config;
+mod root_dir;
 
-pub(crate) use self::{client::ask, config::config};
+pub(crate) use self::{
+    client::AgentClient,
+    config::{client_config, config},
+};

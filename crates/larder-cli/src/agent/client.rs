@@ -1,62 +1,172 @@
 //! Questions to a running agent, over the socket in its root directory.
+//!
+//! Invariants:
+//! 1. An agent is trusted only if root or this user owns its root directory, its socket and the process behind it.
+//! 2. A path in an answer is used only if it lies in the root directory.
+//! 3. An answer is bounded, in size and in time.
 
 use std::{
+    fs,
     io::{self, Read as _, Write as _},
     os::unix::net::UnixStream,
-    path::Path,
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, anyhow, bail};
 use larder_agent::root_dir;
+use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
-/// Longest wait for the agent's answer.
+use super::root_dir::{TrustedDir, is_trusted, trusted_users};
+
+/// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer: some hundred times that of a full node.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+/// The line between the head of an answer and its document.
+const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 
-/// Asks the agent of `root_dir` for the document at `path`; `None` if it has none there.
-///
-/// # Errors
-///
-/// No agent answers, or not us, or not in our words.
-pub(crate) fn ask<T: DeserializeOwned>(root_dir: &Path, path: &str) -> anyhow::Result<Option<T>> {
-    let socket = root_dir::socket(root_dir);
-    let answer = exchange(&socket, path).map_err(|error| {
-        let socket = socket.display();
-        let text = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                format!("the agent at {socket} answers only the user that runs it, and root")
-            }
-            _ => format!(
-                "no agent answers at {socket} (does `larder run` run, with the same --root-dir?)"
-            ),
-        };
-        anyhow!(error).context(text)
-    })?;
-    let head = answer
-        .windows(4)
-        .position(|window| window == b"\r\n\r\n")
-        .context("the answer of the agent is not HTTP")?;
-    match answer.split(|byte| *byte == b' ').nth(1) {
-        Some(b"200") => {}
-        Some(b"404") => return Ok(None),
-        status => bail!(
-            "the answer of the agent is {}",
-            String::from_utf8_lossy(status.unwrap_or_default())
-        ),
+/// A running agent that this user may trust.
+#[derive(Debug)]
+pub(crate) struct AgentClient {
+    root: TrustedDir,
+    /// For messages.
+    socket: PathBuf,
+}
+
+impl AgentClient {
+    /// Finds the agent with this root directory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such directory, or another user may write to it.
+    pub(crate) fn new(root_dir: &Path) -> anyhow::Result<Self> {
+        let socket = root_dir::socket(root_dir);
+        let root = TrustedDir::open(root_dir).map_err(|error| explain(error, &socket))?;
+        Ok(Self { root, socket })
     }
-    let document = serde_json::from_slice(&answer[head + 4..]);
-    document
-        .context("the agent is of another version of larder")
-        .map(Some)
+
+    /// Asks for the document at `path`; `None` if the agent has none there.
+    ///
+    /// # Errors
+    ///
+    /// No trusted agent answers, or its answer cannot be read.
+    pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        let stream = self
+            .connect()
+            .map_err(|error| explain(error, &self.socket))?;
+        let answer = exchange(stream, path).map_err(|error| explain(error, &self.socket))?;
+        let head = answer
+            .windows(END_OF_HEAD.len())
+            .position(|window| window == END_OF_HEAD)
+            .context("cannot read the agent's answer: expected HTTP")?;
+        match answer.split(|byte| *byte == b' ').nth(1) {
+            Some(b"200") => {}
+            Some(b"404") => return Ok(None),
+            status => bail!(
+                "the agent answered with status {}, expected 200",
+                String::from_utf8_lossy(status.unwrap_or_default())
+            ),
+        }
+        let document = serde_json::from_slice(&answer[head + END_OF_HEAD.len()..]);
+        document
+            .context("cannot read the agent's answer (is it of another version of larder?)")
+            .map(Some)
+    }
+
+    /// A path from an answer, without links.
+    ///
+    /// # Errors
+    ///
+    /// It leads out of the root directory.
+    pub(crate) fn path(&self, path: &str) -> anyhow::Result<PathBuf> {
+        let root = self.root.path();
+        let outside = || {
+            format!(
+                "cannot use {path} from the agent's answer: expected a path below {}",
+                root.display()
+            )
+        };
+        let path = Path::new(path);
+        let below = path.strip_prefix(root).with_context(outside)?;
+        let is_plain = |component| matches!(component, Component::Normal(_));
+        if !below.components().all(is_plain) || below == Path::new("") {
+            bail!(outside());
+        }
+        match fs::canonicalize(path) {
+            Ok(real) if real.starts_with(root) => Ok(real),
+            Ok(_) => bail!(outside()),
+            // A missing file is the caller's error, with a better message.
+            Err(_) => Ok(path.to_owned()),
+        }
+    }
+
+    fn connect(&self) -> anyhow::Result<UnixStream> {
+        let name = self.socket.file_name().and_then(|name| name.to_str());
+        let name = name.expect("the agent's socket has a name");
+        let stream = UnixStream::connect(self.root.socket(name)?)?;
+        let user = socket_peercred(&stream)?.uid.as_raw();
+        if !is_trusted(user) {
+            bail!(
+                "cannot trust the agent on {}: it runs as user {user}, expected {}",
+                self.socket.display(),
+                trusted_users()
+            );
+        }
+        Ok(stream)
+    }
+}
+
+/// Adds the advice for errors of the system; other errors explain themselves.
+fn explain(error: impl Into<anyhow::Error>, socket: &Path) -> anyhow::Error {
+    let error = error.into();
+    let kind = match error.downcast_ref::<rustix::io::Errno>() {
+        Some(&errno) => io::Error::from(errno).kind(),
+        None => match error.downcast_ref::<io::Error>() {
+            Some(error) => error.kind(),
+            None => return error,
+        },
+    };
+    let socket = socket.display();
+    let text = match kind {
+        io::ErrorKind::PermissionDenied => format!(
+            "permission denied on {socket}: only root and the user that runs the agent may connect"
+        ),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
+            "no agent is listening on {socket} (is `larder run` running with the same --root-dir?)"
+        ),
+        _ => format!("cannot ask the agent on {socket}"),
+    };
+    anyhow!(error).context(text)
 }
 
 /// HTTP/1.0, so that the end of the answer is the end of the connection.
-fn exchange(socket: &Path, path: &str) -> io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+fn exchange(mut stream: UnixStream, path: &str) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + TIMEOUT;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(answer)
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let why = format!("no whole answer within {} s", TIMEOUT.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(answer),
+            Ok(count) if answer.len() + count > MAX_ANSWER_BYTES => {
+                let why = format!("the answer exceeds {} MiB", MAX_ANSWER_BYTES >> 20);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The next round reports it.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
 }

@@ -3,22 +3,20 @@
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use larder_agent::{
-    config::Flags,
-    status::{AgentStatus, Delivery},
-};
+use larder_agent::status::{AgentStatus, Delivery};
 
 use crate::{
-    agent::{ask, config},
+    agent::{AgentClient, client_config},
     args::{StatusArgs, StatusOutput},
     outcome::{CommandOutcome, Failure},
     output::{self, json::write_json, table::columns},
 };
 
 pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
-    let root_dir = config(&args.place, Flags::default())?.root_dir;
-    let status: AgentStatus =
-        ask(&root_dir, "/status")?.context("the agent is of another version of larder")?;
+    let agent = AgentClient::new(&client_config(&args.place)?.root_dir)?;
+    let status: AgentStatus = agent
+        .ask("/status")?
+        .context("the agent has no status (is it of another version of larder?)")?;
     output::results(|out| match args.output {
         StatusOutput::Json => write_json(out, &status),
         StatusOutput::Table => out.write_all(tables(&status).as_bytes()),

@@ -140,7 +140,7 @@ fn an_agent_that_cannot_provide_the_container_says_why() {
     };
     fs::create_dir(desk.path().join("root")).unwrap();
     let error = exec("--pod prod/web");
-    assert!(error.contains("no agent answers at"), "{error}");
+    assert!(error.contains("no agent is listening on"), "{error}");
     let mut agent = serving(&desk);
     let error = exec("--pod prod/other");
     assert!(
@@ -193,7 +193,7 @@ fn pods_of_an_agent_are_for_its_user_only() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(
-            error.contains("answers only the user that runs it, and root"),
+            error.contains("only root and the user that runs the agent may connect"),
             "{error}"
         );
     }

@@ -7,6 +7,7 @@ mod bad_input;
 mod examples;
 mod exec;
 mod exec_agent;
+mod fake_agent;
 mod layers;
 mod refs;
 mod render;

@@ -452,7 +452,7 @@ fn status_without_an_agent_says_so() {
     let Run { code, stderr, .. } = desk.run("status --root-dir root");
     assert_eq!(code, 1);
     assert!(
-        stderr.contains("no agent answers at root/agent.sock"),
+        stderr.contains("no agent is listening on root/agent.sock"),
         "{stderr}"
     );
 }

@@ -1,7 +1,9 @@
-//! A pod of a running agent: what the agent says of it, and what it has put on disk.
+//! A pod of a running agent: its status, and the agent's files.
 //!
-//! Invariant: nothing of the agent's is changed, and nothing is read that the user may not read: variables come from the file that
-//! only the agent's user and root can open.
+//! Invariants:
+//! 1. No file of the agent is changed, and none is read that this user may not read: variables come from a file that only the agent's
+//!    user and root can open.
+//! 2. Every path from the agent lies in its root directory ([`AgentClient::path`]).
 
 use std::{
     collections::BTreeMap,
@@ -10,8 +12,9 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
+use larder_objects::validation::{is_label, is_subdomain};
 use larder_projection::{
     VolumeKind, containers,
     disk::{empty_dir_path, read_environment},
@@ -19,13 +22,13 @@ use larder_projection::{
 use zeroize::Zeroizing;
 
 use super::target::{Contents, Delivered, ExecTarget, container_name, volumes};
-use crate::{agent::ask, args::PodName, output};
+use crate::{agent::AgentClient, args::PodName, output};
 
 /// The container of a pod that the agent of `root_dir` serves.
 ///
 /// # Errors
 ///
-/// No agent answers us, it has no such pod, or something that the container needs is not there.
+/// No trusted agent answers, it has no such pod, or something that the container needs is missing.
 pub(super) fn target(
     root_dir: &Path,
     wanted: &PodName,
@@ -33,22 +36,21 @@ pub(super) fn target(
     container: Option<&str>,
 ) -> anyhow::Result<ExecTarget> {
     let (namespace, name) = (wanted.namespace(namespace), wanted.name());
-    let plain = |text: &str| {
-        text.bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
-    };
-    let served: Option<ServedPod> = if plain(namespace) && plain(name) {
-        ask(root_dir, &format!("/pods/{namespace}/{name}"))?
+    let agent = AgentClient::new(root_dir)?;
+    let served: Option<ServedPod> = if is_label(namespace) && is_subdomain(name) {
+        agent.ask(&format!("/pods/{namespace}/{name}"))?
     } else {
         None
     };
+    let is_wanted = |metadata: &ObjectMeta| {
+        metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
+    };
+    let served = served.filter(|served| is_wanted(&served.pod.metadata));
     let Some(ServedPod { status, pod }) = served else {
-        bail!(
-            "the agent serves no pod {namespace}/{name}; `larder status` lists those that it does"
-        );
+        bail!("the agent serves no pod {namespace}/{name}; `larder status` lists its pods");
     };
     let container = container_name(&pod, container)?;
-    let delivered = delivered(&pod, &status, &container)
+    let delivered = delivered(&agent, &pod, &status, &container)
         .with_context(|| format!("container {container} of pod {namespace}/{name} cannot start"))?;
     Ok(ExecTarget {
         pod,
@@ -57,7 +59,7 @@ pub(super) fn target(
     })
 }
 
-/// Where things lie whose change may concern the container.
+/// Paths whose changes may concern the container.
 pub(super) fn followed(root_dir: &Path, target: &ExecTarget) -> Vec<PathBuf> {
     let mut followed = Vec::new();
     if let Contents::Delivered(delivered) = &target.contents {
@@ -67,13 +69,18 @@ pub(super) fn followed(root_dir: &Path, target: &ExecTarget) -> Vec<PathBuf> {
             .filter(|volume| VolumeKind::of(volume).is_some());
         followed.extend(filled.filter_map(|volume| delivered.volumes.get(&volume.name).cloned()));
     }
-    // Another pod of the same name shows here.
+    // Another pod of the same name appears here.
     let namespace = target.pod.metadata.namespace.as_deref().unwrap_or_default();
     followed.push(root_dir.join("by-name").join(namespace));
     followed
 }
 
-fn delivered(pod: &Pod, status: &PodStatus, container: &str) -> anyhow::Result<Delivered> {
+fn delivered(
+    agent: &AgentClient,
+    pod: &Pod,
+    status: &PodStatus,
+    container: &str,
+) -> anyhow::Result<Delivered> {
     match status.delivery.phase {
         Phase::Ended => bail!("the pod has ended"),
         Phase::Held => bail!("the pod is not served{}", because(&status.delivery)),
@@ -88,22 +95,23 @@ fn delivered(pod: &Pod, status: &PodStatus, container: &str) -> anyhow::Result<D
         if VolumeKind::of(volume).is_some() {
             let status = status.volumes.iter().find(|volume| volume.name == *name);
             let status =
-                status.with_context(|| format!("volume {name} has not been looked at yet"))?;
-            let directory = PathBuf::from(&status.path);
+                status.with_context(|| format!("volume {name} has not been processed yet"))?;
+            let directory = agent.path(&status.path)?;
             if status.delivery.phase != Phase::Delivered {
-                // A volume that was there once is there still: that it cannot be refreshed keeps no container from starting.
+                // A volume that was delivered once keeps its content: a container can start with it.
                 if fs::symlink_metadata(directory.join("..data")).is_err() {
                     bail!("volume {name} {}", waits(&status.delivery));
                 }
                 output::note(format_args!(
-                    "volume {name} keeps what it has{}",
+                    "volume {name} keeps its last good copy{}",
                     because(&status.delivery)
                 ));
             }
             directories.insert(name.clone(), directory);
         } else if volume.empty_dir.is_some() {
-            let directory = empty_dir_path(Path::new(&status.path), name);
+            let directory = empty_dir_path(&agent.path(&status.path)?, name);
             if directory.is_dir() {
+                let directory = agent.path(&directory.to_string_lossy())?;
                 directories.insert(name.clone(), directory);
             }
         }
@@ -112,11 +120,11 @@ fn delivered(pod: &Pod, status: &PodStatus, container: &str) -> anyhow::Result<D
         .containers
         .iter()
         .find(|status| status.name == container);
-    let environment = environment.context("its environment has not been looked at yet")?;
+    let environment = environment.context("its environment has not been processed yet")?;
     if environment.delivery.phase != Phase::Delivered {
         bail!("its environment {}", waits(&environment.delivery));
     }
-    let path = PathBuf::from(&environment.path);
+    let path = agent.path(&environment.path)?;
     let text = fs::read(&path).map(Zeroizing::new);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let variables = read_environment(&text)
@@ -128,10 +136,10 @@ fn delivered(pod: &Pod, status: &PodStatus, container: &str) -> anyhow::Result<D
     })
 }
 
-/// Reads on from the name of what is not delivered.
+/// Completes a sentence that begins with the name of an undelivered part.
 fn waits(delivery: &Delivery) -> String {
     match delivery.reason.as_str() {
-        "" => "has not been looked at yet".to_owned(),
+        "" => "has not been processed yet".to_owned(),
         // `waiting for …`, or why it fails.
         reason if delivery.phase == Phase::Waiting => format!("is {reason}"),
         reason => format!("is not delivered: {reason}"),

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use larder_agent::config::Flags;
 
 use super::{delivered, target::ExecTarget};
 use crate::{
-    agent::config,
+    agent::client_config,
     args::{ExecArgs, ManifestArgs, OnChange},
     input,
     outcome::Failure,
@@ -33,7 +32,7 @@ impl Origin {
                 let why = "name a pod of the running agent with --pod, or manifests with -f";
                 return Err(Failure::unreadable(why));
             }
-            return Ok(Self::Agent(config(&args.place, Flags::default())?.root_dir));
+            return Ok(Self::Agent(client_config(&args.place)?.root_dir));
         }
         let stdin = args.filenames.iter().any(|path| path == Path::new("-"));
         if stdin && args.on_change != OnChange::Nothing {

@@ -1,0 +1,152 @@
+//! Trust in the root directory of an agent.
+//!
+//! Whoever may write to that directory chooses what `larder exec` runs. So the directory, and the socket in it, must belong to root or
+//! to this user, and other users must not be able to write to them.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use larder_agent::config::Host;
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, statat},
+    io::Errno,
+    process::geteuid,
+};
+
+/// Bits that let other users write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// A root directory that only root and this user can change, held open.
+#[derive(Debug)]
+pub(super) struct TrustedDir {
+    /// Without links.
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+impl TrustedDir {
+    /// Opens the root directory `path`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened, or another user may write to it.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let mut flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A link that the user names is the user's choice; a link in a directory that everybody may write to is not.
+        flags.set(OFlags::NOFOLLOW, is_shared_default(path));
+        let directory = match open(path, flags, Mode::empty()) {
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                bail!("cannot trust {}: expected a directory", path.display())
+            }
+            opened => opened?,
+        };
+        check(path, &fstat(&directory)?)?;
+        let path = fs::read_link(in_proc(&directory)).context("cannot read /proc/self/fd")?;
+        Ok(Self { path, directory })
+    }
+
+    /// Its path, without links.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path of the socket `name` in it that nobody can redirect.
+    ///
+    /// # Errors
+    ///
+    /// There is no such socket, or another user may write to it.
+    pub(super) fn socket(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let found = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let path = self.path.join(name);
+        if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+            bail!("cannot trust {}: expected a socket", path.display());
+        }
+        check(&path, &found)?;
+        // Not by its own path: a parent directory may be another user's. This is short, too, as the addresses of sockets have to be.
+        Ok(in_proc(&self.directory).join(name))
+    }
+}
+
+fn in_proc(file: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+}
+
+/// Checks that only root and this user can write to `path`, which looks like `stat`.
+fn check(path: &Path, stat: &Stat) -> anyhow::Result<()> {
+    check_owner(path, stat.st_uid)?;
+    let mode = stat.st_mode & 0o7777;
+    if mode & OTHERS_WRITE != 0 {
+        bail!(
+            "cannot trust {}: other users may write to it (mode {mode:04o})",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+fn check_owner(path: &Path, owner: u32) -> anyhow::Result<()> {
+    if is_trusted(owner) {
+        return Ok(());
+    }
+    bail!(
+        "cannot trust {}: it belongs to user {owner}, expected {}",
+        path.display(),
+        trusted_users()
+    );
+}
+
+/// Whether this process may do what `user` says.
+pub(super) fn is_trusted(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
+/// The users that [`is_trusted`] accepts, for messages.
+pub(super) fn trusted_users() -> String {
+    match geteuid().as_raw() {
+        0 => "root".to_owned(),
+        user => format!("root or user {user}"),
+    }
+}
+
+/// Whether `path` is the default of an ordinary user. It may lie in `/tmp`, where another user can be first to create it.
+pub(super) fn is_shared_default(path: &Path) -> bool {
+    let host = Host::current();
+    host.uid != 0 && path == host.default_root_dir()
+}
+
+/// Creates a default root directory that no other user can enter, or checks the one that exists.
+///
+/// # Errors
+///
+/// It cannot be created, or another user controls it.
+pub(super) fn create(path: &Path) -> anyhow::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot create {}", path.display()));
+        }
+    }
+    let found =
+        fs::symlink_metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
+    if !found.is_dir() {
+        bail!("cannot trust {}: expected a directory", path.display());
+    }
+    check_owner(path, found.uid())?;
+    let mode = found.mode() & 0o7777;
+    if mode & OTHERS_WRITE != 0 {
+        bail!(
+            "cannot trust {}: other users may write to it (mode {mode:04o})",
+            path.display()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! `larder exec` and `larder status` with an agent that another user controls, or that answers with foreign paths.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::{
+        fs::{PermissionsExt as _, chown, symlink},
+        net::{UnixListener, UnixStream},
+        process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+};
+
+use rustix::{fs::Uid, process::geteuid, thread::set_thread_uid};
+use serde_json::{Value, json};
+
+use crate::{Desk, exec::larder_for_everybody};
+
+/// An ordinary user.
+const USER: u32 = 65534;
+/// A user that is neither root nor [`USER`].
+const OTHER: u32 = 65533;
+
+/// Whether tests can create files of several users; CI has to be able to.
+fn is_root() -> bool {
+    let root = geteuid().is_root();
+    assert!(
+        root || std::env::var_os("CI").is_none(),
+        "CI has to be root"
+    );
+    root
+}
+
+/// A root directory with nothing in it.
+fn root_dir(desk: &Desk) -> PathBuf {
+    let root = desk.path().join("root");
+    fs::create_dir(&root).unwrap();
+    set_mode(&root, 0o755);
+    root
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Answers every request on `listener` with `document`.
+fn answer(listener: UnixListener, document: Value) {
+    let reply = move |stream: UnixStream| {
+        let mut lines = BufReader::new(&stream).lines();
+        while lines
+            .next()
+            .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+        {}
+        // A client that does not trust this agent has gone.
+        let _ = write!(&stream, "HTTP/1.0 200 OK\r\n\r\n{document}");
+    };
+    thread::spawn(move || listener.incoming().flatten().for_each(reply));
+}
+
+/// An agent of this user in `root`, with a pod whose files are at the given paths.
+fn serve_pod(root: &Path, environment: &str, volume: &str) {
+    let delivery = json!({"phase": "Delivered", "since": "2026-01-01T00:00:00Z"});
+    let with = |mut value: Value| {
+        let fields = delivery.as_object().unwrap().clone();
+        value.as_object_mut().unwrap().extend(fields);
+        value
+    };
+    let status = with(json!({
+        "namespace": "prod", "name": "web", "uid": "u", "source": "api",
+        "path": root.join("pods/u"),
+        "volumes": [with(json!({"name": "v", "type": "configMap", "path": volume, "files": 1}))],
+        "containers": [with(json!({"name": "c", "path": environment}))],
+    }));
+    let pod = json!({"metadata": {"name": "web", "namespace": "prod", "uid": "u"}, "spec": {
+        "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+        "volumes": [{"name": "v", "configMap": {"name": "app"}}]}});
+    let listener = UnixListener::bind(root.join("agent.sock")).unwrap();
+    set_mode(&root.join("agent.sock"), 0o600);
+    answer(listener, json!({"status": status, "pod": pod}));
+}
+
+/// Both commands that ask an agent; neither may use this one's answer.
+#[track_caller]
+fn check_rejected(desk: &Desk, expected: &str) {
+    for command in ["status", "exec --pod prod/web -- /bin/echo executed"] {
+        let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let run = desk.run(&format!("{name} --root-dir root {rest}"));
+        assert_eq!((run.code, &*run.stdout), (1, ""), "{command}: {run:?}");
+        assert!(run.stderr.contains(expected), "{command}: {run:?}");
+    }
+}
+
+#[test]
+fn root_directory_of_another_user_is_not_trusted() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let root = root_dir(&desk);
+    let environment = root.join("env.json");
+    fs::write(&environment, r#"{"LD_PRELOAD":"/tmp/evil.so"}"#).unwrap();
+    let path = environment.to_str().unwrap();
+    serve_pod(&root, path, root.to_str().unwrap());
+    chown(&root, Some(USER), None).unwrap();
+    check_rejected(
+        &desk,
+        "cannot trust root: it belongs to user 65534, expected root\n",
+    );
+}
+
+#[test]
+fn root_directory_that_others_may_write_to_is_not_trusted() {
+    for mode in [0o777, 0o775, 0o1777] {
+        let desk = Desk::with([]);
+        let root = root_dir(&desk);
+        serve_pod(&root, "", "");
+        set_mode(&root, mode);
+        let expected =
+            format!("cannot trust root: other users may write to it (mode {mode:04o})\n");
+        check_rejected(&desk, &expected);
+    }
+}
+
+#[test]
+fn socket_of_another_user_is_not_trusted() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let root = root_dir(&desk);
+    serve_pod(&root, "", "");
+    chown(root.join("agent.sock"), Some(USER), None).unwrap();
+    check_rejected(
+        &desk,
+        "agent.sock: it belongs to user 65534, expected root\n",
+    );
+}
+
+#[test]
+fn link_to_another_socket_is_not_followed() {
+    let desk = Desk::with([]);
+    let root = root_dir(&desk);
+    serve_pod(&root, "", "");
+    fs::rename(root.join("agent.sock"), desk.path().join("other.sock")).unwrap();
+    symlink("../other.sock", root.join("agent.sock")).unwrap();
+    check_rejected(&desk, "agent.sock: expected a socket\n");
+}
+
+#[test]
+fn agent_process_of_another_user_is_not_trusted() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    set_mode(desk.path(), 0o755);
+    let root = root_dir(&desk);
+    set_mode(&root, 0o777);
+    let socket = root.join("agent.sock");
+    // The kernel keeps the credentials of the thread that listens.
+    let listener = thread::spawn(move || {
+        set_thread_uid(Uid::from_raw(USER)).unwrap();
+        UnixListener::bind(socket).unwrap()
+    });
+    answer(listener.join().unwrap(), json!({}));
+    chown(root.join("agent.sock"), Some(0), None).unwrap();
+    set_mode(&root, 0o755);
+    check_rejected(&desk, "it runs as user 65534, expected root\n");
+}
+
+#[test]
+fn paths_outside_the_root_directory_are_rejected() {
+    let check = |environment: &str, volume: &str| {
+        let desk = Desk::with([]);
+        let root = root_dir(&desk);
+        let root_path = root.to_str().unwrap();
+        let expand = |path: &str| path.replace("ROOT", root_path);
+        fs::write(root.join("env.json"), "{}").unwrap();
+        fs::create_dir(root.join("volume")).unwrap();
+        symlink("/etc", root.join("link")).unwrap();
+        fs::write(desk.path().join("outside.json"), "{}").unwrap();
+        serve_pod(&root, &expand(environment), &expand(volume));
+        desk.run("exec --root-dir root --pod prod/web -- /bin/echo executed")
+    };
+    for (environment, volume, path) in [
+        ("ROOT/env.json", "/etc", "/etc"),
+        ("ROOT/env.json", "ROOT/../root", "ROOT/../root"),
+        ("ROOT/env.json", "ROOT/link", "ROOT/link"),
+        ("ROOT/env.json", "ROOT", "ROOT"),
+        ("ROOT/env.json", "volume", "volume"),
+        (
+            "ROOT/../outside.json",
+            "ROOT/volume",
+            "ROOT/../outside.json",
+        ),
+    ] {
+        let run = check(environment, volume);
+        assert_eq!((run.code, &*run.stdout), (1, ""), "{path}: {run:?}");
+        let end = path.trim_start_matches("ROOT");
+        assert!(
+            run.stderr.contains("cannot use ")
+                && run.stderr.contains(&format!(
+                    "{end} from the agent's answer: expected a path below"
+                )),
+            "{path}: {run:?}"
+        );
+    }
+}
+
+/// Runs `larder` as [`USER`], whose default root directory is `larder-65534` on the desk.
+fn as_user(desk: &Desk, args: &str) -> Output {
+    let larder = larder_for_everybody(desk);
+    set_mode(desk.path(), 0o1777);
+    Command::new(larder)
+        .args(args.split(' '))
+        .current_dir(desk.path())
+        .env_clear()
+        .env("TMPDIR", desk.path())
+        .uid(USER)
+        .gid(USER)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn default_root_directory_made_by_another_user_is_not_trusted() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let root = desk.path().join(format!("larder-{USER}"));
+    let own = desk.path().join("own");
+    fs::create_dir(&own).unwrap();
+    chown(&own, Some(USER), None).unwrap();
+    let check = |expected: &str| {
+        for args in ["status", "exec --pod web -- true", "run --manifests ."] {
+            let output = as_user(&desk, args);
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{args}: {error}");
+            assert!(error.contains(expected), "{args}: {error}");
+        }
+    };
+    fs::create_dir(&root).unwrap();
+    chown(&root, Some(OTHER), None).unwrap();
+    check("belongs to user 65533, expected root or user 65534");
+    fs::remove_dir(&root).unwrap();
+    symlink(&own, &root).unwrap();
+    check("expected a directory");
+}
+
+#[test]
+fn default_root_directory_is_closed_to_other_users() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let larder = larder_for_everybody(&desk);
+    set_mode(desk.path(), 0o1777);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    let mut agent = Command::new(larder)
+        .args(["run", "--manifests", "m"])
+        .current_dir(desk.path())
+        .env_clear()
+        .env("TMPDIR", desk.path())
+        .uid(USER)
+        .gid(USER)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The summary, printed once the agent serves.
+    let mut summary = String::new();
+    let mut stdout = BufReader::new(agent.stdout.take().unwrap());
+    stdout.read_line(&mut summary).unwrap();
+    let root = desk.path().join(format!("larder-{USER}"));
+    let mode = fs::metadata(root).unwrap().permissions().mode();
+    let status = as_user(&desk, "status");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert_eq!(mode & 0o7777, 0o700, "{summary}");
+    assert!(status.status.success(), "{status:?}");
+}
