@@ -2,8 +2,20 @@
 //!
 //! A record is written when the status of the answer is known and before the answer's body is sent. So the record of a watch is
 //! there while the watch runs, and its time is the one at which it began.
+//!
+//! Invariants:
+//! 1. A record is one line of JSON, whatever the request holds.
+//! 2. The log never stops the server: records that a file cannot take at once (a full disk, a FIFO without a reader) are
+//!    counted and dropped. The count is logged when the next record is written.
 
-use std::{fmt, io::Write, sync::Arc};
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -19,8 +31,47 @@ enum Sink {
     #[default]
     Nowhere,
     /// One JSON object per line. The lock keeps lines whole.
-    Writer(Arc<Mutex<Box<dyn Write + Send>>>),
+    Writer(Arc<Mutex<Lines>>),
     Memory(Arc<Mutex<Vec<AuditRecord>>>),
+}
+
+/// Lines on their way to a writer.
+struct Lines {
+    writer: Box<dyn Write + Send>,
+    /// The end of a line of which the writer has taken the beginning.
+    rest: Vec<u8>,
+    /// Records dropped since the last one that was written.
+    dropped: u64,
+}
+
+impl Lines {
+    /// Writes `line`. An error means that the writer has taken nothing of it.
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let (taken, result) = push(&mut self.writer, &self.rest);
+        self.rest.drain(..taken);
+        result?;
+        match push(&mut self.writer, line) {
+            (0, Err(error)) => Err(error),
+            (taken, _) => {
+                self.rest = line[taken..].to_vec();
+                self.writer.flush()
+            }
+        }
+    }
+}
+
+/// Writes `bytes` until an error, and returns how many were taken.
+fn push(writer: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        match writer.write(&bytes[taken..]) {
+            Ok(0) => return (taken, Err(io::ErrorKind::WriteZero.into())),
+            Ok(length) => taken += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (taken, Err(error)),
+        }
+    }
+    (taken, Ok(()))
 }
 
 /// One request.
@@ -47,10 +98,34 @@ impl AuditLog {
         Self::default()
     }
 
-    /// Writes each record as one line of JSON, and flushes.
+    /// Writes each record as one line of JSON, and flushes. A `writer` that blocks stops the server while it does; one that
+    /// returns [`WouldBlock`](io::ErrorKind::WouldBlock) loses records instead.
     pub fn to_writer(writer: impl Write + Send + 'static) -> Self {
-        let sink = Sink::Writer(Arc::new(Mutex::new(Box::new(writer))));
-        Self { sink }
+        let lines = Lines {
+            writer: Box::new(writer),
+            rest: Vec::new(),
+            dropped: 0,
+        };
+        Self {
+            sink: Sink::Writer(Arc::new(Mutex::new(lines))),
+        }
+    }
+
+    /// Appends each record to the file at `path`, which is created if it does not exist. It may be a FIFO: what its reader
+    /// leaves in it too long is lost.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened; for a FIFO also if no process has it open for reading.
+    pub fn to_file(path: &Path) -> io::Result<Self> {
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = File::options();
+        let file = options
+            .append(true)
+            .create(true)
+            .custom_flags(flags)
+            .open(path)?;
+        Ok(Self::to_writer(file))
     }
 
     /// Keeps all records in memory, for tests.
@@ -83,12 +158,24 @@ impl AuditLog {
         match &self.sink {
             Sink::Nowhere => {}
             Sink::Memory(records) => records.lock().push(record),
-            Sink::Writer(writer) => {
+            Sink::Writer(lines) => {
                 let mut line = serde_json::to_vec(&record).expect("strings and a number");
                 line.push(b'\n');
-                let mut writer = writer.lock();
-                if let Err(error) = writer.write_all(&line).and_then(|()| writer.flush()) {
-                    tracing::warn!(%error, "failed to write an audit record");
+                let mut lines = lines.lock();
+                match lines.write(&line) {
+                    Ok(()) => match std::mem::take(&mut lines.dropped) {
+                        0 => {}
+                        dropped => tracing::warn!(
+                            dropped,
+                            "audit log takes records again, some were dropped"
+                        ),
+                    },
+                    Err(error) => {
+                        if lines.dropped == 0 {
+                            tracing::warn!(%error, "failed to write an audit record, dropping records until it works");
+                        }
+                        lines.dropped += 1;
+                    }
                 }
             }
         }

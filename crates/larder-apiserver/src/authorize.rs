@@ -6,6 +6,8 @@
 
 mod admission;
 
+pub(crate) use admission::NodeWrite;
+
 use larder_objects::ObjectKey;
 use smol_str::SmolStr;
 
@@ -108,19 +110,24 @@ impl Node<'_> {
             ("pods", None) => match attempt.verb {
                 Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
                 Verb::Get | Verb::List | Verb::Watch => self.own_pod(attempt),
+                // NodeRestriction limits the node to mirror pods and to pods bound to it.
                 Verb::Create | Verb::Delete => Ok(()),
                 _ => Err(String::new()),
             },
+            ("pods", Some("eviction")) if attempt.verb == Verb::Create => Ok(()),
             ("pods", Some("status")) if matches!(attempt.verb, Verb::Update | Verb::Patch) => {
                 Ok(())
             }
-            ("nodes", None) if attempt.verb == Verb::Create => Ok(()),
-            ("nodes", None | Some("status")) if attempt.verb != Verb::DeleteCollection => {
-                match attempt.name {
-                    Some(name) if name == self.node => Ok(()),
-                    _ => Err(format!("node '{}' can only access its own Node", self.node)),
-                }
+            // NodeRestriction limits the node to its own Node.
+            ("nodes", None)
+                if matches!(attempt.verb, Verb::Create | Verb::Update | Verb::Patch) =>
+            {
+                Ok(())
             }
+            ("nodes", Some("status")) if matches!(attempt.verb, Verb::Update | Verb::Patch) => {
+                Ok(())
+            }
+            ("nodes", None) if reads => self.own_node(attempt),
             ("serviceaccounts", Some("token")) if attempt.verb == Verb::Create => {
                 self.account(attempt)
             }
@@ -154,12 +161,24 @@ impl Node<'_> {
         self.related(namespace, &reference(name.into()))
     }
 
+    fn own_node(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        match attempt.name {
+            Some(name) if name == self.node => Ok(()),
+            None => Err(format!(
+                "node '{}' cannot read all nodes, only its own Node object",
+                self.node
+            )),
+            Some(name) => Err(format!(
+                "node '{}' cannot read '{name}', only its own Node object",
+                self.node
+            )),
+        }
+    }
+
     fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
         let (Some(namespace), Some(name)) = (attempt.namespace, attempt.name) else {
-            return Err(format!(
-                "can only list/watch pods with spec.nodeName field selector set to '{}'",
-                self.node
-            ));
+            let why = "can only list/watch pods with spec.nodeName field selector";
+            return Err(why.to_owned());
         };
         let pod = self.store.get(Kind::Pod, &ObjectKey::new(namespace, name));
         if pod.is_some_and(|pod| pod.field("spec.nodeName") == self.node) {

@@ -23,7 +23,7 @@
 //!    request go first, then connections between two requests. A connection with a request in flight is never replaced.
 //! 3. A request answered with 401 counts as none: an unauthenticated client stays in the group that is replaced first.
 //! 4. Every wait for the client ends: for the first request, for the next request, and for the client to read.
-//! 5. A failed accept never ends the server and never makes it spin.
+//! 5. A failed accept or a panic of one connection never ends the server, and no failure makes it spin.
 
 use std::{
     collections::BTreeMap,
@@ -290,7 +290,7 @@ impl Acceptor {
                 (stream, slot) = self.accept() => {
                     connections.spawn(slot.serve(stream, service.clone(), shutdown.clone()));
                 }
-                Some(ended) = connections.join_next() => resume_panic(ended),
+                Some(ended) = connections.join_next() => log_panic(ended),
             }
         }
         drop(self);
@@ -302,7 +302,7 @@ impl Acceptor {
 pub(crate) async fn drain(mut connections: JoinSet<()>) {
     let drained = timeout(DRAIN, async {
         while let Some(ended) = connections.join_next().await {
-            resume_panic(ended);
+            log_panic(ended);
         }
     });
     if drained.await.is_err() {
@@ -313,11 +313,13 @@ pub(crate) async fn drain(mut connections: JoinSet<()>) {
     }
 }
 
-pub(crate) fn resume_panic(ended: Result<(), tokio::task::JoinError>) {
+/// A panic while one request is answered ends its connection, not the server: no input of a client may do that.
+pub(crate) fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        std::panic::resume_unwind(error.into_panic());
+        // The hook has printed message and place.
+        tracing::error!("panic while a connection was served, closed it");
     }
 }
 

@@ -25,7 +25,10 @@ pub(crate) enum PatchError {
     /// It is not a patch of its type.
     #[error("{0}")]
     Malformed(String),
-    /// It does not fit the object.
+    /// It is longer than the server takes.
+    #[error("{0}")]
+    TooLarge(String),
+    /// It does not fit the object, or would make too large an object of it.
     #[error("the patch does not fit")]
     Unfit,
 }
@@ -44,7 +47,7 @@ impl PatchType {
     ///
     /// # Errors
     ///
-    /// 400 for what is no patch, 422 for one that does not fit the object.
+    /// 400 for what is no patch, 413 for one that is too long, 422 for one that does not fit the object.
     pub(crate) fn apply(self, kind: Kind, old: &Value, patch: &Value) -> Result<Value, ApiError> {
         let patched = match self {
             Self::Json => json::apply(old.clone(), patch),
@@ -55,6 +58,7 @@ impl PatchType {
             PatchError::Malformed(why) => {
                 ApiError::bad_request(format!("error decoding patch: {why}"))
             }
+            PatchError::TooLarge(why) => ApiError::too_large(why),
             PatchError::Unfit => ApiError::unfit_patch(),
         })
     }

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use crate::json::without_values;
 use k8s_openapi::api::{certificates::v1beta1 as certificates, core::v1 as core};
 
 /// A kind of the API that the server stores.
@@ -329,11 +330,11 @@ impl Resource {
     ///
     /// # Errors
     ///
-    /// A field has the wrong type. For a Secret the text names no value.
+    /// A field has the wrong type. The text quotes no string; for a Secret it names no field either.
     pub(crate) fn canonical(&self, value: Value) -> Result<Value, String> {
         (self.canonical)(value).map_err(|error| match self.kind {
             Kind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
-            _ => error.to_string(),
+            _ => without_values(&error.to_string()),
         })
     }
 }

@@ -209,9 +209,8 @@ impl ApiServer {
         let part = part(verb, target)?;
         let authorization = self.options().authorization;
         let admitted = |old: &Value, new: Value| {
-            if (target.kind, target.subresource.as_deref()) == (Kind::Pod, Some("status")) {
-                authorization.admit_status(user, old, &new)?;
-            }
+            let subresource = target.subresource.as_deref();
+            authorization.admit_update(user, target.kind, subresource, (old, &new))?;
             Ok(new)
         };
         match (verb, &target.name) {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ApiServer, ApiService, TlsError, User,
-    connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, resume_panic},
+    connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, log_panic},
 };
 
 /// What connections speak.
@@ -107,7 +107,7 @@ impl ApiServer {
                     let server = self.clone();
                     connections.spawn(server.connection(stream, slot, tls.clone(), shutdown.clone()));
                 }
-                Some(ended) = connections.join_next() => resume_panic(ended),
+                Some(ended) = connections.join_next() => log_panic(ended),
             }
         }
         drop(acceptor);

@@ -2,7 +2,11 @@
 //!
 //! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on them.
 
-use std::{borrow::Cow, fmt};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    fmt::{self, Display},
+};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -172,14 +176,14 @@ impl ApiError {
 
     /// 422: the object, or a parameter of the request, breaks rules.
     pub(crate) fn invalid(kind: &'static str, name: &str, causes: Vec<Cause>) -> Self {
-        let mut shown: Vec<String> = Vec::new();
+        let (mut shown, mut known) = (Vec::new(), HashSet::new());
         for cause in &causes {
             let text = match cause.field.as_str() {
                 "" => cause.message.clone(),
                 field => format!("{field}: {}", cause.message),
             };
-            // The text tells everything once.
-            if !shown.contains(&text) {
+            // The text shows each once.
+            if known.insert(text.clone()) {
                 shown.push(text);
             }
         }
@@ -304,11 +308,11 @@ impl ApiError {
     }
 
     /// 413: the body is longer than the server reads.
-    pub(crate) fn too_large(limit_bytes: usize) -> Self {
+    pub(crate) fn too_large(why: impl Display) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {limit_bytes}"),
+            format!("Request entity too large: {why}"),
         )
     }
 

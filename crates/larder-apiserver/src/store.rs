@@ -122,14 +122,13 @@ impl Store {
         after: Option<&ObjectKey>,
         limit: Option<usize>,
     ) -> Result<Page, Compacted> {
-        let mut inner = self.inner.lock();
-        let version = at.unwrap_or(inner.version);
-        let table = inner.table(kind);
-        let mut matching: Vec<_> = table
-            .at(version, filter, after)?
-            .into_iter()
-            .filter(|object| filter.matches(object))
-            .collect();
+        let (version, mut matching) = {
+            let mut inner = self.inner.lock();
+            let version = at.unwrap_or(inner.version);
+            (version, inner.table(kind).at(version, filter, after)?)
+        };
+        // After the lock: a selector may be long.
+        matching.retain(|object| filter.matches(object));
         let kept = limit.map_or(matching.len(), |limit| limit.min(matching.len()));
         let remaining = matching.len() - kept;
         matching.truncate(kept);

@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::{
     clock::Clock,
-    json::text,
+    json::{size_up_to, text},
     resource::Kind,
     rest::params::WriteParams,
     status::ApiError,
@@ -91,6 +91,7 @@ impl Writer {
             self.allocate(None, &mut value)?;
         }
         kinds::finish(resource, &mut value);
+        check_size(&value)?;
         if params.dry_run {
             let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
             if self.store.get(kind, &object.key).is_some() {
@@ -147,6 +148,7 @@ impl Writer {
                 self.allocate(Some(&old), &mut value)?;
             }
             kinds::finish(resource, &mut value);
+            check_size(&value)?;
             metadata::count_generation(&old, &mut value, resource);
             if value == old {
                 let object = current;
@@ -174,6 +176,16 @@ impl Writer {
             }
         }
     }
+}
+
+/// Most bytes of an object. Source: etcd 3.6, `--max-request-bytes`, which is what limits objects of a kube-apiserver.
+const MAX_OBJECT_BYTES: usize = 3 << 19;
+
+fn check_size(value: &Value) -> Result<(), ApiError> {
+    if size_up_to(value, MAX_OBJECT_BYTES + 1) > MAX_OBJECT_BYTES {
+        return Err(ApiError::unexpected("etcdserver: request is too large"));
+    }
+    Ok(())
 }
 
 /// `metadata.name`; empty when absent.

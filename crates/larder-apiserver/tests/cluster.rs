@@ -360,6 +360,247 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_no_others() {
         .unwrap();
 }
 
+/// The message with which a request of the node n0 is rejected, without what it is about; empty when it is not.
+async fn attempt(server: &ApiServer, method: &str, path: &str, body: Value) -> String {
+    let media_type = match method {
+        "PATCH" => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", media_type)
+        .body(body.to_string().into_bytes());
+    let client = Client::new(server.service_as(node("n0")), "default");
+    match client.request::<Value>(request.unwrap()).await {
+        Ok(_) => String::new(),
+        Err(kube::Error::Api(status)) => {
+            let rule = status.message.split_once(" is forbidden: ");
+            rule.map_or(status.message.clone(), |(_, rule)| rule.to_owned())
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_tokens_of_its_own_pods_alone() {
+    // managers 80
+    let server = guarded();
+    for object in [
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "here", "uid": "here"},
+            "spec": {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "there", "uid": "there"},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}}),
+    ] {
+        server.apply(&object).unwrap();
+    }
+    let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let bound = |name: &str, uid: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
+    let uid_of_another = "the UID in the bound object reference (there) does not match the UID in record. \
+                          The object might have been deleted and then recreated";
+    for (reference, expected) in [
+        (bound("here", "here"), ""),
+        (Value::Null, "node requested token not bound to a pod"),
+        (
+            json!({"apiVersion": "v1", "kind": "Node", "name": "n0"}),
+            "node requested token not bound to a pod",
+        ),
+        (
+            json!({"apiVersion": "v1", "kind": "Secret", "name": "mine"}),
+            "node requested token not bound to a pod",
+        ),
+        (bound("", "here"), "node requested token not bound to a pod"),
+        (
+            bound("here", ""),
+            "node requested token with a pod binding without a uid",
+        ),
+        (bound("here", "there"), uid_of_another),
+        (
+            bound("there", "there"),
+            "node requested token bound to a pod scheduled on a different node",
+        ),
+        (bound("nowhere", "here"), "pods \"nowhere\" not found"),
+    ] {
+        let body = json!({"spec": {"audiences": ["a"], "boundObjectRef": reference}});
+        assert_eq!(
+            attempt(&server, "POST", path, body.clone()).await,
+            expected,
+            "{body}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_changes_its_own_node_without_steering_labels() {
+    let server = guarded();
+    server
+        .apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}))
+        .unwrap();
+    let labelled = |key: &str| json!({"metadata": {"labels": {key: "x"}}});
+    let other = r#"node "n0" is not allowed to modify node "n1""#;
+    for (method, path, body, expected) in [
+        (
+            "PATCH",
+            "nodes/n0",
+            labelled("topology.kubernetes.io/zone"),
+            "",
+        ),
+        (
+            "PATCH",
+            "nodes/n0",
+            labelled("feature.node.kubernetes.io/x"),
+            "",
+        ),
+        ("PATCH", "nodes/n0", labelled("example.com/x"), ""),
+        (
+            "PATCH",
+            "nodes/n0/status",
+            json!({"status": {"phase": "Running"}}),
+            "",
+        ),
+        ("PATCH", "nodes/n1", labelled("example.com/x"), other),
+        ("PATCH", "nodes/n1/status", json!({}), other),
+        (
+            "PUT",
+            "nodes/n1",
+            json!({"metadata": {"name": "n1"}}),
+            other,
+        ),
+        (
+            "POST",
+            "nodes",
+            json!({"metadata": {"name": "n2"}}),
+            r#"node "n0" is not allowed to modify node "n2""#,
+        ),
+        (
+            "PATCH",
+            "nodes/n0",
+            labelled("a.node-restriction.kubernetes.io/x"),
+            "is not allowed to modify labels: a.node-restriction.kubernetes.io/x",
+        ),
+        (
+            "PATCH",
+            "nodes/n0",
+            labelled("x.k8s.io/x"),
+            "is not allowed to modify labels: x.k8s.io/x",
+        ),
+        (
+            "PATCH",
+            "nodes/n0",
+            json!({"metadata": {"labels": {"kubernetes.io/x": "1", "kubernetes.io/y": "1"}}}),
+            "is not allowed to modify labels: kubernetes.io/x, kubernetes.io/y",
+        ),
+        (
+            "PATCH",
+            "nodes/n0",
+            json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
+            r#"node "n0" is not allowed to modify taints"#,
+        ),
+        (
+            "GET",
+            "nodes/n1",
+            Value::Null,
+            "User \"system:node:n0\" cannot get resource \"nodes\" in API group \"\" at the cluster scope: \
+             node 'n0' cannot read 'n1', only its own Node object",
+        ),
+        (
+            "DELETE",
+            "nodes/n0",
+            json!({}),
+            "User \"system:node:n0\" cannot delete resource \"nodes\" in API group \"\" at the cluster scope",
+        ),
+    ] {
+        let path = format!("/api/v1/{path}");
+        assert_eq!(
+            attempt(&server, method, &path, body.clone()).await,
+            expected,
+            "{method} {path} {body}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_registers_itself_without_steering_labels() {
+    let server = guarded();
+    server.delete(Kind::Node, "", "n0").unwrap();
+    let create = |label: &str| json!({"metadata": {"name": "n0", "labels": {label: "x"}}});
+    assert_eq!(
+        attempt(
+            &server,
+            "POST",
+            "/api/v1/nodes",
+            create("kubernetes.io/role")
+        )
+        .await,
+        r#"node "n0" is not allowed to set the following labels: kubernetes.io/role"#
+    );
+    assert_eq!(
+        attempt(
+            &server,
+            "POST",
+            "/api/v1/nodes",
+            create("kubernetes.io/hostname")
+        )
+        .await,
+        ""
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_touches_no_pod_of_another_node() {
+    let server = guarded();
+    let pods = "/api/v1/namespaces/default/pods";
+    let eviction = |name: &str| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    for (method, path, body, expected) in [
+        (
+            "PATCH",
+            "p1/status",
+            json!({"status": {"phase": "Failed"}}),
+            r#"node "n0" can only update pod status for pods with spec.nodeName set to itself"#,
+        ),
+        (
+            "DELETE",
+            "p1",
+            json!({}),
+            r#"node "n0" can only delete pods with spec.nodeName set to itself"#,
+        ),
+        (
+            "POST",
+            "p1/eviction",
+            eviction("p1"),
+            "node n0 can only evict pods with spec.nodeName set to itself",
+        ),
+        (
+            "PATCH",
+            "p0/status",
+            json!({"metadata": {"labels": {"a": "b"}}}),
+            r#"node "n0" cannot update labels through pod status"#,
+        ),
+        (
+            "PATCH",
+            "p0/status",
+            json!({"status": {"phase": "Running"}}),
+            "",
+        ),
+        ("POST", "p0/eviction", eviction("p0"), ""),
+    ] {
+        let path = format!("{pods}/{path}");
+        assert_eq!(
+            attempt(&server, method, &path, body.clone()).await,
+            expected,
+            "{method} {path}"
+        );
+    }
+    for (method, path) in [("PATCH", "p0"), ("POST", "p0/binding")] {
+        let message = attempt(&server, method, &format!("{pods}/{path}"), json!({})).await;
+        assert!(
+            message.starts_with("User \"system:node:n0\" cannot"),
+            "{message}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn reviews_tell_what_the_authorizer_would_decide() {
     let server = guarded();

@@ -1,4 +1,8 @@
-//! What a node may do to pods and requests for certificates, once it may do it at all: the NodeRestriction admission.
+//! The NodeRestriction admission: what a node may write, once the authorizer has allowed the request.
+//!
+//! Source: kube-apiserver 1.36, `plugin/pkg/admission/noderestriction/admission.go`. Its texts stand here byte for byte.
+
+use std::collections::BTreeSet;
 
 use http::StatusCode;
 use larder_objects::{ObjectKey, api_reference};
@@ -14,9 +18,20 @@ use crate::{
     store::Store,
 };
 
+/// A write that NodeRestriction judges before the object is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeWrite<'a> {
+    pub(crate) verb: Verb,
+    pub(crate) kind: Kind,
+    pub(crate) subresource: Option<&'a str>,
+    /// From the path; its name is empty for a creation.
+    pub(crate) key: &'a ObjectKey,
+    /// What a creation sends.
+    pub(crate) body: Option<&'a Value>,
+}
+
 impl Authorization {
-    /// The NodeRestriction admission: what a node may do to pods and requests for certificates, once it may do it at all. `object` is
-    /// the new one for a creation.
+    /// The NodeRestriction admission of a write that the authorizer has allowed.
     ///
     /// # Errors
     ///
@@ -25,53 +40,81 @@ impl Authorization {
         self,
         store: &Store,
         user: &User,
-        verb: Verb,
-        (kind, key): (Kind, &ObjectKey),
-        object: Option<&Value>,
+        write: &NodeWrite<'_>,
     ) -> Result<(), ApiError> {
         let Some(node) = self.node(user) else {
             return Ok(());
         };
-        match (kind, object) {
-            (Kind::Pod, pod) => admit_pod(store, node, verb, key, pod),
-            (Kind::PodCertificateRequest, Some(request)) => {
-                admit_certificate_request(store, node, &key.namespace, request)
+        match (write.kind, write.subresource, write.body) {
+            (Kind::Pod, None, Some(pod)) => admit_mirror_pod(store, node, write.key, pod),
+            (Kind::Pod, subresource, _) => {
+                admit_pod_change(store, node, write.verb, subresource, write.key)
+            }
+            (Kind::Node, _, body) => admit_node(node, write.key, body),
+            (Kind::ServiceAccount, Some("token"), Some(request)) => {
+                admit_token(store, node, write.key, request)
+            }
+            (Kind::PodCertificateRequest, None, Some(request)) => {
+                admit_certificate_request(store, node, &write.key.namespace, request)
             }
             _ => Ok(()),
         }
     }
 
-    /// The NodeRestriction admission of a pod's new status, which must not be a way to change anything else.
+    /// The NodeRestriction admission of an update: what the node may not change of an object that it may write.
     ///
     /// # Errors
     ///
     /// 403 with what would change.
-    pub(crate) fn admit_status(
+    pub(crate) fn admit_update(
         self,
         user: &User,
-        old: &Value,
-        new: &Value,
+        kind: Kind,
+        subresource: Option<&str>,
+        (old, new): (&Value, &Value),
     ) -> Result<(), ApiError> {
         let Some(node) = self.node(user) else {
             return Ok(());
         };
-        // An absent map is an empty one.
+        // An absent map or list is an empty one.
         let differs = |pointer| {
             let [old, new] =
-                [old, new].map(|pod| pod.pointer(pointer).filter(|value| is_set(value)));
+                [old, new].map(|object| object.pointer(pointer).filter(|value| is_set(value)));
             old != new
         };
-        for (pointer, what) in [
-            ("/metadata/labels", "labels through pod status"),
-            ("/status/resourceClaimStatuses", "resource claim statuses"),
-        ] {
-            if differs(pointer) {
-                let why = format!("node \"{node}\" cannot update {what}");
-                let name = text(old, "/metadata/name");
-                return Err(ApiError::forbidden(Kind::Pod.resource(), name, &why));
+        let reject = |why: String| {
+            let name = text(old, "/metadata/name");
+            Err(ApiError::forbidden(kind.resource(), name, &why))
+        };
+        match (kind, subresource) {
+            (Kind::Pod, Some("status")) => {
+                for (pointer, what) in [
+                    ("/metadata/labels", "labels through pod status"),
+                    ("/status/resourceClaimStatuses", "resource claim statues"),
+                ] {
+                    if differs(pointer) {
+                        return reject(format!("node \"{node}\" cannot update {what}"));
+                    }
+                }
+                Ok(())
             }
+            (Kind::Node, _) => {
+                let source = "/spec/configSource";
+                if new.pointer(source).is_some_and(is_set) && differs(source) {
+                    return reject(format!(
+                        "node \"{node}\" is not allowed to update configSource to a new non-nil configSource"
+                    ));
+                }
+                if differs("/spec/taints") {
+                    return reject(format!("node \"{node}\" is not allowed to modify taints"));
+                }
+                match forbidden_labels(Some(old), new) {
+                    labels if labels.is_empty() => Ok(()),
+                    labels => reject(format!("is not allowed to modify labels: {labels}")),
+                }
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The node that `user` is, if nodes are restricted.
@@ -81,64 +124,181 @@ impl Authorization {
     }
 }
 
-/// A node writes mirror pods of its own, and nothing but those.
-fn admit_pod(
+/// A node changes, deletes and evicts the pods that are bound to it.
+fn admit_pod_change(
     store: &Store,
     node: &str,
     verb: Verb,
+    subresource: Option<&str>,
     key: &ObjectKey,
-    pod: Option<&Value>,
 ) -> Result<(), ApiError> {
     let resource = Kind::Pod.resource();
-    let refuse = |why: String| Err(ApiError::forbidden(resource, &key.name, &why));
-    if verb != Verb::Create {
-        let pod = store.get(Kind::Pod, key);
-        let pod = pod.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
-        if pod.field("spec.nodeName") == node {
-            return Ok(());
+    let pod = store.get(Kind::Pod, key);
+    let pod = pod.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+    if pod.field("spec.nodeName") == node {
+        return Ok(());
+    }
+    let why = match (subresource, verb) {
+        (Some("eviction"), _) => {
+            format!("node {node} can only evict pods with spec.nodeName set to itself")
         }
-        return refuse(format!(
+        (Some("status"), _) => format!(
+            "node \"{node}\" can only update pod status for pods with spec.nodeName set to itself"
+        ),
+        (_, verb) => format!(
             "node \"{node}\" can only {} pods with spec.nodeName set to itself",
             verb.as_str()
+        ),
+    };
+    Err(ApiError::forbidden(resource, &key.name, &why))
+}
+
+/// A node creates and changes its own Node, without labels that would steer pods of others to it.
+fn admit_node(node: &str, key: &ObjectKey, created: Option<&Value>) -> Result<(), ApiError> {
+    let name = created.map_or(key.name.as_str(), |created| text(created, "/metadata/name"));
+    let reject = |why: String| Err(ApiError::forbidden(Kind::Node.resource(), name, &why));
+    if name != node {
+        return reject(format!(
+            "node \"{node}\" is not allowed to modify node \"{name}\""
         ));
     }
-    let Some(pod) = pod else {
+    let Some(created) = created else {
         return Ok(());
     };
+    if created.pointer("/spec/configSource").is_some_and(is_set) {
+        return reject(format!(
+            "node \"{node}\" is not allowed to create pods with a non-nil configSource"
+        ));
+    }
+    match forbidden_labels(None, created) {
+        labels if labels.is_empty() => Ok(()),
+        labels => reject(format!(
+            "node \"{node}\" is not allowed to set the following labels: {labels}"
+        )),
+    }
+}
+
+/// The labels that a kubelet may set besides those of its own domains. Source: Kubernetes 1.36,
+/// `staging/src/k8s.io/kubelet/pkg/apis/well_known_labels.go`.
+const KUBELET_LABELS: [&str; 11] = [
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "kubernetes.io/arch",
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
+
+/// The labels, in order and joined, that differ from `old` and that a node may not change.
+fn forbidden_labels(old: Option<&Value>, new: &Value) -> String {
+    let labels = |object: Option<&Value>| {
+        let labels = object.and_then(|object| object.pointer("/metadata/labels")?.as_object());
+        labels.cloned().unwrap_or_default()
+    };
+    let (old, new) = (labels(old), labels(Some(new)));
+    let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+    let forbidden = keys.into_iter().filter(|key| {
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        let is_in = |parent: &str| {
+            let prefix = domain.strip_suffix(parent);
+            prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'))
+        };
+        let restricted = is_in("node-restriction.kubernetes.io");
+        let of_kubernetes = is_in("kubernetes.io") || is_in("k8s.io");
+        let of_kubelet = KUBELET_LABELS.contains(&key.as_str())
+            || is_in("kubelet.kubernetes.io")
+            || is_in("node.kubernetes.io");
+        old.get(*key) != new.get(*key) && (restricted || of_kubernetes && !of_kubelet)
+    });
+    forbidden.map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// A node gets tokens that are bound to a pod of its own.
+fn admit_token(
+    store: &Store,
+    node: &str,
+    account: &ObjectKey,
+    request: &Value,
+) -> Result<(), ApiError> {
+    let reject = |why: &str| {
+        let resource = Kind::ServiceAccount.resource();
+        Err(ApiError::forbidden(resource, &account.name, why))
+    };
+    let bound = |field: &str| text(request, &format!("/spec/boundObjectRef/{field}"));
+    let (name, uid) = (bound("name"), bound("uid"));
+    if bound("apiVersion") != "v1" || bound("kind") != "Pod" || name.is_empty() {
+        return reject("node requested token not bound to a pod");
+    }
+    if uid.is_empty() {
+        return reject("node requested token with a pod binding without a uid");
+    }
+    let pod = store.get(Kind::Pod, &ObjectKey::new(account.namespace.clone(), name));
+    let pod = pod.ok_or_else(|| ApiError::not_found(Kind::Pod.resource(), name))?;
+    if uid != pod.uid {
+        return reject(&format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        ));
+    }
+    if pod.field("spec.nodeName") != node {
+        return reject("node requested token bound to a pod scheduled on a different node");
+    }
+    Ok(())
+}
+
+/// A node creates mirror pods of its own, and no other pods.
+fn admit_mirror_pod(
+    store: &Store,
+    node: &str,
+    key: &ObjectKey,
+    pod: &Value,
+) -> Result<(), ApiError> {
+    let resource = Kind::Pod.resource();
+    let name = match key.name.as_str() {
+        "" => text(pod, "/metadata/name"),
+        name => name,
+    };
+    let reject = |why: String| Err(ApiError::forbidden(resource, name, &why));
     if pod.pointer(MIRROR).is_none() {
-        return refuse(format!("node \"{node}\" can only create mirror pods"));
+        return reject(format!(
+            "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
+        ));
     }
     if text(pod, "/spec/nodeName") != node {
-        return refuse(format!(
+        return reject(format!(
             "node \"{node}\" can only create pods with spec.nodeName set to itself"
         ));
     }
     let owners = pod["metadata"]["ownerReferences"].as_array();
     let owner = match owners.map(Vec::as_slice) {
         None | Some([]) => {
-            return refuse(format!(
+            return reject(format!(
                 "node \"{node}\" can only create pods with an owner reference set to itself"
             ));
         }
         Some([owner]) => owner,
         Some(_) => {
-            return refuse(format!(
+            return reject(format!(
                 "node \"{node}\" can only create pods with a single owner reference set to itself"
             ));
         }
     };
     if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-        return refuse(format!(
+        return reject(format!(
             "node \"{node}\" can only create pods with an owner reference set to itself"
         ));
     }
     if owner["controller"] != true {
-        return refuse(format!(
+        return reject(format!(
             "node \"{node}\" can only create pods with a controller owner reference set to itself"
         ));
     }
     if owner["blockOwnerDeletion"] == true {
-        return refuse(format!(
+        return reject(format!(
             "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
         ));
     }
@@ -146,13 +306,14 @@ fn admit_pod(
     let held = held.ok_or_else(|| ApiError::not_found(Kind::Node.resource(), node))?;
     if owner["uid"] != held.uid.as_str() {
         let uid = owner["uid"].as_str().unwrap_or_default();
-        return refuse(format!(
-            "node {node} UID mismatch: expected {}, got {uid}",
+        // The API server names the two in this order.
+        return reject(format!(
+            "node {node} UID mismatch: expected {uid} got {}",
             held.uid
         ));
     }
     match api_reference(&typed(pod)) {
-        Some(resource) => refuse(format!(
+        Some(resource) => reject(format!(
             "node \"{node}\" can not create pods that reference {resource}"
         )),
         None => Ok(()),
@@ -172,14 +333,14 @@ fn admit_certificate_request(
         "" => text(request, "/metadata/generateName"),
         name => name,
     };
-    let refuse = |why: String| Err(ApiError::forbidden(resource, shown, &why));
+    let reject = |why: String| Err(ApiError::forbidden(resource, shown, &why));
     let broken = |why: String| {
         let code = StatusCode::INTERNAL_SERVER_ERROR;
         ApiError::new(code, "", why)
     };
     let asking = spec("nodeName");
     if asking != node {
-        return refuse(format!(
+        return reject(format!(
             "PodCertificateRequest.Spec.NodeName={asking:?}, which is not the requesting node {node:?}"
         ));
     }
@@ -194,12 +355,12 @@ fn admit_certificate_request(
         ))
     })?;
     if pod.field("spec.nodeName") != node {
-        return refuse(format!(
+        return reject(format!(
             "pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest"
         ));
     }
     if pod.value().pointer(MIRROR).is_some() {
-        return refuse(format!("pod \"{namespace}/{name}\" is a mirror pod"));
+        return reject(format!("pod \"{namespace}/{name}\" is a mirror pod"));
     }
     let uid = spec("podUID");
     if uid != pod.uid {
@@ -210,7 +371,7 @@ fn admit_certificate_request(
     }
     let (account, runs_as) = (spec("serviceAccountName"), account_of(&pod.value()));
     if account != runs_as {
-        return refuse(format!(
+        return reject(format!(
             "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
         ));
     }

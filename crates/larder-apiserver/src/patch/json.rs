@@ -1,10 +1,13 @@
 //! JSON patch, RFC 6902: a list of operations on JSON pointers, all or none.
+//!
+//! Invariant: a patch of any content costs bounded memory, time and nesting. [`MAX_OPERATIONS`], [`MAX_COPIED_BYTES`],
+//! [`MAX_STEPS`] and [`MAX_DEPTH`] are checked before an operation is carried out.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::PatchError;
-use crate::json::json_type;
+use crate::json::{MAX_DEPTH, depth, json_type, size_up_to};
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -17,94 +20,179 @@ enum Operation {
     Test { path: String, value: Value },
 }
 
-/// Most operations of one patch; as kube-apiserver.
+/// Most operations of one patch. Source: kube-apiserver 1.36,
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/patch.go`, `maxJSONPatchOperations`.
 const MAX_OPERATIONS: usize = 10_000;
 
+/// Most bytes of JSON that the `copy` operations of one patch may add. Source: kube-apiserver 1.36,
+/// `staging/src/k8s.io/apiserver/pkg/server/config.go`, `JSONPatchMaxCopyBytes`.
+const MAX_COPIED_BYTES: usize = 3 << 20;
+
+/// Most values that the operations of one patch may move within lists or visit to measure them: about a second.
+/// kube-apiserver has no such limit; there such a patch runs into the request's timeout.
+const MAX_STEPS: usize = 1 << 26;
+
 /// What the operations of `patch` make of `target`.
-pub(super) fn apply(mut target: Value, patch: &Value) -> Result<Value, PatchError> {
-    if !patch.is_array() {
+pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
+    let Some(operations) = patch.as_array() else {
         let found = json_type(patch);
         return Err(PatchError::Malformed(format!(
             "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
         )));
+    };
+    if operations.len() > MAX_OPERATIONS {
+        return Err(PatchError::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+            operations.len()
+        )));
     }
     let operations = Vec::<Operation>::deserialize(patch).map_err(|_| PatchError::Unfit)?;
-    if operations.len() > MAX_OPERATIONS {
-        let message = format!("it has more than {MAX_OPERATIONS} operations");
-        return Err(PatchError::Malformed(message));
-    }
+    let mut document = Document {
+        depth: depth(&target),
+        root: target,
+        copied_bytes: 0,
+        steps: 0,
+    };
     for operation in operations {
         match operation {
-            Operation::Add { path, value } => add(&mut target, &path, value)?,
+            Operation::Add { path, value } => {
+                let depth = depth(&value);
+                document.add(&path, value, depth)?;
+            }
             Operation::Remove { path } => {
-                remove(&mut target, &path)?;
+                document.remove(&path)?;
             }
-            Operation::Replace { path, value } => {
-                *target.pointer_mut(&path).ok_or(PatchError::Unfit)? = value;
-            }
-            Operation::Move { from, path } => {
-                if path
-                    .strip_prefix(&*from)
-                    .is_some_and(|rest| rest.starts_with('/'))
-                {
-                    // A value cannot be moved into itself.
-                    return Err(PatchError::Unfit);
-                }
-                let value = remove(&mut target, &from)?;
-                add(&mut target, &path, value)?;
-            }
-            Operation::Copy { from, path } => {
-                let value = target.pointer(&from).ok_or(PatchError::Unfit)?.clone();
-                add(&mut target, &path, value)?;
-            }
+            Operation::Replace { path, value } => document.replace(&path, value)?,
+            Operation::Move { from, path } => document.move_value(&from, &path)?,
+            Operation::Copy { from, path } => document.copy(&from, &path)?,
             Operation::Test { path, value } => {
-                if target.pointer(&path).unwrap_or(&Value::Null) != &value {
+                if document.root.pointer(&path).unwrap_or(&Value::Null) != &value {
                     return Err(PatchError::Unfit);
                 }
             }
         }
     }
-    Ok(target)
+    Ok(document.root)
 }
 
-fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
-    if path.is_empty() {
-        *target = value;
-        return Ok(());
+/// An object while operations change it.
+struct Document {
+    root: Value,
+    /// No value of `root` is nested deeper.
+    depth: usize,
+    /// What `copy` has added.
+    copied_bytes: usize,
+    /// See [`MAX_STEPS`].
+    steps: usize,
+}
+
+impl Document {
+    /// Puts `value`, whose depth is at most `depth`, at `path`.
+    fn add(&mut self, path: &str, value: Value, depth: usize) -> Result<(), PatchError> {
+        self.nest(path, depth)?;
+        if path.is_empty() {
+            self.root = value;
+            return Ok(());
+        }
+        let (parent, last) = parent(&mut self.root, path)?;
+        match parent {
+            Value::Object(fields) => {
+                fields.insert(last, value);
+            }
+            Value::Array(items) => {
+                let index = if last == "-" {
+                    items.len()
+                } else {
+                    index(&last)
+                        .filter(|index| *index <= items.len())
+                        .ok_or(PatchError::Unfit)?
+                };
+                step(&mut self.steps, items.len() - index)?;
+                items.insert(index, value);
+            }
+            _ => return Err(PatchError::Unfit),
+        }
+        Ok(())
     }
-    let (parent, last) = parent(target, path)?;
-    match parent {
-        Value::Object(fields) => {
-            fields.insert(last, value);
+
+    fn remove(&mut self, path: &str) -> Result<Value, PatchError> {
+        if path.is_empty() {
+            return Err(PatchError::Unfit);
         }
-        Value::Array(items) => {
-            let index = if last == "-" {
-                items.len()
-            } else {
-                index(&last)
-                    .filter(|index| *index <= items.len())
-                    .ok_or(PatchError::Unfit)?
-            };
-            items.insert(index, value);
+        let (parent, last) = parent(&mut self.root, path)?;
+        let removed = match parent {
+            Value::Object(fields) => fields.remove(&last),
+            Value::Array(items) => {
+                let index = index(&last)
+                    .filter(|index| *index < items.len())
+                    .ok_or(PatchError::Unfit)?;
+                step(&mut self.steps, items.len() - index)?;
+                Some(items.remove(index))
+            }
+            _ => None,
+        };
+        removed.ok_or(PatchError::Unfit)
+    }
+
+    fn replace(&mut self, path: &str, value: Value) -> Result<(), PatchError> {
+        self.nest(path, depth(&value))?;
+        *self.root.pointer_mut(path).ok_or(PatchError::Unfit)? = value;
+        Ok(())
+    }
+
+    fn move_value(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
+        // A value cannot be moved into itself.
+        if path
+            .strip_prefix(from)
+            .is_some_and(|rest| rest.starts_with('/'))
+        {
+            return Err(PatchError::Unfit);
         }
-        _ => return Err(PatchError::Unfit),
+        let value = self.remove(from)?;
+        let mut depth_bound = self.depth.saturating_sub(tokens(from));
+        if tokens(path) + depth_bound > MAX_DEPTH {
+            step(&mut self.steps, size_up_to(&value, usize::MAX))?;
+            depth_bound = depth(&value);
+        }
+        self.add(path, value, depth_bound)
+    }
+
+    fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
+        let value = self.root.pointer(from).ok_or(PatchError::Unfit)?;
+        self.copied_bytes += size_up_to(value, MAX_COPIED_BYTES - self.copied_bytes + 1);
+        if self.copied_bytes > MAX_COPIED_BYTES {
+            return Err(PatchError::Unfit);
+        }
+        let value = value.clone();
+        let depth = depth(&value);
+        self.add(path, value, depth)
+    }
+
+    /// Notes that a value of this depth comes to `path`.
+    fn nest(&mut self, path: &str, depth: usize) -> Result<(), PatchError> {
+        let depth = tokens(path) + depth;
+        if depth > MAX_DEPTH {
+            return Err(PatchError::Malformed("exceeded max depth".to_owned()));
+        }
+        self.depth = self.depth.max(depth);
+        Ok(())
+    }
+}
+
+/// Counts `more` steps.
+fn step(steps: &mut usize, more: usize) -> Result<(), PatchError> {
+    *steps = steps.saturating_add(more);
+    if *steps > MAX_STEPS {
+        return Err(PatchError::TooLarge(
+            "the operations of the JSON patch move too many values".to_owned(),
+        ));
     }
     Ok(())
 }
 
-fn remove(target: &mut Value, path: &str) -> Result<Value, PatchError> {
-    if path.is_empty() {
-        return Err(PatchError::Unfit);
-    }
-    let (parent, last) = parent(target, path)?;
-    let removed = match parent {
-        Value::Object(fields) => fields.remove(&last),
-        Value::Array(items) => index(&last)
-            .filter(|index| *index < items.len())
-            .map(|index| items.remove(index)),
-        _ => None,
-    };
-    removed.ok_or(PatchError::Unfit)
+/// How many values lie above the one at `path`.
+fn tokens(path: &str) -> usize {
+    path.bytes().filter(|byte| *byte == b'/').count()
 }
 
 /// What holds the value at `path`, and its last token.
@@ -148,8 +236,84 @@ mod tests {
         check(json!({"a": 1}), test, Some(json!({})));
     }
 
+    /// The patch of `operations`, each of which gets its number.
+    fn repeated(times: usize, operation: impl Fn(usize) -> Value) -> Value {
+        (0..times).map(operation).collect()
+    }
+
     #[test]
-    fn what_does_not_fit_is_refused_as_a_whole() {
+    fn copies_are_bounded_in_bytes() {
+        // Each doubles the object: 2^40 values in 2 KB of patch.
+        let doubling = repeated(
+            40,
+            |n| json!({"op": "copy", "from": "/a", "path": format!("/a/{n}")}),
+        );
+        check(json!({"a": {"b": "c"}}), doubling, None);
+        let text = "x".repeat(MAX_COPIED_BYTES - 2);
+        let copy = |n| json!({"op": "copy", "from": "/a", "path": format!("/{n}")});
+        assert!(apply(json!({"a": text}), &repeated(1, copy)).is_ok());
+        assert_eq!(
+            apply(json!({"a": text}), &repeated(2, copy)),
+            Err(PatchError::Unfit)
+        );
+        assert_eq!(
+            apply(json!({"a": text + "x"}), &repeated(1, copy)),
+            Err(PatchError::Unfit)
+        );
+    }
+
+    #[test]
+    fn operations_are_bounded_in_number() {
+        let add = |n| json!({"op": "add", "path": "/a", "value": n});
+        assert!(apply(json!({}), &repeated(MAX_OPERATIONS, add)).is_ok());
+        assert_eq!(
+            apply(json!({}), &repeated(MAX_OPERATIONS + 1, add)),
+            Err(PatchError::TooLarge(
+                "The allowed maximum operations in a JSON patch is 10000, got 10001".to_owned()
+            ))
+        );
+    }
+
+    #[test]
+    fn no_operation_nests_deeper_than_a_body_may_be() {
+        let too_deep = || Err(PatchError::Malformed("exceeded max depth".to_owned()));
+        let nested = |depth| (0..depth).fold(json!(1), |value, _| json!([value]));
+        for op in ["add", "replace"] {
+            let patch = json!([{"op": op, "path": "/a", "value": nested(MAX_DEPTH - 1)}]);
+            assert!(apply(json!({"a": 1}), &patch).is_ok());
+            let patch = json!([{"op": op, "path": "/a", "value": nested(MAX_DEPTH)}]);
+            assert_eq!(apply(json!({"a": 1}), &patch), too_deep());
+        }
+        let inner = |depth| "/0".repeat(depth);
+        for op in ["copy", "move"] {
+            // The value of `/a` goes to the bottom of `/b`.
+            let object = json!({"a": nested(40), "b": nested(30)});
+            let patch = json!([{"op": op, "from": "/a", "path": format!("/b{}", inner(30))}]);
+            assert_eq!(apply(object.clone(), &patch), too_deep());
+            let patch = json!([{"op": op, "from": "/a", "path": format!("/b{}", inner(20))}]);
+            assert!(apply(object, &patch).is_ok());
+        }
+        // Each step wraps what there is once more.
+        let wrapping = json!([{"op": "move", "from": "/a", "path": "/c"}, {"op": "add", "path": "/a", "value": {}},
+            {"op": "move", "from": "/c", "path": "/a/c"}]);
+        let wrapping: Vec<_> = (0..MAX_DEPTH)
+            .flat_map(|_| wrapping.as_array().unwrap().clone())
+            .collect();
+        assert_eq!(apply(json!({"a": 1}), &json!(wrapping)), too_deep());
+    }
+
+    #[test]
+    fn steps_in_long_lists_are_bounded() {
+        let object = json!({"a": vec![0; 100_000]});
+        let front = |_| json!({"op": "add", "path": "/a/0", "value": 0});
+        assert!(matches!(
+            apply(object, &repeated(MAX_OPERATIONS, front)),
+            Err(PatchError::TooLarge(_))
+        ));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_rejected_as_a_whole() {
         for patch in [
             json!([{"op": "remove", "path": "/x"}]),
             json!([{"op": "replace", "path": "/x", "value": 1}]),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     ApiError, ApiServer, Authorization, User,
-    authorize::{self, Attempt},
+    authorize::{self, Attempt, NodeWrite},
     resource::Kind,
     selector::FieldSelector,
     write::namespaces,
@@ -48,7 +48,7 @@ impl ApiServer {
             .map_err(|why| authorize::refusal(user, &attempt, &why))
     }
 
-    /// Some namespaces stay, and what nodes may do to pods and in their name depends on the pod.
+    /// Checks what no authorizer can: some namespaces stay, and nodes write only what concerns them.
     pub(super) fn admit(
         &self,
         user: &User,
@@ -61,26 +61,25 @@ impl ApiServer {
             return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
         }
         let authorization = self.options().authorization;
-        let concerns = matches!(target.kind, Kind::Pod | Kind::PodCertificateRequest)
-            && matches!(
-                verb,
-                Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
-            );
-        if authorization == Authorization::AllowAll || !concerns {
+        let writes = matches!(
+            verb,
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
+        );
+        if authorization == Authorization::AllowAll || !writes {
             return Ok(());
         }
-        let object = match verb {
+        let body = match verb {
             Verb::Create => Some(object_body(headers, body)?),
             _ => None,
         };
         let named = target.name.clone().unwrap_or_default();
-        let key = read::key(target.namespace.as_ref(), &named);
-        authorization.admit(
-            self.store(),
-            user,
+        let write = NodeWrite {
             verb,
-            (target.kind, &key),
-            object.as_ref(),
-        )
+            kind: target.kind,
+            subresource: target.subresource.as_deref(),
+            key: &read::key(target.namespace.as_ref(), &named),
+            body: body.as_ref(),
+        };
+        authorization.admit(self.store(), user, &write)
     }
 }

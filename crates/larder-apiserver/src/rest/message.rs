@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{BoxError, body::Body, protobuf};
 use crate::{
-    ApiError,
+    ApiError, json,
     resource::Kind,
     store::Object,
     write::{Deleted, Written},
@@ -36,9 +36,9 @@ where
     let body = Limited::new(body, MAX_BODY_BYTES).collect();
     match timeout(BODY_TIMEOUT, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(ApiError::too_large(MAX_BODY_BYTES))
-        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(format_args!(
+            "limit is {MAX_BODY_BYTES}"
+        ))),
         Ok(Err(error)) => Err(ApiError::bad_request(format!(
             "cannot read the body: {error}"
         ))),
@@ -69,13 +69,8 @@ pub(super) fn delete_options(headers: &HeaderMap, body: &[u8]) -> Result<Option<
 
 /// The body as JSON.
 pub(super) fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
-    // The error tells the place only: its text may quote a Secret.
-    serde_json::from_slice(body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        ApiError::bad_request(format!(
-            "the body is not JSON: line {line}, column {column}"
-        ))
-    })
+    json::parse(body)
+        .map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
 }
 
 /// `Content-Type` without its parameters.

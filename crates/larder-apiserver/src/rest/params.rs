@@ -12,6 +12,7 @@ use smol_str::SmolStr;
 
 use super::request::Target;
 use crate::{
+    json::without_values,
     selector::{FieldSelector, Filter, LabelSelector},
     status::{ApiError, Cause},
 };
@@ -66,6 +67,9 @@ enum VersionMatch {
     NotOlderThan,
 }
 
+/// Longest watch. What a client asks for beyond it would not fit into a time.
+const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
+
 /// Parameters that lists and watches share.
 #[derive(Debug)]
 struct Common {
@@ -112,7 +116,7 @@ impl Common {
             timeout: query
                 .number("timeoutSeconds")?
                 .and_then(|seconds| u64::try_from(seconds).ok())
-                .map(Duration::from_secs)
+                .map(|seconds| Duration::from_secs(seconds).min(MAX_TIMEOUT))
                 .filter(|timeout| !timeout.is_zero()),
         })
     }
@@ -137,7 +141,9 @@ impl From<BadVersion> for ApiError {
 /// `resourceVersion`: `None` when absent.
 pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, BadVersion> {
     let parse = |text: &str| {
-        text.parse().map_err(|_| {
+        // Rust takes a sign where Go does not.
+        let digits = Some(text).filter(|text| !text.starts_with('+'));
+        digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
             BadVersion(format!(
                 "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
             ))
@@ -461,7 +467,8 @@ impl DeleteOptions {
             )));
         }
         let options: Self = serde_json::from_value(body).map_err(|error| {
-            ApiError::bad_request(format!("the body is not DeleteOptions: {error}"))
+            let why = without_values(&error.to_string());
+            ApiError::bad_request(format!("the body is not DeleteOptions: {why}"))
         })?;
         options.checked()
     }

@@ -24,7 +24,12 @@ pub(super) fn page(store: &Store, kind: Kind, params: &ListParams) -> Result<Pag
         }
         At::NotOlderThan(_) => (None, None),
         At::Exactly(version) => (Some(*version), None),
-        At::Continue(token) => (token.version, Some(&token.after)),
+        At::Continue(token) => {
+            if let Some(version) = token.version.filter(|version| *version > current) {
+                return Err(ApiError::version_too_large(version, current));
+            }
+            (token.version, Some(&token.after))
+        }
     };
     store
         .list(kind, &params.filter, at, after, params.limit)

@@ -1,5 +1,7 @@
 //! Label selectors.
 
+use std::collections::BTreeSet;
+
 use larder_objects::validation::{is_label_value, is_qualified_name};
 use smol_str::SmolStr;
 
@@ -21,8 +23,8 @@ struct Requirement {
 enum Operator {
     Exists,
     DoesNotExist,
-    In(Vec<SmolStr>),
-    NotIn(Vec<SmolStr>),
+    In(BTreeSet<SmolStr>),
+    NotIn(BTreeSet<SmolStr>),
     GreaterThan(i64),
     LessThan(i64),
 }
@@ -74,9 +76,9 @@ impl Operator {
         match self {
             Self::Exists => value.is_some(),
             Self::DoesNotExist => value.is_none(),
-            Self::In(values) => value.is_some_and(|value| values.iter().any(|v| v == value)),
+            Self::In(values) => value.is_some_and(|value| values.contains(value)),
             // A label that is absent is not in any set.
-            Self::NotIn(values) => value.is_none_or(|value| values.iter().all(|v| v != value)),
+            Self::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
             Self::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
             Self::LessThan(bound) => number().is_some_and(|number| number < *bound),
         }
@@ -151,7 +153,7 @@ impl Requirement {
                     [Word(value), rest @ ..] => (*value, rest),
                     rest => ("", rest),
                 };
-                let values = vec![label_value(value)?];
+                let values = BTreeSet::from([label_value(value)?]);
                 let operator = match sign {
                     Equal => Operator::In(values),
                     _ => Operator::NotIn(values),
@@ -203,29 +205,29 @@ impl Requirement {
 }
 
 /// Values of a set, and the tokens that follow it.
-type Values<'t, 'a> = (Vec<SmolStr>, &'t [Token<'a>]);
+type Values<'t, 'a> = (BTreeSet<SmolStr>, &'t [Token<'a>]);
 
 /// Reads the values up to and with the closing parenthesis; two commas in a row enclose the empty value.
 fn set<'t, 'a>(mut tokens: &'t [Token<'a>]) -> Result<Values<'t, 'a>, String> {
-    let mut values = Vec::new();
+    let mut values = BTreeSet::new();
     let mut expects_value = true;
     loop {
         match tokens {
             [Token::Word(value), rest @ ..] if expects_value => {
-                values.push(label_value(value)?);
+                values.insert(label_value(value)?);
                 expects_value = false;
                 tokens = rest;
             }
             [Token::Comma, rest @ ..] => {
                 if expects_value {
-                    values.push(SmolStr::default());
+                    values.insert(SmolStr::default());
                 }
                 expects_value = true;
                 tokens = rest;
             }
             [Token::Close, rest @ ..] => {
                 if expects_value {
-                    values.push(SmolStr::default());
+                    values.insert(SmolStr::default());
                 }
                 return Ok((values, rest));
             }

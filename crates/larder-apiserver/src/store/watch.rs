@@ -97,10 +97,9 @@ impl Store {
         let mut inner = self.inner.lock();
         let version = inner.version;
         let table = inner.table(kind);
-        let (state, pending) = match start {
+        let (mut state, pending) = match start {
             Start::State => {
-                let mut state = table.at(version, &filter, None)?;
-                state.retain(|object| filter.matches(object));
+                let state = table.at(version, &filter, None)?;
                 (state, None)
             }
             Start::After(version) => {
@@ -112,13 +111,16 @@ impl Store {
             }
         };
         let watcher = Watcher {
-            filter,
+            filter: filter.clone(),
             pending,
             waker: None,
             end: None,
         };
         let id = table.watchers.insert(watcher);
+        drop(inner);
         let store = self.clone();
+        // After the lock: a selector may be long.
+        state.retain(|object| filter.matches(object));
         Ok((Watch { store, kind, id }, state, version))
     }
 }

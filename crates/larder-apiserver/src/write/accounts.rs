@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Writer, metadata::new_uid};
 use crate::{
     clock::rfc3339,
+    json::without_values,
     resource::Kind,
     status::{ApiError, Cause},
     tokens::{Claims, ISSUER},
@@ -27,7 +28,8 @@ impl Writer {
         body["apiVersion"] = "authentication.k8s.io/v1".into();
         body["kind"] = "TokenRequest".into();
         let request: TokenRequest = serde_json::from_value(body.clone()).map_err(|error| {
-            ApiError::bad_request(format!("the body is not a TokenRequest: {error}"))
+            let why = without_values(&error.to_string());
+            ApiError::bad_request(format!("the body is not a TokenRequest: {why}"))
         })?;
         let spec = request.spec.unwrap_or_default();
         let given = request.metadata.name.as_deref().unwrap_or_default();

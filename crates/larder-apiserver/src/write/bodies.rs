@@ -4,7 +4,7 @@ use larder_objects::{canonical_quantity, manifest::drop_nulls};
 use serde_json::{Value, json};
 
 use crate::{
-    json::json_type,
+    json::{MAX_DEPTH, depth, json_type},
     resource::{Kind, Resource},
     rest::params::FieldValidation,
     status::ApiError,
@@ -54,6 +54,9 @@ pub(super) fn decode(
     field_validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), Refusal> {
     let (kind, api_version) = (resource.name, resource.api_version());
+    if depth(&body) > MAX_DEPTH {
+        return Err(Refusal::unreadable("exceeded max depth"));
+    }
     let Some(fields) = body.as_object_mut() else {
         return Err(Refusal::unreadable("the body is not a JSON object"));
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use larder_objects::ObjectKey;
 
 use super::{Writer, metadata};
@@ -54,7 +54,9 @@ impl Writer {
                 .as_i64()
                 .is_none_or(|left| grace < left);
             if !marked || shorter {
-                let at = self.clock.now() + SignedDuration::from_secs(grace);
+                let period = SignedDuration::from_secs(grace);
+                let at = self.clock.now().checked_add(period);
+                let at = at.unwrap_or(Timestamp::MAX);
                 meta["deletionTimestamp"] = rfc3339(at).into();
                 meta["deletionGracePeriodSeconds"] = grace.into();
                 // Termination is a change of what is wanted. (kube-apiserver 1.36, `registry/rest/delete.go`.)

@@ -1,7 +1,7 @@
 //! `larder apiserver`: the embedded API server over TLS.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::Write as _,
     path::{Path, PathBuf},
 };
@@ -108,12 +108,8 @@ fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {
     let Some(path) = path else {
         return Ok(AuditLog::none());
     };
-    let file = File::options()
-        .append(true)
-        .create(true)
-        .open(path)
-        .with_context(|| format!("cannot open the audit log {}", path.display()))?;
-    Ok(AuditLog::to_writer(file))
+    let log = AuditLog::to_file(path);
+    Ok(log.with_context(|| format!("cannot open the audit log {}", path.display()))?)
 }
 
 /// A kubeconfig that others may read as soon as it is there, and that is gone when the server is.
