@@ -16,7 +16,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::backoff::Backoff;
+use super::backoff::ConnectBackoff;
 
 /// Delay after the first 401, and the longest one, before jitter: short, because new credentials in a file are often there
 /// before anybody asks.
@@ -28,12 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What the transport knows.
 #[derive(Debug)]
 pub(super) struct Access {
-    state: State,
-    backoff: Backoff,
+    state: AccessState,
+    backoff: ConnectBackoff,
 }
 
 #[derive(Debug)]
-enum State {
+enum AccessState {
     /// As far as is known, it takes them.
     Granted,
     /// It may not; one request may find out from that time on. It was `refused`, or is merely not known any more.
@@ -62,19 +62,19 @@ pub(super) enum Pass {
 impl Access {
     pub(super) fn new(random: fastrand::Rng) -> Self {
         Self {
-            state: State::Granted,
-            backoff: Backoff::new(DELAYS.0, DELAYS.1, random),
+            state: AccessState::Granted,
+            backoff: ConnectBackoff::new(DELAYS.0, DELAYS.1, random),
         }
     }
 
     /// The server has answered 401.
     pub(super) fn refused(&mut self, now: Instant) {
         // One of those who were under way with the first one.
-        if matches!(self.state, State::InDoubt { refused: true, .. }) {
+        if matches!(self.state, AccessState::InDoubt { refused: true, .. }) {
             return;
         }
         let not_before = now + self.backoff.failed(now);
-        self.state = State::InDoubt {
+        self.state = AccessState::InDoubt {
             not_before,
             refused: true,
         };
@@ -82,16 +82,16 @@ impl Access {
 
     /// The request that went first was answered, and not with 401.
     pub(super) fn granted(&mut self) {
-        if matches!(self.state, State::Probing { .. }) {
-            self.state = State::Granted;
+        if matches!(self.state, AccessState::Probing { .. }) {
+            self.state = AccessState::Granted;
             self.backoff.succeeded();
         }
     }
 
     /// The last connection was lost.
     pub(super) fn lost(&mut self, now: Instant) {
-        if matches!(self.state, State::Granted) {
-            self.state = State::InDoubt {
+        if matches!(self.state, AccessState::Granted) {
+            self.state = AccessState::InDoubt {
                 not_before: now,
                 refused: false,
             };
@@ -100,7 +100,7 @@ impl Access {
 
     /// There are new credentials.
     pub(super) fn renewed(&mut self, now: Instant) {
-        if let State::InDoubt { not_before, .. } = &mut self.state {
+        if let AccessState::InDoubt { not_before, .. } = &mut self.state {
             *not_before = now;
         }
     }
@@ -108,22 +108,22 @@ impl Access {
     /// Who may send at `now`.
     pub(super) fn pass(&mut self, now: Instant) -> Pass {
         match &self.state {
-            State::Granted => Pass::All,
-            State::InDoubt { not_before, .. } if now < *not_before => Pass::Refuse,
-            State::InDoubt { .. } => Pass::One,
+            AccessState::Granted => Pass::All,
+            AccessState::InDoubt { not_before, .. } if now < *not_before => Pass::Refuse,
+            AccessState::InDoubt { .. } => Pass::One,
             // It was given up, or broke without an answer.
-            State::Probing { probe, refused, .. } if probe.strong_count() == 0 => {
-                self.state = State::InDoubt {
+            AccessState::Probing { probe, refused, .. } if probe.strong_count() == 0 => {
+                self.state = AccessState::InDoubt {
                     not_before: now,
                     refused: *refused,
                 };
                 Pass::One
             }
-            State::Probing { since, .. } if now < *since + PATIENCE => {
+            AccessState::Probing { since, .. } if now < *since + PATIENCE => {
                 Pass::Wait(*since + PATIENCE)
             }
-            State::Probing { .. } => {
-                self.state = State::Granted;
+            AccessState::Probing { .. } => {
+                self.state = AccessState::Granted;
                 Pass::All
             }
         }
@@ -132,8 +132,8 @@ impl Access {
     /// Marks the request that goes first.
     pub(super) fn probe(&mut self, now: Instant) -> Arc<()> {
         let mark = Arc::new(());
-        let refused = matches!(self.state, State::InDoubt { refused: true, .. });
-        self.state = State::Probing {
+        let refused = matches!(self.state, AccessState::InDoubt { refused: true, .. });
+        self.state = AccessState::Probing {
             since: now,
             probe: Arc::downgrade(&mark),
             refused,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// Doubling delays between failed attempts, with jitter so that nodes which lost the same server do not come back at
 /// the same moment.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(super) struct ConnectBackoff {
     base: Duration,
     cap: Duration,
     random: fastrand::Rng,
@@ -15,7 +15,7 @@ pub(super) struct Backoff {
     not_before: Option<Instant>,
 }
 
-impl Backoff {
+impl ConnectBackoff {
     pub(super) fn new(base: Duration, cap: Duration, random: fastrand::Rng) -> Self {
         Self {
             base,
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn delays_double_up_to_the_cap_and_success_starts_over() {
         let now = Instant::now();
-        let mut backoff = Backoff::new(
+        let mut backoff = ConnectBackoff::new(
             Duration::from_millis(100),
             Duration::from_secs(5),
             fastrand::Rng::with_seed(1),

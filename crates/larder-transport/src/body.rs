@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::{Error, Handle, connection::Slot};
+use super::{Error, Handle, connection::StreamPermit};
 
 /// A response's body. It holds its stream, and with it the connection, until it is dropped.
 ///
@@ -17,7 +17,7 @@ use super::{Error, Handle, connection::Slot};
 /// goes on with the others.
 pub struct Body {
     incoming: Incoming,
-    slot: Slot,
+    slot: StreamPermit,
     /// Keeps the pool alive, which owns the connection's driver.
     handle: Option<Handle>,
 }
@@ -28,7 +28,7 @@ pub(super) enum Incoming {
 }
 
 impl Body {
-    pub(super) fn new(incoming: Incoming, slot: Slot) -> Self {
+    pub(super) fn new(incoming: Incoming, slot: StreamPermit) -> Self {
         Self {
             incoming,
             slot,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-#[derive(Debug)]
 /// A token bucket.
-pub struct Bucket {
+#[derive(Debug)]
+pub struct TokenBucket {
     /// Time that one token takes; zero when there is no limit.
     interval: Duration,
     /// Time that a full bucket takes.
@@ -17,7 +17,7 @@ pub struct Bucket {
     full_at: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full one.
     pub fn new(interval: Duration, burst: u32, now: Instant) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! One connection: its streams, and the future that drives it.
 //!
 //! Invariants:
-//! 1. `open` counts the [`Slot`]s of a connection. Only the pool makes slots, one for each stream, and only while `open`
+//! 1. `open` counts the [`StreamPermit`]s of a connection. Only the pool makes slots, one for each stream, and only while `open`
 //!    is below `limit`: a stream never waits inside h2 for another one to end.
 //! 2. A connection that takes no more streams never takes one again (`Closing` is final).
 //! 3. A connection lives in its driver. When the driver's future ends or is dropped, every stream fails.
@@ -138,13 +138,13 @@ impl Connection {
     }
 
     /// Reserves a stream, if the connection takes another one. Only the pool calls this.
-    pub(super) fn reserve(self: &Arc<Self>) -> Option<Slot> {
+    pub(super) fn reserve(self: &Arc<Self>) -> Option<StreamPermit> {
         if self.is_closing() || self.open() >= self.limit() {
             return None;
         }
         self.open.fetch_add(1, Ordering::AcqRel);
         self.metrics.streams(self.lane).inc();
-        Some(Slot {
+        Some(StreamPermit {
             connection: Arc::clone(self),
             probe: None,
         })
@@ -206,17 +206,17 @@ impl Connection {
         let server = Arc::clone(&self.server);
         match *self.dead_after.lock() {
             Some(waited) => Error::Dead { server, waited },
-            None => Error::Http2 {
+            None => Error::Broken {
                 server,
-                source: Arc::new(source),
+                source: source.into(),
             },
         }
     }
 
     pub(super) fn http1_error(&self, source: hyper::Error) -> Error {
-        Error::Http1 {
+        Error::Broken {
             server: Arc::clone(&self.server),
-            source: Arc::new(source),
+            source: source.into(),
         }
     }
 }
@@ -224,13 +224,13 @@ impl Connection {
 /// The right to one stream of a connection, from the reservation to the end of the response's body.
 #[derive(Debug)]
 #[must_use = "dropping it gives the stream back"]
-pub(super) struct Slot {
+pub(super) struct StreamPermit {
     pub(super) connection: Arc<Connection>,
     /// The request goes first, to find out whether the server takes our credentials.
     pub(super) probe: Option<Arc<()>>,
 }
 
-impl Drop for Slot {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.connection.open.fetch_sub(1, Ordering::AcqRel);
         self.connection.metrics.streams(self.connection.lane).dec();
@@ -247,7 +247,7 @@ pub(super) enum SendError {
     Broken(Error),
 }
 
-impl Slot {
+impl StreamPermit {
     /// Sends a request and waits for the head of the response.
     ///
     /// # Cancel safety

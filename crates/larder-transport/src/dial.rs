@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{Config, ConnectError, Lane, credentials::Server};
+use super::{Config, ConnectError, Lane, StreamError, endpoint::Endpoint};
 
 /// How the byte streams below TLS and HTTP are opened: over TCP, or by a function, where the way to the server is another
 /// one (a Unix socket, a tunnel, a simulated network).
@@ -36,10 +36,8 @@ use super::{Config, ConnectError, Lane, credentials::Server};
 /// ```
 /// use larder_transport::{Config, Connector};
 ///
-/// let config = Config {
-///     connector: Connector::new(|_host, _port| tokio::net::UnixStream::connect("/run/apiserver.sock")),
-///     ..Config::default()
-/// };
+/// let connector = Connector::new(|_host, _port| tokio::net::UnixStream::connect("/run/apiserver.sock"));
+/// let config = Config::default().connector(connector);
 /// # drop(config);
 /// ```
 #[derive(Clone, Default)]
@@ -104,7 +102,7 @@ pub(super) enum Dialed {
 
 /// Opens a connection to `server` for `lane`.
 pub(super) async fn dial(
-    server: Arc<Server>,
+    server: Arc<Endpoint>,
     tls: Arc<ClientConfig>,
     config: Arc<Config>,
     lane: Lane,
@@ -208,11 +206,11 @@ pub(super) async fn start_http2(
         .initial_connection_window_size(whole)
         .handshake(io)
         .await
-        .map_err(ConnectError::Http2)?;
+        .map_err(|error| ConnectError::Http(error.into()))?;
     poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
         _ if driver.max_concurrent_send_streams() != NO_SETTINGS_YET => Poll::Ready(Ok(())),
-        Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectError::Http2(h2::Reason::NO_ERROR.into()))),
-        Poll::Ready(Err(error)) => Poll::Ready(Err(ConnectError::Http2(error))),
+        Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectError::Http(StreamError::Incomplete))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(ConnectError::Http(error.into()))),
         Poll::Pending => Poll::Pending,
     })
     .await?;
@@ -226,7 +224,7 @@ pub(super) async fn start_http2(
 async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
     let (sender, driver) = http1::handshake(TokioIo::new(io))
         .await
-        .map_err(ConnectError::Http1)?;
+        .map_err(|error| ConnectError::Http(error.into()))?;
     Ok(Dialed::Http1 {
         sender,
         driver: Box::new(driver),

@@ -1,65 +1,114 @@
-//! What can go wrong between a request and its response.
+//! Why a transport cannot be set up, a connection not opened, or a request not answered.
+//!
+//! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or what the peer has sent. The
+//! peer knows our token, so a GOAWAY may echo it. Errors of h2 and hyper are therefore replaced by [`StreamError`].
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
-/// Why a transport could not be set up.
+use crate::credentials::{KubeconfigError, PluginError};
+
+/// Why a transport cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// The kubeconfig file cannot be read or names no usable cluster, user or context.
+    /// The kubeconfig file is unreadable, or names no usable cluster or context.
     #[error("failed to load kubeconfig {}", path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: kube::config::KubeconfigError,
+        source: KubeconfigError,
     },
     /// This process does not run in a pod: a variable that every container has is not set.
-    #[error("{variable} is not set, as it is in every pod")]
+    #[error("not running in a pod: {variable} is not set")]
     NotInCluster {
         /// The variable.
         variable: &'static str,
     },
-    /// The service account of this pod is unusable.
-    #[error("failed to load the in-cluster configuration")]
-    InCluster(#[source] kube::config::KubeconfigError),
-    /// The server's URL has no host, or neither `http` nor `https` as scheme.
-    #[error("server URL {url} is neither http://HOST nor https://HOST")]
+    /// The API server's URL has no host, or neither `http` nor `https` as scheme.
+    #[error("unsupported server URL {url}: expected http[s]://HOST[:PORT]")]
     Url {
-        /// The URL.
+        /// Scheme, host and port, as far as it has them.
         url: String,
     },
-    /// The kubeconfig or the environment asks for a proxy of a kind that is not spoken.
-    #[error("proxy {url} is not supported, only http://[USER:PASSWORD@]HOST:PORT is")]
+    /// The kubeconfig or the environment asks for an unsupported proxy.
+    #[error("unsupported proxy {url}: expected http://[USER:PASSWORD@]HOST:PORT")]
     Proxy {
         /// The proxy, without user and password.
         url: String,
     },
-    /// The file with the bearer token cannot be used.
-    #[error("failed to read the token file {}", path.display())]
-    TokenFile {
+    /// A credential file cannot be read.
+    #[error("failed to read the {part} from {}", path.display())]
+    Unreadable {
+        /// What was to be read.
+        part: Part,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why; never the content.
         source: io::Error,
     },
-    /// `tls-server-name` or the host is not a name that a certificate can have.
-    #[error("{name:?} is not a valid server name")]
-    ServerName {
-        /// The name.
-        name: String,
-        /// Why not.
-        source: rustls_pki_types::InvalidDnsNameError,
+    /// A part of the credentials is unusable.
+    #[error("invalid {part}: {problem}")]
+    Invalid {
+        /// Which part.
+        part: Part,
+        /// What is wrong with it; never the content.
+        problem: &'static str,
     },
-    /// Certificates or keys are unusable.
-    #[error("failed to load the TLS credentials")]
-    Tls(#[source] kube::Error),
-    /// Token file, exec plugin or auth provider failed.
-    #[error("failed to load the user's credentials")]
-    Auth(#[source] kube::Error),
-    /// The exec plugin or file access panicked.
-    #[error("loading credentials was interrupted")]
-    Interrupted(#[source] tokio::task::JoinError),
+    /// `tls-server-name` or the host is not a name that a certificate can have.
+    #[error("tls-server-name or the server's host is not a name that a certificate can have")]
+    ServerName,
+    /// No authority is configured, and those of the system are unusable.
+    #[error("failed to load the system's certificate authorities")]
+    SystemAuthorities,
+    /// The exec plugin gave no credentials.
+    #[error("exec plugin {name} gave no credentials")]
+    Plugin {
+        /// Name of its command, without directory and arguments.
+        name: String,
+        /// Why.
+        source: PluginError,
+    },
+    /// The kubeconfig asks for an auth provider. Kubernetes has replaced these by exec plugins.
+    #[error("auth provider {provider} is not supported: configure an exec plugin")]
+    Provider {
+        /// The provider.
+        provider: &'static str,
+    },
+    /// Reading the credentials panicked, or the runtime is shutting down.
+    #[error("reading the credentials was interrupted")]
+    Interrupted,
+}
+
+/// A part of the credentials, for errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// A bearer token.
+    Token,
+    /// User and password.
+    Password,
+    /// The client's certificate.
+    ClientCertificate,
+    /// The client's private key.
+    ClientKey,
+    /// The certificates of the authorities.
+    Authority,
+    /// The user to impersonate.
+    Impersonation,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Token => "token",
+            Self::Password => "password",
+            Self::ClientCertificate => "client certificate",
+            Self::ClientKey => "client key",
+            Self::Authority => "certificate authority",
+            Self::Impersonation => "impersonated user",
+        })
+    }
 }
 
 /// Why a request got no response, or a response body ended early.
@@ -74,31 +123,23 @@ pub enum Error {
         /// Why.
         source: Arc<ConnectError>,
     },
-    /// The peer did not answer a PING, and nothing else came from it either.
+    /// The peer did not answer a PING, and sent nothing else either.
     #[error("connection to {server} is dead: nothing received for {waited:?} after a PING")]
     Dead {
         /// Host and port.
         server: Arc<str>,
-        /// How long we waited.
+        /// Time since the PING.
         waited: Duration,
     },
-    /// An HTTP/2 stream or its connection broke.
-    #[error("HTTP/2 stream from {server} broke")]
-    Http2 {
+    /// A stream or its connection broke.
+    #[error("connection to {server} broke")]
+    Broken {
         /// Host and port.
         server: Arc<str>,
         /// How.
-        source: Arc<h2::Error>,
+        source: StreamError,
     },
-    /// An HTTP/1.1 connection broke.
-    #[error("HTTP/1.1 connection to {server} broke")]
-    Http1 {
-        /// Host and port.
-        server: Arc<str>,
-        /// How.
-        source: Arc<hyper::Error>,
-    },
-    /// The server kept refusing the stream before processing it.
+    /// The API server kept refusing the stream before processing it.
     #[error("{server} refused the request {attempts} times")]
     Refused {
         /// Host and port.
@@ -106,23 +147,20 @@ pub enum Error {
         /// How often it was sent.
         attempts: u32,
     },
-    /// The server has just answered 401 to another request with the same credentials. It is asked again after a pause, or when
-    /// there are new credentials.
+    /// The API server has just answered 401 to another request with the same credentials. The next request goes out after
+    /// a pause, or with new credentials.
     #[error("{server} does not accept {credentials} (401)")]
     Unauthorized {
         /// Host and port.
         server: Arc<str>,
-        /// What was shown, and where it is from; never what it says.
+        /// What authenticates the client and where it comes from; never its content.
         credentials: Arc<str>,
-        /// Why there are no newer ones, if there is a reason: what the last look at the files found.
+        /// Why the credentials were not renewed, if the last attempt failed.
         source: Option<Arc<SetupError>>,
     },
     /// The body of the request could not be read.
     #[error("failed to read the request body")]
-    RequestBody(#[source] Arc<kube::Error>),
-    /// The request cannot be expressed in HTTP.
-    #[error("invalid request")]
-    InvalidRequest(#[source] Arc<http::Error>),
+    RequestBody,
     /// The transport is gone.
     #[error("the transport has shut down")]
     Closed,
@@ -131,13 +169,10 @@ pub enum Error {
 impl Error {
     /// Whether the same request may succeed later without any change.
     pub fn is_retryable(&self) -> bool {
-        !matches!(
-            self,
-            Self::RequestBody(_) | Self::InvalidRequest(_) | Self::Closed
-        )
+        !matches!(self, Self::RequestBody | Self::Closed)
     }
 
-    /// Whether the server does not accept our credentials.
+    /// Whether the API server does not accept the client's credentials.
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Unauthorized { .. })
     }
@@ -145,6 +180,99 @@ impl Error {
     /// Whether no connection could be opened.
     pub fn is_connect(&self) -> bool {
         matches!(self, Self::Connect { .. })
+    }
+}
+
+/// How a stream or its connection broke.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The API server reset the stream.
+    #[error("the API server reset the stream: {reason}")]
+    Reset {
+        /// Name of the error code in HTTP/2.
+        reason: &'static str,
+    },
+    /// The API server closed the connection with a GOAWAY.
+    #[error("the API server closed the connection: {reason}")]
+    GoAway {
+        /// Name of the error code in HTTP/2.
+        reason: &'static str,
+    },
+    /// The API server violates the protocol, or a limit for headers.
+    #[error("HTTP protocol error: {reason}")]
+    Protocol {
+        /// Which rule is violated.
+        reason: &'static str,
+    },
+    /// The connection ended before the response did.
+    #[error("the connection ended before the response did")]
+    Incomplete,
+    /// The byte stream failed: TCP or TLS.
+    #[error("the byte stream failed")]
+    Io(#[source] Arc<io::Error>),
+}
+
+impl From<h2::Error> for StreamError {
+    fn from(error: h2::Error) -> Self {
+        let reason = error.reason().map_or("no code", name);
+        if error.is_remote() && error.is_go_away() {
+            Self::GoAway { reason }
+        } else if error.is_remote() && error.is_reset() {
+            Self::Reset { reason }
+        } else if error.is_io() {
+            error
+                .into_io()
+                .map_or(Self::Incomplete, |error| Self::Io(Arc::new(error)))
+        } else {
+            Self::Protocol { reason }
+        }
+    }
+}
+
+/// Name of an error code (RFC 9113, section 7).
+fn name(reason: h2::Reason) -> &'static str {
+    const NAMES: [&str; 14] = [
+        "NO_ERROR",
+        "PROTOCOL_ERROR",
+        "INTERNAL_ERROR",
+        "FLOW_CONTROL_ERROR",
+        "SETTINGS_TIMEOUT",
+        "STREAM_CLOSED",
+        "FRAME_SIZE_ERROR",
+        "REFUSED_STREAM",
+        "CANCEL",
+        "COMPRESSION_ERROR",
+        "CONNECT_ERROR",
+        "ENHANCE_YOUR_CALM",
+        "INADEQUATE_SECURITY",
+        "HTTP_1_1_REQUIRED",
+    ];
+    let code = usize::try_from(u32::from(reason)).unwrap_or(usize::MAX);
+    NAMES.get(code).unwrap_or(&"unknown code")
+}
+
+impl From<hyper::Error> for StreamError {
+    fn from(error: hyper::Error) -> Self {
+        if error.is_parse_too_large() {
+            return Self::Protocol {
+                reason: "the head of the response is too large",
+            };
+        }
+        if error.is_parse() {
+            return Self::Protocol {
+                reason: "malformed HTTP/1.1 message",
+            };
+        }
+        let source = std::error::Error::source(&error);
+        match source.and_then(|source| source.downcast_ref::<io::Error>()) {
+            // It cannot be taken out of hyper's error. Its text comes from the system or from rustls.
+            Some(error) => {
+                let text = error.to_string();
+                Self::Io(Arc::new(io::Error::new(error.kind(), text)))
+            }
+            None => Self::Incomplete,
+        }
     }
 }
 
@@ -168,13 +296,13 @@ pub enum ConnectError {
         /// Why.
         source: io::Error,
     },
-    /// The proxy does not open a tunnel.
-    #[error("proxy {proxy} refused the connection: {status}")]
+    /// The proxy refuses to open a tunnel.
+    #[error("proxy {proxy} refused the connection with status {status}")]
     ProxyRefused {
         /// Host and port of the proxy.
         proxy: String,
-        /// Its answer: code and words.
-        status: String,
+        /// Code of its answer.
+        status: u16,
     },
     /// The proxy broke off, or does not speak HTTP.
     #[error("proxy {proxy} failed to open a tunnel")]
@@ -194,19 +322,16 @@ pub enum ConnectError {
         /// Why.
         source: io::Error,
     },
-    /// The TLS handshake failed: unknown authority, wrong name, expired or refused certificate.
+    /// The TLS handshake failed: unknown authority, wrong name, expired or rejected certificate.
     #[error("TLS handshake failed")]
     Tls(#[source] io::Error),
-    /// HTTP/2 did not start.
-    #[error("HTTP/2 handshake failed")]
-    Http2(#[source] h2::Error),
-    /// HTTP/1.1 did not start.
-    #[error("HTTP/1.1 handshake failed")]
-    Http1(#[source] hyper::Error),
+    /// HTTP did not start.
+    #[error("HTTP handshake failed")]
+    Http(#[source] StreamError),
     /// It took too long.
     #[error("no connection after {waited:?}")]
     Timeout {
-        /// How long we waited.
+        /// How long the attempt took.
         waited: Duration,
     },
 }

@@ -40,7 +40,7 @@ use http_body_util::BodyExt as _;
 use kube::client::{Body as RequestBody, ConfigExt as _};
 use tokio::{
     sync::{mpsc, oneshot},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
 };
 use tower::ServiceBuilder;
 use tower_service::Service;
@@ -53,6 +53,7 @@ mod config;
 mod connection;
 mod credentials;
 mod dial;
+mod endpoint;
 mod error;
 mod metrics;
 pub mod path;
@@ -61,16 +62,17 @@ mod proxy;
 mod rate_limit;
 
 pub use body::Body;
-pub use bucket::Bucket;
+pub use bucket::TokenBucket;
 pub use config::Config;
-pub use credentials::Source;
+pub use credentials::{KubeconfigError, PluginError, Source};
 pub use dial::Connector;
-pub use error::{ConnectError, Error, SetupError};
+pub use error::{ConnectError, Error, Part, SetupError, StreamError};
 pub use metrics::Metrics;
 pub use rate_limit::{InvalidRateLimit, RateLimit};
 
-use connection::{SendError, Slot};
-use credentials::{Credentials, Server};
+use connection::{SendError, StreamPermit};
+use credentials::Credentials;
+use endpoint::Endpoint;
 use pool::{Live, Pool, Reservation};
 use rate_limit::Limiter;
 
@@ -105,30 +107,21 @@ pub async fn connect(
     config: Config,
     metrics: Metrics,
 ) -> Result<(kube::Client, Transport), SetupError> {
-    // Files and exec plugins block.
-    let (kube_config, server, credentials, auth) = spawn_blocking(move || {
-        let mut kube_config = source.load()?;
-        let server = Server::of(&kube_config, &source)?;
-        let credentials = Credentials::load(source, &mut kube_config)?;
-        let auth = kube_config.auth_layer().map_err(SetupError::Auth)?;
-        Ok((kube_config, server, credentials, auth))
-    })
-    .await
-    .map_err(SetupError::Interrupted)??;
+    let (settings, credentials) = Credentials::load(source).await?;
+    let endpoint = Endpoint::new(&settings)?;
+    // Only what kube's layers need, and no credentials.
+    let mut kube_config = kube::Config::new(settings.server);
+    kube_config.headers = settings.headers;
     let headers = kube_config
         .extra_headers_layer()
-        .map_err(SetupError::Auth)?;
-    let transport = Transport::start(server, credentials, config, metrics);
+        .expect("nobody is impersonated but by the headers that were checked");
+    let transport = Transport::start(endpoint, credentials, config, metrics);
     let service = ServiceBuilder::new()
         .layer(kube_config.base_uri_layer())
-        .option_layer(auth)
         .layer(headers)
         .map_err(tower::BoxError::from)
         .service(transport.clone());
-    Ok((
-        kube::Client::new(service, kube_config.default_namespace),
-        transport,
-    ))
+    Ok((kube::Client::new(service, settings.namespace), transport))
 }
 
 /// What a request is to the transport.
@@ -199,10 +192,10 @@ pub struct Transport {
 }
 
 /// What keeps the worker running.
-type Handle = Arc<Shared>;
+type Handle = Arc<TransportInner>;
 
 #[derive(Debug)]
-struct Shared {
+struct TransportInner {
     server: Arc<str>,
     reservations: mpsc::UnboundedSender<Reservation>,
     live: Live,
@@ -215,7 +208,7 @@ struct Shared {
 }
 
 impl Transport {
-    fn start(server: Server, credentials: Credentials, config: Config, metrics: Metrics) -> Self {
+    fn start(server: Endpoint, credentials: Credentials, config: Config, metrics: Metrics) -> Self {
         // Not bounded: every entry belongs to a request that waits for it.
         let (reservations, requests) = mpsc::unbounded_channel();
         let live = Live::default();
@@ -234,7 +227,7 @@ impl Transport {
         let mut worker = JoinSet::new();
         worker.spawn(pool.run());
         Self {
-            handle: Arc::new(Shared {
+            handle: Arc::new(TransportInner {
                 server: name,
                 reservations,
                 live,
@@ -288,7 +281,7 @@ impl Transport {
         let body: Bytes = body
             .collect()
             .await
-            .map_err(|error| Error::RequestBody(Arc::new(error)))?
+            .map_err(|_| Error::RequestBody)?
             .to_bytes();
         let lane = Lane::of(&head.uri);
         if lane == Lane::Request && !shared.limiter.acquire().await.is_zero() {
@@ -296,12 +289,12 @@ impl Transport {
         }
         let mut broken_before = false;
         for _ in 0..ATTEMPTS {
-            let slot = self.reserve(lane).await?;
+            let permit = self.reserve(lane).await?;
             // Not earlier: while the request waited there may have come another.
-            if let Some(token) = shared.credentials.token() {
-                head.headers.insert(AUTHORIZATION, token);
+            if let Some(value) = shared.credentials.authorization() {
+                head.headers.insert(AUTHORIZATION, value);
             }
-            match slot.send(&head, body.clone()).await {
+            match permit.send(&head, body.clone()).await {
                 Ok(response) => {
                     return Ok(response.map(|body| body.holding(Arc::clone(&self.handle))));
                 }
@@ -322,13 +315,13 @@ impl Transport {
         })
     }
 
-    async fn reserve(&self, lane: Lane) -> Result<Slot, Error> {
-        let (reply, slot) = oneshot::channel();
+    async fn reserve(&self, lane: Lane) -> Result<StreamPermit, Error> {
+        let (reply, permit) = oneshot::channel();
         self.handle
             .reservations
             .send(Reservation { lane, reply })
             .map_err(|_| Error::Closed)?;
-        slot.await.map_err(|_| Error::Closed)?
+        permit.await.map_err(|_| Error::Closed)?
     }
 }
 

@@ -1,6 +1,6 @@
 //! The worker that owns all connections of a transport and decides which one a stream goes to.
 //!
-//! Requests ask for a [`Slot`] and wait; the worker serves them in the order in which they came. Streams go to the fullest
+//! Requests ask for a [`StreamPermit`] and wait; the worker serves them in the order in which they came. Streams go to the fullest
 //! connection that has room, so that connections which are no longer needed run empty and are closed.
 //!
 //! Invariants:
@@ -23,10 +23,11 @@ use tokio::{
 use super::{
     Config, ConnectError, Error, Lane, Metrics,
     access::{Access, Pass},
-    backoff::Backoff,
-    connection::{Connection, Slot},
-    credentials::{Credentials, Look, Server},
+    backoff::ConnectBackoff,
+    connection::{Connection, StreamPermit},
+    credentials::{Check, Credentials},
     dial::{Dialed, dial},
+    endpoint::Endpoint,
 };
 
 /// Most attempts to connect that run at the same time on behalf of one lane.
@@ -43,7 +44,7 @@ const REFUSED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Reservation {
     pub(super) lane: Lane,
-    pub(super) reply: oneshot::Sender<Result<Slot, Error>>,
+    pub(super) reply: oneshot::Sender<Result<StreamPermit, Error>>,
 }
 
 /// The connections that exist, for whoever wants to look.
@@ -51,7 +52,7 @@ pub(super) type Live = Arc<Mutex<Vec<Arc<Connection>>>>;
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    server: Arc<Server>,
+    server: Arc<Endpoint>,
     config: Arc<Config>,
     credentials: Arc<Credentials>,
     metrics: Metrics,
@@ -59,7 +60,7 @@ pub(super) struct Pool {
     live: Live,
     watches: LaneState,
     requests: LaneState,
-    backoff: Backoff,
+    backoff: ConnectBackoff,
     access: Access,
     /// An attempt to connect has succeeded before.
     reached: bool,
@@ -69,7 +70,7 @@ pub(super) struct Pool {
     dials: JoinSet<(Lane, Result<Dialed, ConnectError>)>,
     drivers: JoinSet<()>,
     /// At most one: the look at the credentials that is under way.
-    looks: JoinSet<Look>,
+    looks: JoinSet<Check>,
     looked_at: Instant,
     /// When to look again, if somebody comes then.
     next_look: Instant,
@@ -83,7 +84,7 @@ pub(super) struct Pool {
 struct LaneState {
     lane: Lane,
     members: Vec<Member>,
-    waiting: VecDeque<oneshot::Sender<Result<Slot, Error>>>,
+    waiting: VecDeque<oneshot::Sender<Result<StreamPermit, Error>>>,
     dialing: usize,
     /// Streams that the next connection will probably take.
     expected_streams: usize,
@@ -102,12 +103,12 @@ struct Member {
 }
 
 /// Everything that wakes the worker.
-enum Event {
+enum PoolEvent {
     Reserve(Reservation),
     Changed,
     Dialed(Lane, Result<Dialed, ConnectError>),
     Ended(tokio::task::Id),
-    Looked(Look),
+    Looked(Check),
     Deadline,
     /// The last handle is gone.
     Abandoned,
@@ -115,7 +116,7 @@ enum Event {
 
 impl Pool {
     pub(super) fn new(
-        server: Server,
+        server: Endpoint,
         config: Arc<Config>,
         credentials: Arc<Credentials>,
         metrics: Metrics,
@@ -135,7 +136,7 @@ impl Pool {
             server: Arc::new(server),
             watches: lane(Lane::Watch),
             requests: lane(Lane::Request),
-            backoff: Backoff::new(
+            backoff: ConnectBackoff::new(
                 config.backoff_base,
                 config.backoff_cap,
                 fastrand::Rng::new(),
@@ -163,41 +164,41 @@ impl Pool {
         loop {
             let deadline = self.settle(Instant::now());
             match self.next_event(deadline).await {
-                Event::Reserve(Reservation { lane, reply }) => {
+                PoolEvent::Reserve(Reservation { lane, reply }) => {
                     self.lane(lane).waiting.push_back(reply);
                     self.arrived = true;
                 }
-                Event::Changed | Event::Deadline => {}
-                Event::Dialed(lane, result) => self.dialed(lane, result),
-                Event::Ended(task) => self.ended(task),
-                Event::Looked(look) => self.looked(look),
-                Event::Abandoned => return,
+                PoolEvent::Changed | PoolEvent::Deadline => {}
+                PoolEvent::Dialed(lane, result) => self.dialed(lane, result),
+                PoolEvent::Ended(task) => self.ended(task),
+                PoolEvent::Looked(look) => self.looked(look),
+                PoolEvent::Abandoned => return,
             }
         }
     }
 
     /// Waits for whatever comes first. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing.
-    async fn next_event(&mut self, deadline: Option<Instant>) -> Event {
+    async fn next_event(&mut self, deadline: Option<Instant>) -> PoolEvent {
         tokio::select! {
             reservation = self.reservations.recv() => {
-                reservation.map_or(Event::Abandoned, Event::Reserve)
+                reservation.map_or(PoolEvent::Abandoned, PoolEvent::Reserve)
             }
-            () = self.changed.notified() => Event::Changed,
+            () = self.changed.notified() => PoolEvent::Changed,
             Some(dialed) = self.dials.join_next() => match dialed {
-                Ok((lane, result)) => Event::Dialed(lane, result),
+                Ok((lane, result)) => PoolEvent::Dialed(lane, result),
                 Err(error) => bug(error),
             },
             Some(ended) = self.drivers.join_next_with_id() => match ended {
-                Ok((task, ())) => Event::Ended(task),
-                Err(error) if error.is_cancelled() => Event::Ended(error.id()),
+                Ok((task, ())) => PoolEvent::Ended(task),
+                Err(error) if error.is_cancelled() => PoolEvent::Ended(error.id()),
                 Err(error) => bug(error),
             },
             Some(looked) = self.looks.join_next() => match looked {
-                Ok(look) => Event::Looked(look),
+                Ok(look) => PoolEvent::Looked(look),
                 Err(error) => bug(error),
             },
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                Event::Deadline
+                PoolEvent::Deadline
             }
         }
     }
@@ -273,7 +274,7 @@ impl Pool {
             Pass::Wait(until) => return Some(until),
             Pass::Refuse => {
                 let server = Arc::clone(&self.server.name);
-                let (credentials, problem) = self.credentials.shown();
+                let (credentials, problem) = self.credentials.description();
                 self.refuse_waiting(|| Error::Unauthorized {
                     server: Arc::clone(&server),
                     credentials: Arc::clone(&credentials),
@@ -305,7 +306,7 @@ impl Pool {
         if self.credentials.can_change() {
             let credentials = Arc::clone(&self.credentials);
             self.looks
-                .spawn_blocking(move || credentials.look(unauthorized));
+                .spawn(async move { credentials.check(unauthorized).await });
         }
     }
 
@@ -434,14 +435,14 @@ impl Pool {
         }
     }
 
-    fn looked(&mut self, look: Look) {
+    fn looked(&mut self, look: Check) {
         match look {
-            Look::Unchanged => return,
-            Look::Failed => return self.metrics.credentials_reloaded("failed"),
-            Look::Renewed | Look::RenewedToken => self.metrics.credentials_reloaded("renewed"),
+            Check::Unchanged => return,
+            Check::Failed => return self.metrics.credentials_reloaded("failed"),
+            Check::Renewed | Check::RenewedToken => self.metrics.credentials_reloaded("renewed"),
         }
         self.access.renewed(Instant::now());
-        if look == Look::RenewedToken {
+        if look == Check::RenewedToken {
             return;
         }
         for lane in self.lanes() {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use super::{ConnectError, SetupError};
 
 /// Reads a variable of the environment.
-pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Longest answer of a proxy that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 << 10;
@@ -134,21 +134,22 @@ impl Proxy {
         }
         let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line);
-        let status = line
-            .strip_prefix("HTTP/1.")
-            .and_then(|rest| rest.get(2..))
-            .unwrap_or(&line);
-        if status.starts_with('2') {
-            return Ok(());
+        // The words after the code may repeat what the proxy was sent.
+        let status = line.strip_prefix("HTTP/1.").and_then(|rest| {
+            let code = rest.get(2..5)?.parse::<u16>().ok()?;
+            (100..=999).contains(&code).then_some(code)
+        });
+        match status {
+            Some(200..=299) => Ok(()),
+            Some(status) => Err(ConnectError::ProxyRefused {
+                proxy: format!("{}:{}", self.host, self.port),
+                status,
+            }),
+            None => Err(failed(std::io::Error::new(
+                std::io::ErrorKind::InvalidData,
+                "it does not speak HTTP",
+            ))),
         }
-        Err(ConnectError::ProxyRefused {
-            proxy: format!("{}:{}", self.host, self.port),
-            status: status
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(100)
-                .collect(),
-        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::bucket::Bucket;
+use crate::bucket::TokenBucket;
 
 /// Rate of ordinary requests, by the kubelet's rules for `kubeAPIQPS` and `kubeAPIBurst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Default for RateLimit {
 
 /// The bucket, shared.
 #[derive(Debug)]
-pub(super) struct Limiter(Mutex<Bucket>);
+pub(super) struct Limiter(Mutex<TokenBucket>);
 
 impl Limiter {
     pub(super) fn new(limit: RateLimit) -> Self {
@@ -77,7 +77,11 @@ impl Limiter {
                 (Duration::from_secs(1) / qps.max(1), burst.max(1))
             }
         };
-        Self(Mutex::new(Bucket::new(interval, burst, Instant::now())))
+        Self(Mutex::new(TokenBucket::new(
+            interval,
+            burst,
+            Instant::now(),
+        )))
     }
 
     /// Waits for a token. Returns how long it took.

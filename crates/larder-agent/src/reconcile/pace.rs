@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use larder_transport::TokenBucket;
 use tokio::time::Instant;
 
 /// Passes that may follow each other without pause.
@@ -14,25 +15,21 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The allowance of one pod: full at first, refilled with time.
 #[derive(Debug)]
-pub(super) struct Pace {
-    /// When the allowance is full again. The further ahead, the less is left.
-    full_at: Instant,
-}
+pub(super) struct Pace(TokenBucket);
 
 impl Pace {
     pub(super) fn new(now: Instant) -> Self {
-        Self { full_at: now }
+        Self(TokenBucket::new(INTERVAL, BURST, now))
     }
 
     /// When the next pass may begin: `now`, unless the allowance is used up.
     pub(super) fn next(&self, now: Instant) -> Instant {
-        let free = self.full_at.checked_sub(INTERVAL * (BURST - 1));
-        free.map_or(now, |free| free.max(now))
+        now + self.0.wait(now)
     }
 
     /// A pass that wrote something began at `now`.
     pub(super) fn spend(&mut self, now: Instant) {
-        self.full_at = self.full_at.max(now) + INTERVAL;
+        self.0.take(now);
     }
 }
 

@@ -204,10 +204,7 @@ async fn origin(
         },
         None => larder_transport::Source::InCluster,
     };
-    let settings = larder_transport::Config {
-        rate_limit: config.rate_limit,
-        ..larder_transport::Config::default()
-    };
+    let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
     let metrics =
         larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
     let connected = larder_transport::connect(source, settings, metrics).await;

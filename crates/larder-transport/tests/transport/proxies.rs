@@ -119,11 +119,12 @@ async fn error(behaviour: Behaviour, config: Config) -> (kube::Error, String) {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_is_told_with_its_words() {
-    let answer = "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n";
+async fn a_refusal_of_the_proxy_is_reported_by_its_code() {
+    // A proxy may repeat what it was sent.
+    let answer = "HTTP/1.1 407 secret\r\nContent-Length: 0\r\n\r\n";
     let (_, text) = error(Behaviour::Answer(answer), config()).await;
     assert!(
-        text.contains("refused the connection: 407 Proxy Authentication Required"),
+        text.contains("refused the connection with status 407"),
         "{text}"
     );
     let (_, text) = error(Behaviour::Close, config()).await;
@@ -132,10 +133,7 @@ async fn a_proxy_that_refuses_is_told_with_its_words() {
 
 #[tokio::test]
 async fn a_proxy_that_hangs_is_given_up() {
-    let impatient = Config {
-        connect_timeout: Duration::from_millis(50),
-        ..config()
-    };
+    let impatient = config().connect_timeout(Duration::from_millis(50));
     let (error, text) = error(Behaviour::Hang, impatient).await;
     let kube::Error::Service(error) = error else {
         panic!("{text}")

@@ -5,7 +5,7 @@ use futures::future::join_all;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use larder_transport::{Config, Lane, Protocol, RateLimit};
+use larder_transport::{Lane, Protocol, RateLimit};
 use tokio::time::Duration;
 
 use crate::{Client, certificates::Authority, config, server::Server, within};
@@ -81,10 +81,7 @@ async fn ended_watches_leave_their_streams_to_the_next_ones() {
 async fn a_connection_without_streams_is_closed_after_a_while() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
-    let config = Config {
-        idle_timeout: Duration::from_millis(1),
-        ..config()
-    };
+    let config = config().idle_timeout(Duration::from_millis(1));
     let client = Client::new(server.config(&authority), config).await;
     let watch = client.watch("a").await;
     client.get("/b").await.unwrap();
@@ -198,10 +195,7 @@ async fn watches_do_not_consume_the_rate_limit() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
     // One request; the second one would come after the end of this test.
-    let config = Config {
-        rate_limit: RateLimit::from_kubelet(1, 1).unwrap(),
-        ..config()
-    };
+    let config = config().rate_limit(RateLimit::from_kubelet(1, 1).unwrap());
     let client = Client::new(server.config(&authority), config).await;
     client.get("/first").await.unwrap();
     let names: Vec<String> = (0..20).map(|i| format!("w{i}")).collect();

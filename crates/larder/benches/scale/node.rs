@@ -163,10 +163,7 @@ async fn connect(kubeconfig: &Path) -> Result<(kube::Client, Transport)> {
         path: kubeconfig.to_owned(),
         context: None,
     };
-    let config = Config {
-        rate_limit: RateLimit::Unlimited,
-        ..Config::default()
-    };
+    let config = Config::default().rate_limit(RateLimit::Unlimited);
     Ok(larder_transport::connect(source, config, Metrics::default()).await?)
 }
 

@@ -174,11 +174,9 @@ impl Piped {
         let cluster = Cluster::new();
         cluster.set("a", "one", false);
         let url = "http://server:6443".parse().unwrap();
-        let config = larder_transport::Config {
-            connector: pipes(cluster.server.clone()),
-            http2_prior_knowledge: true,
-            ..larder_transport::Config::default()
-        };
+        let config = larder_transport::Config::default()
+            .connector(pipes(cluster.server.clone()))
+            .http2_prior_knowledge(true);
         let mut kube = kube::Config::new(url);
         kube.auth_info.token_file = file.map(|file| file.to_str().unwrap().to_owned());
         let source = Source::Config(Box::new(kube));

@@ -208,12 +208,12 @@ struct Node {
 impl Node {
     async fn start(world: Rc<World>, setting: Setting, random: &mut fastrand::Rng) -> Self {
         let url = format!("http://server:{PORT}").parse().unwrap();
-        let config = larder_transport::Config {
-            connector: Connector::new(|host, port| TcpStream::connect((host, port))),
-            http2_prior_knowledge: setting.http2,
-            max_streams_per_connection: random.u32(1..4),
-            ..larder_transport::Config::default()
-        };
+        let config = larder_transport::Config::default()
+            .connector(Connector::new(|host, port| {
+                TcpStream::connect((host, port))
+            }))
+            .http2_prior_knowledge(setting.http2)
+            .max_streams_per_connection(random.u32(1..4));
         let source = Source::Config(Box::new(kube::Config::new(url)));
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use larder_transport::Bucket;
+use larder_transport::TokenBucket;
 
 use larder_watch::APART;
 
@@ -24,7 +24,7 @@ const AT_ONCE: u32 = 50;
 pub(super) struct Pace {
     wanted: VecDeque<u64>,
     others: VecDeque<u64>,
-    bucket: Bucket,
+    bucket: TokenBucket,
 }
 
 impl Pace {
@@ -32,7 +32,7 @@ impl Pace {
         Self {
             wanted: VecDeque::new(),
             others: VecDeque::new(),
-            bucket: Bucket::new(APART, AT_ONCE, now),
+            bucket: TokenBucket::new(APART, AT_ONCE, now),
         }
     }
 

@@ -1,16 +1,30 @@
 //! A manager on the transport, against the embedded API server over TLS.
 
+#![expect(clippy::unwrap_used, reason = "a test panics with what it saw")]
+
+mod api_server;
+#[path = "../../../larder-transport/tests/transport/certificates.rs"]
+#[expect(dead_code, reason = "shared with the tests of the transport alone")]
+mod certificates;
+#[path = "../../../larder-transport/tests/transport/client.rs"]
+#[expect(dead_code, reason = "shared with the tests of the transport alone")]
+mod client;
+
 use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, ManagerConfig, ObjectState};
 use larder_apiserver::{ApiServer, AuditLog, Options};
-use larder_transport::{Config, Lane, Source};
+use larder_transport::{Lane, Source};
 use rustls::ServerConfig;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{Client, api_server::Running, certificates::Authority, chain, config, within};
+use crate::{
+    api_server::Running,
+    certificates::Authority,
+    client::{Client, chain, config, within},
+};
 
 /// A server with ConfigMaps `object-0` and up, and a manager whose pods refer to them.
 struct Node {
@@ -46,10 +60,7 @@ impl Node {
         });
         let server = Running::start(&api, Arc::clone(&tls), "127.0.0.1:0").await;
         let url = format!("https://{}", server.address);
-        let config = Config {
-            credentials_check_interval: Duration::ZERO,
-            ..config()
-        };
+        let config = config().credentials_check_interval(Duration::ZERO);
         let client = Client::from(source(url), config).await;
         let manager =
             ConfigMapManager::new(client.kube.clone(), &ManagerConfig::default()).unwrap();

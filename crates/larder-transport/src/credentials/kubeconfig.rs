@@ -1,0 +1,347 @@
+//! Kubeconfig files: the fields that a client needs, and errors that quote none of them.
+//!
+//! A parser's message shows the text around a mistake, which in this file is likely to be a token or a key. So an error
+//! has a line and a kind only, and the file is not read by `kube`, whose errors quote.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde::Deserialize;
+use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError};
+
+use super::secret::SecretText;
+
+/// Why a kubeconfig cannot be used. Nothing from the file is quoted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KubeconfigError {
+    /// The file cannot be read.
+    #[error("failed to read the file")]
+    Read(#[source] std::io::Error),
+    /// It is not YAML.
+    #[error("line {line}: malformed YAML")]
+    Malformed {
+        /// Line of the mistake, from 1; 0 if unknown.
+        line: u64,
+    },
+    /// A field has a value of another type than a kubeconfig's.
+    #[error("line {line}: not what a kubeconfig has here")]
+    UnexpectedValue {
+        /// Line of the value, from 1; 0 if unknown.
+        line: u64,
+    },
+    /// It is nested too deeply, has too many values, or uses anchors.
+    #[error("line {line}: too complex, or YAML anchors are used")]
+    TooComplex {
+        /// Line at which the limit was reached, from 1; 0 if unknown.
+        line: u64,
+    },
+    /// No context is chosen: neither by the caller nor as `current-context`.
+    #[error("no current context")]
+    NoContext,
+    /// The context is not in the file.
+    #[error("the context is missing")]
+    ContextMissing,
+    /// The context's cluster is not in the file.
+    #[error("the cluster of the context is missing")]
+    ClusterMissing,
+    /// The cluster has no `server`.
+    #[error("the cluster has no server")]
+    NoServer,
+}
+
+/// A kubeconfig.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(super) struct Kubeconfig {
+    clusters: Option<Vec<Named<Cluster>>>,
+    users: Option<Vec<Named<AuthInfo>>>,
+    contexts: Option<Vec<Named<Context>>>,
+    current_context: Option<String>,
+}
+
+/// An entry of a list: `name`, and the value under a key that depends on the list.
+#[derive(Debug, Deserialize)]
+struct Named<T> {
+    #[serde(default)]
+    name: String,
+    #[serde(
+        default = "Option::default",
+        alias = "cluster",
+        alias = "user",
+        alias = "context"
+    )]
+    value: Option<T>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Context {
+    cluster: String,
+    user: Option<String>,
+    namespace: Option<String>,
+}
+
+/// A cluster; fields as in the file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(super) struct Cluster {
+    pub(super) server: Option<SecretText>,
+    pub(super) insecure_skip_tls_verify: Option<bool>,
+    pub(super) certificate_authority: Option<String>,
+    pub(super) certificate_authority_data: Option<String>,
+    pub(super) proxy_url: Option<SecretText>,
+    pub(super) tls_server_name: Option<String>,
+    pub(super) disable_compression: Option<bool>,
+    pub(super) extensions: Option<Vec<Extension>>,
+}
+
+/// An extension of a cluster: settings for a plugin.
+#[derive(Clone, Deserialize)]
+pub(super) struct Extension {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) extension: serde_json::Value,
+}
+
+impl std::fmt::Debug for Extension {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Extension")
+    }
+}
+
+/// A user; fields as in the file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(super) struct AuthInfo {
+    pub(super) username: Option<SecretText>,
+    pub(super) password: Option<SecretText>,
+    pub(super) token: Option<SecretText>,
+    #[serde(rename = "tokenFile")]
+    pub(super) token_file: Option<String>,
+    pub(super) client_certificate: Option<String>,
+    pub(super) client_certificate_data: Option<SecretText>,
+    pub(super) client_key: Option<String>,
+    pub(super) client_key_data: Option<SecretText>,
+    #[serde(rename = "as")]
+    pub(super) impersonate: Option<SecretText>,
+    #[serde(rename = "as-uid")]
+    pub(super) impersonate_uid: Option<SecretText>,
+    #[serde(rename = "as-groups")]
+    pub(super) impersonate_groups: Option<Vec<SecretText>>,
+    #[serde(rename = "as-user-extra")]
+    pub(super) impersonate_extra: Option<BTreeMap<String, Vec<SecretText>>>,
+    pub(super) auth_provider: Option<AuthProvider>,
+    pub(super) exec: Option<Exec>,
+}
+
+/// The provider of older configurations; its settings depend on its name.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AuthProvider {
+    pub(super) name: String,
+    pub(super) config: Option<BTreeMap<String, SecretText>>,
+}
+
+/// An exec plugin.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Exec {
+    pub(super) api_version: Option<String>,
+    pub(super) command: Option<String>,
+    pub(super) args: Option<Vec<SecretText>>,
+    pub(super) env: Option<Vec<Variable>>,
+    pub(super) interactive_mode: Option<String>,
+    pub(super) provide_cluster_info: bool,
+}
+
+/// A variable of a plugin's environment.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) value: SecretText,
+}
+
+/// What the chosen context of a kubeconfig refers to.
+#[derive(Debug)]
+pub(super) struct Selected {
+    pub(super) cluster: Cluster,
+    pub(super) user: AuthInfo,
+    pub(super) namespace: Option<String>,
+}
+
+impl Kubeconfig {
+    /// Reads a file; relative paths in it become absolute.
+    pub(super) fn read(path: &Path) -> Result<Self, KubeconfigError> {
+        let text = super::file::read_text(path).map_err(KubeconfigError::Read)?;
+        let mut kubeconfig = Self::parse(text.trim_start_matches('\u{feff}'))?;
+        if let Some(directory) = path.parent() {
+            kubeconfig.resolve(directory);
+        }
+        Ok(kubeconfig)
+    }
+
+    /// Of several documents, the first that sets a value or an entry wins.
+    fn parse(text: &str) -> Result<Self, KubeconfigError> {
+        let documents: Vec<Option<Self>> = yaml(text)?;
+        let mut whole = Self::default();
+        for next in documents.into_iter().flatten() {
+            extend(&mut whole.clusters, next.clusters);
+            extend(&mut whole.users, next.users);
+            extend(&mut whole.contexts, next.contexts);
+            whole.current_context = whole.current_context.or(next.current_context);
+        }
+        Ok(whole)
+    }
+
+    fn resolve(&mut self, directory: &Path) {
+        let absolute = |path: &mut Option<String>| {
+            if let Some(path) = path
+                && !path.is_empty()
+            {
+                *path = directory.join(&*path).to_string_lossy().into_owned();
+            }
+        };
+        for cluster in values(&mut self.clusters) {
+            absolute(&mut cluster.certificate_authority);
+        }
+        for user in values(&mut self.users) {
+            absolute(&mut user.client_certificate);
+            absolute(&mut user.client_key);
+            absolute(&mut user.token_file);
+            // As in client-go: a bare name is searched for in PATH.
+            if let Some(exec) = &mut user.exec
+                && exec.command.as_ref().is_some_and(|name| name.contains('/'))
+            {
+                absolute(&mut exec.command);
+            }
+        }
+    }
+
+    /// The cluster and user of a context, or of the current one. A missing user is an anonymous one, as in client-go.
+    pub(super) fn select(self, context: Option<&str>) -> Result<Selected, KubeconfigError> {
+        let name = context.or(self.current_context.as_deref());
+        let name = name
+            .filter(|name| !name.is_empty())
+            .ok_or(KubeconfigError::NoContext)?;
+        let context = find(self.contexts, name).ok_or(KubeconfigError::ContextMissing)?;
+        Ok(Selected {
+            cluster: find(self.clusters, &context.cluster)
+                .ok_or(KubeconfigError::ClusterMissing)?,
+            user: context
+                .user
+                .and_then(|user| find(self.users, &user))
+                .unwrap_or_default(),
+            namespace: context.namespace.filter(|namespace| !namespace.is_empty()),
+        })
+    }
+}
+
+/// Reads the documents of a YAML or JSON text within limits.
+pub(super) fn yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, KubeconfigError> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        budget: serde_saphyr::budget! {
+            // Aliases can nest deeper than the parser counts.
+            max_anchors: 0,
+            max_aliases: 0,
+            max_depth: 32,
+            flow_nesting_limit: 32,
+            max_documents: 16,
+        },
+    };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        let line = error.location().map_or(0, |location| location.line());
+        match error.without_snippet() {
+            YamlError::Budget { .. } => KubeconfigError::TooComplex { line },
+            YamlError::SerdeInvalidType { .. }
+            | YamlError::SerdeInvalidValue { .. }
+            | YamlError::Unexpected { .. }
+            | YamlError::Message { .. } => KubeconfigError::UnexpectedValue { line },
+            _ => KubeconfigError::Malformed { line },
+        }
+    })
+}
+
+fn extend<T>(list: &mut Option<Vec<T>>, next: Option<Vec<T>>) {
+    list.get_or_insert_default()
+        .extend(next.into_iter().flatten());
+}
+
+fn values<T>(list: &mut Option<Vec<Named<T>>>) -> impl Iterator<Item = &mut T> {
+    list.iter_mut()
+        .flatten()
+        .filter_map(|named| named.value.as_mut())
+}
+
+fn find<T>(list: Option<Vec<Named<T>>>, name: &str) -> Option<T> {
+    let mut entries = list.into_iter().flatten();
+    entries.find(|entry| entry.name == name)?.value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANARY: &str = "c4n4ry";
+
+    #[test]
+    fn the_first_document_with_an_entry_wins() {
+        let text = "
+            current-context: a
+            contexts: [{name: a, context: {cluster: c, user: u, namespace: n}}]
+            users:
+            ---
+            clusters: [{name: c, cluster: {server: first}}, {name: c, cluster: {server: second}}]
+            users: [{name: u, user: {token: t, unknown: {field: 1}}}]
+            preferences: {}
+        ";
+        let text = text.replace("            ", "");
+        let selected = Kubeconfig::parse(&text).unwrap().select(None).unwrap();
+        assert_eq!(&*selected.cluster.server.unwrap(), "first");
+        assert_eq!(&*selected.user.token.unwrap(), "t");
+        assert_eq!(selected.namespace.as_deref(), Some("n"));
+    }
+
+    #[test]
+    fn an_error_has_line_and_kind_only() {
+        let deep = format!("a: {}{CANARY}{}", "[".repeat(100), "]".repeat(100));
+        for (text, expected) in [
+            (
+                format!("a: 1\nb: \"{CANARY}\nc: ["),
+                "line 3: malformed YAML",
+            ),
+            (
+                format!("users:\n- name: {CANARY}\n  user: {CANARY}"),
+                "line 3: not what a kubeconfig has here",
+            ),
+            (
+                format!("users:\n- name: u\n  user: {{token: [{CANARY}]}}"),
+                "line 3: not what a kubeconfig has here",
+            ),
+            (
+                format!("a: &{CANARY} 1\nb: *{CANARY}"),
+                "line 1: too complex, or YAML anchors are used",
+            ),
+            (deep, "line 1: malformed YAML"),
+        ] {
+            let error = Kubeconfig::parse(&text).unwrap_err();
+            assert_eq!(error.to_string(), expected, "{text}");
+            assert!(!format!("{error:?}").contains(CANARY), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_context_must_lead_to_a_cluster() {
+        let select = |text: &str| {
+            let selected = Kubeconfig::parse(text).unwrap().select(None);
+            selected.unwrap_err().to_string()
+        };
+        assert_eq!(select(""), "no current context");
+        assert_eq!(select("current-context: a"), "the context is missing");
+        assert_eq!(
+            select("{current-context: a, contexts: [{name: a, context: {cluster: b}}]}"),
+            "the cluster of the context is missing"
+        );
+    }
+}

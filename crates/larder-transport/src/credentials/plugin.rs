@@ -1,0 +1,473 @@
+//! Exec plugins: commands that print credentials.
+//!
+//! Contract: client-go 1.36, `plugin/pkg/client/auth/exec`. What differs on purpose: a plugin has [`TIMEOUT`] to answer
+//! and [`MAX_OUTPUT_BYTES`] for it, it has no standard input, and its standard error is dropped, because it would end
+//! up in the log.
+//!
+//! Invariants:
+//! 1. Arguments, environment and output of a plugin reach no error.
+//! 2. A plugin ends, with the processes of its group, when its answer is late, too long or no longer wanted.
+
+use std::{collections::BTreeMap, fmt, io, process::ExitStatus, process::Stdio, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use http::HeaderValue;
+use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncReadExt as _,
+    process::Command,
+    time::{Instant, timeout},
+};
+use zeroize::Zeroizing;
+
+use super::{
+    kubeconfig::{Cluster, Exec, Variable, yaml},
+    secret::{SecretText, bearer},
+    tls::Identity,
+};
+
+/// Time that a plugin has to print its credentials and exit.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest output that is read, in bytes.
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// Name of the cluster extension that configures plugins.
+const EXTENSION: &str = "client.authentication.k8s.io/exec";
+
+/// Why an exec plugin gave no credentials. Neither its arguments and environment nor its output are quoted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PluginError {
+    /// The configuration names no command.
+    #[error("no command is configured")]
+    NoCommand,
+    /// The plugin needs a terminal: `interactiveMode: Always`.
+    #[error("it needs a terminal, which larder does not give to a plugin")]
+    Interactive,
+    /// It cannot be started.
+    #[error("failed to start it")]
+    Start(#[source] io::Error),
+    /// Its output cannot be read.
+    #[error("failed to read its output")]
+    Read(#[source] io::Error),
+    /// It failed. Run it by hand to see its output, which is not logged because it may have credentials in it.
+    #[error("it failed ({0}); its output is not shown")]
+    Failed(ExitStatus),
+    /// It did not answer in time.
+    #[error("no answer after {0:?}")]
+    Timeout(Duration),
+    /// It printed more than an answer may have.
+    #[error("its output is longer than {limit_bytes} bytes")]
+    TooLong {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// Its output is no ExecCredential.
+    #[error("its output is not an ExecCredential")]
+    Malformed,
+    /// It answered with another `apiVersion` than the configured one.
+    #[error("it answered with another apiVersion than the configured one")]
+    Version,
+    /// Its answer has neither a token nor a client certificate with its key, or they are unusable.
+    #[error("its answer has no usable token and no client certificate with key")]
+    NoCredentials,
+}
+
+/// An exec plugin as configured.
+#[derive(Clone)]
+pub(super) struct Plugin {
+    api_version: Option<String>,
+    command: String,
+    args: Vec<SecretText>,
+    env: Vec<Variable>,
+    drop_env: Vec<String>,
+    /// The API server, for plugins that ask for it.
+    cluster: Option<Value>,
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a plugin has issued.
+#[derive(Clone)]
+pub(super) struct Issued {
+    pub(super) token: Option<HeaderValue>,
+    pub(super) identity: Option<Identity>,
+    /// When it expires, if it does.
+    pub(super) expires: Option<Instant>,
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued")
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    api_version: Option<String>,
+    status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    expiration_timestamp: Option<String>,
+    token: Option<SecretText>,
+    client_certificate_data: Option<SecretText>,
+    client_key_data: Option<SecretText>,
+}
+
+impl Plugin {
+    /// The plugin that a kubeconfig names. `authority` is the PEM text of the authorities of `cluster`.
+    pub(super) fn new(
+        exec: Exec,
+        cluster: &Cluster,
+        authority: Option<&[u8]>,
+    ) -> Result<Self, PluginError> {
+        if exec.interactive_mode.as_deref() == Some("Always") {
+            return Err(PluginError::Interactive);
+        }
+        let info = exec
+            .provide_cluster_info
+            .then(|| cluster_info(cluster, authority));
+        Ok(Self {
+            api_version: exec.api_version,
+            command: exec
+                .command
+                .filter(|command| !command.is_empty())
+                .ok_or(PluginError::NoCommand)?,
+            args: exec.args.unwrap_or_default(),
+            env: exec.env.unwrap_or_default(),
+            drop_env: Vec::new(),
+            cluster: info,
+        })
+    }
+
+    /// The plugin of a configuration that was made with `kube`.
+    pub(super) fn of_kube(exec: &kube::config::ExecConfig) -> Result<Self, PluginError> {
+        if exec.interactive_mode == Some(kube::config::ExecInteractiveMode::Always) {
+            return Err(PluginError::Interactive);
+        }
+        let cluster = exec.provide_cluster_info.then_some(()).map(|()| {
+            let cluster = exec.cluster.as_ref();
+            serde_json::to_value(cluster).unwrap_or_default()
+        });
+        let pair = |variable: &std::collections::HashMap<String, String>| {
+            Some(Variable {
+                name: variable.get("name")?.clone(),
+                value: variable.get("value")?.clone().into(),
+            })
+        };
+        Ok(Self {
+            api_version: exec.api_version.clone(),
+            command: exec.command.clone().ok_or(PluginError::NoCommand)?,
+            args: exec
+                .args
+                .iter()
+                .flatten()
+                .cloned()
+                .map(Into::into)
+                .collect(),
+            env: exec.env.iter().flatten().filter_map(pair).collect(),
+            drop_env: exec.drop_env.clone().unwrap_or_default(),
+            cluster,
+        })
+    }
+
+    /// Name of the command, without its directory and without what looks like arguments.
+    pub(super) fn name(&self) -> &str {
+        let command = self.command.split_whitespace().next().unwrap_or_default();
+        command.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Runs the plugin.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the plugin.
+    pub(super) async fn run(&self) -> Result<Issued, PluginError> {
+        let output = timeout(TIMEOUT, self.output());
+        let output = output.await.unwrap_or(Err(PluginError::Timeout(TIMEOUT)))?;
+        self.read(&output)
+    }
+
+    async fn output(&self) -> Result<Zeroizing<Vec<u8>>, PluginError> {
+        let info = json!({
+            "apiVersion": self.api_version,
+            "kind": "ExecCredential",
+            "spec": match &self.cluster {
+                None => json!({"interactive": false}),
+                Some(cluster) => json!({"interactive": false, "cluster": cluster}),
+            },
+        });
+        let mut command = Command::new(&self.command);
+        command.args(self.args.iter().map(|argument| &**argument));
+        for variable in &self.env {
+            // The system has no variables with these characters, and `Command` panics or fails on them.
+            if !variable.name.is_empty() && !variable.name.contains(['=', '\0']) {
+                command.env(&variable.name, &*variable.value);
+            }
+        }
+        command.env("KUBERNETES_EXEC_INFO", info.to_string());
+        for name in &self.drop_env {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(PluginError::Start)?;
+        let mut group = Group(child.id());
+        let mut stdout = child.stdout.take().expect("it is piped");
+        let mut output = Zeroizing::new(Vec::with_capacity(MAX_OUTPUT_BYTES + 1));
+        while output.len() <= MAX_OUTPUT_BYTES {
+            let room = MAX_OUTPUT_BYTES + 1 - output.len();
+            let mut limited = (&mut stdout).take(room as u64);
+            let read = limited.read_buf(&mut *output).await;
+            if read.map_err(PluginError::Read)? == 0 {
+                break;
+            }
+        }
+        if output.len() > MAX_OUTPUT_BYTES {
+            return Err(PluginError::TooLong {
+                limit_bytes: MAX_OUTPUT_BYTES,
+            });
+        }
+        let status = child.wait().await.map_err(PluginError::Read)?;
+        // Its id may belong to another process from now on.
+        group.0 = None;
+        if !status.success() {
+            return Err(PluginError::Failed(status));
+        }
+        Ok(output)
+    }
+
+    fn read(&self, output: &[u8]) -> Result<Issued, PluginError> {
+        let text = str::from_utf8(output).map_err(|_| PluginError::Malformed)?;
+        let answers: Vec<Answer> = yaml(text).map_err(|_| PluginError::Malformed)?;
+        let answer = answers.into_iter().next().ok_or(PluginError::Malformed)?;
+        if self.api_version.is_some() && answer.api_version != self.api_version {
+            return Err(PluginError::Version);
+        }
+        let status = answer.status.ok_or(PluginError::NoCredentials)?;
+        let identity = match (&status.client_certificate_data, &status.client_key_data) {
+            (Some(certificate), Some(key)) => Some(Identity {
+                certificate: pem(certificate),
+                key: pem(key),
+            }),
+            _ => None,
+        };
+        let token = match &status.token {
+            Some(token) if !token.trim().is_empty() => {
+                Some(bearer(token).ok_or(PluginError::NoCredentials)?)
+            }
+            _ => None,
+        };
+        if token.is_none() && identity.is_none() {
+            return Err(PluginError::NoCredentials);
+        }
+        let expires = match &status.expiration_timestamp {
+            None => None,
+            Some(text) => {
+                let at: Timestamp = text.parse().map_err(|_| PluginError::Malformed)?;
+                Some(instant(at))
+            }
+        };
+        Ok(Issued {
+            token,
+            identity,
+            expires,
+        })
+    }
+}
+
+/// Ends the processes of a plugin's group.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let id = self.0.and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = id.and_then(Pid::from_raw) {
+            // Usually all of them have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+fn pem(text: &SecretText) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(text.as_bytes().to_vec())
+}
+
+/// The instant of a time on the wall clock; now, if that has passed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "expiry is a time on the wall clock; it is turned into an instant here and nowhere else"
+)]
+fn instant(at: Timestamp) -> Instant {
+    let left = at.duration_since(Timestamp::now());
+    let left = Duration::try_from(left).unwrap_or_default();
+    let now = Instant::now();
+    // A time beyond what an instant can hold is as good as a year.
+    now.checked_add(left)
+        .unwrap_or(now + Duration::from_hours(365 * 24))
+}
+
+/// The cluster as a plugin gets it (`client.authentication.k8s.io`, `Cluster`).
+fn cluster_info(cluster: &Cluster, authority: Option<&[u8]>) -> Value {
+    let mut info = BTreeMap::new();
+    let mut set = |name: &'static str, value: Option<Value>| {
+        if let Some(value) = value {
+            info.insert(name, value);
+        }
+    };
+    let text = |text: &Option<SecretText>| text.as_ref().map(|text| json!(**text));
+    set("server", text(&cluster.server));
+    set("proxy-url", text(&cluster.proxy_url));
+    set(
+        "tls-server-name",
+        cluster.tls_server_name.as_ref().map(|name| json!(name)),
+    );
+    set(
+        "insecure-skip-tls-verify",
+        cluster.insecure_skip_tls_verify.map(Value::from),
+    );
+    set(
+        "disable-compression",
+        cluster.disable_compression.map(Value::from),
+    );
+    set(
+        "certificate-authority-data",
+        authority.map(|pem| json!(BASE64.encode(pem))),
+    );
+    let extension = cluster.extensions.iter().flatten();
+    let mut extension = extension.filter(|extension| extension.name == EXTENSION);
+    set(
+        "config",
+        extension
+            .next()
+            .map(|extension| extension.extension.clone()),
+    );
+    json!(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANARY: &str = "c4n4ry";
+
+    /// A plugin that runs `script` in a shell.
+    fn shell(script: &str) -> Plugin {
+        Plugin {
+            api_version: Some("client.authentication.k8s.io/v1".to_owned()),
+            command: "/bin/sh".to_owned(),
+            args: ["-c", script, CANARY]
+                .map(|argument| argument.to_owned().into())
+                .into(),
+            env: vec![Variable {
+                name: "SECRET".to_owned(),
+                value: CANARY.to_owned().into(),
+            }],
+            drop_env: Vec::new(),
+            cluster: None,
+        }
+    }
+
+    async fn failure(script: &str) -> String {
+        let plugin = shell(script);
+        let error = plugin.run().await.unwrap_err();
+        let text = error.to_string();
+        for shown in [&text, &format!("{error:?}"), &format!("{plugin:?}")] {
+            assert!(!shown.contains(CANARY), "{shown}");
+        }
+        text
+    }
+
+    #[tokio::test]
+    async fn arguments_environment_and_output_reach_no_error() {
+        for (script, expected) in [
+            (
+                "echo $SECRET; echo $SECRET >&2; exit 3",
+                "it failed (exit status: 3); its output is not shown",
+            ),
+            ("echo $SECRET", "its output is not an ExecCredential"),
+            (
+                "echo \"{apiVersion: $SECRET, status: {}}\"",
+                "it answered with another apiVersion than the configured one",
+            ),
+            (
+                "echo \"{apiVersion: client.authentication.k8s.io/v1, status: {unknown: $SECRET}}\"",
+                "its answer has no usable token and no client certificate with key",
+            ),
+            (
+                "echo \"{apiVersion: client.authentication.k8s.io/v1, status: {token: t, expirationTimestamp: $SECRET}}\"",
+                "its output is not an ExecCredential",
+            ),
+        ] {
+            assert_eq!(failure(script).await, expected);
+        }
+        let mut missing = shell("");
+        missing.command = format!("/nowhere/plugin --token={CANARY}");
+        let error = missing.run().await.unwrap_err();
+        assert!(matches!(error, PluginError::Start(_)), "{error:?}");
+        assert_eq!(missing.name(), "plugin");
+    }
+
+    #[tokio::test]
+    async fn endless_output_ends_the_plugin() {
+        assert_eq!(
+            failure("while :; do echo $SECRET$SECRET$SECRET$SECRET; done").await,
+            "its output is longer than 1048576 bytes"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_no_longer_wanted_ends_with_its_group() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let fifo = directory.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        // A process of the group holds the FIFO open until it ends.
+        let script = format!(
+            "(exec 3>{0}; echo started >&3; sleep 1000) & wait",
+            fifo.display()
+        );
+        let plugin = shell(&script);
+        let reader = tokio::task::spawn_blocking(move || {
+            use std::io::{BufRead as _, BufReader, Read as _};
+            let mut pipe = BufReader::new(std::fs::File::open(&fifo).unwrap());
+            let mut line = String::new();
+            pipe.read_line(&mut line).unwrap();
+            (line, move || pipe.read_to_end(&mut Vec::new()).unwrap())
+        });
+        let (line, until_closed) = tokio::select! {
+            run = plugin.run() => panic!("{run:?}"),
+            started = reader => started.unwrap(),
+        };
+        assert_eq!(line, "started\n");
+        assert_eq!(tokio::task::spawn_blocking(until_closed).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_token_and_expiry() {
+        let script = "echo \"$KUBERNETES_EXEC_INFO\" | grep -q '\"interactive\":false' &&
+            echo '{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"status\": {\"token\": \"t\", \"expirationTimestamp\": \"2000-01-01T00:00:00Z\"}}'";
+        let issued = shell(script).run().await.unwrap();
+        assert_eq!(issued.token.unwrap(), "Bearer t");
+        assert!(issued.expires.unwrap() <= Instant::now());
+    }
+}

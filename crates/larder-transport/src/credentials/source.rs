@@ -1,0 +1,534 @@
+//! From a source to settings: server, user and trust, with the files that they name not yet read.
+
+use std::{
+    fmt::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use http::{HeaderName, HeaderValue, Uri};
+
+use super::{
+    Part, SetupError, file,
+    kubeconfig::{AuthInfo, Kubeconfig, Selected},
+    plugin::{Plugin, PluginError},
+    secret::{SecretText, basic, bearer, from_base64},
+    tls::{Authority, Material, TlsSettings},
+};
+use crate::proxy::Environment;
+
+/// Where a pod's service account is mounted.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Prefix of a header with extra information about an impersonated user; the key follows.
+const IMPERSONATE_EXTRA: &str = "impersonate-extra-";
+
+/// Where a transport takes server and identity from.
+///
+/// `Debug` shows no credentials.
+#[derive(Clone)]
+pub enum Source {
+    /// A kubeconfig file. The user's credentials and the authority are followed, in the file and in files that it names;
+    /// server, proxy and impersonation stay as they were.
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// The context to use instead of the file's current one.
+        context: Option<String>,
+    },
+    /// The service account of the pod in which this process runs: `token` and `ca.crt` as mounted there, which are
+    /// followed, and the address in `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
+    InCluster,
+    /// A service account for the API server at a URL. `token`, `ca.crt` and `namespace` are in a directory as the
+    /// kubelet mounts them, and are followed.
+    ServiceAccount {
+        /// The directory with the files.
+        directory: PathBuf,
+        /// `https://HOST:PORT`.
+        server: String,
+    },
+    /// A configuration made elsewhere. Files that it names for certificates and a token are followed. Its proxy is used;
+    /// the environment's is not.
+    Config(Box<kube::Config>),
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig { path, context } => f
+                .debug_struct("Kubeconfig")
+                .field("path", path)
+                .field("context", context)
+                .finish(),
+            Self::InCluster => f.write_str("InCluster"),
+            Self::ServiceAccount { directory, server } => f
+                .debug_struct("ServiceAccount")
+                .field("directory", directory)
+                .field("server", &shown_url(server))
+                .finish(),
+            Self::Config(config) => f
+                .debug_struct("Config")
+                .field("server", &without_credentials(&config.cluster_url))
+                .finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Everything that a source says. Files that it names are not yet read.
+pub(crate) struct Settings {
+    pub(crate) server: Uri,
+    pub(crate) tls_server_name: Option<String>,
+    pub(crate) proxy: Option<Uri>,
+    /// Whether the environment may name a proxy.
+    pub(crate) environment_proxy: bool,
+    pub(crate) namespace: String,
+    /// Headers of every request: impersonation, and those of a configuration made elsewhere.
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) tls: TlsSettings,
+    pub(super) user: User,
+}
+
+/// How requests name their user, apart from a client certificate.
+#[derive(Clone)]
+pub(super) enum User {
+    None,
+    Token(HeaderValue),
+    TokenFile(PathBuf),
+    Password(HeaderValue),
+    Plugin(Box<Plugin>),
+}
+
+impl Source {
+    /// Reads the configuration. Blocks on files.
+    pub(super) fn load(&self) -> Result<Settings, SetupError> {
+        match self {
+            Self::Kubeconfig { path, context } => {
+                let selected =
+                    Kubeconfig::read(path).and_then(|file| file.select(context.as_deref()));
+                let selected = selected.map_err(|source| SetupError::Kubeconfig {
+                    path: path.clone(),
+                    source,
+                })?;
+                of_kubeconfig(selected)
+            }
+            Self::InCluster => in_cluster(Path::new(SERVICE_ACCOUNT), &environment),
+            Self::ServiceAccount { directory, server } => service_account(directory, server),
+            Self::Config(config) => of_kube(config),
+        }
+    }
+}
+
+/// Reads a variable of the environment.
+pub(crate) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
+    let Selected {
+        cluster,
+        user,
+        namespace,
+    } = selected;
+    let server = cluster.server.as_deref().unwrap_or_default();
+    let server = server.parse().map_err(|_| SetupError::Url {
+        url: shown_url(server),
+    })?;
+    let proxy = match cluster.proxy_url.as_deref() {
+        None | Some("") => None,
+        Some(url) => Some(url.parse().map_err(|_| SetupError::Proxy {
+            url: shown_url(url),
+        })?),
+    };
+    let data = cluster.certificate_authority_data.as_deref();
+    let authority = material(
+        data,
+        cluster.certificate_authority.as_ref(),
+        Part::Authority,
+    )?;
+    let headers = impersonation(&user)?;
+    let pem = match &authority {
+        Some(authority)
+            if user
+                .exec
+                .as_ref()
+                .is_some_and(|exec| exec.provide_cluster_info) =>
+        {
+            Some(authority.read(Part::Authority)?)
+        }
+        _ => None,
+    };
+    let identity = identity(
+        material(
+            user.client_certificate_data.as_deref(),
+            user.client_certificate.as_ref(),
+            Part::ClientCertificate,
+        )?,
+        material(
+            user.client_key_data.as_deref(),
+            user.client_key.as_ref(),
+            Part::ClientKey,
+        )?,
+    )?;
+    Ok(Settings {
+        server,
+        tls_server_name: cluster
+            .tls_server_name
+            .clone()
+            .filter(|name| !name.is_empty()),
+        proxy,
+        environment_proxy: true,
+        namespace: namespace.unwrap_or_else(|| "default".to_owned()),
+        headers,
+        tls: TlsSettings {
+            authority: authority.map_or(Authority::System, Authority::Pem),
+            accept_invalid_certs: cluster.insecure_skip_tls_verify.unwrap_or(false),
+            identity,
+        },
+        user: user_of(user, |exec| {
+            Plugin::new(exec, &cluster, pem.as_ref().map(|pem| pem.as_slice()))
+        })?,
+    })
+}
+
+/// Who the user of a kubeconfig is. A file takes precedence over a token beside it, as in client-go.
+fn user_of(
+    user: AuthInfo,
+    plugin: impl FnOnce(super::kubeconfig::Exec) -> Result<Plugin, PluginError>,
+) -> Result<User, SetupError> {
+    let set = |text: Option<SecretText>| text.filter(|text| !text.is_empty());
+    if let Some(path) = user.token_file.filter(|path| !path.is_empty()) {
+        return Ok(User::TokenFile(path.into()));
+    }
+    if let Some(token) = set(user.token) {
+        return token_header(&token);
+    }
+    if let Some(name) = set(user.username) {
+        let password = user.password.as_deref().unwrap_or_default();
+        return password_header(&name, password);
+    }
+    if let Some(provider) = user.auth_provider {
+        let mut config = provider.config.unwrap_or_default();
+        return provided(&provider.name, config.remove("id-token"));
+    }
+    match user.exec {
+        None => Ok(User::None),
+        Some(exec) => {
+            let name = command_name(exec.command.as_deref());
+            let plugin = plugin(exec).map_err(|source| SetupError::Plugin { name, source })?;
+            Ok(User::Plugin(Box::new(plugin)))
+        }
+    }
+}
+
+/// A configuration made elsewhere.
+fn of_kube(config: &kube::Config) -> Result<Settings, SetupError> {
+    use secrecy::ExposeSecret as _;
+
+    let auth = &config.auth_info;
+    let secret = |text: &Option<secrecy::SecretString>| {
+        let text = text.as_ref()?.expose_secret();
+        Some(SecretText::from(text.to_owned()))
+    };
+    let key_data = secret(&auth.client_key_data);
+    let identity = identity(
+        material(
+            auth.client_certificate_data.as_deref(),
+            auth.client_certificate.as_ref(),
+            Part::ClientCertificate,
+        )?,
+        material(
+            key_data.as_deref(),
+            auth.client_key.as_ref(),
+            Part::ClientKey,
+        )?,
+    )?;
+    let text = |text: &Option<String>| text.clone().map(SecretText::from);
+    let user = AuthInfo {
+        username: text(&auth.username),
+        password: secret(&auth.password),
+        token: secret(&auth.token),
+        token_file: auth.token_file.clone(),
+        impersonate: text(&auth.impersonate),
+        impersonate_uid: text(&auth.impersonate_uid),
+        impersonate_groups: auth
+            .impersonate_groups
+            .as_ref()
+            .map(|groups| groups.iter().cloned().map(SecretText::from).collect()),
+        impersonate_extra: auth.impersonate_user_extra.as_ref().map(|extra| {
+            let values = |values: &Vec<String>| values.iter().cloned().map(Into::into).collect();
+            let pairs = extra.iter().map(|(key, all)| (key.clone(), values(all)));
+            pairs.collect()
+        }),
+        auth_provider: auth.auth_provider.as_ref().map(|provider| {
+            let config = provider.config.clone().into_iter();
+            super::kubeconfig::AuthProvider {
+                name: provider.name.clone(),
+                config: Some(config.map(|(key, value)| (key, value.into())).collect()),
+            }
+        }),
+        exec: auth.exec.as_ref().map(|exec| super::kubeconfig::Exec {
+            command: exec.command.clone(),
+            ..Default::default()
+        }),
+        ..AuthInfo::default()
+    };
+    let mut headers = impersonation(&user)?;
+    headers.extend(config.headers.iter().cloned());
+    Ok(Settings {
+        server: config.cluster_url.clone(),
+        tls_server_name: config.tls_server_name.clone(),
+        proxy: config.proxy_url.clone(),
+        environment_proxy: false,
+        namespace: config.default_namespace.clone(),
+        headers,
+        tls: TlsSettings {
+            authority: match (&config.root_cert_file, &config.root_cert) {
+                (Some(path), _) => Authority::Pem(Material::File(path.clone())),
+                (None, Some(certificates)) => Authority::Der(certificates.clone()),
+                (None, None) => Authority::System,
+            },
+            accept_invalid_certs: config.accept_invalid_certs,
+            identity,
+        },
+        user: user_of(user, |_| match &auth.exec {
+            Some(exec) => Plugin::of_kube(exec),
+            None => Err(PluginError::NoCommand),
+        })?,
+    })
+}
+
+/// The configuration of a pod, whose service account is mounted at `directory`.
+pub(super) fn in_cluster(
+    directory: &Path,
+    environment: Environment<'_>,
+) -> Result<Settings, SetupError> {
+    let set = |variable| {
+        let value = environment(variable).filter(|value| !value.is_empty());
+        value.ok_or(SetupError::NotInCluster { variable })
+    };
+    let (host, port) = (
+        set("KUBERNETES_SERVICE_HOST")?,
+        set("KUBERNETES_SERVICE_PORT")?,
+    );
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    service_account(directory, &format!("https://{host}:{port}"))
+}
+
+/// The configuration of the service account that is mounted at `directory`.
+fn service_account(directory: &Path, server: &str) -> Result<Settings, SetupError> {
+    let namespace = file::read_text(&directory.join("namespace")).ok();
+    let namespace = namespace.map(|namespace| namespace.trim().to_owned());
+    Ok(Settings {
+        server: server.parse().map_err(|_| SetupError::Url {
+            url: shown_url(server),
+        })?,
+        tls_server_name: None,
+        proxy: None,
+        environment_proxy: true,
+        namespace: namespace
+            .filter(|namespace| !namespace.is_empty())
+            .unwrap_or_else(|| "default".to_owned()),
+        headers: Vec::new(),
+        tls: TlsSettings {
+            authority: Authority::Pem(Material::File(directory.join("ca.crt"))),
+            accept_invalid_certs: false,
+            identity: None,
+        },
+        user: User::TokenFile(directory.join("token")),
+    })
+}
+
+/// Inline data takes precedence over a file.
+fn material(
+    data: Option<&str>,
+    path: Option<&String>,
+    part: Part,
+) -> Result<Option<Material>, SetupError> {
+    if let Some(data) = data.filter(|data| !data.is_empty()) {
+        let data = from_base64(data).ok_or(SetupError::Invalid {
+            part,
+            problem: "malformed base64",
+        })?;
+        return Ok(Some(Material::Data(data)));
+    }
+    let path = path.filter(|path| !path.is_empty());
+    Ok(path.map(|path| Material::File(path.into())))
+}
+
+fn identity(
+    certificate: Option<Material>,
+    key: Option<Material>,
+) -> Result<Option<(Material, Material)>, SetupError> {
+    let missing = |part| SetupError::Invalid {
+        part,
+        problem: "it is missing, and a client certificate needs its key",
+    };
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(missing(Part::ClientKey)),
+        (None, Some(_)) => Err(missing(Part::ClientCertificate)),
+    }
+}
+
+fn token_header(token: &str) -> Result<User, SetupError> {
+    let header = bearer(token).ok_or(SetupError::Invalid {
+        part: Part::Token,
+        problem: "it is empty or has a control character",
+    });
+    header.map(User::Token)
+}
+
+fn password_header(name: &str, password: &str) -> Result<User, SetupError> {
+    let header = basic(name, password).ok_or(SetupError::Invalid {
+        part: Part::Password,
+        problem: "it is too long for a header",
+    });
+    header.map(User::Password)
+}
+
+/// Of the providers of older configurations only `oidc` is left, with the token that it has stored.
+fn provided(name: &str, id_token: Option<SecretText>) -> Result<User, SetupError> {
+    let unsupported = |provider| Err(SetupError::Provider { provider });
+    match (name, id_token) {
+        ("oidc", Some(token)) => token_header(&token),
+        ("oidc", None) => unsupported("oidc without id-token"),
+        ("gcp", _) => unsupported("gcp"),
+        ("azure", _) => unsupported("azure"),
+        _ => unsupported("of this name"),
+    }
+}
+
+fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderValue)>, SetupError> {
+    let value = |text: &str| {
+        HeaderValue::from_str(text).map_err(|_| SetupError::Invalid {
+            part: Part::Impersonation,
+            problem: "it has a character that no header may have",
+        })
+    };
+    let mut headers = Vec::new();
+    let one = |name, text: &Option<SecretText>| match text {
+        Some(text) => Ok(Some((HeaderName::from_static(name), value(text)?))),
+        None => Ok(None),
+    };
+    headers.extend(one("impersonate-user", &user.impersonate)?);
+    headers.extend(one("impersonate-uid", &user.impersonate_uid)?);
+    for group in user.impersonate_groups.iter().flatten() {
+        headers.push((HeaderName::from_static("impersonate-group"), value(group)?));
+    }
+    for (key, values) in user.impersonate_extra.iter().flatten() {
+        let mut name = IMPERSONATE_EXTRA.to_owned();
+        for byte in key.bytes() {
+            if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+                name.push(char::from(byte));
+            } else {
+                write!(name, "%{byte:02X}").expect("writing to a String does not fail");
+            }
+        }
+        let name = HeaderName::try_from(name).map_err(|_| SetupError::Invalid {
+            part: Part::Impersonation,
+            problem: "its extra key is too long for a header",
+        })?;
+        for text in values {
+            headers.push((name.clone(), value(text)?));
+        }
+    }
+    Ok(headers)
+}
+
+/// Name of a plugin's command for errors: without directory and without what looks like arguments.
+fn command_name(command: Option<&str>) -> String {
+    let command = command.unwrap_or_default();
+    let command = command.split_whitespace().next().unwrap_or_default();
+    command.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// Scheme, host and port of a URL: no user, password, path or query.
+pub(crate) fn without_credentials(url: &Uri) -> String {
+    match (url.scheme_str(), url.host()) {
+        (Some(scheme), Some(host)) => match url.port_u16() {
+            Some(port) => format!("{scheme}://{host}:{port}"),
+            None => format!("{scheme}://{host}"),
+        },
+        _ => "(without scheme or host)".to_owned(),
+    }
+}
+
+/// As [`without_credentials`], for text that may be no URL.
+fn shown_url(text: &str) -> String {
+    text.parse().map_or_else(
+        |_| "(malformed)".to_owned(),
+        |url| without_credentials(&url),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(host: &str) -> Result<Settings, SetupError> {
+        in_cluster(Path::new("/nowhere"), &|name| match name {
+            "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
+            "KUBERNETES_SERVICE_PORT" => Some("6443".to_owned()),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_pod_has_its_server_in_the_environment() {
+        assert_eq!(pod("10.96.0.1").unwrap().server, "https://10.96.0.1:6443/");
+        assert_eq!(pod("fd00::1").unwrap().server, "https://[fd00::1]:6443/");
+        assert_eq!(pod("h").unwrap().namespace, "default");
+        let error = in_cluster(Path::new("/nowhere"), &|_| None).err().unwrap();
+        assert!(
+            error.to_string().contains("KUBERNETES_SERVICE_HOST"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_url_is_shown_without_user_path_and_query() {
+        for (url, shown) in [
+            ("https://u:c4n4ry@h:1/c4n4ry?c4n4ry", "https://h:1"),
+            ("http://h", "http://h"),
+            ("c4n4ry", "(without scheme or host)"),
+            ("https://c4n4ry c4n4ry", "(malformed)"),
+        ] {
+            assert_eq!(shown_url(url), shown);
+        }
+    }
+
+    #[test]
+    fn impersonation_becomes_headers() {
+        let text = |text: &str| Some(SecretText::from(text.to_owned()));
+        let user = AuthInfo {
+            impersonate: text("alice"),
+            impersonate_groups: Some(vec!["a".to_owned().into(), "b".to_owned().into()]),
+            impersonate_extra: Some([("x/y".to_owned(), vec!["1".to_owned().into()])].into()),
+            ..AuthInfo::default()
+        };
+        let headers: Vec<_> = impersonation(&user)
+            .unwrap()
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            headers,
+            [
+                "impersonate-user=alice",
+                "impersonate-group=a",
+                "impersonate-group=b",
+                "impersonate-extra-x%2fy=1"
+            ]
+        );
+        let broken = AuthInfo {
+            impersonate: text("c4n4ry\n"),
+            ..AuthInfo::default()
+        };
+        let error = impersonation(&broken).unwrap_err();
+        assert!(!format!("{error:?} {error}").contains("c4n4ry"));
+    }
+}

@@ -1,0 +1,167 @@
+//! The TLS configuration of connections: trusted authorities, and the client's certificate with its key.
+
+use std::{path::PathBuf, sync::Arc};
+
+use kube::client::ConfigExt as _;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::CryptoProvider,
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use zeroize::Zeroizing;
+
+use super::{Part, SetupError, file};
+
+/// Certificates or a key, or the file with them. PEM.
+#[derive(Clone)]
+pub(super) enum Material {
+    Data(Zeroizing<Vec<u8>>),
+    File(PathBuf),
+}
+
+impl Material {
+    pub(super) fn read(&self, part: Part) -> Result<Zeroizing<Vec<u8>>, SetupError> {
+        match self {
+            Self::Data(data) => Ok(data.clone()),
+            Self::File(path) => file::read(path).map_err(|source| SetupError::Unreadable {
+                part,
+                path: path.clone(),
+                source,
+            }),
+        }
+    }
+
+    /// The file, if it is one.
+    pub(super) fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Data(_) => None,
+            Self::File(path) => Some(path),
+        }
+    }
+}
+
+/// A client certificate and its key. PEM.
+#[derive(Clone)]
+pub(super) struct Identity {
+    pub(super) certificate: Zeroizing<Vec<u8>>,
+    pub(super) key: Zeroizing<Vec<u8>>,
+}
+
+/// Authorities that may sign the server's certificate.
+#[derive(Clone)]
+pub(super) enum Authority {
+    /// Those that the system trusts.
+    System,
+    Pem(Material),
+    Der(Vec<Vec<u8>>),
+}
+
+/// Everything that TLS depends on, not yet read.
+#[derive(Clone)]
+pub(super) struct TlsSettings {
+    pub(super) authority: Authority,
+    pub(super) accept_invalid_certs: bool,
+    /// The client's certificate and key.
+    pub(super) identity: Option<(Material, Material)>,
+}
+
+impl TlsSettings {
+    /// Files on which the configuration depends.
+    pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let authority = match &self.authority {
+            Authority::Pem(material) => material.path(),
+            Authority::System | Authority::Der(_) => None,
+        };
+        let identity = self.identity.iter();
+        let identity = identity.flat_map(|(certificate, key)| [certificate.path(), key.path()]);
+        authority.into_iter().chain(identity.flatten()).cloned()
+    }
+
+    /// Reads the files. `issued` is an identity that takes the place of a missing one. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// A file or its content is unusable. Content is never quoted.
+    pub(super) fn load(&self, issued: Option<&Identity>) -> Result<ClientConfig, SetupError> {
+        // Of kube's configuration only what has no file and no secret in it.
+        let mut kube = kube::Config::new(http::Uri::from_static("https://localhost"));
+        kube.accept_invalid_certs = self.accept_invalid_certs;
+        kube.root_cert = self.authorities()?;
+        let mut config = kube
+            .rustls_client_config()
+            .map_err(|_| SetupError::SystemAuthorities)?;
+        let provider = Arc::clone(config.crypto_provider());
+        let key = match (&self.identity, issued) {
+            (Some((certificate, key)), _) => Some(certified_key(
+                &certificate.read(Part::ClientCertificate)?,
+                &key.read(Part::ClientKey)?,
+                &provider,
+            )?),
+            (None, Some(Identity { certificate, key })) => {
+                Some(certified_key(certificate, key, &provider)?)
+            }
+            (None, None) => None,
+        };
+        if let Some(key) = key {
+            config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
+        }
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// The authorities in DER, without those that cannot be read: as in Go's clients, one odd certificate in a bundle
+    /// leaves the others usable. `None` stands for those of the system.
+    fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, SetupError> {
+        let invalid = |problem| SetupError::Invalid {
+            part: Part::Authority,
+            problem,
+        };
+        let certificates: Vec<Vec<u8>> = match &self.authority {
+            Authority::System => return Ok(None),
+            Authority::Der(certificates) => certificates.clone(),
+            Authority::Pem(material) => {
+                let pem = material.read(Part::Authority)?;
+                CertificateDer::pem_slice_iter(&pem)
+                    .filter_map(Result::ok)
+                    .map(|certificate| certificate.to_vec())
+                    .collect()
+            }
+        };
+        let usable = |certificate: &Vec<u8>| {
+            let certificate = CertificateDer::from(certificate.as_slice());
+            RootCertStore::empty().add(certificate).is_ok()
+        };
+        let usable: Vec<_> = certificates.into_iter().filter(usable).collect();
+        if usable.is_empty() && !self.accept_invalid_certs {
+            return Err(invalid("it has no usable certificate"));
+        }
+        Ok(Some(usable))
+    }
+}
+
+fn certified_key(
+    certificate: &[u8],
+    key: &[u8],
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, SetupError> {
+    let invalid = |part, problem| SetupError::Invalid { part, problem };
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+        .collect::<Result<_, _>>()
+        .map_err(|_| invalid(Part::ClientCertificate, "malformed PEM"))?;
+    if chain.is_empty() {
+        return Err(invalid(Part::ClientCertificate, "it has no certificate"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| invalid(Part::ClientKey, "malformed PEM, or no private key"))?;
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => invalid(
+            Part::ClientKey,
+            "it does not belong to the client certificate",
+        ),
+        rustls::Error::InvalidCertificate(_) => {
+            invalid(Part::ClientCertificate, "malformed certificate")
+        }
+        _ => invalid(Part::ClientKey, "unsupported private key"),
+    })
+}

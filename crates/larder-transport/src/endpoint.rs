@@ -1,0 +1,65 @@
+//! The address of the API server, and the way to it.
+
+use std::sync::Arc;
+
+use rustls_pki_types::ServerName;
+
+use crate::{
+    SetupError,
+    credentials::{Settings, environment, without_credentials},
+    proxy::Proxy,
+};
+
+/// Host, port and scheme of the API server.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    /// `HOST:PORT`, for errors and logs.
+    pub(crate) name: Arc<str>,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// The name to verify, over TLS.
+    pub(crate) tls_name: Option<ServerName<'static>>,
+    /// The proxy on the way, if there is one.
+    pub(crate) proxy: Option<Proxy>,
+}
+
+impl Endpoint {
+    /// The API server of `settings`.
+    ///
+    /// # Errors
+    ///
+    /// The URL of the API server or of a proxy is unsupported.
+    pub(crate) fn new(settings: &Settings) -> Result<Self, SetupError> {
+        let url = &settings.server;
+        let proxy = match &settings.proxy {
+            Some(url) => Some(Proxy::new(url)?),
+            None if settings.environment_proxy => Proxy::of_environment(url, &environment)?,
+            None => None,
+        };
+        let unsupported = || SetupError::Url {
+            url: without_credentials(url),
+        };
+        let host = url.host().ok_or_else(unsupported)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let (tls, default_port) = match url.scheme_str() {
+            Some("https") => (true, 443),
+            Some("http") => (false, 80),
+            _ => return Err(unsupported()),
+        };
+        let port = url.port_u16().unwrap_or(default_port);
+        let tls_name = if tls {
+            let name = settings.tls_server_name.as_deref().unwrap_or(host);
+            let name = ServerName::try_from(name.to_owned());
+            Some(name.map_err(|_| SetupError::ServerName)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            name: format!("{}:{port}", url.host().unwrap_or(host)).into(),
+            host: host.to_owned(),
+            port,
+            tls_name,
+            proxy,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! A client on the transport, with the helpers that tests need.
+
+use std::{future::Future, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use larder_transport::{Config, ConnectionStatus, Metrics, RateLimit, Source, Transport};
+use prometheus_client::registry::Registry;
+
+/// A client and its transport, with the helpers that tests need.
+pub(crate) struct Client {
+    pub(crate) kube: kube::Client,
+    pub(crate) transport: Transport,
+    registry: Registry,
+}
+
+impl Client {
+    pub(crate) async fn new(kube: kube::Config, config: Config) -> Self {
+        Self::from(Source::Config(Box::new(kube)), config).await
+    }
+
+    pub(crate) async fn from(source: Source, config: Config) -> Self {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let connected = larder_transport::connect(source, config, metrics);
+        let (kube, transport) = connected.await.unwrap();
+        Self {
+            kube,
+            transport,
+            registry,
+        }
+    }
+
+    /// The value of a metric, as it is exported.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or_else(|| panic!("no {name} in:\n{text}"));
+        value.trim().parse().unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Result<Response<Body>, kube::Error> {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        within(self.kube.send(request)).await
+    }
+
+    /// Opens a watch and waits for its first line.
+    pub(crate) async fn watch(&self, name: &str) -> Watch {
+        let response = self.get(&format!("/{name}?watch=true")).await.unwrap();
+        let mut watch = Watch(response.into_body());
+        assert_eq!(watch.next().await.unwrap(), "open\n");
+        watch
+    }
+
+    /// Waits until the connections are as `wanted` says. Every change of them has a task of ours behind it, so yielding
+    /// is enough to get there.
+    pub(crate) async fn until(
+        &self,
+        wanted: impl Fn(&[ConnectionStatus]) -> bool,
+    ) -> Vec<ConnectionStatus> {
+        within(async {
+            loop {
+                let connections = self.transport.connections();
+                if wanted(&connections) {
+                    return connections;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
+    pub(crate) fn streams(&self) -> Vec<usize> {
+        let connections = self.transport.connections();
+        connections.iter().map(|c| c.streams).collect()
+    }
+}
+
+pub(crate) struct Watch(pub(crate) Body);
+
+impl Watch {
+    /// The next piece; an error when the stream broke.
+    pub(crate) async fn next(&mut self) -> Result<Bytes, String> {
+        match within(self.0.frame()).await {
+            Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
+            Some(Err(error)) => Err(chain(&error)),
+            None => Err("end of stream".to_owned()),
+        }
+    }
+}
+
+/// An error with all its causes.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+/// Fails a test that would hang. Long enough for the slowest machine, because a passing test never gets there.
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_mins(1), future)
+        .await
+        .expect("still waiting after a minute")
+}
+
+/// No rate limit, so that only the test at hand decides what waits.
+pub(crate) fn config() -> Config {
+    Config::default().rate_limit(RateLimit::Unlimited)
+}
