@@ -29,4 +29,4 @@ pub use manager::{
 };
 pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};
 pub use metrics::PodMetrics;
-pub use stored::StoredPod;
+pub use stored::{StoredPod, StoredPodError};

@@ -41,7 +41,7 @@ use super::{
 /// # let mut pod = k8s_openapi::api::core::v1::Pod::default();
 /// # pod.metadata.name = Some("web".to_owned());
 /// # pod.metadata.namespace = Some("prod".to_owned());
-/// # let pod = Arc::new(StoredPod::from(pod));
+/// # let pod = Arc::new(StoredPod::new(pod).unwrap());
 /// let mut manager = PodManager::default();
 /// let reader = manager.reader();
 /// manager.add_pod(Arc::clone(&pod));
@@ -343,26 +343,26 @@ impl PodIndex {
 
     fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
         let is_static = is_static_pod(&pod.metadata);
-        let Upserted { slot, renamed } = self.regular.upsert(&self.keys, pod);
+        let Upserted { slot, replaced } = self.regular.upsert(&self.keys, pod);
         let was_static = mem::replace(&mut self.regular.slot_mut(slot).note, is_static);
         match (was_static, is_static) {
             (false, true) => drop(self.static_slots.insert(slot)),
             (true, false) => drop(self.static_slots.remove(&slot)),
             _ => {}
         }
-        if let Some(before) = renamed {
-            self.translate_mirrors_of(&before);
-        }
         if self.mirrors.len() > 0 {
+            // The name that the UID had before may lead to another pod now.
             let pod = Arc::clone(&self.regular.slot(slot).pod);
-            self.translate_mirrors_of(&pod);
+            for changed in replaced.iter().chain([&pod]) {
+                self.translate_mirrors_of(changed);
+            }
         }
     }
 
     fn upsert_mirror(&mut self, pod: Arc<StoredPod>) {
-        let Upserted { slot, renamed } = self.mirrors.upsert(&self.keys, pod);
+        let Upserted { slot, replaced } = self.mirrors.upsert(&self.keys, pod);
         let mirror = self.mirrors.slot_mut(slot);
-        if renamed.is_some() {
+        if replaced.is_some_and(|before| !mirror.name().is_of(&before)) {
             mirror.note = None;
         }
         if let Some(regular) = self.regular.by_name(mirror.name()) {

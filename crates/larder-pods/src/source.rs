@@ -12,7 +12,7 @@ mod last_good;
 use std::{error::Error, fmt, sync::Arc};
 
 use larder_objects::chain;
-use tokio::{sync::mpsc, task::JoinError};
+use tokio::{sync::mpsc, task::spawn_blocking};
 
 use super::{identity::PodSource, merge::SourcePods};
 
@@ -99,12 +99,16 @@ impl Reporter {
     }
 }
 
-/// The result of a blocking task, which is never cancelled.
-fn joined<T>(result: Result<T, JoinError>) -> T {
-    result.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
-    })
+/// Runs `work` on a blocking thread and waits for it. Files are read and manifests decoded this way, so that a large or
+/// hostile one never keeps the runtime from its other tasks.
+async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
+        },
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,11 @@
 //!
 //! A change of this form changes the identity of running pods; it needs a new version.
 
-use std::{fmt, path::Path};
+use std::{
+    fmt,
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+};
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use larder_objects::{
@@ -27,7 +31,10 @@ use larder_objects::{
 };
 use serde_json::Value;
 
-use super::identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, set_annotation};
+use super::{
+    identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, set_annotation},
+    stored::{StoredPod, StoredPodError},
+};
 
 pub use larder_objects::api_reference;
 
@@ -59,21 +66,21 @@ pub enum StaticPodError {
     #[error(transparent)]
     Manifest(Box<ManifestError>),
     /// It holds nothing.
-    #[error("{place}: there is no pod")]
+    #[error("{place}: no pod found")]
     Empty {
         /// File or URL.
         place: String,
     },
-    /// It is of a kind that larder knows by name only.
-    #[error("{place}: {kind} is no Pod")]
-    Useless {
+    /// It is of a kind that larder does not read.
+    #[error("{place}: expected a Pod, found {kind}")]
+    UnsupportedKind {
         /// File or URL.
         place: String,
         /// Kind and group.
         kind: String,
     },
     /// It is something else than a pod.
-    #[error("{origin}: {kind} is no Pod")]
+    #[error("{origin}: expected a Pod, found {kind}")]
     NotAPod {
         /// The place.
         origin: Origin,
@@ -114,6 +121,20 @@ pub enum StaticPodError {
         /// As the kubelet names it.
         resource: &'static str,
     },
+    /// The parser panicked on it.
+    #[error("{place}: the parser failed, which is a bug in larder")]
+    Panic {
+        /// File or URL.
+        place: String,
+    },
+    /// It has a value that cannot be stored.
+    #[error("{origin}: cannot store the pod")]
+    Store {
+        /// The place.
+        origin: Origin,
+        /// The field.
+        source: StoredPodError,
+    },
 }
 
 impl From<ManifestError> for StaticPodError {
@@ -147,14 +168,23 @@ impl StaticPods {
         &self,
         path: &Path,
         text: &str,
-    ) -> Result<(Pod, Option<StaticPodError>), StaticPodError> {
+    ) -> Result<(StoredPod, Option<StaticPodError>), StaticPodError> {
         let name = path.display().to_string();
+        guarded(&name, || self.first_of_file(path, &name, text))
+    }
+
+    fn first_of_file(
+        &self,
+        path: &Path,
+        name: &str,
+        text: &str,
+    ) -> Result<(StoredPod, Option<StaticPodError>), StaticPodError> {
         let Manifests {
             documents,
             errors,
             skipped,
             ..
-        } = load(&name, text);
+        } = load(name, text);
         let first_error = errors.into_iter().next();
         let mut documents = documents.into_iter();
         let first = match (documents.next(), first_error) {
@@ -165,8 +195,13 @@ impl StaticPods {
             (Some(document), _) => document,
             (None, None) => {
                 return Err(match skipped.into_keys().next() {
-                    Some(kind) => StaticPodError::Useless { place: name, kind },
-                    None => StaticPodError::Empty { place: name },
+                    Some(kind) => StaticPodError::UnsupportedKind {
+                        place: name.to_owned(),
+                        kind,
+                    },
+                    None => StaticPodError::Empty {
+                        place: name.to_owned(),
+                    },
                 });
             }
         };
@@ -189,9 +224,19 @@ impl StaticPods {
     /// # Errors
     ///
     /// One of them is not a static pod; then none is taken.
-    pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<Pod>, StaticPodError> {
+    pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<StoredPod>, StaticPodError> {
         let name = shown_url(url);
-        let manifests = load(&name, text);
+        guarded(&name, || self.all_of_url(url, &name, text))
+    }
+
+    fn all_of_url(
+        &self,
+        url: &str,
+        name: &str,
+        text: &str,
+    ) -> Result<Vec<StoredPod>, StaticPodError> {
+        let place = name.to_owned();
+        let manifests = load(name, text);
         if let Some(error) = manifests.errors.into_iter().next() {
             return Err(error.into());
         }
@@ -205,17 +250,21 @@ impl StaticPods {
             });
         }
         if let Some(kind) = manifests.skipped.into_keys().next() {
-            return Err(StaticPodError::Useless { place: name, kind });
+            return Err(StaticPodError::UnsupportedKind { place, kind });
         }
         // An empty list is a document, and means no pods.
         if manifests.documents_read == 0 {
-            return Err(StaticPodError::Empty { place: name });
+            return Err(StaticPodError::Empty { place });
         }
         let pod = |document| self.pod(ManifestPlace::Url(url), document);
         manifests.documents.into_iter().map(pod).collect()
     }
 
-    fn pod(&self, place: ManifestPlace<'_>, document: Document) -> Result<Pod, StaticPodError> {
+    fn pod(
+        &self,
+        place: ManifestPlace<'_>,
+        document: Document,
+    ) -> Result<StoredPod, StaticPodError> {
         let origin = document.origin;
         let mut pod = match (document.manifest, document.workload) {
             (Manifest::Pod(pod), None) => *pod,
@@ -248,7 +297,7 @@ impl StaticPods {
             (Some(resource @ "resourceclaims"), ApiReferences::Allow) => {
                 Err(StaticPodError::ApiReference { origin, resource })
             }
-            _ => Ok(pod),
+            _ => StoredPod::new(pod).map_err(|source| StaticPodError::Store { origin, source }),
         }
     }
 
@@ -293,6 +342,22 @@ pub(super) fn shown_url(url: &str) -> String {
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{host}{path}")
+}
+
+/// Runs a parser of the manifest at `place`, and makes an error of its panic. A manifest comes from outside: whatever it
+/// holds, it must not end the agent.
+fn guarded<T>(
+    place: &str,
+    parse: impl FnOnce() -> Result<T, StaticPodError>,
+) -> Result<T, StaticPodError> {
+    #[cfg(test)]
+    crate::testing::assert_off_runtime();
+    // What the parser was building is dropped with the panic, and nothing else is shared with it.
+    let parsed = panic::catch_unwind(AssertUnwindSafe(parse));
+    parsed.unwrap_or_else(|_| {
+        let place = place.to_owned();
+        Err(StaticPodError::Panic { place })
+    })
 }
 
 fn load(name: &str, text: &str) -> Manifests {

@@ -1,12 +1,14 @@
-//! A pod as the node keeps it: small, with what is looked at all the time at hand.
+//! A pod as the node keeps it: small, with the frequently read fields decoded.
 //!
-//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has three. Nobody
-//! needs all of a pod all the time: it is registered when it changes, and projected when something that it reads changes.
+//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has three.
+//! The whole pod is needed rarely: it is registered when it changes, and projected when an object that it references
+//! changes.
 //!
 //! Invariants:
-//! 1. What every step looks at is at hand: the metadata, and what the methods tell. Whoever needs more [decodes](StoredPod::decode) the
-//!    pod, and lets go of it.
-//! 2. Specification and status are JSON that was made of decoded ones. So they decode, and they are the same exactly when their bytes are.
+//! 1. The metadata and the answers of the accessors are decoded. A caller that needs more [decodes](StoredPod::decode) the
+//!    pod and drops the result soon.
+//! 2. Specification and status are JSON that was encoded, and decoded again as a test, when the pod was stored. So they
+//!    always decode. Two are equal exactly when their bytes are.
 
 use std::fmt;
 
@@ -15,22 +17,25 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, DeserializeOwned},
+};
 use smol_str::SmolStr;
 
-/// A pod, kept as JSON. Made [from](From) a [`Pod`], or deserialized as one is.
+/// A pod, kept as JSON. Made with [`StoredPod::new`], or deserialized as a [`Pod`] is.
 ///
-/// A pod without specification is kept as one with an empty one. Managed fields are dropped: nobody reads them.
+/// A missing specification is stored as an empty one. Managed fields are dropped.
 ///
 /// ```
 /// # use k8s_openapi::api::core::v1::Pod;
 /// # use larder_pods::StoredPod;
 /// # let json = r#"{"metadata": {"name": "web"}, "spec": {"containers": [{"name": "app"}]}}"#;
 /// let pod: Pod = serde_json::from_str(json)?;
-/// let stored = StoredPod::from(pod.clone());
+/// let stored = StoredPod::new(pod.clone())?;
 /// assert_eq!(stored.metadata.name.as_deref(), Some("web"));
 /// assert_eq!(stored.decode(), pod);
-/// # Ok::<(), serde_json::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct StoredPod {
@@ -44,44 +49,23 @@ pub struct StoredPod {
     ephemeral_containers: usize,
 }
 
-impl StoredPod {
-    /// All of the pod.
-    pub fn decode(&self) -> Pod {
-        Pod {
-            metadata: self.metadata.clone(),
-            spec: Some(decoded::<PodSpec>(&self.spec)),
-            status: self.status.as_deref().map(decoded::<PodStatus>),
-        }
-    }
-
-    /// Whether all containers of the pod have ended for good.
-    pub fn is_terminal(&self) -> bool {
-        self.is_terminal
-    }
-
-    /// Whether the pod uses the network of the node.
-    pub fn host_network(&self) -> bool {
-        self.host_network
-    }
-
-    /// Name of the service account that the pod runs as: `default` when it names none.
-    pub fn service_account(&self) -> &str {
-        &self.service_account
-    }
-
-    /// Number of its ephemeral containers.
-    pub fn ephemeral_containers(&self) -> usize {
-        self.ephemeral_containers
-    }
-
-    /// Whether the specifications are the same.
-    pub fn same_spec(&self, other: &Self) -> bool {
-        self.spec == other.spec
-    }
+/// A pod has a value that its JSON cannot hold, for example a time before the year 0.
+///
+/// Names the field only: the value may be a credential.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} has a value that cannot be encoded")]
+pub struct StoredPodError {
+    /// Path of the field, such as `status.startTime`.
+    pub field: String,
 }
 
-impl From<Pod> for StoredPod {
-    fn from(pod: Pod) -> Self {
+impl StoredPod {
+    /// Stores `pod`.
+    ///
+    /// # Errors
+    ///
+    /// The pod cannot be encoded, or not be decoded from the result.
+    pub fn new(pod: Pod) -> Result<Self, StoredPodError> {
         let Pod {
             mut metadata,
             spec,
@@ -93,21 +77,65 @@ impl From<Pod> for StoredPod {
         let account = spec.service_account_name.as_deref();
         let account = account.filter(|name| !name.is_empty());
         let ephemeral_containers = spec.ephemeral_containers.as_ref();
-        Self {
+        Ok(Self {
             metadata,
             is_terminal: matches!(phase, Some("Succeeded" | "Failed")),
             host_network: spec.host_network.unwrap_or_default(),
             service_account: account.unwrap_or("default").into(),
             ephemeral_containers: ephemeral_containers.map_or(0, Vec::len),
-            spec: encoded(&spec),
-            status: status.as_ref().map(encoded),
+            spec: encoded("spec", &spec)?,
+            status: status
+                .map(|status| encoded("status", &status))
+                .transpose()?,
+        })
+    }
+
+    /// The whole pod.
+    pub fn decode(&self) -> Pod {
+        Pod {
+            metadata: self.metadata.clone(),
+            spec: Some(decoded::<PodSpec>(&self.spec)),
+            status: self.status.as_deref().map(decoded::<PodStatus>),
         }
+    }
+
+    /// Whether all containers of the pod have ended for good: its phase is `Succeeded` or `Failed`.
+    pub fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Whether the pod uses the network of the node.
+    pub fn host_network(&self) -> bool {
+        self.host_network
+    }
+
+    /// Name of the service account that the pod runs as; `default` if it names none.
+    pub fn service_account(&self) -> &str {
+        &self.service_account
+    }
+
+    /// Number of its ephemeral containers.
+    pub fn ephemeral_containers(&self) -> usize {
+        self.ephemeral_containers
+    }
+
+    /// Whether the specifications are equal.
+    pub fn same_spec(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+}
+
+impl TryFrom<Pod> for StoredPod {
+    type Error = StoredPodError;
+
+    fn try_from(pod: Pod) -> Result<Self, StoredPodError> {
+        Self::new(pod)
     }
 }
 
 impl<'de> Deserialize<'de> for StoredPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Pod::deserialize(deserializer).map(Self::from)
+        Self::new(Pod::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
 
@@ -132,19 +160,32 @@ impl fmt::Debug for StoredPod {
     }
 }
 
-fn encoded(value: &impl Serialize) -> Box<[u8]> {
-    let json = serde_json::to_vec(value).expect("a pod has no maps but of strings");
-    json.into_boxed_slice()
+/// The JSON of `value`, which is known to decode. Errors name `part` and the field in it.
+fn encoded<T>(part: &str, value: &T) -> Result<Box<[u8]>, StoredPodError>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let json = serde_json::to_vec(value).map_err(|_| StoredPodError { field: part.into() })?;
+    if serde_json::from_slice::<T>(&json).is_err() {
+        // Again, at a higher cost, to learn where.
+        let mut json = serde_json::Deserializer::from_slice(&json);
+        let path = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+            Err(error) => format!("{part}.{}", error.path()),
+            Ok(_) => part.to_owned(),
+        };
+        return Err(StoredPodError { field: path });
+    }
+    Ok(json.into_boxed_slice())
 }
 
 fn decoded<T: DeserializeOwned>(json: &[u8]) -> T {
-    serde_json::from_slice(json).expect("it was made of what it decodes to")
+    serde_json::from_slice(json).expect("the same bytes were decoded when the pod was stored")
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -172,56 +213,80 @@ mod tests {
         .unwrap()
     }
 
-    #[test]
-    fn a_pod_comes_out_as_it_went_in() {
-        let stored = StoredPod::from(pod());
-        assert_eq!(stored.decode(), pod());
-        assert_eq!(StoredPod::from(stored.decode()), stored);
+    fn stored(pod: Pod) -> StoredPod {
+        StoredPod::new(pod).unwrap()
     }
 
     #[test]
-    fn what_is_at_hand_is_what_the_pod_says() {
-        let stored = StoredPod::from(pod());
-        assert!(stored.host_network() && !stored.is_terminal());
-        assert_eq!(stored.ephemeral_containers(), 1);
-        assert_eq!(stored.service_account(), "default");
+    fn a_stored_pod_decodes_to_the_same_pod() {
+        let web = stored(pod());
+        assert_eq!(web.decode(), pod());
+        assert_eq!(stored(web.decode()), web);
+    }
+
+    #[test]
+    fn accessors_agree_with_the_pod() {
+        let web = stored(pod());
+        assert!(web.host_network() && !web.is_terminal());
+        assert_eq!(web.ephemeral_containers(), 1);
+        assert_eq!(web.service_account(), "default");
         let mut named = pod();
         for (name, account) in [("", "default"), ("builder", "builder")] {
             named.spec.get_or_insert_default().service_account_name = Some(name.to_owned());
-            assert_eq!(StoredPod::from(named.clone()).service_account(), account);
+            assert_eq!(stored(named.clone()).service_account(), account);
         }
         for (phase, is_terminal) in [("Succeeded", true), ("Failed", true), ("Pending", false)] {
             let mut ended = pod();
             ended.status.get_or_insert_default().phase = Some(phase.to_owned());
-            assert_eq!(StoredPod::from(ended).is_terminal(), is_terminal, "{phase}");
+            assert_eq!(stored(ended).is_terminal(), is_terminal, "{phase}");
         }
-        let empty = StoredPod::from(Pod::default());
+        let empty = stored(Pod::default());
         assert!(!empty.host_network() && !empty.is_terminal());
         assert_eq!(empty.ephemeral_containers(), 0);
+    }
+
+    #[test]
+    fn a_time_that_json_cannot_hold_is_an_error_of_the_pod() {
+        // Decodes, and is encoded as a text that does not.
+        let odd = |status: Value| json!({"metadata": {"name": "web"}, "status": status});
+        let time = "-009998-01-02T03:04:05Z";
+        for (status, field) in [
+            (json!({"startTime": time}), "status.startTime"),
+            (
+                json!({"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time}]}),
+                "status.conditions[0].lastTransitionTime",
+            ),
+        ] {
+            let pod: Pod = serde_json::from_value(odd(status.clone())).unwrap();
+            let error = StoredPod::new(pod).unwrap_err();
+            assert_eq!(error.field, field);
+            let error = serde_json::from_value::<StoredPod>(odd(status)).unwrap_err();
+            assert!(!error.to_string().contains("9998"), "{error}");
+        }
     }
 
     #[test]
     fn managed_fields_are_dropped() {
         let mut managed = pod();
         managed.metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
-        assert_eq!(StoredPod::from(managed), StoredPod::from(pod()));
+        assert_eq!(stored(managed), stored(pod()));
     }
 
     #[test]
-    fn an_empty_list_and_none_are_two_things_as_they_are_decoded() {
+    fn an_empty_list_differs_from_a_missing_one() {
         let mut other = pod();
         other.spec.get_or_insert_default().tolerations = None;
-        assert!(!StoredPod::from(other).same_spec(&StoredPod::from(pod())));
+        assert!(!stored(other).same_spec(&stored(pod())));
         let mut other = pod();
         other.spec = None;
         let mut empty = pod();
         empty.spec = Some(PodSpec::default());
-        assert!(StoredPod::from(other).same_spec(&StoredPod::from(empty)));
+        assert!(stored(other).same_spec(&stored(empty)));
     }
 
     #[test]
-    fn a_debug_text_names_the_pod_and_shows_no_value() {
-        let text = format!("{:?}", StoredPod::from(pod()));
+    fn debug_output_names_the_pod_and_hides_its_values() {
+        let text = format!("{:?}", stored(pod()));
         assert!(text.contains("web") && !text.contains("emptyDir"), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! Pods for the tests of this module, in a line.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec},
@@ -9,6 +9,23 @@ use k8s_openapi::{
 };
 
 use crate::{StoredPod, identity::set_annotation};
+
+thread_local! {
+    static IS_RUNTIME: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the current thread runs the runtime, so that nothing may be parsed on it.
+pub(crate) fn mark_runtime_thread() {
+    IS_RUNTIME.set(true);
+}
+
+#[track_caller]
+pub(crate) fn assert_off_runtime() {
+    assert!(
+        !IS_RUNTIME.get(),
+        "a manifest is parsed on the runtime's thread"
+    );
+}
 
 /// The pod `name` in namespace `default`, with one container and UID `<name>-uid`.
 pub(crate) fn pod(name: &str) -> PodBuilder {
@@ -73,7 +90,7 @@ impl PodBuilder {
     }
 
     pub(crate) fn stored(self) -> StoredPod {
-        self.0.into()
+        StoredPod::new(self.0).unwrap()
     }
 
     pub(crate) fn shared(self) -> Arc<StoredPod> {

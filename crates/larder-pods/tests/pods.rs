@@ -92,7 +92,6 @@ impl TestNode {
                 .from_file(Path::new("/m/web.yaml"), text)
                 .unwrap()
                 .0
-                .into()
         };
         let pods = SourcePods::All(texts.iter().map(pod).collect());
         let report = SourceReport {
@@ -230,7 +229,7 @@ async fn a_mirror_pod_outlives_its_manifest_until_the_pod_has_ended() {
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
     let (mirror, _) = node.mirror_when(|_| true).await;
-    let stored = StoredPod::from(mirror.clone());
+    let stored = StoredPod::new(mirror.clone()).unwrap();
     until(async || node.pods.mirror_pod_by_pod(&stored)).await;
     node.manifests(&[]).await;
     time::sleep(Duration::from_secs(19)).await;
@@ -287,7 +286,7 @@ async fn an_orphan_of_an_earlier_run_goes_when_all_sources_have_been_seen() {
 
     // The manifest was removed while the agent was down.
     let again = TestNode::start_on(client);
-    let stored = StoredPod::from(mirror.clone());
+    let stored = StoredPod::new(mirror.clone()).unwrap();
     until(async || again.pods.mirror_pod_by_pod(&stored)).await;
     time::sleep(Duration::from_secs(30)).await;
     assert_eq!(

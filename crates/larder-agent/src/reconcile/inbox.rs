@@ -137,7 +137,7 @@ mod tests {
     fn a_worker_does_not_leave_when_the_pod_is_wanted_again() {
         let inbox = Inbox::new(Wanted::Retire);
         inbox.take();
-        let pod = Arc::new(StoredPod::from(Pod::default()));
+        let pod = Arc::new(StoredPod::new(Pod::default()).unwrap());
         inbox.want(Wanted::Serve(pod.clone())).unwrap();
         assert!(!inbox.leave());
         assert_eq!(inbox.take().wanted, Some(Wanted::Serve(pod)));

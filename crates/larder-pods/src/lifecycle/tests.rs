@@ -110,7 +110,9 @@ fn without_a_network_only_pods_of_the_hosts_are_registered() {
     lives.check_life("1", Some(PodLife::Held(HeldBecause::NetworkNotReady)));
     let mut on_host = pod("q").uid("2").build();
     on_host.spec.get_or_insert_default().host_network = Some(true);
-    let steps = lives.0.handle(Add, &Arc::new(on_host.into()));
+    let steps = lives
+        .0
+        .handle(Add, &Arc::new(StoredPod::new(on_host).unwrap()));
     assert_eq!(words(&steps), ["serve 2"]);
     assert_eq!(words(&lives.0.network_ready(true)), ["serve 1"]);
     // What is served stays so.

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. A UID stands in the table at most once. A full name may stand in it several times; the pod upserted last has it.
-//! 2. Hashes are computed once per call, by the caller, and kept beside the pod. So growing an index reads no pod, and a
-//!    pod keeps its place in both indexes while its UID and its full name stay the same.
+//! 2. Hashes are computed once per call and kept beside the pod. So growing an index reads no pod, and an update touches
+//!    the index by full name only if the name changes.
 
 use std::{hash::BuildHasher as _, mem, sync::Arc};
 
@@ -40,7 +40,7 @@ impl<'a> NameKey<'a> {
         }
     }
 
-    fn is_of(self, pod: &StoredPod) -> bool {
+    pub(super) fn is_of(self, pod: &StoredPod) -> bool {
         let other = NameKey::new(&pod.metadata, |_| 0);
         (self.name, self.namespace) == (other.name, other.namespace)
     }
@@ -123,8 +123,8 @@ impl<T> Default for PodTable<T> {
 pub(super) struct Upserted {
     /// Number of the pod's slot, valid until the pod is removed.
     pub(super) slot: usize,
-    /// The pod that had the UID before under another full name.
-    pub(super) renamed: Option<Arc<StoredPod>>,
+    /// The pod that had the UID before.
+    pub(super) replaced: Option<Arc<StoredPod>>,
 }
 
 impl<T> PodTable<T> {
@@ -212,17 +212,16 @@ impl<T: Default> PodTable<T> {
             Entry::Occupied(found) => {
                 let number = *found.get();
                 let slot = &mut slots[number];
-                let same_name = slot.name_hash == name_hash && name.is_of(&slot.pod);
                 slot.upserted = upserted;
-                let before = mem::replace(&mut slot.pod, pod);
+                let replaced = mem::replace(&mut slot.pod, pod);
                 let former_hash = mem::replace(&mut slot.name_hash, name_hash);
-                if !same_name {
+                if former_hash != name_hash {
                     self.unlink_name(former_hash, number);
                     self.link_name(name_hash, number);
                 }
                 Upserted {
                     slot: number,
-                    renamed: (!same_name).then_some(before),
+                    replaced: Some(replaced),
                 }
             }
             Entry::Vacant(vacant) => {
@@ -237,7 +236,7 @@ impl<T: Default> PodTable<T> {
                 self.link_name(name_hash, number);
                 Upserted {
                     slot: number,
-                    renamed: None,
+                    replaced: None,
                 }
             }
         }

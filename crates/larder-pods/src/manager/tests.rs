@@ -196,7 +196,7 @@ fn counts_are_those_of_the_pods_that_are_there() {
     let mut busy = pod("busy").build();
     busy.spec.get_or_insert_default().ephemeral_containers =
         Some(vec![EphemeralContainer::default(); 2]);
-    let busy = StoredPod::from(busy);
+    let busy = StoredPod::new(busy).unwrap();
     let mut manager = manager_of([static_pod("web"), mirror_pod("web"), pod("app")]);
     manager.add_pod(Arc::new(busy.clone()));
     let counts = PodCounts {

@@ -23,13 +23,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::mpsc, task::spawn_blocking, time};
+use tokio::{sync::mpsc, time};
 
 use self::scan::Scanner;
 use super::{
     Closed, Reporter, SourceProblem, SourceReport,
     directory::{DirectoryWatch, Signal},
-    joined,
+    off_runtime,
 };
 use crate::{identity::PodSource, merge::SourcePods, static_pod::StaticPods};
 
@@ -91,11 +91,11 @@ impl FileSource {
         let mut watch = DirectoryWatch::default();
         let mut touched = Touched::All;
         let (path, static_pods, copies) = (self.path.clone(), self.static_pods, self.copies);
-        let recalled = spawn_blocking(move || Scanner::new(path, static_pods, copies));
-        let mut scanner = joined(recalled.await);
+        let mut scanner = off_runtime(move || Scanner::new(path, static_pods, copies)).await;
         loop {
             let path = self.path.clone();
-            let look = spawn_blocking(move || {
+            let (looked, unwatched);
+            (watch, scanner, looked, unwatched) = off_runtime(move || {
                 let directory = if path.is_file() {
                     path.parent()
                 } else {
@@ -104,9 +104,8 @@ impl FileSource {
                 let unwatched = directory.and_then(|directory| watch.renew(directory).err());
                 let (scanner, looked) = scanner.look(&touched);
                 (watch, scanner, looked, unwatched)
-            });
-            let (looked, unwatched);
-            (watch, scanner, looked, unwatched) = joined(look.await);
+            })
+            .await;
             let missing = looked.missing;
             let mut problems = looked.problems;
             problems.extend(unwatched.map(|source| SourceProblem {

@@ -1,12 +1,17 @@
 //! The pods of a manifest behind a URL.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/config/http.go`: one pod or a list of pods, asked for from time to time, unchanged bodies
-//! skipped. An answer that is no good keeps the pods; an empty one means none. We differ where the kubelet forgets or tells too much:
-//! - A body counts as seen only once its pods were reported. (The kubelet remembers it first: a body that does not decode is an
-//!   error once and then silence, and after an empty answer the old body does not bring its pods back.)
-//! - A URL that does not answer, or not well, after a restart has the pods that it had, if [`HttpSource::remembering`] says where
-//!   they are kept.
-//! - Neither bodies nor header values nor the query of the URL are in any text.
+//! Rules: kubelet 1.36, `pkg/kubelet/config/http.go`: one pod or a list of pods, fetched periodically, unchanged bodies
+//! skipped. A bad response keeps the pods; an empty one means no pods. We differ where the kubelet forgets or leaks:
+//! - A body counts as seen only once its pods were reported. (The kubelet remembers it first: a body that does not decode
+//!   is reported once and then counts as success, and after an empty response the old body does not bring its pods back.)
+//! - A URL that gives no good response after a restart has the pods that it had, if [`HttpSource::remembering`] names a
+//!   directory for a copy.
+//! - No text quotes bodies, header values, or the user, password and query of the URL.
+//!
+//! Invariants:
+//! 1. Bodies are hashed and decoded on a blocking thread; the runtime only waits.
+//! 2. A body is decoded once. While a bad one stays the same, its error is repeated from memory.
+//! 3. A response takes at most [`TIMEOUT`] and [`TOO_LONG`] bytes of memory, whatever the server sends.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,10 +25,10 @@ use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use larder_objects::StableHash;
-use tokio::{sync::mpsc, task::spawn_blocking, time};
+use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
 
-use super::{Closed, Reporter, SourceProblem, SourceReport, joined, last_good::LastGood};
+use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood, off_runtime};
 use crate::{
     identity::PodSource,
     merge::SourcePods,
@@ -31,16 +36,16 @@ use crate::{
     stored::StoredPod,
 };
 
-/// Longest wait for an answer, redirects and body included; kubelet 1.36, `http.go`.
+/// Longest wait for a response, redirects and body included; kubelet 1.36, `pkg/kubelet/config/http.go`.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An answer this long is refused, in bytes. kubelet 1.36: 10 MiB, and that length is too long.
+/// A response of this many bytes is rejected. kubelet 1.36: 10 MiB, and exactly 10 MiB is too long.
 const TOO_LONG: usize = 10 << 20;
 
 /// Redirects that are followed, as Go's client does.
 const REDIRECTS: usize = 10;
 
-/// How the source asks. Answers with redirects are followed by the source itself.
+/// The transport of the source. The source itself follows redirects.
 pub type HttpService =
     BoxCloneSyncService<Request<Empty<Bytes>>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
 
@@ -49,19 +54,28 @@ pub struct HttpSource {
     url: Uri,
     headers: HeaderMap,
     check_frequency: Duration,
-    static_pods: StaticPods,
     service: HttpService,
-    /// Hash of the body whose pods were reported last.
-    reported: Option<StableHash>,
+    bodies: Bodies,
     /// Where the last good body is kept for the next run.
     copies: Option<PathBuf>,
+}
+
+/// The bodies of one URL, decoded. Synchronous.
+#[derive(Debug)]
+struct Bodies {
+    url: String,
+    static_pods: StaticPods,
+    /// Hash of the body whose pods were reported last.
+    reported: Option<StableHash>,
+    /// The last bad body's hash and error.
+    rejected: Option<(StableHash, Arc<HttpSourceError>)>,
 }
 
 /// Header values are secrets.
 impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSource")
-            .field("url", &shown_url(&self.url.to_string()))
+            .field("url", &shown_url(&self.bodies.url))
             .field("check_frequency", &self.check_frequency)
             .finish_non_exhaustive()
     }
@@ -71,53 +85,61 @@ impl fmt::Debug for HttpSource {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpSourceError {
-    /// The URL cannot be used. The text is not quoted, for it may hold a password.
-    #[error("the URL is not one of http or https")]
+    /// The URL cannot be used. The error does not quote it, because it may hold a password.
+    #[error("unsupported URL: expected http://… or https://…")]
     Url,
-    /// A header cannot be sent. The value is not quoted.
-    #[error("header {0:?} has a name or value that cannot be sent")]
-    Header(String),
+    /// A header's name cannot be sent. The error does not quote it: a misplaced value may stand there.
+    #[error("invalid header name")]
+    HeaderName,
+    /// A header's value cannot be sent. The error does not quote it.
+    #[error("header {name} has a value that cannot be sent")]
+    HeaderValue {
+        /// Name of the header, in lower case.
+        name: String,
+    },
     /// The certificates that the system trusts cannot be read.
-    #[error("the system's certificates cannot be read")]
+    #[error("cannot read the system's trusted certificates")]
     Certificates(#[source] std::io::Error),
-    /// There was no answer.
-    #[error("no answer")]
+    /// The request failed.
+    #[error("no response")]
     Request(#[source] BoxError),
-    /// The answer did not come in time.
-    #[error("no answer within {TIMEOUT:?}")]
+    /// The response did not come in time.
+    #[error("no response within {TIMEOUT:?}")]
     Timeout,
-    /// The answer has another status than 200.
-    #[error("the answer is {0}")]
+    /// The response has another status than 200.
+    #[error("unexpected status {0}, expected 200 OK")]
     Status(StatusCode),
-    /// The answer leads nowhere, or in circles.
-    #[error("the redirects lead nowhere")]
+    /// The server redirects too often, or to something else than http or https.
+    #[error(
+        "cannot follow the redirect: expected an http or https URL and at most {REDIRECTS} redirects"
+    )]
     Redirects,
-    /// The answer broke off.
-    #[error("the answer broke off")]
+    /// The response broke off.
+    #[error("failed to read the response")]
     Body(#[source] BoxError),
-    /// The answer is too long for manifests.
-    #[error("the answer has {TOO_LONG} bytes or more")]
+    /// The response is too long for manifests.
+    #[error("the response has {TOO_LONG} bytes or more")]
     TooLong,
-    /// The answer is not text.
-    #[error("the answer is not UTF-8 text")]
+    /// The response is not text.
+    #[error("the response is not UTF-8 text")]
     NotText,
-    /// The answer is empty, which means that there are no pods.
-    #[error("the answer is empty")]
+    /// The response is empty, which means no pods.
+    #[error("the response is empty")]
     Empty,
-    /// The answer is not that of static pods.
-    #[error("the answer gives no static pods")]
+    /// The response does not hold static pods.
+    #[error("the response holds no static pods")]
     Manifest(#[source] StaticPodError),
 }
 
 impl HttpSource {
-    /// The pods at `url`, as `static_pods` makes them, asked for with `headers`: `staticPodURLHeader`.
+    /// The pods at `url`, as `static_pods` makes them, requested with `headers`: `staticPodURLHeader`.
     ///
-    /// `check_frequency` is `httpCheckFrequency`, 20 s by default in the kubelet: how long to wait after an answer. Must be
-    /// positive.
+    /// `check_frequency` is `httpCheckFrequency`, 20 s by default in the kubelet: the time between a response and the next
+    /// request. Must be positive.
     ///
     /// # Errors
     ///
-    /// The URL or a header cannot be used, or there are no certificates to trust.
+    /// The URL or a header cannot be used, or the system trusts no certificates.
     pub fn new(
         url: &str,
         headers: &BTreeMap<String, Vec<String>>,
@@ -143,13 +165,13 @@ impl HttpSource {
         Self::with_service(url, headers, check_frequency, static_pods, service)
     }
 
-    /// The same, over a transport of the caller's.
+    /// As [`new`](Self::new), over a transport of the caller's.
+    ///
+    /// A user and password in the URL are sent as Go's client sends them, unless `headers` hold an `Authorization`.
     ///
     /// # Errors
     ///
     /// The URL or a header cannot be used.
-    ///
-    /// A user and a password in the URL are sent as Go's client sends them, unless `headers` authorize otherwise.
     pub fn with_service(
         url: &str,
         headers: &BTreeMap<String, Vec<String>>,
@@ -163,25 +185,29 @@ impl HttpSource {
         }
         Ok(Self {
             headers: header_map(headers, &url)?,
+            bodies: Bodies {
+                url: url.to_string(),
+                static_pods,
+                reported: None,
+                rejected: None,
+            },
             url,
             check_frequency,
-            static_pods,
             service,
-            reported: None,
             copies: None,
         })
     }
 
-    /// Keeps a copy of the last good body in `directory`, which is the source's own and private to the user. So a URL that gives
-    /// no pods when the next source starts, but for an empty answer, has the pods that it had.
+    /// Keeps a copy of the last good body in `directory`, which belongs to the source alone and is private to the user. So
+    /// the pods survive a restart during which the URL gives no good response. An empty response removes the copy.
     #[must_use]
     pub fn remembering(mut self, directory: PathBuf) -> Self {
         self.copies = Some(directory);
         self
     }
 
-    /// Reports the pods until nobody receives.
-    pub async fn run(mut self, reports: mpsc::Sender<SourceReport>) {
+    /// Reports the pods until the receiver is dropped.
+    pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::Http, reports.clone());
         tokio::select! {
             _ = self.follow(&mut reporter) => {}
@@ -189,97 +215,185 @@ impl HttpSource {
         }
     }
 
-    async fn follow(&mut self, reporter: &mut Reporter) -> Result<(), Closed> {
-        let subject = shown_url(&self.url.to_string());
-        let (mut last_good, mut remembered) = self.recall().await;
+    async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
+        let fetch = Fetch {
+            url: self.url,
+            headers: self.headers,
+            service: self.service,
+        };
+        let mut bodies = self.bodies;
+        let subject = shown_url(&bodies.url);
+        let copies = self.copies;
+        let mut last_good;
+        (bodies, last_good) = off_runtime(move || {
+            let last_good = copies.map(|copies| LastGoodBody::recall(copies, &bodies.url));
+            (bodies, last_good)
+        })
+        .await;
+        let mut is_first = true;
         loop {
-            let fetched = time::timeout(TIMEOUT, self.fetch()).await;
-            let body = fetched.unwrap_or(Err(HttpSourceError::Timeout));
-            let (pods, error) = match body.and_then(|text| Ok((self.new_pods(&text)?, text))) {
-                Ok((pods, text)) => {
-                    last_good = self.kept(last_good, Some(text)).await;
-                    (pods, None)
+            let fetched = time::timeout(TIMEOUT, fetch.body()).await;
+            let fetched = fetched.unwrap_or(Err(HttpSourceError::Timeout));
+            let outcome;
+            (bodies, last_good, outcome) = off_runtime(move || {
+                let mut outcome = bodies.take(fetched, last_good.as_mut());
+                // The first response is bad, so the last good one of an earlier run counts.
+                if is_first
+                    && outcome.pods.is_none()
+                    && let Some(text) = last_good.as_mut().and_then(LastGoodBody::take_recalled)
+                {
+                    outcome.pods = bodies.decode(&text).ok().flatten();
                 }
-                Err(error @ HttpSourceError::Empty) => {
-                    last_good = self.kept(last_good, None).await;
-                    (Some(Vec::new()), Some(error))
-                }
-                // The first answer is no good, so the last one of an earlier run counts.
-                Err(error) => {
-                    let pods = remembered.as_ref().map(|text| self.new_pods(text));
-                    (pods.and_then(Result::ok).flatten(), Some(error))
-                }
-            };
-            remembered = None;
-            if let Some(pods) = pods {
+                (bodies, last_good, outcome)
+            })
+            .await;
+            is_first = false;
+            if let Some(pods) = outcome.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
-            let problem = error.map(|error| SourceProblem {
+            let problem = outcome.error.map(|error| SourceProblem {
                 subject: subject.clone(),
-                error: Arc::new(error),
+                error,
             });
-            let copies = last_good.iter().flat_map(LastGood::problems);
+            let copies = last_good.iter().flat_map(LastGoodBody::problems);
             let problems = problem.into_iter().chain(copies).collect();
             reporter.problems(problems).await?;
             time::sleep(self.check_frequency).await;
         }
     }
+}
 
-    /// What an earlier run has kept of this URL.
-    async fn recall(&self) -> (Option<LastGood>, Option<String>) {
-        let Some(copies) = self.copies.clone() else {
-            return (None, None);
+/// What one response means.
+struct Outcome {
+    /// All pods; `None` if those reported last stay.
+    pods: Option<Vec<StoredPod>>,
+    error: Option<Arc<HttpSourceError>>,
+}
+
+impl Bodies {
+    /// The meaning of a response. Keeps the body for the next run if it is good, and nothing if it is empty.
+    fn take(
+        &mut self,
+        body: Result<Vec<u8>, HttpSourceError>,
+        last_good: Option<&mut LastGoodBody>,
+    ) -> Outcome {
+        let body =
+            body.and_then(|body| String::from_utf8(body).map_err(|_| HttpSourceError::NotText));
+        let text = match body {
+            Ok(text) => text,
+            Err(error) => return Outcome::failed(Arc::new(error)),
         };
-        let recalled = spawn_blocking(move || LastGood::recall(copies));
-        let (last_good, remembered) = joined(recalled.await);
-        let of_this = remembered
-            .into_iter()
-            .find(|copy| copy.place == self.place().as_bytes());
-        (Some(last_good), of_this.map(|copy| copy.text))
-    }
-
-    /// Keeps `text` as the only copy, or none.
-    async fn kept(&self, last_good: Option<LastGood>, text: Option<String>) -> Option<LastGood> {
-        let (place, mut last_good) = (self.place(), last_good?);
-        let keep = spawn_blocking(move || {
-            let place = place.as_bytes();
-            last_good.retain(text.iter().map(|_| place));
-            if let Some(text) = text {
-                last_good.keep(place, &text);
-            }
-            last_good
-        });
-        Some(joined(keep.await))
-    }
-
-    /// What the copy is of. A URL may hold a password, which needs no second place.
-    fn place(&self) -> String {
-        StableHash::EMPTY.with(self.url.to_string()).to_string()
-    }
-
-    /// The pods of an answer; `None` when they are those reported last.
-    fn new_pods(&mut self, text: &str) -> Result<Option<Vec<StoredPod>>, HttpSourceError> {
         if text.is_empty() {
             self.reported = None;
-            return Err(HttpSourceError::Empty);
+            if let Some(last_good) = last_good {
+                last_good.forget();
+            }
+            return Outcome {
+                pods: Some(Vec::new()),
+                error: Some(Arc::new(HttpSourceError::Empty)),
+            };
         }
+        match self.decode(&text) {
+            Ok(pods) => {
+                if let Some(last_good) = last_good {
+                    last_good.keep(&text);
+                }
+                Outcome { pods, error: None }
+            }
+            Err(error) => Outcome::failed(error),
+        }
+    }
+
+    /// The pods of a body; `None` if they are those reported last.
+    fn decode(&mut self, text: &str) -> Result<Option<Vec<StoredPod>>, Arc<HttpSourceError>> {
         let hash = StableHash::EMPTY.with(text);
         if self.reported == Some(hash) {
             return Ok(None);
         }
-        let pods = self
-            .static_pods
-            .from_url(&self.url.to_string(), text)
-            .map_err(HttpSourceError::Manifest)?;
-        self.reported = Some(hash);
-        Ok(Some(pods.into_iter().map(StoredPod::from).collect()))
+        if let Some((rejected, error)) = &self.rejected
+            && *rejected == hash
+        {
+            return Err(Arc::clone(error));
+        }
+        match self.static_pods.from_url(&self.url, text) {
+            Ok(pods) => {
+                self.reported = Some(hash);
+                Ok(Some(pods))
+            }
+            Err(error) => {
+                let error = Arc::new(HttpSourceError::Manifest(error));
+                self.rejected = Some((hash, Arc::clone(&error)));
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn failed(error: Arc<HttpSourceError>) -> Self {
+        Self {
+            pods: None,
+            error: Some(error),
+        }
+    }
+}
+
+/// The copy of the last good body of one URL. Synchronous.
+struct LastGoodBody {
+    copies: LastGood,
+    /// What the copy is of: a hash, because the URL may hold a password.
+    place: String,
+    /// The body that an earlier run kept.
+    recalled: Option<String>,
+}
+
+impl LastGoodBody {
+    fn recall(directory: PathBuf, url: &str) -> Self {
+        let place = StableHash::EMPTY.with(url).to_string();
+        let (copies, remembered) = LastGood::recall(directory);
+        let of_this = remembered
+            .into_iter()
+            .find(|copy| copy.place == place.as_bytes());
+        Self {
+            copies,
+            place,
+            recalled: of_this.map(|copy| copy.text),
+        }
     }
 
-    async fn fetch(&self) -> Result<String, HttpSourceError> {
+    fn take_recalled(&mut self) -> Option<String> {
+        self.recalled.take()
+    }
+
+    /// Keeps `text` as the only copy.
+    fn keep(&mut self, text: &str) {
+        let place = self.place.as_bytes();
+        self.copies.retain([place]);
+        self.copies.keep(place, text);
+    }
+
+    fn forget(&mut self) {
+        self.copies.retain([]);
+    }
+
+    fn problems(&self) -> impl Iterator<Item = SourceProblem> {
+        self.copies.problems()
+    }
+}
+
+/// Requests the URL.
+struct Fetch {
+    url: Uri,
+    headers: HeaderMap,
+    service: HttpService,
+}
+
+impl Fetch {
+    async fn body(&self) -> Result<Vec<u8>, HttpSourceError> {
         let mut url = self.url.clone();
         for _ in 0..=REDIRECTS {
             let mut request = Request::get(url.clone());
-            // Another host has no business with what authorizes us to this one.
+            // The headers authorize to the configured server only.
             if url.authority() == self.url.authority()
                 && url.scheme() == self.url.scheme()
                 && let Some(headers) = request.headers_mut()
@@ -313,7 +427,7 @@ impl HttpSource {
                     return Err(HttpSourceError::TooLong);
                 }
             }
-            return String::from_utf8(bytes).map_err(|_| HttpSourceError::NotText);
+            return Ok(bytes);
         }
         Err(HttpSourceError::Redirects)
     }
@@ -325,10 +439,12 @@ fn header_map(
 ) -> Result<HeaderMap, HttpSourceError> {
     let mut map = HeaderMap::new();
     for (name, values) in headers {
-        let unusable = || HttpSourceError::Header(name.clone());
-        let key: HeaderName = name.parse().map_err(|_| unusable())?;
+        let key: HeaderName = name.parse().map_err(|_| HttpSourceError::HeaderName)?;
         for value in values {
-            let mut value: HeaderValue = value.parse().map_err(|_| unusable())?;
+            let mut value: HeaderValue =
+                value.parse().map_err(|_| HttpSourceError::HeaderValue {
+                    name: key.to_string(),
+                })?;
             value.set_sensitive(true);
             map.append(key.clone(), value);
         }

@@ -2,8 +2,11 @@
 
 use std::{env, fs, path::PathBuf};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::json;
+
+use larder_objects::chain;
 
 use super::*;
 use crate::FullName;
@@ -25,7 +28,7 @@ fn on(node_name: &str) -> StaticPods {
 fn from_file(node_name: &str, path: &str, text: &str) -> Pod {
     let (pod, more) = on(node_name).from_file(Path::new(path), text).unwrap();
     assert!(more.is_none(), "{more:?}");
-    pod
+    pod.decode()
 }
 
 #[track_caller]
@@ -36,8 +39,8 @@ fn refused(text: &str) -> String {
     error.to_string()
 }
 
-fn uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap()
+fn uid(metadata: &ObjectMeta) -> &str {
+    metadata.uid.as_deref().unwrap()
 }
 
 #[test]
@@ -53,7 +56,7 @@ fn a_static_pod_is_what_the_kubelet_would_make_of_the_manifest() {
         FullName::of(&pod.metadata).to_string(),
         "test-random-test-hostname_mynamespace"
     );
-    assert_eq!(uid(&pod), "12345");
+    assert_eq!(uid(&pod.metadata), "12345");
     assert_eq!(annotation(&pod.metadata, CONFIG_HASH), Some("12345"));
     let spec = pod.spec.unwrap();
     assert_eq!(spec.node_name.as_deref(), Some(node_name));
@@ -70,8 +73,8 @@ fn a_static_pod_is_what_the_kubelet_would_make_of_the_manifest() {
 
     let pods = on(node_name).from_url("http://h/m", &text).unwrap();
     let [pod] = &pods[..] else { panic!("{pods:?}") };
-    assert_eq!(uid(pod), "12345");
-    assert_eq!(pod.spec.as_ref().unwrap().tolerations, None);
+    assert_eq!(uid(&pod.metadata), "12345");
+    assert_eq!(pod.decode().spec.unwrap().tolerations, None);
 }
 
 #[test]
@@ -120,9 +123,12 @@ fn the_uid_follows_content_node_and_place_and_nothing_else() {
     // managers 64
     let at = |node_name: &str, path: &str, text: &str| {
         let pod = from_file(node_name, path, text);
-        assert_eq!(uid(&pod).len(), 32);
-        assert_eq!(annotation(&pod.metadata, CONFIG_HASH), Some(uid(&pod)));
-        uid(&pod).to_owned()
+        assert_eq!(uid(&pod.metadata).len(), 32);
+        assert_eq!(
+            annotation(&pod.metadata, CONFIG_HASH),
+            Some(uid(&pod.metadata))
+        );
+        uid(&pod.metadata).to_owned()
     };
     let here = at("n1", "/m/web.yaml", WEB);
     assert_ne!(at("n1", "/m/other.yaml", WEB), here);
@@ -136,7 +142,7 @@ fn the_uid_follows_content_node_and_place_and_nothing_else() {
     ] {
         assert_eq!(at("n1", "/m/web.yaml", &same), here, "{same}");
     }
-    let by_url = |url: &str| uid(&on("n1").from_url(url, WEB).unwrap()[0]).to_owned();
+    let by_url = |url: &str| uid(&on("n1").from_url(url, WEB).unwrap()[0].metadata).to_owned();
     assert_ne!(by_url("http://a/m"), by_url("http://b/m"));
 }
 
@@ -168,11 +174,11 @@ fn the_form_behind_the_uid_is_version_1() {
         .with("larder/static-pod/1")
         .with(Canonical(&manifest).to_string());
     assert_eq!(
-        uid(&node),
+        uid(&node.metadata),
         through_text.with("host:node-afile:/m/web.yaml").to_string()
     );
     assert_eq!(
-        uid(&url[0]),
+        uid(&url[0].metadata),
         through_text.with("url:http://h/m").to_string()
     );
 }
@@ -220,8 +226,8 @@ fn a_file_holds_one_pod_and_what_else_is_in_it_is_named() {
 fn what_is_no_pod_is_refused_with_its_place() {
     let list = "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n";
     for (text, part) in [
-        ("", "/m/web.yaml: there is no pod"),
-        ("# nothing\n", "/m/web.yaml: there is no pod"),
+        ("", "/m/web.yaml: no pod found"),
+        ("# nothing\n", "/m/web.yaml: no pod found"),
         (list, "a static pod's file cannot hold a list"),
         ("{\"kind\":\"Pod\"", "/m/web.yaml: document 1, line 1: "),
         (
@@ -297,6 +303,37 @@ fn references_are_allowed_only_to_those_who_asked_for_it() {
     );
 }
 
+#[test]
+fn a_time_that_cannot_be_encoded_is_an_error_of_the_pod() {
+    let text = format!("{WEB}status: {{startTime: '-009998-01-02T03:04:05Z'}}\n");
+    let error = on("n1")
+        .from_file(Path::new("/m/web.yaml"), &text)
+        .unwrap_err();
+    let text = chain(&error);
+    assert!(text.contains("/m/web.yaml: document 1"), "{text}");
+    assert!(
+        text.ends_with("status.startTime has a value that cannot be encoded"),
+        "{text}"
+    );
+    assert!(on("n1").from_url("http://h/m", &text).is_err());
+}
+
+#[test]
+fn a_panic_in_a_parser_is_an_error_of_the_manifest() {
+    let error = guarded::<()>("/m/web.yaml", || panic!("a bug")).unwrap_err();
+    assert_eq!(
+        chain(&error),
+        "/m/web.yaml: the parser failed, which is a bug in larder"
+    );
+}
+
+#[test]
+fn ten_mebibytes_of_brackets_are_an_error() {
+    let text = "[".repeat((10 << 20) - 1);
+    assert!(on("n1").from_file(Path::new("/m/web.yaml"), &text).is_err());
+    assert!(on("n1").from_url("http://h/m", &text).is_err());
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Vector {
@@ -355,7 +392,7 @@ fn static_pods_are_those_of_kubernetes() {
         };
         match (result, vector.expect, vector.error) {
             (Ok(pod), Some(expected), _) => {
-                assert_eq!(summary(&pod, &expected), expected, "{manifest}");
+                assert_eq!(summary(&pod.decode(), &expected), expected, "{manifest}");
             }
             (Err(error), _, Some(expected)) => {
                 let error = error.to_string();
@@ -391,7 +428,7 @@ fn summary(pod: &Pod, expected: &Value) -> Value {
     if expected.get("uid").is_some() {
         summary["uid"] = json!(metadata.uid);
     } else {
-        summary["uidLength"] = json!(uid(pod).len());
+        summary["uidLength"] = json!(uid(&pod.metadata).len());
     }
     summary
 }

@@ -141,7 +141,7 @@ impl Scanner {
             let manifest = Manifest {
                 text: Some(StableHash::EMPTY.with(&text)),
                 is_good: true,
-                pod: Some(pod.into()),
+                pod: Some(pod),
                 problem: more.map(|error| Arc::new(error.into())),
             };
             self.files.insert(path, manifest);
@@ -247,7 +247,7 @@ impl Scanner {
                     known.is_good = pod.is_ok();
                     match pod {
                         Ok((pod, more)) => {
-                            known.pod = Some(pod.into());
+                            known.pod = Some(pod);
                             known.problem = more.map(|error| Arc::new(error.into()));
                         }
                         Err(error) => known.problem = Some(Arc::new(error.into())),

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use http_body_util::Full;
+use http_body_util::{Full, StreamBody};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use tower::service_fn;
@@ -18,7 +18,7 @@ fn manifest(name: &str) -> String {
     )
 }
 
-/// Answers: status, body, and where to.
+/// Responses: status, body, and location.
 type Answers = Vec<(u16, String, Option<&'static str>)>;
 
 /// Requests: URL, and the header if it was sent.
@@ -28,7 +28,7 @@ fn ok(body: impl Into<String>) -> (u16, String, Option<&'static str>) {
     (200, body.into(), None)
 }
 
-/// A source that gets `answers` in turn and then is refused, what it reports, and the requests it made.
+/// A source that gets scripted answers in turn and then connection errors; its reports and its requests.
 struct Fixture {
     reports: mpsc::Receiver<SourceReport>,
     requests: Arc<Mutex<Requests>>,
@@ -123,15 +123,15 @@ async fn a_refused_request_reports_no_pods() {
     // managers 68
     let mut fixture = Fixture::new(vec![]);
     fixture
-        .check(&["https://h.example/m/pods.yaml: no answer: connection refused"])
+        .check(&["https://h.example/m/pods.yaml: no response: connection refused"])
         .await;
-    // Told once.
+    // Reported once.
     time::sleep(Duration::from_mins(5)).await;
     assert!(fixture.reports.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_body_is_one_report_and_headers_reach_the_server() {
+async fn an_unchanged_body_is_one_report_and_headers_are_sent() {
     // managers 68
     let mut fixture = Fixture::new(vec![
         ok(manifest("a")),
@@ -149,17 +149,17 @@ async fn the_same_body_is_one_report_and_headers_reach_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_body_means_no_pods_and_the_old_body_brings_them_back() {
+async fn after_an_empty_body_the_old_body_brings_pods_back() {
     // managers 68
     let mut fixture = Fixture::new(vec![ok(manifest("a")), ok(""), ok(manifest("a"))]);
-    let empty = "the answer is empty";
+    let empty = "the response is empty";
     fixture
         .check(&["pods [a-n1]", "pods []", empty, "pods [a-n1]", "well"])
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_run_had_counts_until_there_is_a_good_answer() {
+async fn pods_of_an_earlier_run_stay_until_a_good_response() {
     let root = tempfile::TempDir::new().unwrap();
     let start = |answers| Fixture::remembering(answers, Some(root.path().join("copies")));
     let list = ok(
@@ -179,15 +179,15 @@ async fn what_an_earlier_run_had_counts_until_there_is_a_good_answer() {
         ok("garbage"),
         ok(manifest("b")),
     ]);
-    let trouble = ["the answer is 503", "gives no static pods"];
+    let trouble = ["unexpected status 503", "holds no static pods"];
     again.check(&["pods [a-n1]", trouble[0], trouble[1]]).await;
     again.check(&["pods [b-n1]", "well"]).await;
     // An empty answer means what it says, now and at the next start.
     start(vec![ok("")])
-        .check(&["pods []", "the answer is empty"])
+        .check(&["pods []", "the response is empty"])
         .await;
     let mut silent = start(vec![]);
-    silent.check(&["no answer"]).await;
+    silent.check(&["no response"]).await;
     time::sleep(Duration::from_mins(1)).await;
     assert!(silent.reports.try_recv().is_err());
 }
@@ -213,7 +213,7 @@ async fn a_list_gives_all_its_pods_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_answer_keeps_the_pods_and_stays_a_problem_until_it_is_good() {
+async fn a_bad_response_keeps_the_pods_and_is_reported_until_fixed() {
     let mut fixture = Fixture::new(vec![
         ok(manifest("a")),
         ok("garbage"),
@@ -225,8 +225,8 @@ async fn a_bad_answer_keeps_the_pods_and_stays_a_problem_until_it_is_good() {
     fixture
         .check(&[
             "pods [a-n1]",
-            "the answer gives no static pods",
-            "the answer is 404",
+            "the response holds no static pods",
+            "unexpected status 404",
             "well",
             "bytes or more",
         ])
@@ -234,7 +234,7 @@ async fn a_bad_answer_keeps_the_pods_and_stays_a_problem_until_it_is_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn redirects_are_followed_without_telling_another_host_the_headers() {
+async fn redirects_are_followed_but_headers_stay_with_their_server() {
     let to = |location| (302, String::new(), Some(location));
     let mut fixture = Fixture::new(vec![
         to("other.yaml"),
@@ -244,7 +244,7 @@ async fn redirects_are_followed_without_telling_another_host_the_headers() {
         to("ftp://h.example/"),
     ]);
     fixture
-        .check(&["pods [a-n1]", "the redirects lead nowhere"])
+        .check(&["pods [a-n1]", "cannot follow the redirect"])
         .await;
     let requests = fixture.requests.lock();
     let seen: Vec<_> = requests[..4]
@@ -258,7 +258,7 @@ async fn redirects_are_followed_without_telling_another_host_the_headers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_answer_is_given_up_on() {
+async fn a_silent_server_times_out() {
     let service = service_fn(|_: Request<Empty<Bytes>>| async {
         std::future::pending::<Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>().await
     });
@@ -279,7 +279,7 @@ async fn a_server_that_does_not_answer_is_given_up_on() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_refused_without_a_word_of_the_secret() {
+fn unusable_urls_and_headers_are_rejected_without_quoting_secrets() {
     let source = |url: &str, header: (&str, &str)| {
         let headers = BTreeMap::from([(header.0.to_owned(), vec![header.1.to_owned()])]);
         HttpSource::new(
@@ -300,8 +300,112 @@ fn what_cannot_be_asked_for_is_refused_without_a_word_of_the_secret() {
     let error = source("http://h/x", ("X-Auth", "s3c\nret"))
         .unwrap_err()
         .to_string();
-    assert_eq!(
-        error,
-        r#"header "X-Auth" has a name or value that cannot be sent"#
+    assert_eq!(error, "header x-auth has a value that cannot be sent");
+    let error = source("http://h/x", ("X-Auth: s3cret", "b")).unwrap_err();
+    assert_eq!(error.to_string(), "invalid header name");
+}
+
+/// The decoder of the fixture's URL.
+fn bodies() -> Bodies {
+    Bodies {
+        url: URL.to_owned(),
+        static_pods: StaticPods::new("n1", ApiReferences::Refuse),
+        reported: None,
+        rejected: None,
+    }
+}
+
+#[test]
+fn a_bad_body_is_decoded_once_until_it_changes() {
+    let mut bodies = bodies();
+    let first = bodies.decode("garbage").unwrap_err();
+    let second = bodies.decode("garbage").unwrap_err();
+    assert!(Arc::ptr_eq(&first, &second), "decoded again");
+    let other = bodies.decode("other garbage").unwrap_err();
+    assert!(!Arc::ptr_eq(&first, &other));
+    assert_eq!(bodies.decode(&manifest("a")).unwrap().unwrap().len(), 1);
+    // A good body is decoded once too.
+    assert!(bodies.decode(&manifest("a")).unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_are_decoded_off_the_runtime_thread() {
+    crate::testing::mark_runtime_thread();
+    let root = tempfile::TempDir::new().unwrap();
+    let start = |answers| Fixture::remembering(answers, Some(root.path().join("copies")));
+    start(vec![ok(manifest("a")), ok("garbage")])
+        .check(&["pods [a-n1]", "the response holds no static pods"])
+        .await;
+    start(vec![]).check(&["pods [a-n1]", "no response"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endless_body_ends_at_the_limit() {
+    let service = service_fn(|_: Request<Empty<Bytes>>| async {
+        let chunk =
+            || Ok::<_, BoxError>(hyper::body::Frame::data(Bytes::from(vec![b'['; 1 << 16])));
+        let body = StreamBody::new(futures::stream::repeat_with(chunk));
+        Ok::<_, BoxError>(Response::new(body.boxed_unsync()))
+    });
+    let source = HttpSource::with_service(
+        URL,
+        &BTreeMap::new(),
+        Duration::from_secs(20),
+        StaticPods::new("n1", ApiReferences::Refuse),
+        BoxCloneSyncService::new(service),
     );
+    let (sender, mut reports) = mpsc::channel(16);
+    let report = tokio::select! {
+        () = source.unwrap().run(sender) => unreachable!("the receiver is here"),
+        report = reports.recv() => report.unwrap(),
+    };
+    let SourceEvent::Problems(problems) = report.event else {
+        panic!("{report:?}");
+    };
+    assert!(problems[0].to_string().ends_with("bytes or more"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn redirects_to_files_and_redirect_loops_are_errors() {
+    let to = |location| (302, String::new(), Some(location));
+    let refused = "cannot follow the redirect";
+    for location in ["file:///etc/passwd", "gopher://h.example/", "http://"] {
+        let mut fixture = Fixture::new(vec![to(location)]);
+        fixture.check(&[refused]).await;
+        assert_eq!(fixture.requests.lock().len(), 1);
+    }
+    let mut fixture = Fixture::new(vec![to("/again"); 2 * REDIRECTS]);
+    fixture.check(&[refused]).await;
+    assert_eq!(fixture.requests.lock().len(), REDIRECTS + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn compressed_bodies_are_not_expanded() {
+    // No request asks for one. The bytes of a gzip stream are no text.
+    let (sender, mut reports) = mpsc::channel(16);
+    let service = service_fn(|request: Request<Empty<Bytes>>| async move {
+        assert!(!request.headers().contains_key(header::ACCEPT_ENCODING));
+        let body = Full::new(Bytes::from_static(b"\x1f\x8b\x08\x00\xff"));
+        let mut response = Response::new(body.map_err(BoxError::from).boxed_unsync());
+        let gzip = HeaderValue::from_static("gzip");
+        response
+            .headers_mut()
+            .insert(header::CONTENT_ENCODING, gzip);
+        Ok::<_, BoxError>(response)
+    });
+    let source = HttpSource::with_service(
+        URL,
+        &BTreeMap::new(),
+        Duration::from_secs(20),
+        StaticPods::new("n1", ApiReferences::Refuse),
+        BoxCloneSyncService::new(service),
+    );
+    let report = tokio::select! {
+        () = source.unwrap().run(sender) => unreachable!("the receiver is here"),
+        report = reports.recv() => report.unwrap(),
+    };
+    let SourceEvent::Problems(problems) = report.event else {
+        panic!("{report:?}");
+    };
+    assert!(problems[0].to_string().ends_with("is not UTF-8 text"));
 }
