@@ -61,7 +61,7 @@ use smol_str::SmolStr;
 use self::generated::GeneratedNames;
 pub use self::{
     error::{ManifestError, Problem, Subject},
-    files::is_manifest_name,
+    files::{MAX_MANIFEST_BYTES, ManifestFileError, is_manifest_name, read_manifest},
     normalize::drop_nulls,
     raw::RawObject,
 };

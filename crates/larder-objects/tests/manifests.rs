@@ -558,17 +558,18 @@ fn directories_are_read_in_order_without_strangers() {
 }
 
 #[test]
-fn what_is_no_file_is_not_waited_for_and_a_link_to_nothing_is_told() {
+fn sockets_and_dangling_links_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("a.yaml")).unwrap();
     std::os::unix::fs::symlink("/nonexistent", dir.path().join("b.yaml")).unwrap();
     let mut loader = Loader::new("default");
     loader.path(dir.path());
     let errors = loader.finish().errors;
-    let [error] = &errors[..] else {
+    let [socket, link] = &errors[..] else {
         panic!("{errors:?}")
     };
-    assert!(error.to_string().ends_with("/b.yaml"), "{error}");
+    assert!(socket.to_string().ends_with("/a.yaml"), "{socket}");
+    assert!(link.to_string().ends_with("/b.yaml"), "{link}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Stamp {
     }
 }
 
-/// The manifests of `directory`: regular files, or links to such, by [`is_manifest_name`]. Subdirectories are not entered.
+/// The manifests of `directory`, by [`is_manifest_name`]. Subdirectories are skipped; reading reports what is not a file.
 pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
@@ -46,10 +46,10 @@ pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
             continue;
         }
         match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_file() => {
+            Ok(metadata) if !metadata.is_dir() => {
                 files.insert(path, Stamp::of(&metadata));
             }
-            // Removed since, or a link that leads nowhere.
+            // A directory, a file removed meanwhile, or a link that leads nowhere.
             Ok(_) | Err(_) => {}
         }
     }

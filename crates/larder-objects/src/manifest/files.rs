@@ -1,11 +1,20 @@
 //! Files and directories of manifests.
+//!
+//! [`read_manifest`] is the one reader of manifest files: of `-f`, of `--manifests` and of static pods.
+//!
+//! Invariants:
+//! 1. Reading takes at most [`MAX_MANIFEST_BYTES`] of memory, whatever the path leads to, also if it changes meanwhile.
+//! 2. Reading never waits: only regular files are read. Links to regular files are followed, as ConfigMap volumes need.
 
 use std::{
-    fs, io,
+    fs::{self, File, FileType, OpenOptions},
+    io,
     io::Read,
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
+use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use super::{Loader, ManifestError};
@@ -13,32 +22,118 @@ use super::{Loader, ManifestError};
 /// Name under which standard input appears in errors.
 const STDIN: &str = "standard input";
 
+/// A manifest of this many bytes is rejected. kubelet 1.36, `pkg/kubelet/config/file.go`: 10 MiB, and exactly 10 MiB is too
+/// long.
+pub const MAX_MANIFEST_BYTES: u64 = 10 << 20;
+
+/// Why a manifest file is not read. The caller knows the path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestFileError {
+    /// A system call failed.
+    #[error("cannot {step} the file")]
+    Io {
+        /// `stat`, `open` or `read`.
+        step: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It is a directory.
+    #[error("expected a regular file, found a directory")]
+    Directory,
+    /// It is a device, a pipe or a socket, or a link to one.
+    #[error("expected a regular file, found a device, pipe or socket")]
+    Special,
+    /// It is too long for a manifest.
+    #[error("has {MAX_MANIFEST_BYTES} bytes or more")]
+    TooLong,
+}
+
+/// Reads the manifest file at `path`.
+///
+/// # Errors
+///
+/// The file cannot be read, is not a regular file, or is too long.
+pub fn read_manifest(path: &Path) -> Result<Zeroizing<Vec<u8>>, ManifestFileError> {
+    let failed = |step| move |source| ManifestFileError::Io { step, source };
+    // Opening some devices has an effect, so look first. What is opened may be another file by then: look again.
+    regular(fs::metadata(path).map_err(failed("stat"))?.file_type())?;
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nonblocking)
+        .open(path)
+        .map_err(failed("open"))?;
+    let metadata = file.metadata().map_err(failed("stat"))?;
+    regular(metadata.file_type())?;
+    if metadata.len() >= MAX_MANIFEST_BYTES {
+        return Err(ManifestFileError::TooLong);
+    }
+    read_bounded(file, metadata.len())
+}
+
+fn regular(kind: FileType) -> Result<(), ManifestFileError> {
+    if kind.is_file() {
+        Ok(())
+    } else if kind.is_dir() {
+        Err(ManifestFileError::Directory)
+    } else {
+        Err(ManifestFileError::Special)
+    }
+}
+
+/// Reads `input` to its end, which is expected after `length` bytes.
+fn read_bounded(input: impl Read, length: u64) -> Result<Zeroizing<Vec<u8>>, ManifestFileError> {
+    // One more than the length, so that the end is found without growing: a buffer that moves leaves its bytes behind.
+    let capacity = usize::try_from(length).unwrap_or_default() + 1;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
+    let mut input = input.take(MAX_MANIFEST_BYTES);
+    match input.read_to_end(&mut bytes) {
+        Err(source) => Err(ManifestFileError::Io {
+            step: "read",
+            source,
+        }),
+        Ok(_) if input.limit() == 0 => Err(ManifestFileError::TooLong),
+        Ok(_) => Ok(bytes),
+    }
+}
+
 impl Loader {
     /// Reads a file, or the `*.yaml`, `*.yml` and `*.json` files of a directory in the order of their names.
     ///
-    /// Subdirectories, files whose name begins with a dot, and what is no file, are not read.
+    /// Subdirectories and files whose name begins with a dot are skipped. A pipe is read to its end if `path` names it, as
+    /// a shell's `<(COMMAND)` does; in a directory it is an error.
     pub fn path(&mut self, path: &Path) {
         match files(path) {
             Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),
+            Ok(None) if is_pipe(path) => match File::open(path) {
+                Ok(pipe) => self.add(path, read_bounded(pipe, 0)),
+                Err(source) => self.unreadable("open", path, source),
+            },
             Ok(None) => self.file(path),
             Err(source) => self.unreadable("list", path, source),
         }
     }
 
     /// Reads `input` to its end; in errors it is called standard input.
-    pub fn stdin(&mut self, mut input: impl Read) {
-        let mut bytes = Zeroizing::new(Vec::new());
-        match input.read_to_end(&mut bytes) {
-            Ok(_) => self.bytes(STDIN, &bytes),
-            Err(source) => self.unreadable("read", Path::new(STDIN), source),
-        }
+    pub fn stdin(&mut self, input: impl Read) {
+        self.add(Path::new(STDIN), read_bounded(input, 0));
     }
 
-    /// Reads one file.
+    /// Reads one file, with [`read_manifest`].
     pub fn file(&mut self, path: &Path) {
-        match fs::read(path).map(Zeroizing::new) {
+        self.add(path, read_manifest(path));
+    }
+
+    fn add(&mut self, path: &Path, bytes: Result<Zeroizing<Vec<u8>>, ManifestFileError>) {
+        match bytes {
             Ok(bytes) => self.bytes(&path.display().to_string(), &bytes),
-            Err(source) => self.unreadable("read", path, source),
+            Err(ManifestFileError::Io { step, source }) => {
+                // A file is read; which call failed says nothing more.
+                let step = if step == "open" { step } else { "read" };
+                self.unreadable(step, path, source);
+            }
+            Err(error) => self.unreadable("read", path, io::Error::other(error)),
         }
     }
 
@@ -64,7 +159,7 @@ impl Loader {
     }
 }
 
-/// Whether a file of this name in a directory of manifests is one.
+/// Whether a directory entry of this name is a manifest.
 pub fn is_manifest_name(name: &str) -> bool {
     let extension = Path::new(name)
         .extension()
@@ -72,7 +167,11 @@ pub fn is_manifest_name(name: &str) -> bool {
     !name.starts_with('.') && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// The manifests of a directory, sorted; `None` when `path` is not a directory.
+fn is_pipe(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+/// The manifests of a directory, sorted; `None` if `path` is not a directory.
 fn files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     if !path.is_dir() {
         return Ok(None);
@@ -81,9 +180,8 @@ fn files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     for entry in fs::read_dir(path)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        // What is not there any more is a problem to be told; a pipe or a device would be waited for.
-        let is_file = fs::metadata(&path).map_or(true, |metadata| metadata.is_file());
-        if name.is_some_and(is_manifest_name) && is_file {
+        // A file that disappears, and everything that is not regular, is reported when it is read.
+        if name.is_some_and(is_manifest_name) && !path.is_dir() {
             files.push(path);
         }
     }

@@ -63,17 +63,13 @@ impl DirectoryWatch {
     /// # Errors
     ///
     /// The system does not watch it.
-    pub fn renew(&mut self, path: &Path) -> notify::Result<()> {
+    pub fn renew(&mut self, path: &Path) -> io::Result<()> {
         let identity = match identity(path) {
             Ok(identity) => identity,
             Err(error) => {
                 self.armed = None;
                 let is_missing = error.kind() == io::ErrorKind::NotFound;
-                return if is_missing {
-                    Ok(())
-                } else {
-                    Err(error.into())
-                };
+                return if is_missing { Ok(()) } else { Err(error) };
             }
         };
         if self
@@ -91,9 +87,12 @@ impl DirectoryWatch {
             if let Some(signal) = signal(event, &directory) {
                 let _ = sender.send(signal);
             }
-        })?;
+        })
+        .map_err(system_error)?;
         // The identity was taken first: should the path be re-pointed in between, the next comparison finds a difference.
-        watcher.watch(path, RecursiveMode::NonRecursive)?;
+        watcher
+            .watch(path, RecursiveMode::NonRecursive)
+            .map_err(system_error)?;
         self.armed = Some(Armed {
             signals,
             identity,
@@ -123,6 +122,15 @@ impl DirectoryWatch {
                 Signal::Ended
             }
         }
+    }
+}
+
+/// The system's reason behind an error of the `notify` crate.
+fn system_error(error: notify::Error) -> io::Error {
+    match error.kind {
+        notify::ErrorKind::Io(error) => error,
+        // Of inotify: too many watches.
+        kind => io::Error::other(notify::Error::new(kind)),
     }
 }
 

@@ -3,14 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fs::{self, File},
-    io::{self, Read},
+    fs, io, mem,
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use larder_objects::StableHash;
+use larder_objects::{
+    StableHash,
+    manifest::{MAX_MANIFEST_BYTES, ManifestFileError, read_manifest},
+};
+use zeroize::Zeroizing;
 
 use super::Touched;
 use crate::{
@@ -22,9 +25,6 @@ use crate::{
     static_pod::{StaticPodError, StaticPods},
     stored::StoredPod,
 };
-
-/// A manifest this long is refused, in bytes. kubelet 1.36, `pkg/kubelet/config/file.go`: 10 MiB, and that length is too long.
-const TOO_LONG: u64 = 10 << 20;
 
 /// Why a file gives no pod, or not the one in it.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum FileSourceError {
     #[error("directories within the directory are not read")]
     Nested,
     /// It is too long for a manifest.
-    #[error("has {TOO_LONG} bytes or more")]
+    #[error("has {MAX_MANIFEST_BYTES} bytes or more")]
     TooLong,
     /// It is not text.
     #[error("is not UTF-8 text")]
@@ -68,7 +68,7 @@ pub enum FileSourceError {
     #[error("cannot be watched for changes")]
     Watch {
         /// The system's reason.
-        source: notify::Error,
+        source: io::Error,
     },
 }
 
@@ -241,7 +241,7 @@ impl Scanner {
         let known = self.files.entry(path.to_owned()).or_default();
         match read_text(path) {
             Ok(text) => {
-                let hash = StableHash::EMPTY.with(&text);
+                let hash = StableHash::EMPTY.with(text.as_str());
                 if known.text.replace(hash) != Some(hash) {
                     let pod = self.static_pods.from_file(path, &text);
                     known.is_good = pod.is_ok();
@@ -301,25 +301,16 @@ impl Scanner {
 }
 
 /// The text of the file at `path`.
-fn read_text(path: &Path) -> Result<String, FileSourceError> {
-    let read = |step| move |source| FileSourceError::Read { step, source };
-    // Looked at before it is opened: opening a pipe would wait for its writer.
-    let metadata = fs::metadata(path).map_err(read("stat"))?;
-    if metadata.is_dir() {
-        return Err(FileSourceError::Nested);
-    }
-    if !metadata.is_file() {
-        return Err(FileSourceError::NotAFile);
-    }
-    let file = File::open(path).map_err(read("open"))?;
-    let mut bytes = Vec::new();
-    file.take(TOO_LONG)
-        .read_to_end(&mut bytes)
-        .map_err(read("read"))?;
-    if bytes.len() as u64 >= TOO_LONG {
-        return Err(FileSourceError::TooLong);
-    }
-    String::from_utf8(bytes).map_err(|_| FileSourceError::NotText)
+fn read_text(path: &Path) -> Result<Zeroizing<String>, FileSourceError> {
+    let mut bytes = read_manifest(path).map_err(|error| match error {
+        ManifestFileError::Io { step, source } => FileSourceError::Read { step, source },
+        ManifestFileError::Directory => FileSourceError::Nested,
+        ManifestFileError::TooLong => FileSourceError::TooLong,
+        _ => FileSourceError::NotAFile,
+    })?;
+    let text = String::from_utf8(mem::take(&mut *bytes));
+    text.map(Zeroizing::new)
+        .map_err(|_| FileSourceError::NotText)
 }
 
 /// Whether an entry of the directory is meant to be a manifest: any name that is neither hidden nor that of a backup.
