@@ -282,8 +282,8 @@ async fn long_selectors_are_answered() {
     );
     for selector in [
         "((((((",
-        "a in (",
-        "a in ((((",
+        "a%20in%20(",
+        "a%20in%20((((",
         "%00",
         "a%0Ab",
         "!!!!a",
