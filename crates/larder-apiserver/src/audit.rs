@@ -1,12 +1,12 @@
 //! The audit log: one record for each request, never a body.
 //!
-//! A record is written when the status of the answer is known and before the answer's body is sent. So the record of a watch is
-//! there while the watch runs, and its time is the one at which it began.
+//! A record is written when the status of the answer is known and before the answer's body is sent. So the record of a
+//! watch is there while the watch runs, and its time is the one at which it began.
 //!
 //! Invariants:
 //! 1. A record is one line of JSON, whatever the request holds.
-//! 2. The log never stops the server: records that a file cannot take at once (a full disk, a FIFO without a reader) are
-//!    counted and dropped. The count is logged when the next record is written.
+//! 2. The log never stops the server: records that a file cannot take at once (a full disk, a FIFO without a reader)
+//!    are counted and dropped. The count is logged when the next record is written.
 
 use std::{
     fmt,
@@ -79,8 +79,8 @@ fn push(writer: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
 pub struct AuditRecord {
     /// When it was answered, as RFC 3339 with microseconds.
     pub time: String,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`; of what is no object, `get` for GET and so
-    /// on.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`; of what is no object, `get`
+    /// for GET and so on.
     pub verb: &'static str,
     /// Path of the URL.
     pub path: String,
@@ -98,8 +98,8 @@ impl AuditLog {
         Self::default()
     }
 
-    /// Writes each record as one line of JSON, and flushes. A `writer` that blocks stops the server while it does; one that
-    /// returns [`WouldBlock`](io::ErrorKind::WouldBlock) loses records instead.
+    /// Writes each record as one line of JSON, and flushes. A `writer` that blocks stops the server while it does; one
+    /// that returns [`WouldBlock`](io::ErrorKind::WouldBlock) loses records instead.
     pub fn to_writer(writer: impl Write + Send + 'static) -> Self {
         let lines = Lines {
             writer: Box::new(writer),
@@ -111,8 +111,8 @@ impl AuditLog {
         }
     }
 
-    /// Appends each record to the file at `path`, which is created if it does not exist. It may be a FIFO: what its reader
-    /// leaves in it too long is lost.
+    /// Appends each record to the file at `path`, which is created if it does not exist. It may be a FIFO: what its
+    /// reader leaves in it too long is lost.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
-//! Who may do what: everybody everything, or nodes only what concerns their pods.
+//! Permissions: every user may do everything, or nodes only what concerns their pods.
 //!
-//! The rules for nodes: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node` and `plugin/pkg/admission/noderestriction`. They are
-//! worked out from the pods that the store holds at that moment, so that there is no delay after a binding. Persistent volumes and
-//! resource claims are not known to this server and open no way.
+//! The rules for nodes: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node` and
+//! `plugin/pkg/admission/noderestriction`. They are worked out from the pods that the store holds at that moment, so
+//! that there is no delay after a binding. Persistent volumes and resource claims are not known to this server and open
+//! no way.
 
 mod admission;
 
@@ -16,15 +17,15 @@ use crate::{ApiError, User, references::Reference, resource::Kind, rest::Verb, s
 /// How requests are authorized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Authorization {
-    /// Everybody who is known may do everything.
+    /// Every authenticated user may do everything.
     #[default]
     AllowAll,
-    /// `system:masters` may do everything, nodes (group `system:nodes`) what the node authorizer and the NodeRestriction admission
-    /// let them, and nobody else anything.
+    /// `system:masters` may do everything, nodes (group `system:nodes`) what the node authorizer and the
+    /// NodeRestriction admission allow, other users nothing.
     Node,
 }
 
-/// What somebody wants to do.
+/// A request to authorize.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) verb: Verb,
@@ -70,7 +71,7 @@ impl Authorization {
 }
 
 /// The 403 for an attempt.
-pub(crate) fn refusal(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError {
+pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError {
     let resource = match attempt.subresource {
         Some(subresource) => format!("{}/{subresource}", attempt.resource),
         None => attempt.resource.to_owned(),

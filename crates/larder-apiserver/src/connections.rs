@@ -14,13 +14,14 @@
 //! # }
 //! ```
 //!
-//! A server with its own handshake (TLS) or its own listener calls [`Acceptor::accept`] or [`ConnectionSlots::acquire`] and
-//! then [`ConnectionSlot::serve`] in a task per connection.
+//! A server with its own handshake (TLS) or its own listener calls [`Acceptor::accept`] or [`ConnectionSlots::acquire`]
+//! and then [`ConnectionSlot::serve`] in a task per connection.
 //!
 //! Invariants:
 //! 1. No more than [`ConnectionLimits::max_connections`] connections are open; each holds a [`ConnectionSlot`].
-//! 2. At that limit a new connection replaces the one that has been idle longest. Connections that have never completed a
-//!    request go first, then connections between two requests. A connection with a request in flight is never replaced.
+//! 2. At that limit a new connection replaces the one that has been idle longest. Connections that have never completed
+//!    a request go first, then connections between two requests. A connection with a request in flight is never
+//!    replaced.
 //! 3. A request answered with 401 counts as none: an unauthenticated client stays in the group that is replaced first.
 //! 4. Every wait for the client ends: for the first request, for the next request, and for the client to read.
 //! 5. A failed accept or a panic of one connection never ends the server, and no failure makes it spin.
@@ -64,8 +65,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionLimits {
-    /// Most connections at a time, at least 2. `None`, the default: the soft limit of file descriptors less a quarter (at
-    /// least 32), which stay for the rest of the process.
+    /// Most connections at a time, at least 2. `None`, the default: the soft limit of file descriptors less a quarter
+    /// (at least 32), which stay for the rest of the process.
     pub max_connections: Option<usize>,
     /// Time from accepting a connection to its first complete request head, TLS handshake included. Defaults to 32 s.
     pub head_timeout: Duration,
@@ -73,8 +74,8 @@ pub struct ConnectionLimits {
     pub idle_timeout: Duration,
     /// Time for which a write may wait for the client to read. Defaults to 60 s, the request timeout of kube-apiserver.
     pub write_timeout: Duration,
-    /// Time for which a connection may have requests in flight without a pause. `None`, the default, is for servers with
-    /// watches. A server of short answers needs it against clients that request and never read.
+    /// Time for which a connection may have requests in flight without a pause. `None`, the default, is for servers
+    /// with watches. A server of short answers needs it against clients that request and never read.
     pub response_timeout: Option<Duration>,
     /// Requests in flight on an HTTP/2 connection. Defaults to 100.
     pub max_concurrent_streams: u32,
@@ -172,8 +173,8 @@ const ACCEPT_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::
 /// Time after which the kernel probes a silent client: kube-apiserver's `defaultKeepAlivePeriod`.
 const KEEP_ALIVE: Duration = Duration::from_mins(3);
 
-/// Raises the soft limit of open files of this process to its hard limit and returns it, as Go's runtime does at startup.
-/// A limit that cannot be raised stays.
+/// Raises the soft limit of open files of this process to its hard limit and returns it, as Go's runtime does at
+/// startup. A limit that cannot be raised stays.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let mut limit = process::getrlimit(process::Resource::Nofile);
     let soft = limit.current;
@@ -360,7 +361,7 @@ struct SlotsInner {
 #[derive(Debug, Default)]
 struct SlotTable {
     open: usize,
-    /// Of the open ones, those that were told to close.
+    /// Of the open ones, those that were asked to close.
     closing: usize,
     next: u64,
     /// Connections without a request in flight that may be replaced, in the order of replacement.
@@ -472,8 +473,8 @@ impl ConnectionSlot {
         self.activity.update(|_| {});
     }
 
-    /// Waits for `handshake` as long as the first request may take; `None` when it takes longer, or the slot is given to
-    /// another connection.
+    /// Waits for `handshake` as long as the first request may take; `None` when it takes longer, or the slot is given
+    /// to another connection.
     pub async fn handshake<T>(&self, handshake: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = handshake => Some(done),
@@ -482,8 +483,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Speaks HTTP/1.1 or HTTP/2 with the client of `stream` until either side closes, a limit is reached or `shutdown`,
-    /// which lets requests in flight finish.
+    /// Speaks HTTP/1.1 or HTTP/2 with the client of `stream` until either side closes, a limit is reached or
+    /// `shutdown`, which lets requests in flight finish.
     pub async fn serve<I, S, B>(self, stream: I, service: S, shutdown: CancellationToken)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,4 +1,4 @@
-//! Faults for tests: a server that refuses, is slow, is silent, or breaks off.
+//! Faults for tests: a server that rejects, is slow, is silent, or breaks off.
 //!
 //! ```
 //! use larder_apiserver::{ApiServer, Fault, Options, Verb};
@@ -6,7 +6,7 @@
 //! let server = ApiServer::new(Options::default());
 //! let fault = Fault::on(Verb::Watch).resource("secrets").name("s1").times(2).status(403);
 //! let injected = server.faults().inject(fault);
-//! // ... two watches are refused, the third is not ...
+//! // ... two watches are rejected, the third is not ...
 //! assert_eq!(injected.hits(), 0);
 //! injected.lift();
 //! ```
@@ -42,8 +42,8 @@ pub struct Fault<E = Effect> {
 /// What goes wrong.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Refused with a `Status`.
-    Refuse(ApiError),
+    /// Rejected with a `Status`.
+    Reject(ApiError),
     /// Answered as usual, but later.
     Delay(Duration),
     /// Never answered.
@@ -139,7 +139,7 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn status(self, code: u16) -> Fault {
-        self.effect(Effect::Refuse(ApiError::injected(status(code))))
+        self.effect(Effect::Reject(ApiError::injected(status(code))))
     }
 
     /// Answers with `code` (429, 503, ...) and `Retry-After`.
@@ -149,7 +149,7 @@ impl Fault<()> {
     /// `code` is not an HTTP status.
     pub fn retry_after(self, code: u16, seconds: u32) -> Fault {
         let error = ApiError::injected(status(code)).with_retry_after(seconds);
-        self.effect(Effect::Refuse(error))
+        self.effect(Effect::Reject(error))
     }
 
     /// Answers as usual, after `delay`.
@@ -213,7 +213,7 @@ fn status(code: u16) -> StatusCode {
 /// What faults select requests by.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
-    /// `None` for those who do not say who they are.
+    /// `None` for an unauthenticated client.
     pub(crate) user: Option<&'a str>,
     pub(crate) verb: Verb,
     /// Empty when the request is not about objects.
@@ -286,7 +286,8 @@ impl Faults {
         self.armed.lock().clear();
     }
 
-    /// Holds back what open and later watches would send, until the guard is dropped. Changes still happen, and wait in the history.
+    /// Holds back what open and later watches would send, until the guard is dropped. Changes still happen, and wait in
+    /// the history.
     #[must_use = "delivery goes on when the guard is dropped"]
     pub fn pause_delivery(&self) -> Paused {
         self.store.pause(true);
@@ -300,7 +301,8 @@ impl Faults {
         self.store.cut();
     }
 
-    /// Tells the connections of served clients to go away: GOAWAY on HTTP/2, no more requests on HTTP/1.1. Requests that run go on.
+    /// Asks served clients to leave their connections: GOAWAY on HTTP/2, no more requests on HTTP/1.1. Requests in
+    /// flight go on.
     pub fn go_away(&self) {
         self.connections.go_away();
     }

@@ -24,12 +24,12 @@ pub enum Applied {
 }
 
 impl ApiServer {
-    /// Creates `object`, or replaces the one of that name. `object` is of one of the kinds of [`Kind`], as a typed object or as JSON.
-    /// It passes the same rules as over HTTP, but may state a status and a uid. A namespace that does not exist is created; an
-    /// object that names none goes to `default`.
+    /// Creates `object`, or replaces the one of that name. `object` is of one of the kinds of [`Kind`], as a typed
+    /// object or as JSON. It passes the same rules as over HTTP, but may state a status and a uid. A namespace that
+    /// does not exist is created; an object that names none goes to `default`.
     ///
-    /// An object that differs in what an update may not change (most of a pod's spec, immutable data, a uid) is deleted at once and
-    /// created anew.
+    /// An object that differs in what an update may not change (most of a pod's spec, immutable data, a uid) is deleted
+    /// at once and created again.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl ApiServer {
             Ok(_) => Ok(Applied::Changed),
             // Another identity, or a change of what cannot change: a new object, if it could be one.
             Err(error) if matches!(error.reason(), "Conflict" | "Invalid") => {
-                if create(true).is_err_and(|refused| refused.reason() != "AlreadyExists") {
+                if create(true).is_err_and(|rejected| rejected.reason() != "AlreadyExists") {
                     return Err(error);
                 }
                 self.writer()

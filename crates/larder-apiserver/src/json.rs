@@ -7,7 +7,8 @@ use std::io;
 use serde_json::Value;
 
 /// Deepest nesting of a body, and of what a patch makes of an object. The deepest field of the API lies at about 20.
-/// kube-apiserver 1.36 takes 10 000 (Go's `encoding/json`), of which other clients' parsers, with 128, could not read a list.
+/// kube-apiserver 1.36 takes 10 000 (Go's `encoding/json`), of which other clients' parsers, with 128, could not read a
+/// list.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 /// Why a body is not JSON that this server reads. The text never quotes it: it may be a Secret.

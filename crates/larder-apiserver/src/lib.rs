@@ -1,17 +1,32 @@
 //! An embedded Kubernetes API server for the kinds that a node agent needs.
 //!
-//! Two faces of one server: a [`tower::Service`](tower_service::Service) for `kube::Client::new`, without sockets; or served over
-//! TCP and TLS, so that `kubectl` works.
+//! One server, two ways to reach it: a [`tower::Service`](tower_service::Service) for `kube::Client::new`, without
+//! sockets, or TCP and TLS, so that `kubectl` works. `examples/in_memory.rs` shows the first way on one screen.
+//!
+//! ```
+//! use k8s_openapi::api::core::v1::ConfigMap;
+//! use kube::{Api, Client};
+//! use larder_apiserver::{ApiServer, Options};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = ApiServer::new(Options::default());
+//! let maps: Api<ConfigMap> = Api::default_namespaced(Client::new(server.service(), "default"));
+//! assert!(maps.list(&Default::default()).await?.items.is_empty());
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Invariants:
 //! 1. One store, one version counter; [`Options`] say how much of the past it keeps.
-//! 2. A watch gets every change in order or is told, with 410, that it cannot. Nothing is lost silently.
-//! 3. What is stored is canonical: of its kind, with known fields only.
-//! 4. What is not supported is refused as such (404, 405, 406, 415), never half done.
-//! 5. No task runs unless the server is served over TCP; the response of a watch is driven by who reads it.
+//! 2. A watch gets every change in order, or ends with 410. No event is lost silently.
+//! 3. A stored object is canonical: of its kind, with known fields only.
+//! 4. Unsupported requests are rejected (404, 405, 406, 415), never partly served.
+//! 5. The server runs no task unless it listens on TCP; reading the response of a watch drives it.
+//! 6. No input of a client ends the server, and the cost of a request grows with its size and no faster.
 //!
-//! The store holds Secrets as the JSON that clients sent, as an API server without encryption at rest does. It is memory only.
-//! Bodies reach no log and no audit record.
+//! The store is in memory only. It holds Secrets as JSON, as an API server without encryption at rest does. Bodies
+//! reach no log and no audit record, and no error quotes a Secret.
 
 mod audit;
 mod authorize;

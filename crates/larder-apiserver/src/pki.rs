@@ -1,6 +1,7 @@
-//! The server's own certificate authority, and who may come in over TLS.
+//! The server's own certificate authority, and the users that it lets in over TLS.
 //!
-//! Invariant: a client is known by a certificate that this server issued, looked up as a whole. Nobody else gets past 401.
+//! Invariant: a client is known by a certificate that this server issued, looked up as a whole. Every other client gets
+//! 401.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
@@ -13,7 +14,7 @@ use rcgen::{
 use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// `system:admin`, `system:node:n1`, ...
@@ -23,7 +24,7 @@ pub struct User {
 }
 
 impl User {
-    /// Who may do everything.
+    /// The user that may do everything.
     pub fn admin() -> Self {
         Self {
             name: "system:admin".to_owned(),
@@ -62,7 +63,7 @@ pub enum TlsError {
 /// A certificate authority.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// The certificates that clients have, with whom they stand for. The lock is held for a look-up.
+    /// The users by their certificates. The lock is held for a lookup.
     clients: Mutex<HashMap<CertificateDer<'static>, User>>,
 }
 
@@ -149,7 +150,7 @@ impl Authority {
         roots.add(self.issuer.der().clone())?;
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                // Who has no certificate is answered with 401, which a client can read.
+                // A client without a certificate gets 401, which it can read.
                 .allow_unauthenticated()
                 .build()?;
         let mut config = ServerConfig::builder_with_provider(provider)

@@ -1,7 +1,8 @@
 //! What pods refer to, and the index of it by node: the graph from which the node authorizer reads what a node may see.
 //!
-//! Invariant: the index holds exactly the references of the pods that the store holds at that moment. (Source of the edges:
-//! Kubernetes 1.36, `plugin/pkg/auth/authorizer/node/graph.go`; its graph lags behind a binding, this one does not.)
+//! Invariant: the index holds exactly the references of the pods that the store holds at that moment. (Source of the
+//! edges: Kubernetes 1.36, `plugin/pkg/auth/authorizer/node/graph.go`; its graph lags behind a binding, this one does
+//! not.)
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use smol_str::SmolStr;
 
 use crate::json::text;
 
-/// Whatever its value, the annotation makes a mirror pod.
+/// The annotation of mirror pods; its value does not matter.
 pub(crate) const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
 /// An object that a pod names, in the pod's namespace.
@@ -23,7 +24,8 @@ pub(crate) enum Reference {
     ServiceAccount(SmolStr),
 }
 
-/// One pod's references and who holds them: nothing unless a node runs the pod. Mirror pods open no way: the node made them itself.
+/// The references of one pod and its node: nothing unless a node runs the pod. A mirror pod grants nothing, since the
+/// node itself creates it.
 #[derive(Debug, Default)]
 pub(crate) struct OfPod(Option<Box<Held>>);
 
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_is_known_as_long_as_a_pod_of_the_node_holds_it() {
+    fn a_reference_lasts_as_long_as_a_pod_of_the_node() {
         let pod = |node: &str, maps: &[&str]| {
             let sources = maps.iter().map(|map| json!({"configMap": {"name": map}}));
             OfPod::new(&json!({
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_pod_opens_no_way() {
+    fn a_mirror_pod_grants_nothing() {
         let mut references = References::default();
         references.add(&OfPod::new(&json!({
             "metadata": {"namespace": "n", "annotations": {"kubernetes.io/config.mirror": "1"}},

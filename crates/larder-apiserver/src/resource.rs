@@ -1,7 +1,7 @@
 //! The kinds that the server knows: names, scope, selectable fields, and how a body is read as one of them.
 //!
-//! Invariant: what passes [`Resource::canonical`] is an object of its kind with known fields only, so that whatever is stored
-//! decodes at every client.
+//! Invariant: what passes [`Resource::canonical`] is an object of its kind with known fields only, so that whatever is
+//! stored decodes at every client.
 
 use std::sync::LazyLock;
 
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_dropped_and_wrong_types_refused() {
+    fn unknown_fields_are_dropped_and_wrong_types_rejected() {
         let map = Kind::ConfigMap.resource();
         let value = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {"a": "1"}, "dta": 1});
         let value = map.canonical(value).unwrap();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_secret_is_refused_without_its_value() {
+    fn an_error_about_a_secret_omits_its_value() {
         let value = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {"a": "hunter2!"}});
         let text = Kind::Secret.resource().canonical(value).unwrap_err();
         assert!(!text.contains("hunter2"), "{text}");

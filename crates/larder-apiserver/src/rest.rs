@@ -29,11 +29,11 @@ use crate::{
 };
 use format::Format;
 use message::{
-    created, delete_options, deleted_json, done, json_response, media_type, object_body, ok,
-    parse_json, plain, read_body, refusal, written_response,
+    created, delete_options, deleted_json, done, error_response, json_response, media_type,
+    object_body, ok, parse_json, plain, read_body, written_response,
 };
 use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
-use request::{Route, Target};
+use request::{ResourcePath, Route};
 use watch::WatchStream;
 
 /// Any error of a request's body.
@@ -78,13 +78,13 @@ impl ApiServer {
             _ => {}
         }
         let mut response = match &effect {
-            Some(Effect::Refuse(error)) => refusal(error),
+            Some(Effect::Reject(error)) => error_response(error),
             _ => match self
                 .try_answer(user, route, verb, &query, &parts, body)
                 .await
             {
                 Ok(response) => response,
-                Err(error) => refusal(&error),
+                Err(error) => error_response(&error),
             },
         };
         if let Some(Effect::Stream(fault)) = effect {
@@ -180,7 +180,7 @@ impl ApiServer {
         &self,
         user: &User,
         verb: Verb,
-        target: &Target,
+        target: &ResourcePath,
         query: &Query<'_>,
         headers: &HeaderMap,
         body: &Bytes,
@@ -307,7 +307,7 @@ impl ApiServer {
                     {
                         Err(ApiError::no_such_path())
                     }
-                    // Nobody is responsible who would answer in the form of the API.
+                    // No API is responsible that would answer with a `Status`.
                     None => Ok(plain(StatusCode::NOT_FOUND, "404 page not found\n")),
                 }
             }
@@ -322,7 +322,7 @@ impl ApiServer {
 
     fn serve_create(
         &self,
-        target: &Target,
+        target: &ResourcePath,
         query: &Query<'_>,
         headers: &HeaderMap,
         body: &Bytes,
@@ -342,7 +342,7 @@ impl ApiServer {
 
     fn serve_delete_collection(
         &self,
-        target: &Target,
+        target: &ResourcePath,
         query: &Query<'_>,
         headers: &HeaderMap,
         body: &Bytes,
@@ -354,7 +354,7 @@ impl ApiServer {
         let params = ListParams::parse(query, target)?;
         let page = read::page(self.store(), target.kind, &params)?;
         for object in &page.objects {
-            // What somebody else deleted first is as gone as it should be.
+            // Another client may have deleted it first.
             if let Err(error) = self.writer().delete(target.kind, &object.key, &options)
                 && error.code() != StatusCode::NOT_FOUND
             {
@@ -366,7 +366,7 @@ impl ApiServer {
 }
 
 /// The part of the object that a request is about.
-fn part(verb: Verb, target: &Target) -> Result<Part, ApiError> {
+fn part(verb: Verb, target: &ResourcePath) -> Result<Part, ApiError> {
     match target.subresource.as_deref() {
         None => Ok(Part::Main),
         Some("status") if target.kind.resource().has_status => match verb {

@@ -17,12 +17,12 @@ use crate::{
     connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, log_panic},
 };
 
-/// What connections speak.
+/// The protocol of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TLS. Clients show a certificate that [`ApiServer::kubeconfig`] gave them; all others get 401.
     Tls,
-    /// HTTP in the clear, and everybody may do everything: for tests.
+    /// HTTP in the clear, and every client is the administrator: for tests.
     Plain,
 }
 
@@ -31,7 +31,7 @@ pub enum Transport {
 #[non_exhaustive]
 pub enum ServeError {
     /// The listener has no address.
-    #[error("cannot tell the listener's address")]
+    #[error("cannot read the listener's address")]
     Address {
         /// Why.
         source: io::Error,
@@ -48,7 +48,7 @@ pub enum ServeError {
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// What the connections of a server are told.
+/// Signals to the connections of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections {
     /// Counts the calls to go away.
@@ -75,8 +75,8 @@ impl Connections {
 }
 
 impl ApiServer {
-    /// Serves connections of `listener` until `shutdown`; then ends the watches, lets other requests finish for up to 5 s, and
-    /// returns. The server itself goes on: it may be served again, or used in process.
+    /// Serves connections of `listener` until `shutdown`; then ends the watches, lets other requests finish for up to 5
+    /// s, and returns. The server itself goes on: it may be served again, or used in process.
     ///
     /// # Errors
     ///
@@ -116,7 +116,8 @@ impl ApiServer {
         Ok(())
     }
 
-    /// A kubeconfig for a server that [`ApiServer::serve`] runs with TLS at `address`, with a certificate for `user` in it.
+    /// A kubeconfig for a server that [`ApiServer::serve`] runs with TLS at `address`, with a certificate for `user` in
+    /// it.
     ///
     /// # Errors
     ///
@@ -126,8 +127,8 @@ impl ApiServer {
             .kubeconfig(&format!("https://{address}"), user)
     }
 
-    /// Makes the certificates that the user of this name has void, as if they had expired: connections from now on get 401. New ones
-    /// from [`ApiServer::kubeconfig`] are valid.
+    /// Makes the certificates that the user of this name has void, as if they had expired: connections from now on get
+    /// 401. New ones from [`ApiServer::kubeconfig`] are valid.
     pub fn revoke(&self, user: &str) {
         self.authority().revoke(user);
     }

@@ -25,35 +25,115 @@ use crate::{
     write::Writer,
 };
 
-/// How a server behaves.
+/// The behavior of a server.
+///
+/// ```
+/// use larder_apiserver::{Authorization, Options};
+///
+/// let options = Options::default().authorization(Authorization::Node).fill_namespaces(true);
+/// assert!(options.fill_namespaces);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
-    /// How many changes of each kind are remembered, for watches that resume and for lists of older versions. At least 1.
-    /// Defaults to 1024.
+    /// How many changes of each kind are remembered, for watches that resume and for lists of older versions. At least
+    /// 1. Defaults to 1024.
     pub history_changes: usize,
     /// How many bytes of objects these changes may hold; the oldest go first. Defaults to 4 MiB for each kind.
     pub history_bytes: usize,
     /// How often a quiet watch gets a bookmark. Defaults to 1 min, as kube-apiserver.
     pub bookmark_interval: Duration,
-    /// The version that the first change follows. Defaults to the time of the start in microseconds, so that a version which a client
-    /// kept from an earlier run is older than all of this run and answered with 410, and never taken for one of this run.
+    /// The version that the first change follows. Defaults to the time of the start in microseconds, so that a version
+    /// which a client kept from an earlier run is older than all of this run and answered with 410, and never taken for
+    /// one of this run.
     pub first_version: Option<u64>,
-    /// Whether each namespace gets a ConfigMap `kube-root-ca.crt` and a ServiceAccount `default`, as controllers of a cluster create
-    /// them. Defaults to false.
+    /// Whether each namespace gets a ConfigMap `kube-root-ca.crt` and a ServiceAccount `default`, as controllers of a
+    /// cluster create them. Defaults to false.
     pub fill_namespaces: bool,
-    /// Who may do what. Defaults to everybody everything.
+    /// The permissions of users. By default every user may do everything.
     pub authorization: Authorization,
     /// Where requests are recorded. Defaults to nowhere.
     pub audit: AuditLog,
     /// How many requests at once an HTTP/2 connection takes. Defaults to 100, as kube-apiserver 1.36.
     pub max_concurrent_streams: u32,
-    /// What the server allows its clients when it listens; [`Self::max_concurrent_streams`] replaces the field of that name.
+    /// What the server allows its clients when it listens; [`Self::max_concurrent_streams`] replaces the field of that
+    /// name.
     pub connections: ConnectionLimits,
     /// The versions of `certificates.k8s.io` that the server serves. Defaults to `v1beta1` alone, as Kubernetes 1.36.
     pub certificates_versions: CertificatesVersions,
 }
 
 impl Options {
+    /// Sets [`Self::history_changes`].
+    #[must_use]
+    pub fn history_changes(mut self, changes: usize) -> Self {
+        self.history_changes = changes;
+        self
+    }
+
+    /// Sets [`Self::history_bytes`].
+    #[must_use]
+    pub fn history_bytes(mut self, bytes: usize) -> Self {
+        self.history_bytes = bytes;
+        self
+    }
+
+    /// Sets [`Self::bookmark_interval`].
+    #[must_use]
+    pub fn bookmark_interval(mut self, interval: Duration) -> Self {
+        self.bookmark_interval = interval;
+        self
+    }
+
+    /// Sets [`Self::first_version`].
+    #[must_use]
+    pub fn first_version(mut self, version: u64) -> Self {
+        self.first_version = Some(version);
+        self
+    }
+
+    /// Sets [`Self::fill_namespaces`].
+    #[must_use]
+    pub fn fill_namespaces(mut self, fill: bool) -> Self {
+        self.fill_namespaces = fill;
+        self
+    }
+
+    /// Sets [`Self::authorization`].
+    #[must_use]
+    pub fn authorization(mut self, authorization: Authorization) -> Self {
+        self.authorization = authorization;
+        self
+    }
+
+    /// Sets [`Self::audit`].
+    #[must_use]
+    pub fn audit(mut self, audit: AuditLog) -> Self {
+        self.audit = audit;
+        self
+    }
+
+    /// Sets [`Self::max_concurrent_streams`].
+    #[must_use]
+    pub fn max_concurrent_streams(mut self, streams: u32) -> Self {
+        self.max_concurrent_streams = streams;
+        self
+    }
+
+    /// Sets [`Self::connections`].
+    #[must_use]
+    pub fn connections(mut self, limits: ConnectionLimits) -> Self {
+        self.connections = limits;
+        self
+    }
+
+    /// Sets [`Self::certificates_versions`].
+    #[must_use]
+    pub fn certificates_versions(mut self, versions: CertificatesVersions) -> Self {
+        self.certificates_versions = versions;
+        self
+    }
+
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {
         self.connections
             .clone()
@@ -81,11 +161,11 @@ impl Default for Options {
 /// An API server. Cloning gives another handle to the same one.
 #[derive(Clone, Debug)]
 pub struct ApiServer {
-    shared: Arc<Shared>,
+    inner: Arc<ServerInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ServerInner {
     options: Options,
     writer: Writer,
     faults: Faults,
@@ -98,7 +178,7 @@ impl ApiServer {
     ///
     /// # Panics
     ///
-    /// The machine gives no random numbers for keys; [`ApiServer::try_new`] tells it as an error.
+    /// The machine gives no random numbers for keys; [`ApiServer::try_new`] returns that as an error.
     pub fn new(options: Options) -> Self {
         Self::try_new(options).expect("the machine gives random numbers")
     }
@@ -112,14 +192,14 @@ impl ApiServer {
         Self::with_authority(options, Arc::new(Authority::generate()?))
     }
 
-    /// Another server with the same certificates and nothing stored: what there is after its storage was lost. It is to be served in
-    /// place of this one, not beside it.
+    /// Another server with the same certificates and nothing stored: what there is after its storage was lost. It is to
+    /// be served in place of this one, not beside it.
     ///
     /// # Errors
     ///
     /// The machine gives no random numbers for keys.
     pub fn emptied(&self) -> Result<Self, TlsError> {
-        Self::with_authority(self.shared.options.clone(), self.shared.authority.clone())
+        Self::with_authority(self.inner.options.clone(), self.inner.authority.clone())
     }
 
     fn with_authority(options: Options, authority: Arc<Authority>) -> Result<Self, TlsError> {
@@ -140,14 +220,14 @@ impl ApiServer {
         };
         writer.create_first_namespaces();
         let connections = Connections::new();
-        let shared = Arc::new(Shared {
+        let inner = Arc::new(ServerInner {
             options,
             faults: Faults::new(writer.store.clone(), connections.clone()),
             authority,
             connections,
             writer,
         });
-        Ok(Self { shared })
+        Ok(Self { inner })
     }
 
     /// The server as a service: for `kube::Client::new`, without sockets.
@@ -176,21 +256,21 @@ impl ApiServer {
     }
 
     pub(crate) fn authority(&self) -> &Authority {
-        &self.shared.authority
+        &self.inner.authority
     }
 
     pub(crate) fn connections(&self) -> &Connections {
-        &self.shared.connections
+        &self.inner.connections
     }
 
     /// Faults, for tests.
     pub fn faults(&self) -> &Faults {
-        &self.shared.faults
+        &self.inner.faults
     }
 
     /// The audit log of the options.
     pub fn audit(&self) -> &AuditLog {
-        &self.shared.options.audit
+        &self.inner.options.audit
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -198,23 +278,23 @@ impl ApiServer {
     }
 
     pub(crate) fn options(&self) -> &Options {
-        &self.shared.options
+        &self.inner.options
     }
 
     pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.shared.writer.store
+        &self.inner.writer.store
     }
 
     pub(crate) fn writer(&self) -> &Writer {
-        &self.shared.writer
+        &self.inner.writer
     }
 }
 
-/// One client's way to the server.
+/// The server as one client sees it: a tower service.
 #[derive(Clone, Debug)]
 pub struct ApiService {
     server: ApiServer,
-    /// `None` for those who do not say who they are: they get 401.
+    /// `None` for an unauthenticated client: it gets 401.
     user: Option<User>,
 }
 

@@ -1,6 +1,7 @@
-//! Refusals: the `Status` objects that the API answers with instead of what was asked for.
+//! Errors: the `Status` objects with which the API rejects a request.
 //!
-//! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on them.
+//! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on
+//! them.
 
 use std::{
     borrow::Cow,
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use crate::resource::{Kind, Resource};
 
-/// A request that was refused, as the client sees it.
+/// A request that was rejected, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ApiError(Box<Wire>);
@@ -41,7 +42,7 @@ struct StatusMeta {
     continue_token: String,
 }
 
-/// What the refusal is about.
+/// What the rejection is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details {
@@ -78,7 +79,7 @@ pub struct Cause {
 }
 
 impl ApiError {
-    /// A refusal with `code`, a `reason` of the API's list, and a text for people.
+    /// A rejection with `code`, a `reason` of the API's list, and a text for people.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self(Box::new(Wire {
             kind: "Status",
@@ -100,7 +101,7 @@ impl ApiError {
         self
     }
 
-    /// Says that there are no details, which kube-apiserver does where the refusal is not about an object.
+    /// Says that there are no details, which kube-apiserver does where the rejection is not about an object.
     fn generic(mut self) -> Self {
         self.0.details.get_or_insert_default();
         self
@@ -133,8 +134,8 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
     }
 
-    /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it names the resource
-    /// elsewhere.
+    /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it
+    /// names the resource elsewhere.
     pub(crate) fn kind_conflict(resource: &Resource, name: &str, why: &str) -> Self {
         let qualified = match resource.group {
             "" => resource.name.to_owned(),
@@ -239,8 +240,8 @@ impl ApiError {
         .generic()
     }
 
-    /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all of it, which this
-    /// server does not do: it may be a Secret.
+    /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all
+    /// of it, which this server does not do: it may be a Secret.
     pub(crate) fn unfit_result(why: &str) -> Self {
         let cause = Cause {
             reason: "FieldValueInvalid".to_owned(),
@@ -256,7 +257,7 @@ impl ApiError {
         error
     }
 
-    /// 403: understood and refused.
+    /// 403: understood and rejected.
     pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
         let subject = match name {
             "" => resource.qualified(),
@@ -266,7 +267,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
     }
 
-    /// 401: nobody we know.
+    /// 401: the client is not authenticated.
     pub(crate) fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }

@@ -3,8 +3,8 @@
 //! Invariants:
 //! 1. Every change takes the next version, under one lock: versions are a total order of changes over all kinds.
 //! 2. An object's bytes exist once. Lists, watch frames and history share them.
-//! 3. A watcher gets every change that its filter lets through, in order, or is told that it cannot ([`Taken::Expired`]). A
-//!    watcher that never looks costs its entry and nothing per change; the past that waits for it is the history, which is bounded.
+//! 3. A watcher gets every change that its filter lets through, in order, or gets [`Taken::Expired`]. A watcher that
+//!    never looks costs its entry and nothing per change; the past that waits for it is the history, which is bounded.
 //! 4. A change costs the watchers of the object's name and those that name none, not all watchers of the kind.
 //! 5. No method awaits or calls out under the lock; wakers are called after it.
 
@@ -65,7 +65,7 @@ pub(crate) struct Compacted {
     pub(crate) oldest: u64,
 }
 
-/// Somebody else has changed, created or deleted the object since it was read.
+/// The object was changed, created or deleted since it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Changed;
 
@@ -108,8 +108,8 @@ impl Store {
         self.inner.lock().table(kind).objects.get(key).cloned()
     }
 
-    /// Up to `limit` objects that `filter` lets through, after `after`, by namespace and name, as they were at version `at`
-    /// (`None`: now).
+    /// Up to `limit` objects that `filter` lets through, after `after`, by namespace and name, as they were at version
+    /// `at` (`None`: now).
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Store {
         })
     }
 
-    /// Runs `change` with the next version, records what it did and wakes whom it concerns.
+    /// Runs `change` with the next version, records the change and wakes its watchers.
     fn commit(
         &self,
         kind: Kind,

@@ -1,7 +1,8 @@
 //! Tokens of service accounts: JSON web tokens as the TokenRequest API gives out.
 //!
 //! Source of the claims and limits: kube-apiserver 1.36, `pkg/serviceaccount/claims.go` and
-//! `pkg/registry/core/serviceaccount/storage/token.go`. On purpose not here: the extension of a token of 3607 s to a year.
+//! `pkg/registry/core/serviceaccount/storage/token.go`. On purpose not here: the extension of a token of 3607 s to a
+//! year.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::TlsError;
 
-/// Who issues the tokens, and whom they are for when the request names no audience.
+/// The issuer of the tokens, and their audience when the request names none.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Signs tokens with a key of its own.
@@ -24,7 +25,7 @@ impl std::fmt::Debug for TokenIssuer {
     }
 }
 
-/// Whom a token stands for, for whom it is, and how long.
+/// Subject, audiences and lifetime of a token.
 #[derive(Debug)]
 pub(crate) struct Claims<'a> {
     pub(crate) namespace: &'a str,

@@ -1,7 +1,7 @@
 //! Writing objects: create, update and patch, from the decoded body to the store.
 //!
-//! A write reads the object, works out the new one without any lock, and stores it if nobody was faster; if somebody was, it
-//! begins again, unless the client insisted on the version that it had read.
+//! A write reads the object, computes the new one without a lock, and stores it if the object is unchanged. Otherwise
+//! it starts over, unless the client insists on the version that it has read.
 //!
 //! Invariant: a write that changes nothing stores nothing: no new version, no event.
 
@@ -63,7 +63,8 @@ pub(crate) enum Part {
     Main,
     /// The status; of the rest only labels, annotations and finalizers.
     Status,
-    /// Both: how objects come in from manifests, which may state what a kubelet would report. A new one keeps the uid it states.
+    /// Both: how objects come in from manifests, which may state what a kubelet would report. A new one keeps the uid
+    /// it states.
     Whole,
 }
 
@@ -79,7 +80,7 @@ impl Writer {
     ) -> Result<Written, ApiError> {
         let resource = kind.resource();
         let decoded = bodies::decode(resource, body, params.field_validation);
-        let (mut value, warnings) = decoded.map_err(|refusal| refusal.of_body(resource))?;
+        let (mut value, warnings) = decoded.map_err(|rejection| rejection.of_body(resource))?;
         let generated = metadata::for_create(&mut value, resource, namespace, part, &self.clock)?;
         if let Some(namespace) = namespace {
             self.check_namespace_takes_objects(resource, namespace, name(&value))?;
@@ -133,11 +134,11 @@ impl Writer {
                 .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
             let old = current.value();
             let decoded = bodies::decode(resource, make(&old)?, params.field_validation);
-            let (mut value, warnings) = decoded.map_err(|refusal| {
+            let (mut value, warnings) = decoded.map_err(|rejection| {
                 if params.patch {
-                    refusal.of_patch()
+                    rejection.of_patch()
                 } else {
-                    refusal.of_body(resource)
+                    rejection.of_body(resource)
                 }
             })?;
             metadata::for_update(&old, &mut value, resource, key)?;

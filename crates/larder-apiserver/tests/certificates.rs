@@ -1,5 +1,5 @@
-//! ClusterTrustBundles and PodCertificateRequests: who reads them, what is taken, and what a signer may answer. The texts are those
-//! of kube-apiserver 1.36.
+//! ClusterTrustBundles and PodCertificateRequests: permissions, validation, and the answers of signers. The texts are
+//! those of kube-apiserver 1.36.
 #![expect(
     clippy::unwrap_used,
     reason = "the lint does not see that helpers of tests are tests"
@@ -16,10 +16,7 @@ use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer
 use serde_json::{Value, json};
 
 fn server() -> ApiServer {
-    let server = ApiServer::new(Options {
-        authorization: Authorization::Node,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().authorization(Authorization::Node));
     for object in [
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "uid": "node"}}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa", "uid": "account"}}),
@@ -45,9 +42,9 @@ fn admin(server: &ApiServer) -> Client {
     Client::new(server.service(), "default")
 }
 
-/// The message of a refusal, without what it is about.
+/// The message of a rejection, without what it is about.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: kube::Result<T>) -> String {
+fn rejected<T: std::fmt::Debug>(result: kube::Result<T>) -> String {
     let kube::Error::Api(status) = result.unwrap_err() else {
         panic!("no answer of the server")
     };
@@ -100,7 +97,7 @@ async fn nodes_read_trust_bundles_and_do_not_write_them() {
         .await
         .unwrap();
     assert_eq!(
-        refused(bundles.create(&post, &bundle("a:b", None)).await),
+        rejected(bundles.create(&post, &bundle("a:b", None)).await),
         r#"metadata.name: Invalid value: "a:b": ClusterTrustBundle without signer name must not have ":" in its name"#
     );
     let read: Api<ClusterTrustBundle> = Api::all(client(&server, "n0"));
@@ -112,13 +109,13 @@ async fn nodes_read_trust_bundles_and_do_not_write_them() {
     let found = read.list(&of_signer).await.unwrap().items;
     assert_eq!(found[0].metadata.name.as_deref(), Some("example.com:s:1"));
     assert_eq!(
-        refused(read.create(&post, &bundle("mine", None)).await),
+        rejected(read.create(&post, &bundle("mine", None)).await),
         r#"User "system:node:n0" cannot create resource "clustertrustbundles" in API group "certificates.k8s.io" at the cluster scope"#
     );
     let mut changed = bundles.get("plain").await.unwrap();
     changed.spec.trust_bundle = "nothing".to_owned();
     assert_eq!(
-        refused(bundles.replace("plain", &post, &changed).await),
+        rejected(bundles.replace("plain", &post, &changed).await),
         r#"spec.trustBundle: Invalid value: "<value omitted>": at least one trust anchor must be provided"#
     );
 }
@@ -182,26 +179,26 @@ async fn a_node_asks_for_certificates_of_its_own_pods_only() {
         ),
     ] {
         let answer = requests.create(&post, &request(&key, change)).await;
-        assert_eq!(refused(answer), rule);
+        assert_eq!(rejected(answer), rule);
     }
 
     let all: Api<PodCertificateRequest> = Api::all(client(&server, "n0"));
     let own = ListParams::default().fields("spec.nodeName=n0");
     assert_eq!(all.list(&own).await.unwrap().items.len(), 1);
     let only = "can only list/watch podcertificaterequests with nodeName field selector";
-    assert!(refused(all.list(&ListParams::default()).await).ends_with(only));
+    assert!(rejected(all.list(&ListParams::default()).await).ends_with(only));
     requests.get(&name).await.unwrap();
     let stranger: Api<PodCertificateRequest> = Api::default_namespaced(client(&server, "n1"));
-    assert!(refused(stranger.get(&name).await).contains("no relationship found"));
+    assert!(rejected(stranger.get(&name).await).contains("no relationship found"));
     let status = json!({"status": {}});
     let patched = requests
         .patch_status(&name, &PatchParams::default(), &Patch::Merge(&status))
         .await;
     let rule = "nodes may not access the status subresource of PodCertificateRequests";
-    assert!(refused(patched).ends_with(rule));
+    assert!(rejected(patched).ends_with(rule));
     let gone = requests.delete(&name, &DeleteParams::default()).await;
     let rule = "nodes may not delete podcertificaterequests";
-    assert!(refused(gone.map(|_| ())).ends_with(rule));
+    assert!(rejected(gone.map(|_| ())).ends_with(rule));
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +285,7 @@ async fn a_signer_answers_once_and_with_a_certificate_that_fits() {
             "must be at least 10 minutes before status.notAfter",
         ),
     ] {
-        let message = refused(put(&status).await);
+        let message = rejected(put(&status).await);
         assert!(message.contains(rule), "{message} / {rule}");
     }
     let good = answer(&two_hours, 0, 60, 120);
@@ -297,22 +294,19 @@ async fn a_signer_answers_once_and_with_a_certificate_that_fits() {
     put(&good).await.unwrap();
     let failed = json!({"status": {"conditions": ending("Failed")}});
     assert_eq!(
-        refused(put(&failed).await),
+        rejected(put(&failed).await),
         "status: Invalid value: immutable after PodCertificateRequest is issued, denied, or failed"
     );
     let spec = json!({"spec": {"maxExpirationSeconds": 3700}});
     let changed = requests
         .patch(&name, &PatchParams::default(), &Patch::Merge(&spec))
         .await;
-    assert_eq!(refused(changed), "spec: Invalid value: field is immutable");
+    assert_eq!(rejected(changed), "spec: Invalid value: field is immutable");
 }
 
 /// The preferred and all versions of the group, the versions of a bundle as read, listed and watched in `version`.
 async fn served(versions: CertificatesVersions, version: &str) -> kube::Result<Vec<String>> {
-    let server = ApiServer::new(Options {
-        certificates_versions: versions,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().certificates_versions(versions));
     let (client, path) = (
         admin(&server),
         format!("/apis/certificates.k8s.io/{version}/clustertrustbundles"),

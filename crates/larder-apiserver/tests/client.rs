@@ -16,10 +16,7 @@ use larder_apiserver::{ApiServer, Applied, Kind, Options};
 use serde_json::json;
 
 fn server() -> ApiServer {
-    ApiServer::new(Options {
-        first_version: Some(1000),
-        ..Options::default()
-    })
+    ApiServer::new(Options::default().first_version(1000))
 }
 
 fn client(server: &ApiServer) -> Client {
@@ -38,7 +35,7 @@ fn pod(name: &str, node: &str) -> Pod {
     .unwrap()
 }
 
-/// The reason of the refusal.
+/// The reason of the rejection.
 #[track_caller]
 fn reason<T: std::fmt::Debug>(result: kube::Result<T>) -> String {
     match result.unwrap_err() {
@@ -109,7 +106,7 @@ async fn objects_are_created_read_replaced_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_and_doubled_writes_are_conflicts_and_writes_of_the_same_are_none() {
+async fn stale_writes_conflict_and_unchanged_ones_store_nothing() {
     let server = server();
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let post = PostParams::default();
@@ -237,7 +234,7 @@ async fn a_version_before_the_history_is_gone_in_both_forms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_of_the_future_is_refused() {
+async fn a_version_of_the_future_is_rejected() {
     let server = server();
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let list = ListParams::default()
@@ -448,11 +445,8 @@ async fn unknown_fields_are_dropped_and_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_stops_reading_is_told_that_it_missed_something() {
-    let server = ApiServer::new(Options {
-        history_changes: 4,
-        ..Options::default()
-    });
+async fn a_slow_reader_gets_410_for_missed_events() {
+    let server = ApiServer::new(Options::default().history_changes(4));
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let mut events = watch(
         &maps,
@@ -522,7 +516,7 @@ async fn defaults_are_filled_and_broken_rules_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_change_is_refused_over_http_and_recreated_from_a_manifest() {
+async fn what_cannot_change_is_rejected_over_http_and_recreated_from_a_manifest() {
     let server = server();
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let pods: Api<Pod> = Api::default_namespaced(client(&server));

@@ -24,9 +24,9 @@ fn node(name: &str) -> User {
     }
 }
 
-/// The message of the refusal.
+/// The message of the rejection.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: kube::Result<T>, code: u16) -> String {
+fn rejected<T: std::fmt::Debug>(result: kube::Result<T>, code: u16) -> String {
     match result.unwrap_err() {
         kube::Error::Api(status) if status.code == code => status.message,
         other => panic!("{other:?}"),
@@ -35,10 +35,7 @@ fn refused<T: std::fmt::Debug>(result: kube::Result<T>, code: u16) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_is_bound_to_its_pod_and_expires() {
-    let server = ApiServer::new(Options {
-        fill_namespaces: true,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().fill_namespaces(true));
     let client = Client::new(server.service(), "default");
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     server.apply(&pod).unwrap();
@@ -74,19 +71,19 @@ async fn a_token_is_bound_to_its_pod_and_expires() {
         issued + 600
     );
 
-    refused(
+    rejected(
         accounts
             .create_token_request("default", &post, &request(599, "u1"))
             .await,
         422,
     );
-    refused(
+    rejected(
         accounts
             .create_token_request("default", &post, &request(600, "u2"))
             .await,
         409,
     );
-    refused(
+    rejected(
         accounts
             .create_token_request("nobody", &post, &request(600, "u1"))
             .await,
@@ -96,10 +93,7 @@ async fn a_token_is_bound_to_its_pod_and_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn namespaces_are_filled_when_the_options_say_so() {
-    let server = ApiServer::new(Options {
-        fill_namespaces: true,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().fill_namespaces(true));
     let map = server
         .get(Kind::ConfigMap, "kube-system", "kube-root-ca.crt")
         .unwrap();
@@ -165,11 +159,11 @@ async fn services_get_addresses_and_keep_them() {
         .unwrap();
     assert_eq!(headless.spec.unwrap().cluster_ip.as_deref(), Some("None"));
     let taken = service("t", json!({"clusterIP": a.cluster_ip, "ports": ports}));
-    assert!(refused(services.create(&post, &taken).await, 422).contains("already allocated"));
+    assert!(rejected(services.create(&post, &taken).await, 422).contains("already allocated"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn patches_of_three_kinds_are_taken_and_the_fourth_is_refused() {
+async fn patches_of_three_kinds_are_taken_and_the_fourth_is_rejected() {
     let server = ApiServer::new(Options::default());
     let maps: Api<ConfigMap> = Api::default_namespaced(Client::new(server.service(), "default"));
     server.apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}})).unwrap();
@@ -188,14 +182,14 @@ async fn patches_of_three_kinds_are_taken_and_the_fourth_is_refused() {
     let stale = Patch::Merge(
         json!({"metadata": {"resourceVersion": before.metadata.resource_version}, "data": {"z": "1"}}),
     );
-    refused(maps.patch("a", &params, &stale).await, 409);
+    rejected(maps.patch("a", &params, &stale).await, 409);
     let apply =
         Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}));
-    refused(
+    rejected(
         maps.patch("a", &PatchParams::apply("me"), &apply).await,
         415,
     );
-    refused(maps.patch("b", &params, &merge).await, 404);
+    rejected(maps.patch("b", &params, &merge).await, 404);
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,14 +208,11 @@ async fn a_pod_is_bound_once() {
         server.get(Kind::Pod, "default", "p").unwrap()["spec"]["nodeName"],
         "n1"
     );
-    refused(client.request::<Value>(bind()).await, 409);
+    rejected(client.request::<Value>(bind()).await, 409);
 }
 
 fn guarded() -> ApiServer {
-    let server = ApiServer::new(Options {
-        authorization: Authorization::Node,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().authorization(Authorization::Node));
     for object in [
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "uid": "node-uid"}}),
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"}}),
@@ -237,7 +228,7 @@ fn guarded() -> ApiServer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_reads_what_its_pods_name_and_nothing_else() {
+async fn a_node_reads_only_the_objects_its_pods_name() {
     // managers 80
     let server = guarded();
     let client = Client::new(server.service_as(node("n0")), "default");
@@ -253,10 +244,10 @@ async fn a_node_reads_what_its_pods_name_and_nothing_else() {
         .await
         .map(|_| ())
         .unwrap();
-    let message = refused(secrets.list(&ListParams::default()).await, 403);
+    let message = rejected(secrets.list(&ListParams::default()).await, 403);
     assert!(message.ends_with("No Object name found"), "{message}");
     let everywhere: Api<Secret> = Api::all(client.clone());
-    let message = refused(
+    let message = rejected(
         everywhere.list(&ListParams::default().fields(mine)).await,
         403,
     );
@@ -264,14 +255,14 @@ async fn a_node_reads_what_its_pods_name_and_nothing_else() {
         message.ends_with("can only read namespaced object of this type"),
         "{message}"
     );
-    let message = refused(secrets.get("theirs").await, 403);
+    let message = rejected(secrets.get("theirs").await, 403);
     assert!(
         message.ends_with("no relationship found between node 'n0' and this object"),
         "{message}"
     );
     let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "new"}})).unwrap();
-    refused(secrets.create(&PostParams::default(), &secret).await, 403);
-    refused(
+    rejected(secrets.create(&PostParams::default(), &secret).await, 403);
+    rejected(
         secrets
             .replace("mine", &PostParams::default(), &secret)
             .await,
@@ -281,24 +272,24 @@ async fn a_node_reads_what_its_pods_name_and_nothing_else() {
     let pods: Api<Pod> = Api::all(client.clone());
     let own = ListParams::default().fields("spec.nodeName=n0");
     assert_eq!(pods.list(&own).await.unwrap().items.len(), 1);
-    refused(pods.list(&ListParams::default()).await, 403);
+    rejected(pods.list(&ListParams::default()).await, 403);
     let pods: Api<Pod> = Api::default_namespaced(client);
-    refused(pods.delete("p1", &DeleteParams::default()).await, 403);
+    rejected(pods.delete("p1", &DeleteParams::default()).await, 403);
     pods.delete("p0", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
-    refused(secrets.get("mine").await, 403);
+    rejected(secrets.get("mine").await, 403);
     let stranger = User {
         name: "eve".to_owned(),
         groups: Vec::new(),
     };
     let stranger: Api<Secret> =
         Api::default_namespaced(Client::new(server.service_as(stranger), "default"));
-    refused(stranger.get("mine").await, 403);
+    rejected(stranger.get("mine").await, 403);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_creates_mirror_pods_that_it_owns_and_no_others() {
+async fn a_node_creates_only_mirror_pods_that_it_owns() {
     // managers 81
     let server = guarded();
     let pods: Api<Pod> =
@@ -343,11 +334,11 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_no_others() {
             "must not set blockOwnerDeletion",
         ),
     ] {
-        let message = refused(pods.create(&post, &mirror(owners, json!({}))).await, 403);
+        let message = rejected(pods.create(&post, &mirror(owners, json!({}))).await, 403);
         assert!(message.contains(why), "{message}");
     }
     let volumes = json!({"volumes": [{"name": "v", "secret": {"secretName": "theirs"}}]});
-    let message = refused(
+    let message = rejected(
         pods.create(&post, &mirror(json!([owner]), volumes)).await,
         403,
     );
@@ -602,7 +593,7 @@ async fn a_node_touches_no_pod_of_another_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reviews_tell_what_the_authorizer_would_decide() {
+async fn reviews_agree_with_the_authorizer() {
     let server = guarded();
     let ask = async |user: User, attributes: Value| {
         let client = Client::new(server.service_as(user), "default");

@@ -1,4 +1,5 @@
-//! Limits on connections: clients that send nothing, never read or never authenticate do not stop the server for others.
+//! Limits on connections: clients that send nothing, never read or never authenticate do not stop the server for
+//! others.
 #![expect(
     clippy::unwrap_used,
     reason = "the lint does not see that helpers of tests are tests"
@@ -32,10 +33,7 @@ const WATCH: &[u8] =
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
 fn server(limits: ConnectionLimits) -> ApiServer {
-    ApiServer::new(Options {
-        connections: limits,
-        ..Options::default()
-    })
+    ApiServer::new(Options::default().connections(limits))
 }
 
 /// Serves until the returned set is dropped.

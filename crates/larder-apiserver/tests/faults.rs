@@ -1,4 +1,4 @@
-//! The server when it is told to misbehave, and what it records.
+//! Injected faults, and the audit records of such requests.
 #![expect(
     clippy::unwrap_used,
     reason = "the lint does not see that helpers of tests are tests"
@@ -16,10 +16,7 @@ use larder_apiserver::{ApiServer, AuditLog, Fault, Options, Verb};
 use serde_json::json;
 
 fn server() -> ApiServer {
-    ApiServer::new(Options {
-        audit: AuditLog::in_memory(),
-        ..Options::default()
-    })
+    ApiServer::new(Options::default().audit(AuditLog::in_memory()))
 }
 
 fn maps(server: &ApiServer) -> Api<ConfigMap> {
@@ -39,7 +36,7 @@ fn code<T: std::fmt::Debug>(result: kube::Result<T>) -> u16 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_strikes_the_requests_it_selects_as_often_as_it_says() {
+async fn a_rejection_fault_strikes_selected_requests_a_given_number_of_times() {
     let server = server();
     let secrets: Api<Secret> = Api::default_namespaced(Client::new(server.service(), "default"));
     let fault = Fault::on(Verb::Watch)
@@ -87,7 +84,7 @@ async fn faults_strike_until_they_are_lifted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_streaming_lists_can_be_refused() {
+async fn only_streaming_lists_can_be_rejected() {
     // managers 40
     let server = server();
     server
@@ -232,10 +229,7 @@ impl std::io::Write for Lines {
 #[tokio::test(start_paused = true)]
 async fn the_log_is_one_json_object_per_line() {
     let lines = Lines::default();
-    let server = ApiServer::new(Options {
-        audit: AuditLog::to_writer(lines.clone()),
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().audit(AuditLog::to_writer(lines.clone())));
     maps(&server).list(&ListParams::default()).await.unwrap();
     maps(&server)
         .list(&ListParams::default().limit(1))

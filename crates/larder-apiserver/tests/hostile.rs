@@ -421,10 +421,7 @@ async fn an_audit_record_is_one_line_whatever_the_request() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
     let audit = AuditLog::to_writer(File::create(&path).unwrap());
-    let server = ApiServer::new(Options {
-        audit,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().audit(audit));
     let request = Request::get(format!("{MAPS}/a%0A%7B%7D?x=%0A\u{2028}")).header(
         "user-agent",
         http::HeaderValue::from_bytes(b"\xff\"}\t\xc2\x85{").unwrap(),
@@ -454,10 +451,7 @@ async fn an_audit_log_that_is_not_read_does_not_stop_the_server() {
     assert!(AuditLog::to_file(&path).is_err(), "no process reads it");
     let reader = open(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
     let audit = AuditLog::to_file(&path).unwrap();
-    let server = ApiServer::new(Options {
-        audit,
-        ..Options::default()
-    });
+    let server = ApiServer::new(Options::default().audit(audit));
     // More than a pipe holds, in lines longer than it takes at once.
     let long = "x".repeat(10_000);
     for n in 0..20 {

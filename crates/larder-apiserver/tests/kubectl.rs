@@ -40,10 +40,7 @@ fn have_kubectl() -> bool {
 
 impl Cluster {
     async fn start() -> Self {
-        let server = ApiServer::new(Options {
-            audit: AuditLog::in_memory(),
-            ..Options::default()
-        });
+        let server = ApiServer::new(Options::default().audit(AuditLog::in_memory()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let kubeconfig = server
             .kubeconfig(listener.local_addr().unwrap(), User::admin())
@@ -329,7 +326,7 @@ async fn mistakes_are_named() {
 }
 
 #[tokio::test]
-async fn one_can_ask_who_one_is_and_what_one_may() {
+async fn a_user_can_review_its_name_and_permissions() {
     if !have_kubectl() {
         return;
     }
@@ -354,7 +351,7 @@ async fn changes_are_watched_until_the_server_ends() {
     let mut command = cluster.command(&["get", "cm", "-w", "--output-watch-events"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    // The audit record tells that the watch is open.
+    // The audit record shows that the watch is open.
     while !cluster
         .server
         .audit()
@@ -381,7 +378,7 @@ async fn changes_are_watched_until_the_server_ends() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused() {
+async fn strangers_are_rejected() {
     if !have_kubectl() {
         return;
     }

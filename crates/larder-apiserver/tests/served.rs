@@ -135,14 +135,14 @@ async fn a_server_that_comes_back_has_kept_everything() {
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     let before = maps.get("a").await.unwrap();
     running.stop().await;
-    assert!(maps.get("a").await.is_err(), "nobody listens");
+    assert!(maps.get("a").await.is_err(), "no server listens");
     let running = serve(&server, Transport::Tls, &address).await;
     assert_eq!(maps.get("a").await.unwrap(), before);
     running.stop().await;
 }
 
 #[tokio::test]
-async fn the_certificate_of_another_authority_is_refused() {
+async fn a_certificate_of_another_authority_is_rejected() {
     let server = ApiServer::new(Options::default());
     let other = ApiServer::new(Options::default());
     let running = serve(&server, Transport::Tls, "127.0.0.1:0").await;
@@ -162,7 +162,7 @@ async fn the_certificate_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
-async fn go_away_ends_a_connection_but_not_what_runs_on_it() {
+async fn go_away_lets_running_watches_continue() {
     let server = ApiServer::new(Options::default());
     let mut running = serve(&server, Transport::Plain, "127.0.0.1:0").await;
     put(&server, "1");

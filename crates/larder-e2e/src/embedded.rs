@@ -22,11 +22,9 @@ pub struct EmbeddedServer {
 impl EmbeddedServer {
     /// Starts to serve on a free port.
     pub(crate) async fn start() -> anyhow::Result<Self> {
-        let options = Options {
-            authorization: Authorization::Node,
-            audit: AuditLog::in_memory(),
-            ..Options::default()
-        };
+        let options = Options::default()
+            .authorization(Authorization::Node)
+            .audit(AuditLog::in_memory());
         let mut server = Self {
             api: ApiServer::try_new(options)?,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),

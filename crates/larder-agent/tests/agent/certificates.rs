@@ -108,11 +108,11 @@ fn ending(type_: &str) -> Value {
 
 /// A node whose API server guards its objects.
 fn guarded_node() -> Node {
-    let mut node = Node::prepare_with(Options {
-        authorization: Authorization::Node,
-        fill_namespaces: true,
-        ..Options::default()
-    });
+    let mut node = Node::prepare_with(
+        Options::default()
+            .authorization(Authorization::Node)
+            .fill_namespaces(true),
+    );
     node.run();
     node
 }

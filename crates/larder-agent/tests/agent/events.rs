@@ -13,10 +13,7 @@ use crate::harness::{NODE, Node, config_map, pod, secret};
 
 /// A node whose pods others run, at an API server that is strict to nodes.
 fn node() -> Node {
-    let mut node = Node::prepare_with(Options {
-        authorization: Authorization::Node,
-        ..Options::default()
-    });
+    let mut node = Node::prepare_with(Options::default().authorization(Authorization::Node));
     node.pod_end = PodEnd::Elsewhere;
     node.run();
     node

@@ -87,10 +87,7 @@ impl Node {
 
     /// The same with an API server with these options. Where it guards objects, the agent is known to it as the node.
     pub(crate) fn prepare_with(options: Options) -> Self {
-        let server = ApiServer::new(Options {
-            audit: AuditLog::in_memory(),
-            ..options
-        });
+        let server = ApiServer::new(options.audit(AuditLog::in_memory()));
         let clock_offset = Arc::new(AtomicI64::new(0));
         let (start, offset) = (Instant::now(), clock_offset.clone());
         let start_wall = Clock::system().now();

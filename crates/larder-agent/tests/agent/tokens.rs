@@ -11,10 +11,7 @@ use crate::harness::{Node, pod};
 
 /// A node with a pod that has a token of ten minutes.
 async fn node_with_token() -> Node {
-    let mut node = Node::prepare_with(Options {
-        fill_namespaces: true,
-        ..Options::default()
-    });
+    let mut node = Node::prepare_with(Options::default().fill_namespaces(true));
     node.run();
     let source = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 600}});
     let volume = json!({"projected": {"sources": [source]}});

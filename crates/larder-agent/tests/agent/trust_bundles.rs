@@ -37,10 +37,7 @@ fn named(name: &str, mut source: Value) -> Value {
 }
 
 fn guarded() -> Node {
-    let mut node = Node::prepare_with(Options {
-        authorization: Authorization::Node,
-        ..Options::default()
-    });
+    let mut node = Node::prepare_with(Options::default().authorization(Authorization::Node));
     node.run();
     node
 }

@@ -1,6 +1,7 @@
 //! The NodeRestriction admission: what a node may write, once the authorizer has allowed the request.
 //!
-//! Source: kube-apiserver 1.36, `plugin/pkg/admission/noderestriction/admission.go`. Its texts stand here byte for byte.
+//! Source: kube-apiserver 1.36, `plugin/pkg/admission/noderestriction/admission.go`. Its texts stand here byte for
+//! byte.
 
 use std::collections::BTreeSet;
 

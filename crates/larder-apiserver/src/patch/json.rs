@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_rejected_as_a_whole() {
+    fn a_patch_that_does_not_fit_changes_nothing() {
         for patch in [
             json!([{"op": "remove", "path": "/x"}]),
             json!([{"op": "replace", "path": "/x", "value": 1}]),

@@ -1,8 +1,10 @@
 //! Strategic merge patch: a merge patch that knows which lists are sets and which are keyed, and takes directives.
 //!
-//! Source: `apimachinery/pkg/util/strategicpatch`, and the `patchStrategy` and `patchMergeKey` tags of `api/core/v1/types.go`, 1.36.
+//! Source: `apimachinery/pkg/util/strategicpatch`, and the `patchStrategy` and `patchMergeKey` tags of
+//! `api/core/v1/types.go`, 1.36.
 //!
-//! Invariant: the cost grows with the sizes of object and patch together. Lists are matched through hashes of their items.
+//! Invariant: the cost grows with the sizes of object and patch together. Lists are matched through hashes of their
+//! items.
 //!
 //! | directive | in | meaning |
 //! | --- | --- | --- |
@@ -246,12 +248,13 @@ fn merge_list(
     }
 }
 
-/// What tells a value from others, in a form that can be hashed.
+/// A form of the value that can be hashed.
 fn identity(value: &Value) -> String {
     value.to_string()
 }
 
-/// Puts the items that `order` names in that order. An item that it does not name stays behind the one that it followed.
+/// Puts the items that `order` names in that order. An item that it does not name stays behind the one that it
+/// followed.
 fn reorder(held: &mut Vec<Value>, order: &[Value], list: List) {
     let id = |item: &Value| match list {
         List::Keyed(key) => identity(&item[key]),
@@ -270,7 +273,7 @@ fn reorder(held: &mut Vec<Value>, order: &[Value], list: List) {
             ((rank, named.is_none()), item)
         })
         .collect();
-    // Stable: items that no id tells apart keep their order.
+    // Stable: items of the same rank keep their order.
     ranked.sort_by_key(|(rank, _)| *rank);
     held.extend(ranked.into_iter().map(|(_, item)| item));
 }

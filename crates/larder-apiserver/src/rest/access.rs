@@ -1,4 +1,4 @@
-//! Whether somebody may do what a request asks for.
+//! Authorization and admission of requests.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -8,7 +8,7 @@ use super::{
     message::object_body,
     params::Query,
     read,
-    request::{Target, Verb},
+    request::{ResourcePath, Verb},
 };
 use crate::{
     ApiError, ApiServer, Authorization, User,
@@ -19,12 +19,12 @@ use crate::{
 };
 
 impl ApiServer {
-    /// Refuses what `user` may not do.
+    /// Rejects what `user` may not do.
     pub(super) fn authorize(
         &self,
         user: &User,
         verb: Verb,
-        target: &Target,
+        target: &ResourcePath,
         query: &Query<'_>,
     ) -> Result<(), ApiError> {
         let selector = query.get("fieldSelector").unwrap_or("");
@@ -45,7 +45,7 @@ impl ApiServer {
         self.options()
             .authorization
             .decide(self.store(), user, &attempt)
-            .map_err(|why| authorize::refusal(user, &attempt, &why))
+            .map_err(|why| authorize::denied(user, &attempt, &why))
     }
 
     /// Checks what no authorizer can: some namespaces stay, and nodes write only what concerns them.
@@ -53,7 +53,7 @@ impl ApiServer {
         &self,
         user: &User,
         verb: Verb,
-        target: &Target,
+        target: &ResourcePath,
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<(), ApiError> {

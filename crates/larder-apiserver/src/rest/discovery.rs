@@ -1,4 +1,4 @@
-//! What the server tells about itself: groups, resources, version, health, and as much OpenAPI as `kubectl` looks for.
+//! Discovery: groups, resources, version, health, and as much OpenAPI as `kubectl` looks for.
 
 use serde_json::{Value, json};
 
@@ -165,7 +165,8 @@ fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resourc
     Kind::ALL.into_iter().map(Kind::resource).filter(fits)
 }
 
-/// No schemas: bodies are checked here. `kubectl` only looks whether PATCH takes `fieldValidation`, and then leaves checking to us.
+/// No schemas: bodies are checked here. `kubectl` only looks whether PATCH takes `fieldValidation`, and then leaves
+/// checking to us.
 fn open_api(group: &str, version: &str) -> Value {
     let paths = of_group(group, version).map(|resource| {
         let parameters = ["dryRun", "fieldValidation"]

@@ -126,14 +126,14 @@ pub(super) fn created(value: &Value) -> Response<Body> {
     json_response(StatusCode::CREATED, Bytes::from(value.to_string()).into())
 }
 
-/// 201 with nothing but the word that it is done.
+/// 201 with a plain success.
 pub(super) fn done() -> Response<Body> {
     created(
         &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
     )
 }
 
-/// A response that nobody keeps.
+/// A response that no client may cache.
 pub(super) fn json_response(status: StatusCode, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -162,8 +162,8 @@ pub(super) fn written_response(status: StatusCode, written: &Written) -> Respons
     response
 }
 
-/// The `Status` of a refusal, and when to come back.
-pub(super) fn refusal(error: &ApiError) -> Response<Body> {
+/// The `Status` of a error_response, and when to come back.
+pub(super) fn error_response(error: &ApiError) -> Response<Body> {
     let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
     if error.retry_after() > 0 {
         let value = HeaderValue::from(error.retry_after());

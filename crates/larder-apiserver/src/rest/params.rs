@@ -1,6 +1,7 @@
 //! Parameters of requests: lists, watches, writes and deletions.
 //!
-//! Which combinations are refused, and how: kube-apiserver 1.36, `apimachinery/pkg/apis/meta/internalversion/validation`.
+//! Which combinations are rejected, and how: kube-apiserver 1.36,
+//! `apimachinery/pkg/apis/meta/internalversion/validation`.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::request::Target;
+use super::request::ResourcePath;
 use crate::{
     json::without_values,
     selector::{FieldSelector, Filter, LabelSelector},
@@ -83,7 +84,7 @@ struct Common {
 impl Common {
     fn parse(
         query: &Query<'_>,
-        target: &Target,
+        target: &ResourcePath,
         causes: &mut Vec<Cause>,
         on_bad_version: fn(BadVersion) -> ApiError,
     ) -> Result<Self, ApiError> {
@@ -182,13 +183,13 @@ impl Continue {
     }
 
     fn decode(text: &str) -> Result<Self, ApiError> {
-        let refuse = || {
+        let reject = || {
             ApiError::bad_request(
                 "invalid continue token: continue key is not valid: it is not one of this server's tokens",
             )
         };
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| refuse())?;
-        let token: Token<'_> = serde_json::from_slice(&bytes).map_err(|_| refuse())?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| reject())?;
+        let token: Token<'_> = serde_json::from_slice(&bytes).map_err(|_| reject())?;
         Ok(Self {
             version: u64::try_from(token.rv).ok(),
             after: ObjectKey::new(token.namespace, token.name),
@@ -216,7 +217,7 @@ pub(crate) struct ListParams {
 }
 
 impl ListParams {
-    pub(crate) fn parse(query: &Query<'_>, target: &Target) -> Result<Self, ApiError> {
+    pub(crate) fn parse(query: &Query<'_>, target: &ResourcePath) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
         let common = Common::parse(query, target, &mut causes, BadVersion::of_list)?;
         let limit = query.number("limit")?.filter(|limit| *limit > 0);
@@ -249,7 +250,7 @@ impl ListParams {
                 "sendInitialEvents is forbidden for list",
             ));
         }
-        refuse_if_any(causes)?;
+        reject_if_any(causes)?;
         let at = match (token, common.version) {
             (Some(_), Some(1..)) => {
                 return Err(ApiError::bad_request(
@@ -280,14 +281,15 @@ pub(crate) struct WatchParams {
     pub(crate) filter: Filter,
     /// 0 when absent.
     pub(crate) version: u64,
-    /// Whether the stream begins with the present state, and then says that this was it; `None`: as older clients expect.
+    /// Whether the stream begins with the present state, and then says that this was it; `None`: as older clients
+    /// expect.
     pub(crate) initial_events: Option<bool>,
     pub(crate) bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
 }
 
 impl WatchParams {
-    pub(crate) fn parse(query: &Query<'_>, target: &Target) -> Result<Self, ApiError> {
+    pub(crate) fn parse(query: &Query<'_>, target: &ResourcePath) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
         let common = Common::parse(query, target, &mut causes, ApiError::from)?;
         let field = "resourceVersionMatch";
@@ -318,7 +320,7 @@ impl WatchParams {
                 ));
             }
         }
-        refuse_if_any(causes)?;
+        reject_if_any(causes)?;
         Ok(Self {
             filter: common.filter,
             version: common.version.unwrap_or(0),
@@ -337,7 +339,7 @@ fn forbidden(field: &str, why: &str) -> Cause {
     }
 }
 
-fn refuse_if_any(causes: Vec<Cause>) -> Result<(), ApiError> {
+fn reject_if_any(causes: Vec<Cause>) -> Result<(), ApiError> {
     if causes.is_empty() {
         Ok(())
     } else {
@@ -353,7 +355,7 @@ pub(crate) enum FieldValidation {
     /// Dropped, and each named in a `Warning` header.
     #[default]
     Warn,
-    /// The request is refused.
+    /// The request is rejected.
     Strict,
 }
 

@@ -1,9 +1,11 @@
 //! Bodies in Kubernetes' protobuf form, read into JSON.
 //!
-//! `kubectl create configmap` and its like send nothing else. Only the messages that such commands send are known: a body with any
-//! other message or field is refused (415), never read in part. Answers are always JSON, which these clients take as well.
+//! `kubectl create configmap` and its like send nothing else. Only the messages that such commands send are known: a
+//! body with any other message or field is rejected (415), never read in part. Answers are always JSON, which these
+//! clients take as well.
 //!
-//! Field numbers: the `generated.proto` of `api/core/v1`, `api/authentication/v1`, `api/authorization/v1`, `api/policy/v1` and `apimachinery/pkg/apis/meta/v1`, 1.36.
+//! Field numbers: Kubernetes 1.36, the `generated.proto` of `api/core/v1`, `api/authentication/v1`,
+//! `api/authorization/v1`, `api/policy/v1` and `apimachinery/pkg/apis/meta/v1`.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -430,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_for_rights_as_kubectl_sends_it() {
+    fn an_access_review_as_kubectl_sends_it() {
         let body = b"k8s\0\n2\n\x17authorization.k8s.io/v1\x12\x17SelfSubjectAccessReview\x12=\n\x10\n\0\x12\0\x1a\0\"\0*\x002\08\0B\0\x12\x1f\n\x1d\n\x07default\x12\x04list\x1a\0\"\0*\x04pods2\0:\0\x1a\x08\x08\0\x12\0\x1a\0 \0\x1a\0\"\0";
         let review = decode(body).unwrap();
         let expected = json!({"namespace": "default", "verb": "list", "resource": "pods"});
@@ -439,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_not_known_is_not_read_in_part() {
+    fn truncated_or_unknown_messages_are_rejected() {
         let body = b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap\x12\x1b\n\x11\n\x01a\x12\0\x1a\0\"\0*\x002\08\0B\0\x12\x06\n\x01a\x12\x011\x1a\0\"\0";
         for end in 0..body.len() - 4 {
             assert_eq!(decode(&body[..end]), None, "{end}");

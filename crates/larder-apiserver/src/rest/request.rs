@@ -1,4 +1,4 @@
-//! What a request is about: verb, kind, namespace, name and subresource, from method and path.
+//! Request attributes: verb, kind, namespace, name and subresource, from method and path.
 
 use http::Method;
 use smol_str::SmolStr;
@@ -71,7 +71,7 @@ impl Verb {
 
 /// The objects, or the object, that a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ResourcePath {
     pub(crate) kind: Kind,
     /// `None` for kinds of cluster scope, and for all namespaces at once.
     pub(crate) namespace: Option<SmolStr>,
@@ -87,7 +87,7 @@ pub(crate) struct Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// To objects of a kind that this server stores.
-    Objects(Target),
+    Objects(ResourcePath),
     /// To something else, by its segments: discovery, health, reviews.
     Other(Vec<SmolStr>),
 }
@@ -106,11 +106,11 @@ impl Route {
             .collect::<Result<_, _>>()?;
         let words: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
         let target = match words.as_slice() {
-            ["api", version, rest @ ..] => Target::of("", version, rest),
+            ["api", version, rest @ ..] => ResourcePath::of("", version, rest),
             ["apis", group, version, rest @ ..] => {
                 let stored = versions.stored(group, version);
-                let target = stored.and_then(|stored| Target::of(group, stored, rest));
-                target.map(|target| Target {
+                let target = stored.and_then(|stored| ResourcePath::of(group, stored, rest));
+                target.map(|target| ResourcePath {
                     stable: stored != Some(*version),
                     ..target
                 })
@@ -121,7 +121,7 @@ impl Route {
     }
 }
 
-impl Target {
+impl ResourcePath {
     /// The target of what follows group and version in a path.
     fn of(group: &str, version: &str, rest: &[&str]) -> Option<Self> {
         let (namespace, rest) = match rest {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_name_targets() {
+    fn paths_name_resources() {
         check("/api/v1/namespaces/n/configmaps/a", "configmaps n a -");
         check("/api/v1/namespaces/n/pods/p/status", "pods n p status");
         check("/api/v1/namespaces/n/secrets", "secrets n - -");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_left_to_others() {
+    fn other_paths_are_kept_as_segments() {
         check("/api", "other api");
         check("/api/v1", "other api v1");
         check("/api/v1/pods/p", "other api v1 pods p");

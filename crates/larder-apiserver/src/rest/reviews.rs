@@ -1,6 +1,6 @@
-//! Reviews of oneself: who am I, may I do this, what may I do. They are answered and not stored.
+//! Reviews of the requesting user: its name, one permission, all permissions. They are answered and not stored.
 //!
-//! Source of the rules that everybody has: kube-apiserver 1.36, the roles `system:basic-user`, `system:discovery` and
+//! Source of the rules that every user has: kube-apiserver 1.36, the roles `system:basic-user`, `system:discovery` and
 //! `system:public-info-viewer`.
 
 use serde_json::{Value, json};

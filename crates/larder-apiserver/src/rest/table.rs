@@ -1,4 +1,5 @@
-//! Objects as rows, for `kubectl get`: columns and cells as kube-apiserver 1.36 prints them (`pkg/printers/internalversion`).
+//! Objects as rows, for `kubectl get`: columns and cells as kube-apiserver 1.36 prints them
+//! (`pkg/printers/internalversion`).
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

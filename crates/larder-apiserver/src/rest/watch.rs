@@ -1,6 +1,6 @@
 //! The stream of a watch.
 //!
-//! It runs no task: whoever reads the response drives it. What it sends, in this order:
+//! It runs no task: reading the response drives it. It sends, in this order:
 //!
 //! 1. the state it begins from, each object as ADDED, if the client asked for it;
 //! 2. a bookmark with `k8s.io/initial-events-end`, if the client asked for the state by `sendInitialEvents`;
@@ -58,12 +58,12 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 impl WatchStream {
     /// Opens the watch that `params` ask for.
     ///
-    /// A version that is gone shows in the stream, as ERROR 410: that is where the real server tells it.
+    /// A version that is gone shows in the stream, as ERROR 410: where kube-apiserver reports it.
     ///
     /// # Errors
     ///
-    /// The version is one that the server has not reached. (The real server waits for it when the watch asks for no state. It can
-    /// only come from another server's past, so waiting would lose what happens until then.)
+    /// The version is one that the server has not reached. (The real server waits for it when the watch asks for no
+    /// state. It can only come from another server's past, so waiting would lose what happens until then.)
     pub(crate) fn open(
         store: &Arc<Store>,
         kind: Kind,

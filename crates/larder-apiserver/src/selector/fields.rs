@@ -21,7 +21,8 @@ struct FieldTerm {
 }
 
 impl FieldSelector {
-    /// Parses the grammar of `fieldSelector=`: `field=value`, `==` and `!=`, joined by commas; `\` escapes `\`, `,` and `=` in values.
+    /// Parses the grammar of `fieldSelector=`: `field=value`, `==` and `!=`, joined by commas; `\` escapes `\`, `,` and
+    /// `=` in values.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ fn known_field(name: &str, resource: &Resource) -> Option<&'static str> {
     }
 }
 
-/// The refusal of a field; kube-apiserver names those that a kind has without selectable fields of its own.
+/// The rejection of a field; kube-apiserver names those that a kind has without selectable fields of its own.
 fn unknown_field(name: &str, resource: &Resource) -> ApiError {
     ApiError::bad_request(if resource.fields.is_empty() {
         format!("\"{name}\" is not a known field selector: only \"{NAME}\", \"{NAMESPACE}\"")
@@ -119,7 +120,7 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Field, whether it shall be equal, and the value as written.
+/// Field, whether it must be equal, and the value as written.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let position = term.find(['=', '!'])?;
     let (field, rest) = term.split_at(position);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_field_selectors_are_refused() {
+    fn bad_field_selectors_are_rejected() {
         for selector in [
             "metadata.name",
             "data.a=1",

@@ -30,19 +30,20 @@ enum Operator {
 }
 
 impl LabelSelector {
-    /// Parses the grammar of `labelSelector=`: `a`, `!a`, `a=1`, `a==1`, `a!=1`, `a in (1,2)`, `a notin (1,2)`, `a>1`, `a<1`, joined by commas.
+    /// Parses the grammar of `labelSelector=`: `a`, `!a`, `a=1`, `a==1`, `a!=1`, `a in (1,2)`, `a notin (1,2)`, `a>1`,
+    /// `a<1`, joined by commas.
     ///
     /// # Errors
     ///
     /// 400 with what was found and what was expected.
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
-        let refuse =
+        let reject =
             |why: String| ApiError::bad_request(format!("unable to parse requirement: {why}"));
         let tokens = tokens(text);
         let mut rest = tokens.as_slice();
         let mut requirements = Vec::new();
         while !rest.is_empty() {
-            let (requirement, after) = Requirement::parse(rest).map_err(refuse)?;
+            let (requirement, after) = Requirement::parse(rest).map_err(reject)?;
             requirements.push(requirement);
             rest = match after {
                 [] => after,
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_label_selectors_are_refused() {
+    fn bad_label_selectors_are_rejected() {
         for selector in [
             "a b", "a in b", "a in (b", ",", "a,", "=", "a=b=c", "a>x", "-a=b", "a=-b", "a=b c",
             "(a)", "/a",

@@ -1,7 +1,7 @@
 //! One state of one object.
 //!
-//! Its JSON begins with kind and version of the API, as kube-apiserver writes it, so that an item of a list, which says neither, is
-//! a part of the same bytes.
+//! Its JSON begins with kind and version of the API, as kube-apiserver writes it, so that an item of a list, which says
+//! neither, is a part of the same bytes.
 
 use bytes::Bytes;
 use larder_objects::ObjectKey;
@@ -128,7 +128,7 @@ impl Object {
         }
     }
 
-    /// The same state under another version: how a watch tells that the object is gone.
+    /// The same state under another version: how a watch shows that the object is gone.
     pub(crate) fn at_version(&self, version: u64, event: EventType) -> Self {
         Self::new(self.kind, self.value(), version, event)
     }
@@ -139,7 +139,8 @@ impl Object {
         frame.slice(self.event.opening().len()..frame.len() - CLOSING.len())
     }
 
-    /// The object's JSON as an item of a list of its kind, without kind and version and without the brace that opens it, shared.
+    /// The object's JSON as an item of a list of its kind, without kind and version and without the brace that opens
+    /// it, shared.
     pub(crate) fn item(&self) -> Bytes {
         self.json().slice(self.kind.resource().opening().len()..)
     }
@@ -149,7 +150,7 @@ impl Object {
         serde_json::from_slice(&self.json()).expect("the store holds what it serialized")
     }
 
-    /// The watch frame that tells of this state as `event`; shared when that is how the state came about.
+    /// The watch frame of this state as `event`, shared if the state came about by that event.
     pub(crate) fn frame(&self, event: EventType) -> Bytes {
         if event == self.event {
             self.frame.0.clone()

@@ -83,11 +83,11 @@ fn what_was_read_before_another_write_cannot_be_written() {
     store.replace(&a, object("a", "2")).unwrap();
     assert_eq!(store.replace(&a, object("a", "3")).unwrap_err(), Changed);
     assert_eq!(store.delete(&a).unwrap_err(), Changed);
-    assert_eq!(store.version(), 102, "a refused write takes no version");
+    assert_eq!(store.version(), 102, "a rejected write takes no version");
 }
 
 #[test]
-fn a_watcher_left_behind_by_the_history_expires_and_others_do_not_notice() {
+fn only_a_watcher_behind_the_history_expires() {
     let store = store(Limits {
         changes: 2,
         ..LIMITS

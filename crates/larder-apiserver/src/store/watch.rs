@@ -1,8 +1,8 @@
-//! Watchers: who is told of a change, and how they catch up.
+//! Watchers: which of them a change concerns, and how they catch up.
 //!
-//! A watcher has no queue. A change that its filter lets through marks it as pending from that version on and wakes it; it then
-//! reads what it missed from the history. So a thousand watchers share one copy of the past, and one that is too slow finds the
-//! version it is pending from compacted.
+//! A watcher has no queue. A change that its filter lets through marks it as pending from that version on and wakes it;
+//! it then reads what it missed from the history. So a thousand watchers share one copy of the past, and one that is
+//! too slow finds the version it is pending from compacted.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -76,14 +76,15 @@ struct Watcher {
     filter: Arc<Filter>,
     /// The first change that waits to be taken.
     pending: Option<u64>,
-    /// Who waits for one.
+    /// Wakes the stream that waits for a change.
     waker: Option<Waker>,
     /// The watch is over.
     end: Option<End>,
 }
 
 impl Store {
-    /// Opens a watch. Returns it with the state it begins from (empty for [`Start::After`]) and the version of that state.
+    /// Opens a watch. Returns it with the state it begins from (empty for [`Start::After`]) and the version of that
+    /// state.
     ///
     /// # Errors
     ///
@@ -208,7 +209,7 @@ impl Watchers {
         }
     }
 
-    /// Marks the watchers that `change` concerns, and returns whom to wake.
+    /// Marks the watchers that `change` concerns, and returns their wakers.
     pub(super) fn notice(&mut self, change: &Change) -> Vec<Waker> {
         let named = self.of_name.get(&change.object.key.name);
         let ids = named.into_iter().flatten().chain(&self.of_any);
@@ -226,7 +227,7 @@ impl Watchers {
         wakers
     }
 
-    /// Ends all watches, and returns whom to wake.
+    /// Ends all watches, and returns their wakers.
     pub(super) fn end_all(&mut self, end: End) -> Vec<Waker> {
         for watcher in self.by_id.values_mut() {
             watcher.end = Some(end);
@@ -252,7 +253,8 @@ impl Change {
                 .is_some_and(|object| filter.matches(object))
     }
 
-    /// This change as a watcher with `filter` sees it: an object that begins to match is added, one that stops is deleted.
+    /// This change as a watcher with `filter` sees it: an object that begins to match is added, one that stops is
+    /// deleted.
     fn through(&self, filter: &Filter) -> Option<WatchEvent> {
         let before = self
             .previous

@@ -1,9 +1,12 @@
-//! What the admission plugins of a kube-apiserver with its defaults add to objects, beyond the defaults of their fields.
+//! What the admission plugins of a kube-apiserver with its defaults add to objects, beyond the defaults of their
+//! fields.
 //!
-//! Source: Kubernetes 1.36, `plugin/pkg/admission`: `priority`, `defaulttolerationseconds`, `nodetaint`. Not here is `serviceaccount`,
-//! which mounts a token into every pod: as in the servers that controllers are tested with, pods get what they ask for.
+//! Source: Kubernetes 1.36, `plugin/pkg/admission`: `priority`, `defaulttolerationseconds`, `nodetaint`. Not here is
+//! `serviceaccount`, which mounts a token into every pod: as in the servers that controllers are tested with, pods get
+//! what they ask for.
 //!
-//! Invariant: applying them to what they have completed changes nothing, so that a manifest that is applied again is unchanged.
+//! Invariant: applying them to what they have completed changes nothing, so that a manifest that is applied again is
+//! unchanged.
 
 use serde_json::{Value, json};
 
@@ -49,7 +52,7 @@ pub(super) fn admit(
             tolerate_node_failures(&mut value["spec"]);
             set_priority(resource, old, value, part)
         }
-        // What a manifest says of a node is all there is to say: nobody would ever take the taint away.
+        // A node from a manifest gets no taint: no controller would remove it.
         (Kind::Node, None) if part != Part::Whole => {
             taint_not_ready(&mut value["spec"]);
             Ok(())
@@ -78,7 +81,8 @@ fn tolerate_node_failures(spec: &mut Value) {
     }
 }
 
-/// The priority follows from the class. This server has no classes of its own, so that of an unknown one stays as stated.
+/// The priority follows from the class. This server has no classes of its own, so that of an unknown one stays as
+/// stated.
 fn set_priority(
     resource: &Resource,
     old: Option<&Value>,
@@ -127,7 +131,7 @@ fn set_priority(
     Ok(())
 }
 
-/// A new node takes no pods until somebody says that it is ready.
+/// A new node takes no pods until its status is ready.
 fn taint_not_ready(spec: &mut Value) {
     let taint = json!({"key": NODE_FAILURES[0], "effect": "NoSchedule"});
     match spec["taints"].as_array_mut() {
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_tolerates_failures_of_its_node_for_five_minutes_unless_it_says_otherwise() {
+    fn a_pod_tolerates_node_failures_for_five_minutes_by_default() {
         let keys = |spec: &Value| -> Vec<String> {
             let tolerations = spec["tolerations"].as_array().into_iter().flatten();
             tolerations

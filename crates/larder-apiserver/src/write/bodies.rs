@@ -1,4 +1,4 @@
-//! From a body to an object of its kind, and how kube-apiserver refuses what is none.
+//! Decoding: from a body to an object of its kind, with kube-apiserver's errors.
 
 use larder_objects::{canonical_quantity, manifest::drop_nulls};
 use serde_json::{Value, json};
@@ -10,16 +10,16 @@ use crate::{
     status::ApiError,
 };
 
-/// Why a body is no object of the kind.
+/// Why a body is not an object of its kind.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum BodyError {
     /// It is of another kind; the whole text.
     OtherType(String),
     /// A field is of another type, or not known; the reason alone.
     Unreadable(String),
 }
 
-impl Refusal {
+impl BodyError {
     fn unreadable(why: impl Into<String>) -> Self {
         Self::Unreadable(why.into())
     }
@@ -52,13 +52,13 @@ pub(super) fn decode(
     resource: &Resource,
     mut body: Value,
     field_validation: FieldValidation,
-) -> Result<(Value, Vec<String>), Refusal> {
+) -> Result<(Value, Vec<String>), BodyError> {
     let (kind, api_version) = (resource.name, resource.api_version());
     if depth(&body) > MAX_DEPTH {
-        return Err(Refusal::unreadable("exceeded max depth"));
+        return Err(BodyError::unreadable("exceeded max depth"));
     }
     let Some(fields) = body.as_object_mut() else {
-        return Err(Refusal::unreadable("the body is not a JSON object"));
+        return Err(BodyError::unreadable("the body is not a JSON object"));
     };
     let mut given = |field: &str, expected: &str| {
         let given = fields.entry(field).or_insert_with(|| expected.into());
@@ -67,7 +67,7 @@ pub(super) fn decode(
     let (given_kind, given_version) = (given("kind", kind), given("apiVersion", &api_version));
     if (&*given_kind, &given_version) != (kind, &api_version) {
         let text = other_type(resource, &given_kind, &given_version);
-        return Err(Refusal::OtherType(text));
+        return Err(BodyError::OtherType(text));
     }
     // `null` here stands for absence, which the typed form does not know.
     if fields.get("metadata").is_none_or(Value::is_null) {
@@ -75,7 +75,7 @@ pub(super) fn decode(
     }
     drop_nulls(&mut body);
     if let Some(why) = wrong_type(resource, &body) {
-        return Err(Refusal::Unreadable(why));
+        return Err(BodyError::Unreadable(why));
     }
     read_bytes(resource.kind, &mut body)?;
     if matches!(resource.kind, Kind::Pod | Kind::Node) {
@@ -87,21 +87,21 @@ pub(super) fn decode(
             .retain(|_, part| !part.is_null());
     }
     let original = (field_validation != FieldValidation::Ignore).then(|| body.clone());
-    let value = resource.canonical(body).map_err(Refusal::Unreadable)?;
+    let value = resource.canonical(body).map_err(BodyError::Unreadable)?;
     let mut unknown = Vec::new();
     if let Some(original) = original {
         find_unknown(&original, &value, "", &mut unknown);
     }
     if field_validation == FieldValidation::Strict && !unknown.is_empty() {
         let unknown = unknown.join(", ");
-        return Err(Refusal::Unreadable(format!(
+        return Err(BodyError::Unreadable(format!(
             "strict decoding error: {unknown}"
         )));
     }
     Ok((value, unknown))
 }
 
-/// Why a body of another type than `resource`'s is refused.
+/// Why a body of another type than `resource`'s is rejected.
 fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
     let version = api_version
         .rsplit_once('/')
@@ -126,8 +126,8 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
     )
 }
 
-/// Fields of which people often get the type wrong, as a number or `yes` in YAML that should be text: where (`*` is any key or
-/// index), in which structure of Go, of which type there. All others are told in the words of our decoder.
+/// Fields of which people often get the type wrong, as a number or `yes` in YAML that should be text: where (`*` is any
+/// key or index), in which structure of Go, of which type there. For all others the error is that of our decoder.
 const TYPES: [(Option<Kind>, &str, &str, &str); 14] = [
     (None, "metadata.name", "ObjectMeta", "string"),
     (None, "metadata.labels.*", "ObjectMeta", "string"),
@@ -175,7 +175,7 @@ const TYPES: [(Option<Kind>, &str, &str, &str); 14] = [
     ),
 ];
 
-/// The first value of [`TYPES`] that is of another type, told as Go does.
+/// The first value of [`TYPES`] that is of another type, as Go reports it.
 fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
     let concerns = TYPES
         .iter()
@@ -215,8 +215,9 @@ fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
     next.into_iter().flat_map(|value| at(value, rest)).collect()
 }
 
-/// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers encoded.
-fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), Refusal> {
+/// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers
+/// encoded.
+fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), BodyError> {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
 
     let field = match kind {
@@ -230,7 +231,7 @@ fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), Refusal> {
             Value::String(text) => {
                 if let Some(place) = bad_base64(text.as_bytes()) {
                     let why = format!("illegal base64 data at input byte {place}");
-                    return Err(Refusal::Unreadable(why));
+                    return Err(BodyError::Unreadable(why));
                 }
                 text.retain(|c| !matches!(c, '\r' | '\n'));
             }
@@ -238,7 +239,7 @@ fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), Refusal> {
                 let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
                 let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
                 let bytes =
-                    bytes.ok_or_else(|| Refusal::unreadable("a list that is not of bytes"))?;
+                    bytes.ok_or_else(|| BodyError::unreadable("a list that is not of bytes"))?;
                 *value = STANDARD.encode(bytes).into();
             }
             _ => {}
@@ -284,7 +285,7 @@ fn bad_base64(text: &[u8]) -> Option<usize> {
 }
 
 /// Writes all quantities as kube-apiserver does.
-fn read_quantities(value: &mut Value) -> Result<(), Refusal> {
+fn read_quantities(value: &mut Value) -> Result<(), BodyError> {
     let fields = match value {
         Value::Object(fields) => fields,
         Value::Array(items) => return items.iter_mut().try_for_each(read_quantities),
@@ -305,7 +306,7 @@ fn read_quantities(value: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn read_quantity(value: &mut Value) -> Result<(), Refusal> {
+fn read_quantity(value: &mut Value) -> Result<(), BodyError> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
@@ -313,7 +314,7 @@ fn read_quantity(value: &mut Value) -> Result<(), Refusal> {
     };
     let written = canonical_quantity(&text);
     *value = written
-        .map_err(|error| Refusal::Unreadable(error.to_string()))?
+        .map_err(|error| BodyError::Unreadable(error.to_string()))?
         .into();
     Ok(())
 }
@@ -346,19 +347,19 @@ fn find_unknown(before: &Value, after: &Value, path: &str, unknown: &mut Vec<Str
 mod tests {
     use super::*;
 
-    fn refused(kind: Kind, body: Value) -> String {
+    fn rejected(kind: Kind, body: Value) -> String {
         let decoded = decode(kind.resource(), body, FieldValidation::Warn);
         decoded.unwrap_err().of_body(kind.resource()).to_string()
     }
 
     #[test]
-    fn a_value_of_the_wrong_type_is_told_as_go_does() {
-        let text = refused(Kind::ConfigMap, json!({"data": {"a": "1", "port": 8080}}));
+    fn a_value_of_the_wrong_type_is_reported_as_by_go() {
+        let text = rejected(Kind::ConfigMap, json!({"data": {"a": "1", "port": 8080}}));
         let end =
             "json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
         assert!(text.ends_with(end), "{text}");
         let env = json!([{"name": "A", "value": true}]);
-        let text = refused(
+        let text = rejected(
             Kind::Pod,
             json!({"spec": {"containers": [{"name": "c", "env": env}]}}),
         );
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_base64_is_told_by_its_place() {
+    fn bad_base64_is_reported_by_its_position() {
         for (text, place) in [
             ("", None),
             ("aGk=", None),
@@ -383,7 +384,7 @@ mod tests {
         ] {
             assert_eq!(bad_base64(text.as_bytes()), place, "{text}");
         }
-        let text = refused(Kind::Secret, json!({"data": {"a": "hunter2!"}}));
+        let text = rejected(Kind::Secret, json!({"data": {"a": "hunter2!"}}));
         assert!(
             text.ends_with("illegal base64 data at input byte 7"),
             "{text}"

@@ -68,7 +68,7 @@ impl Writer {
                 value["status"]["phase"] = "Terminating".into();
             }
             let finished = metadata::is_finished(&value);
-            // The answer tells of a pod that it had no time left, which no watch does.
+            // The answer shows a pod without time left, which no watch does.
             let last = |object: Arc<Object>, value| match kind {
                 Kind::Pod => Arc::new(Object::new(kind, value, object.version, EventType::Deleted)),
                 _ => object,
@@ -97,7 +97,7 @@ impl Writer {
     }
 }
 
-/// How long the pod has to stop. Nobody stops a pod that no node has, or that has ended.
+/// How long the pod has to stop. A pod without a node, or one that has ended, needs no time.
 fn grace(pod: &serde_json::Value, options: &DeleteOptions) -> i64 {
     let unbound = text(pod, "/spec/nodeName").is_empty();
     let ended = matches!(text(pod, "/status/phase"), "Failed" | "Succeeded");

@@ -104,8 +104,8 @@ fn complete(resource: &Resource, value: &mut Value) {
     }
 }
 
-/// Adds to a complete object what kube-apiserver shows of fields that are not set, because their types in Go know no absence; and the
-/// class of service of a pod.
+/// Adds to a complete object what kube-apiserver shows of fields that are not set, because their types in Go know no
+/// absence; and the class of service of a pod.
 pub(super) fn finish(resource: &Resource, value: &mut Value) {
     let show = |place: &mut Value, fields: &[&str], absent: Value| {
         if let Some(place) = place.as_object_mut() {

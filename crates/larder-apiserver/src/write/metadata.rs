@@ -22,7 +22,7 @@ const SERVER_SET: [&str; 5] = [
     "uid",
 ];
 
-/// Fields that this server does not keep: it does not track who set which field.
+/// Fields that this server does not keep: it does not track field managers.
 const NOT_KEPT: [&str; 2] = ["managedFields", "selfLink"];
 
 /// Prepares the metadata of a new object. Returns whether its name was generated, and may be again.

@@ -19,7 +19,7 @@ const FIRST: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-sys
 /// Those that no client may delete. (kube-apiserver 1.36, admission plugin `NamespaceLifecycle`.)
 const PERMANENT: [&str; 3] = ["default", "kube-public", "kube-system"];
 
-/// Refuses the deletion of a namespace that every cluster has.
+/// Rejects the deletion of a namespace that every cluster has.
 pub(crate) fn check_may_go(namespace: &str) -> Result<(), ApiError> {
     if PERMANENT.contains(&namespace) {
         let resource = Kind::Namespace.resource();
@@ -52,7 +52,7 @@ impl Writer {
             let body = json!({"metadata": {"name": name}});
             let params = WriteParams::default();
             match self.create(Kind::Namespace, None, body, Part::Main, params) {
-                // Somebody else was faster.
+                // Another write was faster.
                 Err(error) if error.reason() == "AlreadyExists" => {}
                 created => {
                     created?;
@@ -71,7 +71,7 @@ impl Writer {
         let account = json!({"metadata": {"name": "default"}});
         for (kind, body) in [(Kind::ConfigMap, map), (Kind::ServiceAccount, account)] {
             let params = WriteParams::default();
-            // It fails only if the namespace is gone again, or somebody else was faster.
+            // It fails only if the namespace is gone again, or another write was faster.
             let _ = self.create(kind, Some(namespace), body, Part::Main, params);
         }
     }
@@ -88,7 +88,7 @@ impl Writer {
         {
             let page = self.store.list(kind, &filter, None, None, None);
             for object in page.map(|page| page.objects).unwrap_or_default() {
-                // Somebody else may be faster; then it is gone as well.
+                // Another write may be faster; then it is gone as well.
                 let _ = self.delete(kind, &object.key, &DeleteOptions::default());
             }
         }
@@ -141,7 +141,7 @@ impl Writer {
         waits.then_some(held)
     }
 
-    /// Refuses new objects in a namespace that does not exist or is going away.
+    /// Rejects new objects in a namespace that does not exist or is going away.
     pub(super) fn check_namespace_takes_objects(
         &self,
         resource: &Resource,

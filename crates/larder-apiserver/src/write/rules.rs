@@ -161,7 +161,8 @@ fn invalid(field: &str, why: &str) -> Cause {
     }
 }
 
-/// Of a pod's spec, an update changes images, the deadline, and adds tolerations; and nobody turns a pod into a mirror pod or back.
+/// An update may change a pod's images and deadline, and add tolerations. It cannot turn a pod into a mirror pod or
+/// back.
 fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if old.pointer(MIRROR) != new.pointer(MIRROR) {
         causes.push(invalid(

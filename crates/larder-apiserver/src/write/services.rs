@@ -12,7 +12,8 @@ use crate::{
     status::{ApiError, Cause},
 };
 
-/// Cluster addresses are 10.96.0.0/16, as kubeadm's default range; the first ones are left to services that a cluster fixes.
+/// Cluster addresses are 10.96.0.0/16, as kubeadm's default range; the first ones are left to services that a cluster
+/// fixes.
 const FIRST_ADDRESS: u32 = u32::from_be_bytes([10, 96, 0, 16]);
 const LAST_ADDRESS: u32 = u32::from_be_bytes([10, 96, 255, 254]);
 /// Node ports, as kube-apiserver's default range.

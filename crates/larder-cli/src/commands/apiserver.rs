@@ -44,11 +44,9 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
 
-    let server = ApiServer::try_new(Options {
-        audit: audit_log(args.audit_log.as_deref())?,
-        ..Options::default()
-    })
-    .context("cannot make the certificates")?;
+    let server =
+        ApiServer::try_new(Options::default().audit(audit_log(args.audit_log.as_deref())?))
+            .context("cannot make the certificates")?;
     let feed = match &args.manifests {
         None => None,
         Some(dir) => {

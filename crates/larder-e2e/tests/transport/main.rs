@@ -54,10 +54,7 @@ impl Node {
         source: impl FnOnce(String) -> Source,
     ) -> Self {
         let tls = authority.server(&["h2"]);
-        let api = ApiServer::new(Options {
-            audit: AuditLog::in_memory(),
-            ..Options::default()
-        });
+        let api = ApiServer::new(Options::default().audit(AuditLog::in_memory()));
         let server = Running::start(&api, Arc::clone(&tls), "127.0.0.1:0").await;
         let url = format!("https://{}", server.address);
         let config = config().credentials_check_interval(Duration::ZERO);

@@ -59,11 +59,7 @@ impl Wire {
 impl Cluster {
     pub(crate) fn new() -> Self {
         let audit = AuditLog::in_memory();
-        let server = ApiServer::new(Options {
-            first_version: Some(100),
-            audit: audit.clone(),
-            ..Options::default()
-        });
+        let server = ApiServer::new(Options::default().first_version(100).audit(audit.clone()));
         let wire = Arc::new(Wire {
             server: Mutex::new(server.clone()),
             down: AtomicBool::new(false),
