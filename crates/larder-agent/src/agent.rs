@@ -251,12 +251,7 @@ impl Agent {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), TaskError> {
         // Workers end with this one, which a failure cancels as well.
         let shutdown = shutdown.child_token();
-        if let Memory::Directory { in_memory: false } = self.handle.shared.host.memory() {
-            warn!(
-                path = %self.handle.shared.host.path().display(),
-                "Secrets are kept on disk: this process may not mount a tmpfs, and the root directory is not in memory"
-            );
-        }
+        warn_of_exposed_secrets(&self.handle.shared.host);
         self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = Tasks::default();
@@ -467,4 +462,19 @@ async fn left_behind(
     let mut found = blocking(move || host.scan()).await?;
     found.retain(|pod| !bound.contains(&PodUid::new(pod.uid.as_str())));
     Ok(found)
+}
+
+/// Logs where Secrets may end up other than in memory.
+fn warn_of_exposed_secrets(host: &VolumeHost) {
+    match host.memory() {
+        Memory::Directory { in_memory: false } => warn!(
+            path = %host.path().display(),
+            "Secrets are kept on disk: this process may not mount a tmpfs, and the root directory is not in memory"
+        ),
+        Memory::Tmpfs { noswap: false } => warn!(
+            path = %host.path().display(),
+            "Secrets may get into swap space: tmpfs takes no `noswap` here (it needs Linux 6.4, outside of user namespaces)"
+        ),
+        Memory::Tmpfs { noswap: true } | Memory::Directory { in_memory: true } => {}
+    }
 }

@@ -13,12 +13,6 @@
 
 mod serve;
 
-use std::{
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
-    path::{self, PathBuf},
-};
-
 use axum::{
     Json, Router,
     extract::{Path, State},
@@ -78,36 +72,6 @@ async fn pod(
         Some(pod) => Json(pod).into_response(),
         None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
     }
-}
-
-/// The socket cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {step} {}", path.display())]
-pub struct SocketError {
-    step: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-/// Opens the socket of an agent that has its root directory locked: one that is there is a leftover.
-///
-/// # Errors
-///
-/// The leftover cannot be removed or the socket not be made.
-pub fn bind_socket(path: &path::Path) -> Result<UnixListener, SocketError> {
-    let failed = |step| {
-        let path = path.to_owned();
-        move |source| SocketError { step, path, source }
-    };
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed("remove")(error));
-        }
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(failed("open socket"))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed("set mode of"))?;
-    Ok(listener)
 }
 
 /// Serves `router` on `listener` within `limits` until `shutdown`.

@@ -1,14 +1,27 @@
-//! The root directory: made for one agent at a time, and known for where its bytes end up.
+//! The root directory: used by one agent at a time, and writable by its user only.
+//!
+//! Invariants:
+//! 1. The directory belongs to this process's user or to root, and no group and no other user can write to it.
+//! 2. It is opened once. The lock, the socket and the volumes are reached from that handle, wherever the path leads later.
+//! 3. No link below the directory is followed.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
 };
 
 use larder_pods::PodSource;
-use rustix::fs::FlockOperation;
+use larder_projection::disk::{DiskError, VolumeHost};
+use rustix::{
+    fs::{AtFlags, FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use tokio::net::UnixListener;
 
 /// Held while an agent uses the directory; holds the number of its process, for people.
 const LOCK: &str = "agent.lock";
@@ -16,13 +29,16 @@ const LOCK: &str = "agent.lock";
 const SOCKET: &str = "agent.sock";
 /// Copies of the last good manifests of static pods, by source.
 const MANIFESTS: &str = "static-pods";
+/// Permissions that let others put files in the agent's way. The sticky bit does not help: it lets them create new ones.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// A root directory that is ours until dropped.
+/// A root directory that this agent uses alone until the value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets another agent in"]
 pub struct RootDir {
     path: PathBuf,
-    /// The kernel lets go of the lock when the file is closed, also after `kill -9`.
+    directory: OwnedFd,
+    /// The kernel releases the lock when the file is closed, also after `kill -9`.
     _lock: File,
 }
 
@@ -30,91 +46,118 @@ pub struct RootDir {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootDirError {
-    /// A step of preparing it failed.
-    #[error("cannot {step} {}", path.display())]
+    /// Preparing the directory failed.
+    #[error("cannot {operation} {}", path.display())]
     Io {
-        /// What was tried.
-        step: &'static str,
-        /// With which path.
+        /// What failed, as a verb: `create`, `open`, `lock`.
+        operation: &'static str,
+        /// On which path.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's reason.
         source: io::Error,
     },
-    /// Somebody else could put files in our way.
-    #[error("{} belongs to user {owner}, not to the one that runs larder; choose another with --root-dir", path.display())]
+    /// Another user could put files in the agent's way.
+    #[error(
+        "{} belongs to user {owner} (mode {mode:04o}), expected user {user} or root; change its owner, or choose another directory \
+         with --root-dir", path.display()
+    )]
     Foreign {
+        /// The root directory, or a file of the agent in it.
+        path: PathBuf,
+        /// User ID of its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+        /// User ID of this process.
+        user: u32,
+    },
+    /// Others than the owner could put files in the agent's way.
+    #[error(
+        "{} of user {owner} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it, or choose another directory \
+         with --root-dir", path.display()
+    )]
+    Writable {
         /// The root directory.
         path: PathBuf,
-        /// Who owns it.
+        /// User ID of its owner.
         owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The lock file is a link, a pipe, or another name of a file elsewhere.
+    #[error(
+        "{} of user {owner} (mode {mode:04o}) is not a file that an agent has created; remove it, or choose another directory with \
+         --root-dir", path.display()
+    )]
+    NotALock {
+        /// The lock file.
+        path: PathBuf,
+        /// User ID of its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
     },
     /// Two agents would overwrite each other's volumes.
     #[error("{} is in use by another larder agent{holder}; stop it, or choose another directory with --root-dir", path.display())]
     InUse {
         /// The root directory.
         path: PathBuf,
-        /// The other's process, if known: ` (process 42)`.
+        /// The other agent's process, if known: ` (process 42)`.
         holder: String,
     },
 }
 
 impl RootDir {
-    /// Makes the directory if need be (mode 0750, as the kubelet's) and locks it.
+    /// Creates the directory if need be (mode 0750, as the kubelet's) and locks it.
     ///
     /// # Errors
     ///
-    /// It cannot be made, belongs to another user, or is in use.
+    /// The directory cannot be created, belongs to another user, is writable by others, or is in use.
     pub fn lock(path: &Path) -> Result<Self, RootDirError> {
-        let io = |step, path: &Path| {
-            let path = path.to_owned();
-            move |source| RootDirError::Io { step, path, source }
-        };
+        let user = rustix::process::geteuid().as_raw();
         DirBuilder::new()
             .recursive(true)
             .mode(0o750)
             .create(path)
-            .map_err(io("create", path))?;
+            .map_err(failed("create", path))?;
+        // In a directory such as /tmp, anyone can create a link to a directory of ours.
+        let named = fs::symlink_metadata(path).map_err(failed("examine", path))?;
+        check_owner(path, named.uid(), named.mode(), user)?;
         // The absolute path is what links and mount tables need.
-        let path = fs::canonicalize(path).map_err(io("resolve", path))?;
-        let owner = fs::metadata(&path).map_err(io("examine", &path))?.uid();
-        let uid = rustix::process::geteuid().as_raw();
-        if uid != 0 && owner != uid {
-            return Err(RootDirError::Foreign { path, owner });
+        let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|errno| failed("open", &path)(errno.into()))?;
+        let found = rustix::fs::fstat(&directory)
+            .map_err(|errno| failed("examine", &path)(errno.into()))?;
+        check_owner(&path, found.st_uid, found.st_mode, user)?;
+        if found.st_mode & WRITABLE_BY_OTHERS != 0 {
+            return Err(RootDirError::Writable {
+                path,
+                owner: found.st_uid,
+                mode: permissions(found.st_mode),
+            });
         }
-
-        let lock_path = path.join(LOCK);
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o640)
-            .open(&lock_path)
-            .map_err(io("open", &lock_path))?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut process = String::new();
-                // Only for the message: without it, the message is still right.
-                let _ = lock.read_to_string(&mut process);
-                let holder = match process.trim() {
-                    "" => String::new(),
-                    process => format!(" (process {process})"),
-                };
-                return Err(RootDirError::InUse { path, holder });
-            }
-            Err(error) => return Err(io("lock", &lock_path)(error.into())),
-        }
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .map_err(io("write", &lock_path))?;
-        Ok(Self { path, _lock: lock })
+        let lock = lock(&directory, &path, user)?;
+        Ok(Self {
+            path,
+            directory,
+            _lock: lock,
+        })
     }
 
-    /// The directory, absolute.
+    /// The directory, absolute and without links.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The volumes in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`VolumeHost::open_at`].
+    pub fn volumes(&self) -> Result<VolumeHost, DiskError> {
+        VolumeHost::open_at(&self.directory, &self.path)
     }
 
     /// Where the last good manifests of a source of static pods are kept.
@@ -126,6 +169,31 @@ impl RootDir {
     pub fn socket(&self) -> PathBuf {
         socket(&self.path)
     }
+
+    /// Opens the socket of the agent's local API, with mode 0600. A socket of an earlier agent is removed.
+    ///
+    /// # Errors
+    ///
+    /// The earlier socket cannot be removed, or the new one cannot be created. It needs `/proc`.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn bind_socket(&self) -> Result<UnixListener, RootDirError> {
+        let path = self.socket();
+        match rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(failed("remove", &path)(errno.into())),
+        }
+        // The one way to create a socket relative to a handle.
+        let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        let bound = Path::new(&directory).join(SOCKET);
+        let listener = UnixListener::bind(&bound).map_err(failed("create socket", &path))?;
+        // Created a moment ago, where only this user can replace it.
+        fs::set_permissions(&bound, Permissions::from_mode(0o600))
+            .map_err(failed("set mode of", &path))?;
+        Ok(listener)
+    }
 }
 
 /// Where an agent with the root directory `path` listens, whether or not there is one.
@@ -133,12 +201,96 @@ pub fn socket(path: &Path) -> PathBuf {
     path.join(SOCKET)
 }
 
+/// Opens and locks the lock file of `directory`, whose path is `root`.
+fn lock(directory: &OwnedFd, root: &Path, user: u32) -> Result<File, RootDirError> {
+    let path = root.join(LOCK);
+    // A pipe must not make the agent wait.
+    let flags = OFlags::RDWR
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let not_a_lock = |owner, mode| RootDirError::NotALock {
+        path: path.clone(),
+        owner,
+        mode: permissions(mode),
+    };
+    let opened = rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o640));
+    let mut lock = match opened {
+        Ok(fd) => File::from(fd),
+        Err(errno) => {
+            let found = rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW);
+            return Err(match found {
+                Ok(found) if errno == Errno::LOOP => not_a_lock(found.st_uid, found.st_mode),
+                _ => failed("open", &path)(errno.into()),
+            });
+        }
+    };
+    let found = lock.metadata().map_err(failed("examine", &path))?;
+    if !found.is_file() || found.nlink() > 1 {
+        return Err(not_a_lock(found.uid(), found.mode()));
+    }
+    check_owner(&path, found.uid(), found.mode(), user)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let mut process = String::new();
+            // Only for the message, which is right without it.
+            let _ = (&lock).take(32).read_to_string(&mut process);
+            let holder = match process.trim() {
+                "" => String::new(),
+                process => format!(" (process {process})"),
+            };
+            let path = root.to_owned();
+            return Err(RootDirError::InUse { path, holder });
+        }
+        Err(errno) => return Err(failed("lock", &path)(errno.into())),
+    }
+    lock.set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| writeln!(lock, "{}", std::process::id()))
+        .map_err(failed("write", &path))?;
+    Ok(lock)
+}
+
+fn check_owner(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), RootDirError> {
+    if owner == user || owner == 0 {
+        return Ok(());
+    }
+    Err(RootDirError::Foreign {
+        path: path.to_owned(),
+        owner,
+        mode: permissions(mode),
+        user,
+    })
+}
+
+fn permissions(mode: u32) -> u32 {
+    mode & 0o7777
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> RootDirError {
+    let path = path.to_owned();
+    move |source| RootDirError::Io {
+        operation,
+        path: path.clone(),
+        source,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
     use super::*;
 
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
     #[test]
-    fn a_second_agent_is_refused_until_the_first_is_gone() {
+    fn a_second_agent_is_refused_until_the_first_exits() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("new/root");
         let first = RootDir::lock(&path).unwrap();
@@ -151,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_the_way_is_named() {
+    fn a_file_in_the_way_is_named() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("file");
         fs::write(&path, "").unwrap();
@@ -160,5 +312,107 @@ mod tests {
             error.to_string(),
             format!("cannot create {}", path.display())
         );
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_lock_is_not_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let victim = temp.path().join("victim");
+        for target in ["../victim", "../missing"] {
+            fs::write(&victim, "precious").unwrap();
+            let root = temp.path().join("root");
+            fs::create_dir(&root).unwrap();
+            symlink(target, root.join(LOCK)).unwrap();
+            let error = RootDir::lock(&root).unwrap_err();
+            assert!(matches!(error, RootDirError::NotALock { .. }), "{error}");
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+            assert!(!temp.path().join("missing").exists());
+            fs::remove_dir_all(&root).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_hard_link_in_place_of_the_lock_is_not_written() {
+        let temp = tempfile::tempdir().unwrap();
+        let victim = temp.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let root = temp.path().join("root");
+        fs::create_dir(&root).unwrap();
+        fs::hard_link(&victim, root.join(LOCK)).unwrap();
+        let error = RootDir::lock(&root).unwrap_err();
+        assert!(matches!(error, RootDirError::NotALock { .. }), "{error}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_root_directory_writable_by_others_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        for mode in [0o777, 0o1777, 0o770, 0o702, 0o2775] {
+            set_mode(temp.path(), mode);
+            let error = RootDir::lock(temp.path()).unwrap_err().to_string();
+            let path = fs::canonicalize(temp.path()).unwrap();
+            let user = rustix::process::geteuid().as_raw();
+            let expected = format!(
+                "{} of user {user} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it, or choose another \
+                 directory with --root-dir",
+                path.display()
+            );
+            assert_eq!(error, expected);
+        }
+        set_mode(temp.path(), 0o755);
+        drop(RootDir::lock(temp.path()).unwrap());
+    }
+
+    #[test]
+    fn a_root_directory_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+            return;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        chown(temp.path(), Some(65534), None).unwrap();
+        set_mode(temp.path(), 0o700);
+        let error = RootDir::lock(temp.path()).unwrap_err().to_string();
+        let expected = format!(
+            "{} belongs to user 65534 (mode 0700), expected user 0 or root; change its owner, or choose another directory with \
+             --root-dir",
+            temp.path().display()
+        );
+        assert_eq!(error, expected);
+
+        // A link of another user, to a directory of this one.
+        chown(temp.path(), Some(0), None).unwrap();
+        let link = temp.path().join("link");
+        symlink(".", &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        let error = RootDir::lock(&link).unwrap_err();
+        assert!(matches!(error, RootDirError::Foreign { .. }), "{error}");
+
+        // A lock file of another user.
+        fs::write(temp.path().join(LOCK), "").unwrap();
+        chown(temp.path().join(LOCK), Some(65534), None).unwrap();
+        let error = RootDir::lock(temp.path()).unwrap_err();
+        assert!(matches!(error, RootDirError::Foreign { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_private_and_stays_in_the_locked_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("root");
+        let root = RootDir::lock(&path).unwrap();
+        // The path leads elsewhere by now.
+        let moved = temp.path().join("moved");
+        fs::rename(&path, &moved).unwrap();
+        fs::create_dir(temp.path().join("victim")).unwrap();
+        fs::write(temp.path().join("victim").join(SOCKET), "precious").unwrap();
+        symlink("victim", &path).unwrap();
+        for _ in 0..2 {
+            let _listener = root.bind_socket().unwrap();
+            let found = fs::metadata(moved.join(SOCKET)).unwrap();
+            assert_eq!(found.mode() & 0o777, 0o600);
+            std::os::unix::net::UnixStream::connect(moved.join(SOCKET)).unwrap();
+        }
+        let victim = fs::read_to_string(temp.path().join("victim").join(SOCKET)).unwrap();
+        assert_eq!(victim, "precious");
     }
 }

@@ -17,7 +17,6 @@ use larder_agent::{
 };
 use larder_apiserver::{ApiServer, Options};
 use larder_objects::chain;
-use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -78,8 +77,8 @@ struct Origin {
 async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure> {
     let descriptors = local_api::raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
-    let volumes = VolumeHost::open(root.path()).context("cannot use the root directory")?;
-    let socket = local_api::bind_socket(&root.socket());
+    let volumes = root.volumes().context("cannot use the root directory")?;
+    let socket = root.bind_socket();
     let mut registry = Registry::with_prefix("larder");
     let origin = origin(args, &config, &mut registry).await?;
     let listener = listener(config.listen).await?;

@@ -9,23 +9,33 @@
 //! 1. A copy is whole or not there: it is written aside and renamed. It is not synced; what a power cut tears is told by its hash,
 //!    and the manifest itself is older than the kernel's patience or still at hand.
 //! 2. Nobody else reads them: a manifest may have passwords among its variables. Directory 0700, files 0600, whatever the umask.
-//! 3. A copy that cannot be written or read is a problem that is told, and costs nothing else.
+//! 3. No link is followed: files are reached from the open directory, and its own path has to be free of links.
+//! 4. A copy that cannot be written or read is a problem that is told, and costs nothing else.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, DirBuilder, OpenOptions, Permissions},
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
 use larder_objects::StableHash;
+use rustix::{
+    fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, mkdirat, openat, renameat, unlinkat},
+    io::Errno,
+};
 
 use super::SourceProblem;
 
 /// First field of a copy: its form and version.
 const FORM: &[u8] = b"larder/last-good/1";
+/// Longest copy that is read, in bytes: the longest manifest, with room for what is stored beside it.
+const MAX_COPY_BYTES: u64 = 11 << 20;
+/// A copy that is being written. Copies have hashes for names.
+const ASIDE: &str = "aside";
 
 /// Why there is no copy of the last good manifest, or none that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +65,8 @@ pub(super) struct Remembered {
 #[derive(Debug)]
 pub(super) struct LastGood {
     directory: PathBuf,
+    /// The directory, once it is there.
+    handle: Option<OwnedFd>,
     /// What is there, by file name: the hash of the text, if it is a copy at all.
     copies: BTreeMap<String, Option<StableHash>>,
     /// What went wrong, by path.
@@ -62,10 +74,11 @@ pub(super) struct LastGood {
 }
 
 impl LastGood {
-    /// Opens the directory, which is made with the first copy, and reads the copies in it.
+    /// Opens the directory, which is made with the first copy, and reads the copies in it. Its path must have no links.
     pub(super) fn recall(directory: PathBuf) -> (Self, Vec<Remembered>) {
         let mut this = Self {
             directory,
+            handle: None,
             copies: BTreeMap::new(),
             problems: BTreeMap::new(),
         };
@@ -78,7 +91,7 @@ impl LastGood {
         for name in names {
             let path = this.directory.join(&name);
             // What was being written is no copy, and neither is one under another's name: it was not made here.
-            let copy = match read(&path) {
+            let copy = match this.read(&name) {
                 Ok(copy) if file_name(&copy.place) != name => Err(LastGoodError::Damaged),
                 copy => copy,
             };
@@ -103,12 +116,14 @@ impl LastGood {
             return;
         }
         let path = self.directory.join(&name);
-        match self.write(&path, place, text) {
+        match self.write(&name, place, text) {
             Ok(()) => {
                 self.problems.remove(&path);
                 self.copies.insert(name, Some(hash));
             }
             Err(source) => {
+                // It may have been removed, and is opened again next time.
+                self.handle = None;
                 let error = LastGoodError::Io {
                     step: "write",
                     source,
@@ -123,6 +138,7 @@ impl LastGood {
         let wanted: BTreeSet<_> = places.into_iter().map(file_name).collect();
         let Self {
             directory,
+            handle,
             copies,
             problems,
         } = self;
@@ -131,18 +147,22 @@ impl LastGood {
                 return true;
             }
             let path = directory.join(name);
-            match fs::remove_file(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            let removed = match handle {
+                Some(handle) => unlinkat(&*handle, name, AtFlags::empty()),
+                None => Ok(()),
+            };
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => {
+                    problems.remove(&path);
+                    false
+                }
+                Err(errno) => {
                     let error = LastGoodError::Io {
                         step: "remove",
-                        source,
+                        source: errno.into(),
                     };
                     problems.insert(path, Arc::new(error));
                     true
-                }
-                Ok(()) | Err(_) => {
-                    problems.remove(&path);
-                    false
                 }
             }
         });
@@ -156,38 +176,60 @@ impl LastGood {
         })
     }
 
-    fn list(&self) -> Result<Vec<String>, LastGoodError> {
-        let failed = |source| LastGoodError::Io {
+    fn list(&mut self) -> Result<Vec<String>, LastGoodError> {
+        let failed = |errno: Errno| LastGoodError::Io {
             step: "list",
-            source,
+            source: errno.into(),
         };
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed)?,
+        let handle = match open_directory(&self.directory, false) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            handle => handle.map_err(failed)?,
         };
-        let name = |entry: io::Result<fs::DirEntry>| {
-            let entry = entry.map_err(failed)?;
-            Ok(entry.file_name().to_string_lossy().into_owned())
-        };
-        entries.map(name).collect()
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&handle).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_owned();
+            if ![c".", c".."].contains(&&*name) {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        self.handle = Some(handle);
+        Ok(names)
     }
 
-    fn write(&self, path: &Path, place: &[u8], text: &str) -> io::Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.directory)?;
-        fs::set_permissions(&self.directory, Permissions::from_mode(0o700))?;
-        let aside = path.with_extension("aside");
-        match fs::remove_file(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
+    fn read(&self, name: &str) -> Result<Remembered, LastGoodError> {
+        let failed = |source| LastGoodError::Io {
+            step: "read",
+            source,
+        };
+        let handle = self.handle.as_ref().ok_or(Errno::NOENT);
+        // Whatever it is, opening it does not wait.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = handle.and_then(|handle| openat(handle, name, flags, Mode::empty()));
+        let file = File::from(opened.map_err(|errno| failed(errno.into()))?);
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(LastGoodError::Damaged);
         }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&aside)?;
+        let mut bytes = Vec::new();
+        file.take(MAX_COPY_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        parse(&bytes).ok_or(LastGoodError::Damaged)
+    }
+
+    fn write(&mut self, name: &str, place: &[u8], text: &str) -> io::Result<()> {
+        let handle = match self.handle.take() {
+            Some(handle) => handle,
+            None => open_directory(&self.directory, true)?,
+        };
+        let handle = self.handle.insert(handle);
+        fchmod(&*handle, Mode::RWXU)?;
+        match unlinkat(&*handle, ASIDE, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut file = File::from(openat(&*handle, ASIDE, flags, mode)?);
         let copy = [
             FORM,
             place,
@@ -195,12 +237,41 @@ impl LastGood {
             text.as_bytes(),
         ]
         .join(&0);
-        file.set_permissions(Permissions::from_mode(0o600))
+        fchmod(&file, mode)
+            .map_err(io::Error::from)
             .and_then(|()| file.write_all(&copy))
-            .and_then(|()| fs::rename(&aside, path))
+            .and_then(|()| Ok(renameat(&*handle, ASIDE, &*handle, name)?))
             // Its remains would only be in the way.
-            .inspect_err(|_| drop(fs::remove_file(&aside)))
+            .inspect_err(|_| {
+                let _ = unlinkat(&*handle, ASIDE, AtFlags::empty());
+            })
     }
+}
+
+/// Opens the directory `path` without following a link; with `create`, what is missing of it is made with mode 0700.
+fn open_directory(path: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |dir: &OwnedFd, name: &OsStr| openat(dir, name, flags | OFlags::PATH, Mode::empty());
+    let start = if path.is_absolute() { "/" } else { "." };
+    let mut reached = openat(CWD, start, flags | OFlags::PATH, Mode::empty())?;
+    for element in path.components() {
+        let name = match element {
+            Component::Normal(name) => name,
+            Component::ParentDir => OsStr::new(".."),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
+        };
+        reached = match open(&reached, name) {
+            Err(Errno::NOENT) if create => {
+                match mkdirat(&reached, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+                open(&reached, name)?
+            }
+            opened => opened?,
+        };
+    }
+    openat(&reached, ".", flags | OFlags::RDONLY, Mode::empty())
 }
 
 fn hash(text: &str) -> StableHash {
@@ -211,27 +282,25 @@ fn file_name(place: &[u8]) -> String {
     StableHash::EMPTY.with(place).to_string()
 }
 
-fn read(path: &Path) -> Result<Remembered, LastGoodError> {
-    let bytes = fs::read(path).map_err(|source| LastGoodError::Io {
-        step: "read",
-        source,
-    })?;
+fn parse(bytes: &[u8]) -> Option<Remembered> {
     let fields: Vec<_> = bytes.splitn(4, |byte| *byte == 0).collect();
-    let copy = || {
-        let [FORM, place, digest, text] = fields[..] else {
-            return None;
-        };
-        let text = str::from_utf8(text).ok()?;
-        (hash(text).to_string().as_bytes() == digest).then(|| Remembered {
-            place: place.to_owned(),
-            text: text.to_owned(),
-        })
+    let [FORM, place, digest, text] = fields[..] else {
+        return None;
     };
-    copy().ok_or(LastGoodError::Damaged)
+    let text = str::from_utf8(text).ok()?;
+    (hash(text).to_string().as_bytes() == digest).then(|| Remembered {
+        place: place.to_owned(),
+        text: text.to_owned(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
+
     use tempfile::TempDir;
 
     use super::*;
@@ -333,5 +402,41 @@ mod tests {
         copies.keep(PLACE, "1");
         assert_eq!(problems(&copies), [""; 0]);
         assert_eq!(recall(&root).1.len(), 1);
+    }
+
+    #[test]
+    fn links_are_neither_followed_nor_their_targets_changed() {
+        let root = TempDir::new().unwrap();
+        let victim = root.path().join("victim");
+        fs::create_dir(&victim).unwrap();
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(victim.join("precious"), "1").unwrap();
+        // The directory itself.
+        symlink("victim", root.path().join("copies")).unwrap();
+        let (mut copies, _) = recall(&root);
+        copies.retain([PLACE]);
+        copies.keep(PLACE, "1");
+        assert_eq!(problems(&copies).len(), 2);
+        // What is above it.
+        let (mut copies, _) = LastGood::recall(root.path().join("copies/below"));
+        copies.keep(PLACE, "1");
+        assert_eq!(problems(&copies).len(), 2);
+        // A file in it.
+        fs::remove_file(root.path().join("copies")).unwrap();
+        fs::create_dir(root.path().join("copies")).unwrap();
+        let precious = victim.join("precious");
+        symlink(&precious, root.path().join("copies").join(file_name(PLACE))).unwrap();
+        symlink(&precious, root.path().join("copies").join(ASIDE)).unwrap();
+        let (mut copies, remembered) = recall(&root);
+        assert_eq!((remembered.len(), problems(&copies).len()), (0, 2));
+        copies.keep(PLACE, "2");
+        copies.retain([PLACE]);
+        assert_eq!(recall(&root).1.len(), 1);
+
+        let mode = fs::metadata(&victim).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+        let names: Vec<_> = fs::read_dir(&victim).unwrap().collect();
+        assert_eq!(names.len(), 1);
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "1");
     }
 }

@@ -40,6 +40,11 @@ impl Directory {
         })
     }
 
+    /// A directory that is open already; errors call it `path`.
+    pub(crate) fn new(fd: OwnedFd, path: PathBuf) -> Self {
+        Self { fd, path }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

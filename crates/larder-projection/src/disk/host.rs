@@ -111,7 +111,26 @@ impl VolumeHost {
             .map_err(failed)?;
         // Its own path is the user's, and may well lead over links.
         let root = root.canonicalize().map_err(failed)?;
-        let root = Directory::open(&root)?;
+        Self::over(Directory::open(&root)?, may_mount)
+    }
+
+    /// Like [`Self::open`], for a root directory that is open already. `path` is its absolute path without links; it names the
+    /// volumes and is not resolved.
+    ///
+    /// # Errors
+    ///
+    /// The handle cannot be duplicated, or the system does not say what can be mounted.
+    pub fn open_at(root: impl AsFd, path: &Path) -> Result<Self, DiskError> {
+        let fd = root.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|source| DiskError::Io {
+            step: Step::OpenDirectory,
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::over(Directory::new(fd, path.to_owned()), true)
+    }
+
+    fn over(root: Directory, may_mount: bool) -> Result<Self, DiskError> {
         let memory = Memory::probe(root.as_fd(), may_mount)
             .map_err(|errno| DiskError::new(Step::Mount, root.path(), errno))?;
         Ok(Self {

@@ -4,7 +4,7 @@
 
 use std::{
     ffi::{CStr, CString},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
@@ -16,7 +16,7 @@ use rustix::{
 /// Room for about a hundred directory entries per call.
 const LISTING_BYTES: usize = 4096;
 
-const DIRECTORY: OFlags = OFlags::RDONLY
+pub(super) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
@@ -27,33 +27,56 @@ pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd> {
     fs::openat(dir, name, DIRECTORY, Mode::empty())
 }
 
-/// Opens the directory `path` beneath `dir`: no link on the way, and no other file system.
+/// Opens the directory `path` beneath `dir`. No link on the way is followed and no mount is crossed.
 pub(crate) fn open_dir_beneath(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
+    open_beneath(dir, path, DIRECTORY)
+}
+
+/// The same, but the handle is only good for [`set_mode_by_path`] and for opening what is below: it needs no permission on the
+/// directory itself.
+pub(crate) fn open_dir_path(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
+    open_beneath(dir, path, DIRECTORY.union(OFlags::PATH))
+}
+
+fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     let opened = point().and_then(|()| {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        fs::openat2(dir, path, DIRECTORY, Mode::empty(), resolve)
+        fs::openat2(dir, path, flags, Mode::empty(), resolve)
     });
     match opened {
         // Linux before 5.6, or a filter that does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => open_dir_by_elements(dir, path),
+        Err(Errno::NOSYS | Errno::PERM) => open_by_elements(dir, path, flags),
         opened => opened,
     }
 }
 
-/// What [`open_dir_beneath`] does, one element at a time.
-fn open_dir_by_elements(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
-    let mut reached = open_dir(dir, c".")?;
-    let device = stat(&reached)?.st_dev;
-    for element in path.split(|&byte| byte == b'/') {
+/// What [`open_beneath`] does, one element at a time.
+pub(super) fn open_by_elements(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let mount = mount_id(dir)?;
+    let mut elements = path.split(|&byte| byte == b'/').peekable();
+    let mut reached = None;
+    while let Some(element) = elements.next() {
         if element == b".." {
             return Err(Errno::XDEV);
         }
-        reached = open_dir(reached.as_fd(), element)?;
-        if stat(&reached)?.st_dev != device {
+        point()?;
+        let parent = reached.as_ref().map_or(dir, OwnedFd::as_fd);
+        let flags = elements.peek().map_or(flags, |_| DIRECTORY);
+        let opened = fs::openat(parent, element, flags, Mode::empty())?;
+        if mount_id(opened.as_fd())? != mount {
             return Err(Errno::XDEV);
         }
+        reached = Some(opened);
     }
-    Ok(reached)
+    reached.ok_or(Errno::NOENT)
+}
+
+/// The mount that an open file belongs to. Device numbers do not tell a bind mount from what is around it.
+fn mount_id(file: BorrowedFd<'_>) -> Result<String> {
+    let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
+    let text = std::fs::read_to_string(path).map_err(|_| Errno::NOSYS)?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    id.map(|id| id.trim().to_owned()).ok_or(Errno::NOSYS)
 }
 
 /// Opens a file for reading. Whatever it turns out to be, this does not block.
@@ -115,6 +138,13 @@ pub(crate) fn stat_entry(dir: BorrowedFd<'_>, name: impl Arg) -> Result<Stat> {
 pub(crate) fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     point()?;
     fs::fchmod(file, Mode::from_raw_mode(mode))
+}
+
+/// Sets the mode of a directory that [`open_dir_path`] has opened.
+pub(crate) fn set_mode_by_path(directory: &OwnedFd, mode: u32) -> Result<()> {
+    point()?;
+    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    fs::chmod(path, Mode::from_raw_mode(mode)).map_err(|_| Errno::ACCESS)
 }
 
 /// Sets user and group of an open file; `None` leaves it.

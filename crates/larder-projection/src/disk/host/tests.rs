@@ -1,8 +1,9 @@
 //! Volumes in the kubelet's layout: as an ordinary user, and, where mounts matter, as root.
 
 use std::{
-    fs,
+    env, fs,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    process::Command,
 };
 
 use expect_test::expect;
@@ -548,6 +549,51 @@ fn secrets_lie_in_a_tmpfs_of_their_own() {
         "]]
         .assert_eq(&show(root.path()));
     });
+}
+
+#[test]
+fn secrets_are_delivered_where_tmpfs_has_no_noswap() {
+    // In a user namespace tmpfs refuses the option, as Linux before 6.4 does everywhere.
+    let in_user_namespace = || {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount"]);
+        command
+    };
+    if !in_user_namespace()
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        assert!(
+            env::var_os("CI").is_none(),
+            "CI has to permit user namespaces"
+        );
+        return;
+    }
+    let output = in_user_namespace()
+        .arg(env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "disk::host::tests::without_noswap"])
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.contains("1 passed"), "{output}");
+}
+
+#[test]
+#[ignore = "is run by the test above, in a user namespace"]
+fn without_noswap() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open(root.path()).unwrap();
+    assert_eq!(host.memory(), Memory::Tmpfs { noswap: false });
+    let volume = secret("sec");
+    let path = host
+        .set_up(&volume, &files([("a", "1")]), noon())
+        .unwrap()
+        .path;
+    assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+    assert_eq!(mounts_below(root.path()).len(), 1);
+    host.remove_pod("u1").unwrap();
+    assert_eq!(mounts_below(root.path()).len(), 0);
 }
 
 /// Mount points below a directory, with the options of their file systems.
