@@ -29,7 +29,7 @@ mod tree;
 mod writer;
 
 pub use environment::{EnvironmentTextError, read_environment};
-pub use error::{DiskError, Step};
+pub use error::{DiskError, DiskOperation};
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
 pub use layout::empty_dir_path;
 pub use subpath::{SubPath, bind_subpath};

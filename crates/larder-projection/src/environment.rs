@@ -9,6 +9,7 @@
 //! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied for
 //!    such a variable are zeroised.
 //! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to refuse.)
+//! 4. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no limit.)
 
 mod error;
 mod variable;
@@ -21,7 +22,7 @@ use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes};
 use smallvec::SmallVec;
 
 pub use self::{
-    error::{EnvFileUnavailable, EnvironmentError},
+    error::{EnvFileUnavailable, EnvironmentError, ExpansionError},
     variable::{Value, Variable},
 };
 use crate::{
@@ -33,6 +34,10 @@ use crate::{
     inputs::Keyed,
     service_links,
 };
+
+/// Most bytes that the names and values of one container's variables may have. A kubelet's request to its container runtime has
+/// this limit (Kubernetes 1.36, `staging/src/k8s.io/cri-client`: `maxMsgSize`), so a larger environment never starts.
+pub const MAX_ENVIRONMENT_BYTES: usize = 16 << 20;
 
 /// The variables of one container, in order, and what was absent.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +75,7 @@ pub fn environment<'a>(
         container,
         inputs,
         environment: Environment::default(),
+        bytes: 0,
         services: service_variables(services, namespace, links),
     };
     for source in container.env_from {
@@ -127,6 +133,8 @@ struct Builder<'a> {
     container: ContainerView<'a>,
     inputs: &'a Inputs,
     environment: Environment<'a>,
+    /// Length of all names and values in `environment`.
+    bytes: usize,
     services: Variables<'a>,
 }
 
@@ -153,6 +161,16 @@ impl<'a> Builder<'a> {
                 name: name.into_owned(),
             });
         }
+        let room = MAX_ENVIRONMENT_BYTES - self.bytes;
+        let bytes = name.len() + variable.value.len();
+        let replaced = self.environment.variables.get(&name);
+        let freed = replaced.map_or(0, |old| name.len() + old.value.len());
+        if bytes > room + freed {
+            return Err(EnvironmentError::TooLarge {
+                name: name.into_owned(),
+            });
+        }
+        self.bytes = self.bytes + bytes - freed;
         self.environment.variables.insert(name, variable);
         Ok(())
     }
@@ -187,10 +205,13 @@ impl<'a> Builder<'a> {
         {
             return self.value_from(source);
         }
-        let (value, secret) = resolve(value, |name| {
+        let resolved = resolve(value, |name| {
             let known = self.environment.variables.get(name);
             known.or_else(|| self.services.get(name))
         });
+        let (value, secret) = resolved.map_err(|ExpansionError| EnvironmentError::TooLarge {
+            name: variable.name.clone(),
+        })?;
         Ok(Some(Variable {
             value,
             origin: Origin::Value,
@@ -341,16 +362,16 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
     }
 }
 
-/// Expands `text`; tells whether anything secret is in the result.
+/// Expands `text`; returns whether anything secret is in the result.
 ///
 /// The parts are collected before they are copied, into memory of the final size: a growing buffer would leave pieces of
 /// a secret behind (invariant 2).
 fn resolve<'t, 'v, 'a: 'v>(
     text: &'t str,
     variable: impl Fn(&str) -> Option<&'v Variable<'a>>,
-) -> (Value<'t>, bool) {
+) -> Result<(Value<'t>, bool), ExpansionError> {
     if !text.as_bytes().contains(&b'$') {
-        return (Value::Borrowed(text.as_bytes()), false);
+        return Ok((Value::Borrowed(text.as_bytes()), false));
     }
     let mut secret = false;
     let mut length = 0;
@@ -367,6 +388,9 @@ fn resolve<'t, 'v, 'a: 'v>(
             },
         };
         length += part.len();
+        if length > MAX_ENVIRONMENT_BYTES {
+            return Err(ExpansionError);
+        }
         parts.push(part);
     }
     let mut value = Vec::with_capacity(length);
@@ -378,7 +402,7 @@ fn resolve<'t, 'v, 'a: 'v>(
     } else {
         Value::Owned(value)
     };
-    (value, secret)
+    Ok((value, secret))
 }
 
 impl<'a> Environment<'a> {
@@ -426,7 +450,11 @@ impl<'a> Environment<'a> {
     }
 
     /// Expands the references of an entry of `command` or `args`; unknown names stay as they are.
-    pub fn expand<'t>(&self, text: &'t str) -> Value<'t> {
-        resolve(text, |name| self.get(name)).0
+    ///
+    /// # Errors
+    ///
+    /// The result is longer than [`MAX_ENVIRONMENT_BYTES`].
+    pub fn expand<'t>(&self, text: &'t str) -> Result<Value<'t>, ExpansionError> {
+        resolve(text, |name| self.get(name)).map(|(value, _)| value)
     }
 }

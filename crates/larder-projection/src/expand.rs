@@ -15,9 +15,10 @@ pub(crate) enum Piece<'t> {
     Reference { name: &'t str, whole: &'t str },
 }
 
-/// The pieces of `text`, in order.
+/// The pieces of `text`, in order. The cost is linear, also for many `$(` without `)`.
 pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = text;
+    let mut may_close = true;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
@@ -31,16 +32,15 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
                 let escaped = take(&mut rest, 2);
                 Some(Piece::Text(&escaped[1..]))
             }
-            Some(b'(') => match find(rest, b')') {
-                Some(end) => {
+            Some(b'(') => {
+                if may_close && let Some(end) = find(rest, b')') {
                     let whole = take(&mut rest, end + 1);
-                    Some(Piece::Reference {
-                        name: &whole[2..end],
-                        whole,
-                    })
+                    let name = &whole[2..end];
+                    return Some(Piece::Reference { name, whole });
                 }
-                None => Some(Piece::Text(take(&mut rest, 2))),
-            },
+                may_close = false;
+                Some(Piece::Text(take(&mut rest, 2)))
+            }
             _ => Some(Piece::Text(take(&mut rest, 1))),
         }
     })
@@ -60,6 +60,8 @@ fn take<'t>(rest: &mut &'t str, length: usize) -> &'t str {
 }
 
 /// Expands the references of `text`; those that `resolve` does not know stay as they are.
+///
+/// The result is as long as the values make it: bound their lengths, or that of `text`, if both come from outside.
 ///
 /// ```
 /// let value = |name: &str| (name == "USER").then_some(&b"ada"[..]);
@@ -156,6 +158,13 @@ mod tests {
             [b'$', b'(', rest @ ..] => [b"$(".to_vec(), model(rest, values)].concat(),
             [byte, rest @ ..] => [vec![*byte], model(rest, values)].concat(),
         }
+    }
+
+    #[test]
+    fn unclosed_references_cost_linear_time() {
+        // A quadratic search would look at 10^12 bytes.
+        let text = "$(".repeat(1 << 20);
+        assert_eq!(expand(&text, |_| None), text.as_bytes());
     }
 
     proptest! {

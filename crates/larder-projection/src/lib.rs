@@ -27,7 +27,8 @@ pub use container::{ContainerKind, ContainerView, containers, is_used};
 pub use downward::{FieldError, ResourceError};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
-    EnvFileUnavailable, Environment, EnvironmentError, Value, Variable, environment,
+    EnvFileUnavailable, Environment, EnvironmentError, ExpansionError, MAX_ENVIRONMENT_BYTES,
+    Value, Variable, environment,
 };
 pub use expand::expand;
 pub use inputs::{

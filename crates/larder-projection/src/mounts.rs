@@ -81,6 +81,9 @@ pub enum MountError {
     /// A sub path refers to a variable whose bytes cannot be part of this table's paths.
     #[error("value of {0} is not UTF-8")]
     NotUtf8(String),
+    /// A sub path is longer than any path can be.
+    #[error("expanded subPathExpr is longer than {MAX_PATH_BYTES} bytes")]
+    TooLong,
     /// There is no such propagation.
     #[error("invalid MountPropagation mode: \"{0}\"")]
     Propagation(String),
@@ -195,6 +198,9 @@ fn sub_path<'a>(
     Ok(Some(path))
 }
 
+/// Longest path that Linux takes, in bytes.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// Expands as everywhere, but a reference to a variable that is undefined or empty is an error.
 fn expand_sub_path(text: &str, environment: &Environment<'_>) -> Result<String, MountError> {
     let mut expanded = String::with_capacity(text.len());
@@ -207,6 +213,9 @@ fn expand_sub_path(text: &str, environment: &Environment<'_>) -> Result<String, 
                     let value = std::str::from_utf8(&variable.value);
                     let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;
                     expanded.push_str(value);
+                    if expanded.len() > MAX_PATH_BYTES {
+                        return Err(MountError::TooLong);
+                    }
                 }
                 _ => missing.push(name),
             },

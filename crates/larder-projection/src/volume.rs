@@ -10,6 +10,7 @@ mod sources;
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexSet;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
 
@@ -96,13 +97,8 @@ impl PayloadError {
 
 impl std::fmt::Display for PayloadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut texts: Vec<String> = Vec::new();
-        for error in &self.errors {
-            let text = error.to_string();
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        let texts: IndexSet<String> = self.errors.iter().map(ToString::to_string).collect();
+        let texts: Vec<_> = texts.into_iter().collect();
         match texts.as_slice() {
             [text] => f.write_str(text),
             texts => write!(f, "[{}]", texts.join(", ")),

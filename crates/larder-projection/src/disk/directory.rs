@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use super::{
-    error::{DiskError, Step},
+    error::{DiskError, DiskOperation},
     ownership::{self, Group},
     sys, tree,
 };
@@ -33,7 +33,7 @@ impl Directory {
     /// Opens `path` itself; the links in it are the caller's.
     pub(crate) fn open(path: &Path) -> Result<Self, DiskError> {
         let fd = sys::open_dir(CWD, path)
-            .map_err(|errno| DiskError::new(Step::OpenDirectory, path, errno))?;
+            .map_err(|errno| DiskError::new(DiskOperation::OpenDirectory, path, errno))?;
         Ok(Self {
             fd,
             path: path.to_owned(),
@@ -60,10 +60,10 @@ impl Directory {
     /// Names a failure of `step` on the entry `name`.
     pub(crate) fn failed<'a>(
         &'a self,
-        step: Step,
+        operation: DiskOperation,
         name: &'a str,
     ) -> impl Fn(Errno) -> DiskError + 'a {
-        move |errno| DiskError::new(step, &self.path.join(name), errno)
+        move |errno| DiskError::new(operation, &self.path.join(name), errno)
     }
 
     /// The directory `name`, if there is one.
@@ -74,7 +74,7 @@ impl Directory {
                 path: self.path.join(name),
             })),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.failed(Step::OpenDirectory, name)(errno)),
+            Err(errno) => Err(self.failed(DiskOperation::OpenDirectory, name)(errno)),
         }
     }
 
@@ -91,11 +91,13 @@ impl Directory {
         let created = match sys::make_dir(self.fd.as_fd(), name, 0o700) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(errno) => return Err(self.failed(Step::CreateDirectory, name)(errno)),
+            Err(errno) => return Err(self.failed(DiskOperation::CreateDirectory, name)(errno)),
         };
         match self.child(name)? {
             Some(child) => Ok((child, created)),
-            None => Err(self.failed(Step::OpenDirectory, name)(Errno::NOENT)),
+            None => Err(self.failed(DiskOperation::OpenDirectory, name)(
+                Errno::NOENT,
+            )),
         }
     }
 
@@ -103,13 +105,13 @@ impl Directory {
     pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, DiskError> {
         let (child, _) = self.make(name)?;
         ownership::settle(&child, None, Group::default(), mode)
-            .map_err(self.failed(Step::SetMode, name))?;
+            .map_err(self.failed(DiskOperation::SetMode, name))?;
         Ok(child)
     }
 
     /// What the directory holds, sorted; names that are not UTF-8 are somebody else's.
     pub(crate) fn entries(&self) -> Result<Vec<(String, FileType)>, DiskError> {
-        let failed = |errno| DiskError::new(Step::ListDirectory, &self.path, errno);
+        let failed = |errno| DiskError::new(DiskOperation::ListDirectory, &self.path, errno);
         // A handle of its own: a directory can be listed once for each handle.
         let listed = sys::open_dir(self.fd.as_fd(), c".").map_err(failed)?;
         let mut entries = Vec::new();
@@ -130,7 +132,8 @@ impl Directory {
 
     /// Removes the entry `name` with all that is in it; it may be gone already.
     pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {
-        tree::remove(self.fd.as_fd(), name.as_bytes()).map_err(self.failed(Step::Remove, name))
+        tree::remove(self.fd.as_fd(), name.as_bytes())
+            .map_err(self.failed(DiskOperation::Remove, name))
     }
 
     /// Removes the directory `name` unless it holds something; returns whether it is gone.
@@ -138,7 +141,7 @@ impl Directory {
         match sys::remove_dir(self.fd.as_fd(), name) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-            Err(errno) => Err(self.failed(Step::Remove, name)(errno)),
+            Err(errno) => Err(self.failed(DiskOperation::Remove, name)(errno)),
         }
     }
 }

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use super::{
     DiskError, VolumeHost,
-    error::Step,
+    error::DiskOperation,
     layout::{self, element},
     subpath::resolve,
     sys,
@@ -53,7 +53,7 @@ impl VolumeHost {
         };
         // The API has a path within the volume, whether or not it begins with a slash.
         let path = file.path.trim_start_matches('/');
-        let failed = volume.failed(Step::ReadEnvFile, path);
+        let failed = volume.failed(DiskOperation::ReadEnvFile, path);
         let found = match resolve(volume.as_fd(), path) {
             Err(Errno::NOENT) => return Ok(None),
             found => found.map_err(&failed)?,

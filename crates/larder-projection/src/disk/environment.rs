@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::{
     DiskError, VolumeHost,
     directory::Directory,
-    error::Step,
+    error::DiskOperation,
     host::mount_memory,
     layout::{self, element},
     ownership::{self, Group},
@@ -45,7 +45,7 @@ impl VolumeHost {
             (containers, _) = mount_memory(&pod, containers, layout::CONTAINERS, None)?;
         }
         ownership::settle(&containers, None, Group::default(), layout::PRIVATE)
-            .map_err(pod.failed(Step::SetMode, layout::CONTAINERS))?;
+            .map_err(pod.failed(DiskOperation::SetMode, layout::CONTAINERS))?;
         let directory = containers.ensure(container, layout::PRIVATE)?;
         let text = encode(variables);
         if holds(&directory, &text) {
@@ -56,7 +56,7 @@ impl VolumeHost {
             // What failed is the error; what cannot be removed now is overwritten next time.
             let _ = sys::remove_file(directory.as_fd(), TMP);
         }
-        written.map_err(directory.failed(Step::WriteFile, layout::ENVIRONMENT))?;
+        written.map_err(directory.failed(DiskOperation::WriteFile, layout::ENVIRONMENT))?;
         Ok(true)
     }
 }

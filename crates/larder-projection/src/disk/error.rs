@@ -1,4 +1,4 @@
-//! What can go wrong on disk: one type for all of this half, because every failure is a step on a path.
+//! Errors of this half: one type, because every failure is an operation on a path.
 
 use std::{
     fmt, io,
@@ -7,64 +7,64 @@ use std::{
 
 use rustix::io::Errno;
 
-/// Why a volume, or another file of a pod, is not on disk as it should be.
+/// A volume, or another file of a pod, could not be brought to its desired state. It never holds content of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
-    /// The operating system refused a step.
-    #[error("cannot {step} {}", path.display())]
+    /// The operating system failed an operation.
+    #[error("cannot {operation} {}", path.display())]
     Io {
-        /// What was being done.
-        step: Step,
-        /// To what.
+        /// The operation.
+        operation: DiskOperation,
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's reason.
         source: io::Error,
     },
     /// The payload has a file where another of its files needs a directory.
-    #[error("{directory} cannot be a file and hold {file} at once")]
+    #[error("path {directory:?} is a file, and also the directory of {file:?}")]
     Conflict {
-        /// The path that would have to be both.
+        /// The path that is both.
         directory: String,
         /// The file below it.
         file: String,
     },
-    /// A name of an object that cannot be the name of a directory.
-    #[error("{0:?} cannot be a name in a path")]
+    /// The name of an object cannot be the name of a directory.
+    #[error("invalid name {0:?}: expected one element of a path")]
     Name(String),
-    /// A `subPath` that begins with `/`. The kubelet's text.
+    /// A `subPath` begins with `/`. The text is the kubelet's.
     #[error("error SubPath `{0}` must not be an absolute path")]
     AbsoluteSubPath(String),
-    /// A `subPath` with an element `..`. The kubelet's text.
+    /// A `subPath` has an element `..`. The text is the kubelet's.
     #[error("unable to provision SubPath `{0}`: must not contain '..'")]
     ParentSubPath(String),
 }
 
 impl DiskError {
-    pub(crate) fn new(step: Step, path: &Path, errno: Errno) -> Self {
+    pub(crate) fn new(operation: DiskOperation, path: &Path, errno: Errno) -> Self {
         Self::Io {
-            step,
+            operation,
             path: path.to_owned(),
             source: errno.into(),
         }
     }
 
-    /// Whether the new content is visible all the same: only tidying up failed, and the next pass does it.
+    /// Whether the new content is visible: only cleanup failed, and the next pass repeats it.
     pub fn is_after_commit(&self) -> bool {
         matches!(
             self,
-            Self::Io { step, .. } if matches!(
-                step,
-                Step::RemoveLeftover | Step::SetOwner | Step::Link | Step::Unlink | Step::RemoveOldSet
+            Self::Io { operation, .. } if matches!(
+                operation,
+                DiskOperation::RemoveLeftover | DiskOperation::SetOwner | DiskOperation::Link | DiskOperation::Unlink | DiskOperation::RemoveOldSet
             )
         )
     }
 }
 
-/// What was being done when a [`DiskError::Io`] came up. Displayed, it reads on from "cannot".
+/// The operation that failed in [`DiskError::Io`]. Its text continues "cannot".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Step {
+pub enum DiskOperation {
     /// Open the directory of a volume.
     OpenVolume,
     /// Open a directory of the layout.
@@ -73,25 +73,25 @@ pub enum Step {
     ListDirectory,
     /// Set mode or group of a directory.
     SetMode,
-    /// Mount a tmpfs, or find out whether one is mounted.
+    /// Mount a tmpfs, or check whether one is mounted.
     Mount,
     /// Unmount a tmpfs or a bind mount.
     Unmount,
     /// Remove a file or a directory of the layout.
     Remove,
-    /// Find what a `subPath` leads to.
+    /// Resolve a `subPath`.
     ResolveSubPath,
-    /// Find or read a file that variables come from.
+    /// Resolve or read a file that variables come from.
     ReadEnvFile,
-    /// Bind-mount what a `subPath` leads to.
+    /// Bind-mount the target of a `subPath`.
     BindSubPath,
     /// Read the link `..data`.
     ReadCurrent,
     /// List the directory of a volume.
     ListVolume,
-    /// Remove what a crash left behind.
+    /// Remove a leftover of a crash.
     RemoveLeftover,
-    /// Give a file to its user or group.
+    /// Set user or group of a file.
     SetOwner,
     /// Create the directory of a new set.
     CreateSet,
@@ -99,7 +99,7 @@ pub enum Step {
     CreateDirectory,
     /// Create or fill a file.
     WriteFile,
-    /// Give a new set the mode with which readers may enter.
+    /// Set the mode of a new set, so that readers can enter it.
     OpenSet,
     /// Create the link `..data_tmp`.
     LinkSet,
@@ -109,11 +109,11 @@ pub enum Step {
     Link,
     /// Remove a link in the root of a volume.
     Unlink,
-    /// Remove the set that was replaced.
+    /// Remove the replaced set.
     RemoveOldSet,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for DiskOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OpenVolume => "open volume",

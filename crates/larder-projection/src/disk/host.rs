@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::{
     AtomicWriter, DiskError, Written,
     directory::Directory,
-    error::Step,
+    error::DiskOperation,
     layout::{self, element},
     ownership::{self, Group},
     subpath, sys,
@@ -77,6 +77,20 @@ pub struct PodOnDisk {
     pub volumes: Vec<(VolumeKind, String)>,
 }
 
+impl<'a> PodVolume<'a> {
+    /// The volume `name` of the pod `pod_uid`: without group, size limit and mount points.
+    pub fn new(pod_uid: &'a str, name: &'a str, kind: VolumeKind) -> Self {
+        Self {
+            pod_uid,
+            name,
+            kind,
+            fs_group: None,
+            size_limit: None,
+            mount_points: &[],
+        }
+    }
+}
+
 impl VolumeHost {
     /// Opens the root directory `root`, or creates it with mode 0750.
     ///
@@ -100,7 +114,7 @@ impl VolumeHost {
 
     fn open_with(root: &Path, may_mount: bool) -> Result<Self, DiskError> {
         let failed = |source| DiskError::Io {
-            step: Step::CreateDirectory,
+            operation: DiskOperation::CreateDirectory,
             path: root.to_owned(),
             source,
         };
@@ -123,7 +137,7 @@ impl VolumeHost {
     pub fn open_at(root: impl AsFd, path: &Path) -> Result<Self, DiskError> {
         let fd = root.as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| DiskError::Io {
-            step: Step::OpenDirectory,
+            operation: DiskOperation::OpenDirectory,
             path: path.to_owned(),
             source,
         })?;
@@ -132,7 +146,7 @@ impl VolumeHost {
 
     fn over(root: Directory, may_mount: bool) -> Result<Self, DiskError> {
         let memory = Memory::probe(root.as_fd(), may_mount)
-            .map_err(|errno| DiskError::new(Step::Mount, root.path(), errno))?;
+            .map_err(|errno| DiskError::new(DiskOperation::Mount, root.path(), errno))?;
         Ok(Self {
             root,
             memory,
@@ -364,16 +378,18 @@ pub(super) fn mount_memory(
     size_limit: Option<u64>,
 ) -> Result<(Directory, bool), DiskError> {
     let is_mounted = tmpfs::is_mounted(parent.as_fd(), directory.as_fd());
-    if is_mounted.map_err(parent.failed(Step::Mount, name))? {
+    if is_mounted.map_err(parent.failed(DiskOperation::Mount, name))? {
         return Ok((directory, false));
     }
     let size_limit = size_limit.filter(|&bytes| bytes > 0);
-    tmpfs::mount(directory.as_fd(), size_limit).map_err(parent.failed(Step::Mount, name))?;
+    tmpfs::mount(directory.as_fd(), size_limit)
+        .map_err(parent.failed(DiskOperation::Mount, name))?;
     // The handle is still the directory below: what a run without mounts left there must not stay on a disk.
-    tree::remove_contents(&directory.into_fd()).map_err(parent.failed(Step::Remove, name))?;
+    tree::remove_contents(&directory.into_fd())
+        .map_err(parent.failed(DiskOperation::Remove, name))?;
     match parent.child(name)? {
         Some(mounted) => Ok((mounted, true)),
-        None => Err(parent.failed(Step::Mount, name)(Errno::NOENT)),
+        None => Err(parent.failed(DiskOperation::Mount, name)(Errno::NOENT)),
     }
 }
 
@@ -385,7 +401,9 @@ fn mark_ready(pod: &Directory, volume: &str) -> Result<(), DiskError> {
         .ensure(&layout::wrapped(volume), layout::PRIVATE)?;
     match sys::create_file(wrapper.as_fd(), layout::READY, 0o640) {
         Ok(_) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(wrapper.failed(Step::WriteFile, layout::READY)(errno)),
+        Err(errno) => Err(wrapper.failed(DiskOperation::WriteFile, layout::READY)(
+            errno,
+        )),
     }
 }
 
@@ -400,7 +418,7 @@ fn fill(
     let mode = volume.kind.root_mode() | volume.fs_group.map_or(0, |_| GROUP_ROOT);
     // Step 3
     let owned = ownership::settle(&directory, None, group, mode)
-        .map_err(|errno| DiskError::new(Step::SetMode, directory.path(), errno))?;
+        .map_err(|errno| DiskError::new(DiskOperation::SetMode, directory.path(), errno))?;
     for path in volume.mount_points {
         subpath::make_directories(&directory, path.as_str(), group.directory_mode())?;
     }
@@ -419,7 +437,8 @@ fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskEr
         wrapper.remove(&layout::wrapped(name))?;
     }
     if let Some(plugin) = pod.grandchild([layout::VOLUMES, kind.directory()])? {
-        tmpfs::unmount(plugin.as_fd(), name).map_err(plugin.failed(Step::Unmount, name))?;
+        tmpfs::unmount(plugin.as_fd(), name)
+            .map_err(plugin.failed(DiskOperation::Unmount, name))?;
         plugin.remove(name)?;
     }
     Ok(())
@@ -457,7 +476,7 @@ fn retain_environments(pod: &Directory, containers: &[&str]) -> Result<(), DiskE
 /// Removes what a pod has besides volumes, and every directory that is empty then.
 fn remove_rest(pod: &Directory) -> Result<(), DiskError> {
     tmpfs::unmount(pod.as_fd(), layout::CONTAINERS)
-        .map_err(pod.failed(Step::Unmount, layout::CONTAINERS))?;
+        .map_err(pod.failed(DiskOperation::Unmount, layout::CONTAINERS))?;
     pod.remove(layout::CONTAINERS)?;
     if let Some(volumes) = pod.child(layout::VOLUMES)? {
         for kind in VolumeKind::ALL {

@@ -9,7 +9,7 @@ use rustix::{fs::FileType, io::Errno};
 use super::{
     DiskError, VolumeHost,
     directory::Directory,
-    error::Step,
+    error::DiskOperation,
     layout::{self, element},
     sys,
 };
@@ -33,7 +33,7 @@ impl VolumeHost {
             .root()
             .ensure(layout::BY_NAME, MODE)?
             .ensure(namespace, MODE)?;
-        let failed = directory.failed(Step::Link, pod);
+        let failed = directory.failed(DiskOperation::Link, pod);
         match sys::read_link(directory.as_fd(), pod) {
             Ok(found) if found.to_bytes() == target.as_bytes() => return Ok(false),
             // Leads elsewhere, or is no link.
@@ -62,7 +62,9 @@ impl VolumeHost {
             match sys::read_link(directory.as_fd(), pod) {
                 Ok(found) if found.to_bytes() == target.as_bytes() => directory.remove(pod)?,
                 Ok(_) | Err(Errno::INVAL | Errno::NOENT) => {}
-                Err(errno) => return Err(directory.failed(Step::ListDirectory, pod)(errno)),
+                Err(errno) => {
+                    return Err(directory.failed(DiskOperation::ListDirectory, pod)(errno));
+                }
             }
         }
         by_name.remove_if_empty(namespace).map(drop)
@@ -132,7 +134,7 @@ fn target(uid: &str) -> String {
 /// The pod that the link `name` leads to, if it has the form of [`target`] and is not about to be renamed.
 fn uid(directory: &Directory, name: &str) -> Result<Option<String>, DiskError> {
     let found = sys::read_link(directory.as_fd(), name)
-        .map_err(directory.failed(Step::ListDirectory, name))?;
+        .map_err(directory.failed(DiskOperation::ListDirectory, name))?;
     let uid = found
         .to_str()
         .ok()

@@ -22,7 +22,7 @@ use rustix::{
 use super::{
     DiskError, VolumeHost,
     directory::Directory,
-    error::Step,
+    error::DiskOperation,
     layout::{self, element},
     sys, tmpfs, writer,
 };
@@ -72,9 +72,9 @@ impl VolumeHost {
         };
         let root = root.ok_or_else(|| {
             let path = self.volume_path(mount.pod_uid, mount.kind, volume);
-            DiskError::new(Step::OpenVolume, &path, Errno::NOENT)
+            DiskError::new(DiskOperation::OpenVolume, &path, Errno::NOENT)
         })?;
-        let failed = root.failed(Step::ResolveSubPath, mount.path);
+        let failed = root.failed(DiskOperation::ResolveSubPath, mount.path);
         let source = match resolve(root.as_fd(), mount.path) {
             Err(Errno::NOENT) => {
                 let mode = sys::stat(&root).map_err(&failed)?.st_mode & 0o7777;
@@ -89,7 +89,8 @@ impl VolumeHost {
             .ensure(volume, layout::PRIVATE)?
             .ensure(container, layout::PRIVATE)?;
         let name = mount.index.to_string();
-        bind(&source, &targets, &name).map_err(targets.failed(Step::BindSubPath, &name))?;
+        bind(&source, &targets, &name)
+            .map_err(targets.failed(DiskOperation::BindSubPath, &name))?;
         Ok(targets.path().join(name))
     }
 }
@@ -109,12 +110,12 @@ pub fn bind_subpath(
     check(path)?;
     let root = Directory::open(volume)?;
     let Some(source) =
-        resolve_at_rest(&root, path).map_err(root.failed(Step::ResolveSubPath, path))?
+        resolve_at_rest(&root, path).map_err(root.failed(DiskOperation::ResolveSubPath, path))?
     else {
         return Ok(None);
     };
     let targets = Directory::open(targets)?;
-    bind(&source, &targets, name).map_err(targets.failed(Step::BindSubPath, name))?;
+    bind(&source, &targets, name).map_err(targets.failed(DiskOperation::BindSubPath, name))?;
     Ok(Some(targets.path().join(name)))
 }
 
@@ -210,9 +211,9 @@ pub(super) fn remove(pod: &Directory, volume: &str) -> std::result::Result<(), D
             if let Some(targets) = containers.child(&container)? {
                 for (target, _) in targets.entries()? {
                     tmpfs::unmount(targets.as_fd(), &target)
-                        .map_err(targets.failed(Step::Unmount, &target))?;
+                        .map_err(targets.failed(DiskOperation::Unmount, &target))?;
                     remove_target(targets.as_fd(), &target)
-                        .map_err(targets.failed(Step::Remove, &target))?;
+                        .map_err(targets.failed(DiskOperation::Remove, &target))?;
                 }
             }
             containers.remove_if_empty(&container)?;
@@ -233,7 +234,7 @@ pub(super) fn make_directories(
     path: &str,
     mode: u32,
 ) -> std::result::Result<(), DiskError> {
-    let failed = base.failed(Step::CreateDirectory, path);
+    let failed = base.failed(DiskOperation::CreateDirectory, path);
     let elements = path.split('/').filter(|name| !matches!(*name, "" | "."));
     let mut reached = sys::open_dir(base.as_fd(), c".").map_err(&failed)?;
     let mut so_far = String::new();

@@ -195,7 +195,13 @@ pub(crate) fn remove_dir(dir: BorrowedFd<'_>, name: impl Arg) -> Result<()> {
     fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
 }
 
-/// Calls `visit` with each entry of the directory, in no order. The handle must not have been listed before.
+/// Lets a directory be listed again by the same handle.
+pub(crate) fn rewind(dir: &OwnedFd) -> Result<()> {
+    point()?;
+    fs::seek(dir, fs::SeekFrom::Start(0)).map(drop)
+}
+
+/// Calls `visit` with each entry of the directory, in no order. A handle that has been listed before needs [`rewind`].
 pub(crate) fn list(dir: &OwnedFd, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     point()?;
     let mut buffer = Vec::with_capacity(LISTING_BYTES);

@@ -53,6 +53,20 @@ pub(crate) fn remove_dir_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     Removal::of(dir, vec![name]).run()
 }
 
+/// Removes the directory `name` of `dir`, which is open as `opened`, with all its contents.
+///
+/// # Errors
+///
+/// As [`remove_dir_all`].
+pub(crate) fn remove_opened(dir: BorrowedFd<'_>, name: &[u8], opened: OwnedFd) -> Result<()> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    sys::rewind(&opened)?;
+    let mut removal = Removal::of(dir, Vec::new());
+    let entered = removal.enter_opened(name, opened);
+    removal.note(entered);
+    removal.run()
+}
+
 /// Removes the contents of the open directory `top`, which must not have been listed before.
 ///
 /// # Errors
@@ -116,7 +130,7 @@ impl<'t> Removal<'t> {
         }
     }
 
-    /// Opens the directory `name` of the innermost one, which it then is itself, and removes the files in it.
+    /// Opens the directory `name` of the innermost one, makes it the innermost one, and removes the files in it.
     fn enter(&mut self, name: CString) -> Result<()> {
         let opened = match self.in_innermost(|parent| open(parent, &name)) {
             Ok(opened) => opened,
@@ -127,6 +141,11 @@ impl<'t> Removal<'t> {
             }
             Err(errno) => return Err(errno),
         };
+        self.enter_opened(name, opened)
+    }
+
+    /// Makes the directory `name` of the innermost one, open as `opened`, the innermost one, and removes the files in it.
+    fn enter_opened(&mut self, name: CString, opened: OwnedFd) -> Result<()> {
         let directory = Directory {
             name,
             pending: Vec::new(),

@@ -67,7 +67,7 @@ use self::{
     plan::Plan,
 };
 use super::{
-    error::{DiskError, Step},
+    error::{DiskError, DiskOperation},
     ownership::{self, Group},
     sys, tree,
 };
@@ -111,7 +111,7 @@ impl AtomicWriter {
     /// `path` does not exist, or is no directory.
     pub fn open(path: &Path) -> Result<Self, DiskError> {
         let volume = sys::open_dir(CWD, path)
-            .map_err(|errno| DiskError::new(Step::OpenVolume, path, errno))?;
+            .map_err(|errno| DiskError::new(DiskOperation::OpenVolume, path, errno))?;
         Ok(Self::new(volume, path.to_owned()))
     }
 
@@ -177,8 +177,8 @@ impl AtomicWriter {
         pass.unlink(&root);
         // Step 12
         if let Some(old) = replaced {
-            pass.late(Step::RemoveOldSet, &old.name, |volume| {
-                tree::remove_dir_all(volume, old.name.as_bytes())
+            pass.late(DiskOperation::RemoveOldSet, &old.name, |volume| {
+                tree::remove_opened(volume, old.name.as_bytes(), old.dir)
             });
         }
         pass.late?;
@@ -199,8 +199,12 @@ impl AtomicWriter {
         ownership::permitted(sys::set_entry_owner(self.volume.as_fd(), name, user, group))
     }
 
-    fn failed<'a>(&'a self, step: Step, name: &'a str) -> impl Fn(Errno) -> DiskError + 'a {
-        move |errno| DiskError::new(step, &self.path.join(name), errno)
+    fn failed<'a>(
+        &'a self,
+        operation: DiskOperation,
+        name: &'a str,
+    ) -> impl Fn(Errno) -> DiskError + 'a {
+        move |errno| DiskError::new(operation, &self.path.join(name), errno)
     }
 
     /// Step 2: the set that `..data` leads to, if it leads to one.
@@ -209,19 +213,19 @@ impl AtomicWriter {
         let name = match sys::read_link(volume, DATA).map(CString::into_string) {
             Ok(Ok(target)) if is_reserved(&target) => target,
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed(Step::ReadCurrent, DATA)(errno)),
+            Err(errno) => return Err(self.failed(DiskOperation::ReadCurrent, DATA)(errno)),
         };
-        match sys::open_dir(volume, &*name) {
+        match sys::open_dir_beneath(volume, name.as_bytes()) {
             Ok(dir) => Ok(Some(Set { name, dir })),
-            // Gone, or something else has its name: there is nothing to keep.
+            // Missing, or something else has its name: there is nothing to keep.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(self.failed(Step::ReadCurrent, &name)(errno)),
+            Err(errno) => Err(self.failed(DiskOperation::ReadCurrent, &name)(errno)),
         }
     }
 
     /// Step 3.
     fn list_root(&self) -> Result<Root, DiskError> {
-        let fails = |errno| DiskError::new(Step::ListVolume, &self.path, errno);
+        let fails = |errno| DiskError::new(DiskOperation::ListVolume, &self.path, errno);
         // A handle of its own: a directory can be listed once for each handle.
         let listed = sys::open_dir(self.volume.as_fd(), c".").map_err(fails)?;
         let mut root = Root::default();
@@ -239,7 +243,7 @@ impl AtomicWriter {
             match sys::make_dir(volume, &*name, 0o700) {
                 Ok(()) => break name,
                 Err(Errno::EXIST) if attempts > 0 => attempts -= 1,
-                Err(errno) => return Err(self.failed(Step::CreateSet, &name)(errno)),
+                Err(errno) => return Err(self.failed(DiskOperation::CreateSet, &name)(errno)),
             }
         };
         match sys::open_dir(volume, &*name) {
@@ -247,7 +251,7 @@ impl AtomicWriter {
             Err(errno) => {
                 // What failed is the error; what cannot be removed now is a leftover of the next pass.
                 let _ = sys::remove_dir(volume, &*name);
-                Err(self.failed(Step::CreateSet, &name)(errno))
+                Err(self.failed(DiskOperation::CreateSet, &name)(errno))
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use larder_objects::{Kind, ObjectKey};
 
+use super::MAX_ENVIRONMENT_BYTES;
 use crate::{EnvFileError, FieldError, ObjectError, ResourceError};
 
 /// Why a container has no environment. The texts are the kubelet's where it has the rule.
@@ -50,6 +51,12 @@ pub enum EnvironmentError {
         /// Path of the file on the host.
         path: String,
     },
+    /// The variables need more than [`MAX_ENVIRONMENT_BYTES`]. References double a value with each variable.
+    #[error("environment exceeds {MAX_ENVIRONMENT_BYTES} bytes with variable {name:?}")]
+    TooLarge {
+        /// Name of the first variable beyond the limit.
+        name: String,
+    },
     /// A process cannot have this variable.
     #[error("environment variable {name:?} contains a NUL byte")]
     Nul {
@@ -77,3 +84,8 @@ impl EnvironmentError {
         }
     }
 }
+
+/// An entry of `command` or `args` that is longer than [`MAX_ENVIRONMENT_BYTES`] when its references are expanded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expanded text exceeds {MAX_ENVIRONMENT_BYTES} bytes")]
+pub struct ExpansionError;

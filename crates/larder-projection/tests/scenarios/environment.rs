@@ -264,7 +264,9 @@ fn command_and_args_are_expanded_with_the_final_environment() {
     let environment = world.environment_of("c").unwrap();
     let container = world.container("c");
     let expand = |texts: &[String]| -> Vec<_> {
-        let values = texts.iter().map(|text| environment.expand(text).to_vec());
+        let values = texts
+            .iter()
+            .map(|text| environment.expand(text).unwrap().to_vec());
         values
             .map(|value| String::from_utf8(value).unwrap())
             .collect()
@@ -274,6 +276,34 @@ fn command_and_args_are_expanded_with_the_final_environment() {
         ["sh", "-c", "echo 2 $(TEST_VAR) $(NOPE)"]
     );
     assert_eq!(expand(container.args), ["3"]);
+}
+
+#[test]
+fn references_that_double_a_value_end_at_the_limit() {
+    let mut env = vec![json!({"name": "V0", "value": "x".repeat(1 << 10)})];
+    env.extend((1..64).map(|number| {
+        let twice = format!("$(V{0})$(V{0})", number - 1);
+        json!({"name": format!("V{number}"), "value": twice})
+    }));
+    // 1 KiB + 2 KiB + … + 4 MiB + 8 MiB is the most that fits.
+    let world = World::with_env(json!(env));
+    world.check_environment_fails("environment exceeds 16777216 bytes with variable \"V14\"");
+    let world = World::with_env(json!(env[..14]));
+    let environment = world.environment_of("c").unwrap();
+    assert_eq!(environment.get("V13").unwrap().value.len(), 8 << 20);
+    // So do words of a command.
+    assert!(environment.expand("$(V13)$(V12)").is_ok());
+    assert!(environment.expand(&"$(V13)".repeat(3)).is_err());
+    assert!(environment.expand(&"$(V13)".repeat(100_000)).is_err());
+}
+
+#[test]
+fn a_variable_that_is_replaced_frees_its_room() {
+    let long = "x".repeat(9 << 20);
+    let world = World::with_env(json!([
+        {"name": "A", "value": long}, {"name": "A", "value": long}, {"name": "A", "value": "1"}, {"name": "B", "value": long},
+    ]));
+    assert_eq!(world.environment_of("c").unwrap().len(), 2);
 }
 
 /// A container that takes the key `K` of the file `env` in the volume `tmp`.

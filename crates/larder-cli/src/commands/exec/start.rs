@@ -187,7 +187,9 @@ fn command(
             bail!("the container has no command of its own: give one after --");
         }
         let words = container.command.iter().chain(container.args);
-        command.extend(words.map(|word| variables.expand(word).to_vec()));
+        for word in words {
+            command.push(variables.expand(word)?.to_vec());
+        }
     }
     Ok(command)
 }

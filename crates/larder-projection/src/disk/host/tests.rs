@@ -552,6 +552,43 @@ fn secrets_lie_in_a_tmpfs_of_their_own() {
 }
 
 #[test]
+fn a_mount_in_place_of_a_set_is_neither_read_nor_emptied() {
+    as_root_with_mounts(|| {
+        let root = TempDir::new().unwrap();
+        let victim = TempDir::new().unwrap();
+        fs::write(victim.path().join("a"), "1").unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let path = host
+            .set_up(&config("cfg"), &files([("a", "1")]), noon())
+            .unwrap()
+            .path;
+        let set = path.join(fs::read_link(path.join("..data")).unwrap());
+        rustix::mount::mount_bind(victim.path(), &set).unwrap();
+        let result = host.set_up(&config("cfg"), &files([("a", "2")]), noon());
+        assert!(result.is_err());
+        assert_eq!(fs::read_to_string(victim.path().join("a")).unwrap(), "1");
+        rustix::mount::unmount(&set, rustix::mount::UnmountFlags::empty()).unwrap();
+        host.set_up(&config("cfg"), &files([("a", "2")]), noon())
+            .unwrap();
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "2");
+    });
+}
+
+#[test]
+fn thousands_of_keys_are_written_and_removed() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    let payload: Payload<'_> = (0..2000)
+        .map(|number| file(&format!("d{}/k{number}", number % 7), "1", 0o644))
+        .collect();
+    let path = host.set_up(&config("cfg"), &payload, noon()).unwrap().path;
+    assert_eq!(fs::read_to_string(path.join("d4/k1999")).unwrap(), "1");
+    let again = host.set_up(&config("cfg"), &payload, noon()).unwrap();
+    assert!(!again.written.swapped);
+    host.remove_pod("u1").unwrap();
+}
+
+#[test]
 fn secrets_are_delivered_where_tmpfs_has_no_noswap() {
     // In a user namespace tmpfs refuses the option, as Linux before 6.4 does everywhere.
     let in_user_namespace = || {

@@ -95,12 +95,20 @@ impl<'p> Walk<'_, 'p> {
     /// Whether the set is the same.
     fn set(&mut self, set: &OwnedFd) -> Result<bool> {
         let mut files = self.directory(set, "")?;
-        for directory in &self.plan.directories {
-            let opened = sys::open_dir_beneath(set.as_fd(), directory.as_bytes())?;
+        // A directory comes right after its parent, or after a sibling's contents: then it is opened from the top.
+        let mut last: Option<(&str, OwnedFd)> = None;
+        for &directory in &self.plan.directories {
+            let below = last.as_ref().and_then(|(parent, opened)| {
+                let name = directory.strip_prefix(parent)?.strip_prefix('/')?;
+                Some((opened.as_fd(), name))
+            });
+            let (parent, name) = below.unwrap_or((set.as_fd(), directory));
+            let opened = sys::open_dir_beneath(parent, name.as_bytes())?;
             files = match (files, self.directory(&opened, directory)?) {
                 (Some(files), Some(more)) => Some(files + more),
                 _ => return Ok(false),
             };
+            last = Some((directory, opened));
         }
         // The directories are all there, or one could not have been opened.
         Ok(files == Some(self.plan.payload.len()))

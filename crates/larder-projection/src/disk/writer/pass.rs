@@ -9,7 +9,7 @@ use super::{AtomicWriter, DATA, DATA_TMP, Root, Set, Written, compare::Misowned,
 use crate::{
     File,
     disk::{
-        error::{DiskError, Step},
+        error::{DiskError, DiskOperation},
         ownership::{self, Group},
         sys, tree,
     },
@@ -28,7 +28,7 @@ impl Pass<'_> {
     /// Does something whose failure is reported only after all the rest has been done.
     pub(super) fn late<T>(
         &mut self,
-        step: Step,
+        operation: DiskOperation,
         name: &str,
         action: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
     ) -> Option<T> {
@@ -36,7 +36,7 @@ impl Pass<'_> {
             Ok(value) => Some(value),
             Err(errno) => {
                 if self.late.is_ok() {
-                    self.late = Err(self.writer.failed(step, name)(errno));
+                    self.late = Err(self.writer.failed(operation, name)(errno));
                 }
                 None
             }
@@ -47,7 +47,7 @@ impl Pass<'_> {
     pub(super) fn remove_leftovers(&mut self, root: &Root, current: Option<&Set>) {
         let is_current = |name: &str| current.is_some_and(|current| current.name == name);
         for name in root.internal.iter().filter(|name| !is_current(name)) {
-            let removed = self.late(Step::RemoveLeftover, name, |volume| {
+            let removed = self.late(DiskOperation::RemoveLeftover, name, |volume| {
                 tree::remove(volume, name.as_bytes())
             });
             self.written.repaired |= removed.is_some();
@@ -58,7 +58,7 @@ impl Pass<'_> {
     pub(super) fn correct_owners(&mut self, set: &Set, misowned: &[Misowned<'_>]) {
         for file in misowned {
             let name = format!("{}/{}", set.name, file.path);
-            let corrected = self.late(Step::SetOwner, &name, |_| file.correct(&set.dir));
+            let corrected = self.late(DiskOperation::SetOwner, &name, |_| file.correct(&set.dir));
             self.written.repaired |= corrected == Some(true);
             self.written.not_owned += usize::from(corrected == Some(false));
         }
@@ -76,12 +76,12 @@ impl Pass<'_> {
         let set = writer.create_set(now, random)?;
         let published = self.fill(&set).and_then(|()| {
             // Step 8
-            let failed = writer.failed(Step::LinkSet, DATA_TMP);
+            let failed = writer.failed(DiskOperation::LinkSet, DATA_TMP);
             sys::link(&*set.name, volume, DATA_TMP).map_err(&failed)?;
             let owned = writer.own_link(DATA_TMP, None).map_err(&failed)?;
             self.written.not_owned += usize::from(!owned);
             // Step 9
-            sys::rename(volume, DATA_TMP, DATA).map_err(writer.failed(Step::Publish, DATA))
+            sys::rename(volume, DATA_TMP, DATA).map_err(writer.failed(DiskOperation::Publish, DATA))
         });
         if published.is_err() {
             // What failed is the error; what cannot be removed now is a leftover of the next pass.
@@ -94,9 +94,9 @@ impl Pass<'_> {
     /// Step 7.
     fn fill(&mut self, set: &Set) -> Result<(), DiskError> {
         let writer = self.writer;
-        let failed = |step, path: &str| {
+        let failed = |operation, path: &str| {
             let name = format!("{}/{path}", set.name);
-            move |errno| writer.failed(step, &name)(errno)
+            move |errno| writer.failed(operation, &name)(errno)
         };
         let mut not_owned = 0;
         let mut parents = Parents {
@@ -106,18 +106,18 @@ impl Pass<'_> {
         for directory in &self.plan.directories {
             let owned = parents
                 .create(directory, writer.group)
-                .map_err(failed(Step::CreateDirectory, directory))?;
+                .map_err(failed(DiskOperation::CreateDirectory, directory))?;
             not_owned += usize::from(!owned);
         }
         for (path, file) in self.plan.payload {
             let owned = parents
                 .of(path.as_str())
                 .and_then(|(parent, name)| write_file(parent, name, file, writer.group))
-                .map_err(failed(Step::WriteFile, path.as_str()))?;
+                .map_err(failed(DiskOperation::WriteFile, path.as_str()))?;
             not_owned += usize::from(!owned);
         }
         let owned = ownership::settle(&set.dir, None, writer.group, writer.group.directory_mode())
-            .map_err(writer.failed(Step::OpenSet, &set.name))?;
+            .map_err(writer.failed(DiskOperation::OpenSet, &set.name))?;
         self.written.not_owned += not_owned + usize::from(!owned);
         Ok(())
     }
@@ -134,9 +134,11 @@ impl Pass<'_> {
                     continue;
                 }
             };
-            let changed = self.late(Step::Link, name, |volume| ensure_link(volume, name, exists));
+            let changed = self.late(DiskOperation::Link, name, |volume| {
+                ensure_link(volume, name, exists)
+            });
             self.note_repair(changed);
-            let owned = self.late(Step::Link, name, |_| writer.own_link(name, owner));
+            let owned = self.late(DiskOperation::Link, name, |_| writer.own_link(name, owner));
             self.written.not_owned += usize::from(owned == Some(false));
         }
     }
@@ -149,7 +151,9 @@ impl Pass<'_> {
             .iter()
             .filter(|&(name, &kind)| kind == FileType::Symlink && !is_needed(name));
         for (name, _) in links {
-            let removed = self.late(Step::Unlink, name, |volume| remove_link(volume, name));
+            let removed = self.late(DiskOperation::Unlink, name, |volume| {
+                remove_link(volume, name)
+            });
             self.note_repair(removed);
         }
     }

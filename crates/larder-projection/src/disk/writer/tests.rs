@@ -314,7 +314,7 @@ fn a_path_cannot_be_file_and_directory() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "foo cannot be a file and hold foo/b/c at once"
+        "path \"foo\" is a file, and also the directory of \"foo/b/c\""
     );
     volume.check(expect![[r#"
         ..data -> ..set
