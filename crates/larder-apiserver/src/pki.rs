@@ -3,7 +3,7 @@
 //! Invariant: a client is known by a certificate that this server issued, looked up as a whole. Every other client gets
 //! 401.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, error::Error, net::IpAddr, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
@@ -37,27 +37,30 @@ impl User {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// Making a key or a certificate.
+    /// Making a key or a certificate, or signing with a key.
     #[error("cannot make a certificate")]
     Certificate {
-        /// Why.
-        #[from]
-        source: rcgen::Error,
+        /// The error of the cryptographic library.
+        source: Box<dyn Error + Send + Sync>,
     },
     /// Using the certificates for TLS.
     #[error("cannot set up TLS")]
-    Tls {
-        /// Why.
-        #[from]
-        source: rustls::Error,
+    Setup {
+        /// The error of the TLS library.
+        source: Box<dyn Error + Send + Sync>,
     },
-    /// Checking the certificates of clients.
-    #[error("cannot check client certificates")]
-    Verifier {
-        /// Why.
-        #[from]
-        source: rustls::server::VerifierBuilderError,
-    },
+}
+
+impl TlsError {
+    pub(crate) fn certificate(source: impl Error + Send + Sync + 'static) -> Self {
+        let source = Box::new(source);
+        Self::Certificate { source }
+    }
+
+    fn setup(source: impl Error + Send + Sync + 'static) -> Self {
+        let source = Box::new(source);
+        Self::Setup { source }
+    }
 }
 
 /// A certificate authority.
@@ -81,7 +84,7 @@ pub(crate) struct ClientCertificate {
 
 impl Authority {
     pub(crate) fn generate() -> Result<Self, TlsError> {
-        let mut params = CertificateParams::new([])?;
+        let mut params = CertificateParams::new([]).map_err(TlsError::certificate)?;
         params.distinguished_name = subject("larder-ca", &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
@@ -89,7 +92,8 @@ impl Authority {
             KeyUsagePurpose::KeyCertSign,
             KeyUsagePurpose::CrlSign,
         ];
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let key = KeyPair::generate().map_err(TlsError::certificate)?;
+        let issuer = CertifiedIssuer::self_signed(params, key).map_err(TlsError::certificate)?;
         Ok(Self {
             issuer,
             clients: Mutex::default(),
@@ -103,11 +107,13 @@ impl Authority {
 
     /// A certificate by which `user` is known.
     pub(crate) fn issue(&self, user: User) -> Result<ClientCertificate, TlsError> {
-        let mut params = CertificateParams::new([])?;
+        let mut params = CertificateParams::new([]).map_err(TlsError::certificate)?;
         params.distinguished_name = subject(&user.name, &user.groups);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        let key = KeyPair::generate().map_err(TlsError::certificate)?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(TlsError::certificate)?;
         self.clients.lock().insert(certificate.der().clone(), user);
         Ok(ClientCertificate {
             certificate: certificate.pem(),
@@ -138,25 +144,32 @@ impl Authority {
         if !address.is_unspecified() && !address.is_loopback() {
             names.push(address.to_string());
         }
-        let mut params = CertificateParams::new(names)?;
+        let mut params = CertificateParams::new(names).map_err(TlsError::certificate)?;
         params.distinguished_name = subject("larder-apiserver", &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        let key = KeyPair::generate().map_err(TlsError::certificate)?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(TlsError::certificate)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
 
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone())?;
+        roots
+            .add(self.issuer.der().clone())
+            .map_err(TlsError::setup)?;
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 // A client without a certificate gets 401, which it can read.
                 .allow_unauthenticated()
-                .build()?;
+                .build()
+                .map_err(TlsError::setup)?;
         let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::setup)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate.der().clone()], key)?;
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .map_err(TlsError::setup)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }

@@ -295,3 +295,86 @@ async fn a_client_that_never_reads_is_cut() {
     assert_eq!(start.elapsed(), Duration::from_mins(1));
     assert_eq!(server.open_watches(), 0);
 }
+
+/// A frame of HTTP/2 on stream `stream`.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+#[tokio::test]
+async fn floods_of_frames_do_not_stop_the_server() {
+    let server = server(ConnectionLimits::default());
+    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let pings = frame(6, 0, 0, &[0; 8]).repeat(10_000);
+    let settings = frame(4, 0, 0, &[]).repeat(10_000);
+    // GET http:/// and a reset of the same stream, for one stream after another.
+    let resets = (0..10_000).flat_map(|n| {
+        let stream = 2 * n + 1;
+        let reset = 8_u32.to_be_bytes();
+        [
+            frame(1, 5, stream, b"\x82\x86\x84"),
+            frame(3, 0, stream, &reset),
+        ]
+        .concat()
+    });
+    let headers = frame(1, 1, 1, b"\x82\x86\x84");
+    let continuations = frame(9, 0, 1, &[0x40; 16_000]).repeat(100);
+    let continuations = [headers, continuations].concat();
+    let mut clients = JoinSet::new();
+    for flood in [pings, settings, resets.collect(), continuations] {
+        let mut stream = connect(address, HTTP2).await;
+        clients.spawn(async move {
+            // It never reads; the server may cut it or stop reading.
+            let _ = stream.write_all(&flood).await;
+            stream
+        });
+    }
+    for _ in 0..20 {
+        read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lies_about_the_length_end_one_connection() {
+    let (server, mut tasks) = (ApiServer::new(Options::default()), JoinSet::new());
+    let post = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: larder\r\n";
+    for (head, body) in [
+        ("content-length: 100", "{}"),
+        ("content-length: 1\r\ncontent-length: 2", "{}"),
+        ("content-length: -1", "{}"),
+        ("content-length: 99999999999999999999", "{}"),
+        ("content-length: 18446744073709551615", "{}"),
+        (
+            "content-length: 2\r\ntransfer-encoding: chunked",
+            "0\r\n\r\n",
+        ),
+        ("transfer-encoding: chunked", "fffffffffffffffff\r\n{}"),
+        ("transfer-encoding: chunked", "-1\r\n{}"),
+        ("transfer-encoding: chunked", "2;\r\n{}\r\n"),
+        ("transfer-encoding: gzip", "{}"),
+        ("expect: 100-continue\r\ncontent-length: 2", ""),
+    ] {
+        let mut client = in_memory(&server, &mut tasks);
+        let request = format!("{post}{head}\r\n\r\n{body}");
+        client.write_all(request.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        read_to_end(&mut client).await;
+    }
+    let endless = format!("{post}transfer-encoding: chunked\r\n\r\n");
+    let mut client = in_memory(&server, &mut tasks);
+    client.write_all(endless.as_bytes()).await.unwrap();
+    // More than a body may have, in small chunks: the server ends it.
+    let chunks = "8\r\n        \r\n".repeat(1000);
+    let (mut reader, mut writer) = tokio::io::split(client);
+    let mut writers = JoinSet::new();
+    writers.spawn(async move { while writer.write_all(chunks.as_bytes()).await.is_ok() {} });
+    read_to(&mut reader, "413 Payload Too Large").await;
+    let mut client = in_memory(&server, &mut tasks);
+    client.write_all(VERSION).await.unwrap();
+    read_to(&mut client, "gitVersion").await;
+}
