@@ -38,11 +38,12 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
         }
     }
     let manifests = loader.finish();
-    for error in &manifests.errors {
-        output::error(error);
-    }
+    // A misspelled field often causes the error of the field that is then missing.
     for warning in &manifests.warnings {
         output::note(format_args!("warning: {warning}"));
+    }
+    for error in &manifests.errors {
+        output::error(error);
     }
     if manifests.nothing_read() {
         return Err(Failure::unreadable("no manifest could be read"));

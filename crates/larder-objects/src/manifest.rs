@@ -44,6 +44,7 @@ mod kind;
 mod normalize;
 mod raw;
 mod read;
+mod typed;
 mod unknown;
 
 use std::{
@@ -58,13 +59,13 @@ use k8s_openapi::api::{
 };
 use smol_str::SmolStr;
 
-use self::generated::GeneratedNames;
 pub use self::{
     error::{ManifestError, Problem, Subject},
     files::{MAX_MANIFEST_BYTES, ManifestFileError, is_manifest_name, read_manifest},
     normalize::drop_nulls,
     raw::RawObject,
 };
+use self::{generated::GeneratedNames, read::Reported};
 use crate::{ConfigMap, ObjectKey, Secret};
 
 /// What a set of files held.
@@ -173,6 +174,9 @@ pub struct Loader {
     /// Where each object was first seen, and the workload that it was made of.
     seen: HashMap<(&'static str, ObjectKey), (Origin, Option<String>)>,
     generated: GeneratedNames,
+    /// Those of the file that is being read.
+    errors: Reported,
+    warnings: Reported,
 }
 
 impl Loader {
@@ -184,6 +188,8 @@ impl Loader {
             manifests: Manifests::default(),
             seen: HashMap::new(),
             generated: GeneratedNames::default(),
+            errors: Reported::default(),
+            warnings: Reported::default(),
         }
     }
 

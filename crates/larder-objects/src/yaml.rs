@@ -8,39 +8,58 @@
 //! 1. A document that cannot be parsed costs itself only: the text is cut at its `---` lines before anything is parsed, as
 //!    `kubectl` does (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, for without them nobody finds the place.
-//! 3. Aliases cannot blow up memory: what they copy is counted against [`MAX_COPIED_BYTES`].
+//! 3. What aliases and merge keys copy is counted against a [`CopyBudget`], which grows with the file.
+//! 4. No tree is deeper than [`MAX_DEPTH`], copies included: everything below walks it recursively.
 
 mod chunks;
 mod scalar;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use serde_json::{Map, Value};
 
+use crate::PathSegment;
+
 pub(crate) use self::chunks::{Chunk, chunks};
 
-/// Bytes of text and of tree that aliases and merge keys may copy within one document.
-const MAX_COPIED_BYTES: usize = 16 << 20;
-/// Estimate of what a node costs beside its text.
+/// Largest number of mappings and sequences within each other. JSON has a limit of its own, 128, in `serde_json`.
+const MAX_DEPTH: usize = 100;
+/// Estimate of the memory of a node beside its text, in bytes.
 const NODE_BYTES: usize = 64;
 
+/// The bytes of text and of tree that the aliases and merge keys of one file may copy.
+pub(crate) struct CopyBudget {
+    limit: usize,
+    left: usize,
+}
+
+impl CopyBudget {
+    /// For a file of `size` bytes: 4 MiB, and 16 times its size.
+    pub(crate) fn for_file(size: usize) -> Self {
+        let limit = (4 << 20) + size.saturating_mul(16);
+        Self { limit, left: limit }
+    }
+}
+
 /// The documents of a chunk, in order. Usually one; `...` may separate more.
-pub(crate) fn parse(chunk: Chunk<'_>) -> Result<Vec<Node>, SyntaxError> {
+pub(crate) fn parse(chunk: Chunk<'_>, budget: &mut CopyBudget) -> Result<Vec<Node>, SyntaxError> {
+    let options = granit_parser::options! {
+        emit_comments: false,
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+    };
     let mut builder = Builder {
-        events: Parser::new_from_str_with_options(
-            chunk.text,
-            granit_parser::options! { emit_comments: false },
-        ),
+        events: Parser::new_from_str_with_options(chunk.text, options),
         first_line: chunk.line,
         anchors: HashMap::new(),
-        copied: 0,
+        budget,
+        depth: 0,
     };
     let mut documents = Vec::new();
     while let Some((event, _)) = builder.next()? {
         if let Event::DocumentStart(..) = event {
             builder.anchors.clear();
-            builder.copied = 0;
             let (event, span) = builder.expect_next()?;
             documents.push(builder.node(event, span)?);
         }
@@ -49,6 +68,8 @@ pub(crate) fn parse(chunk: Chunk<'_>) -> Result<Vec<Node>, SyntaxError> {
 }
 
 /// A YAML node with the line on which it begins.
+///
+/// Also the map of a document's lines, once its value is [taken](Node::take_value).
 #[derive(Clone)]
 pub(crate) struct Node {
     /// Line of the file, from 1.
@@ -70,48 +91,37 @@ impl Node {
         matches!(self.content, Content::Scalar(Value::Null))
     }
 
-    /// The JSON form.
-    pub(crate) fn into_value(self) -> Value {
-        match self.content {
-            Content::Scalar(value) => value,
-            Content::Sequence(nodes) => nodes.into_iter().map(Self::into_value).collect(),
+    /// The JSON form. Moves the text of the scalars out, and leaves keys and lines.
+    pub(crate) fn take_value(&mut self) -> Value {
+        match &mut self.content {
+            Content::Scalar(value) => value.take(),
+            Content::Sequence(nodes) => nodes.iter_mut().map(Self::take_value).collect(),
             Content::Mapping(entries) => Value::Object(
                 entries
-                    .into_iter()
-                    .map(|(key, node)| (key, node.into_value()))
+                    .iter_mut()
+                    .map(|(key, node)| (key.clone(), node.take_value()))
                     .collect::<Map<_, _>>(),
             ),
         }
     }
 
     /// Line of the deepest node that exists on the way along `path`.
-    pub(crate) fn line_of(&self, path: &[Step]) -> usize {
-        let child = path.split_first().and_then(|(step, rest)| {
-            let named = |entries: &'_ [(String, Node)], key: &str| {
-                entries.iter().position(|(name, _)| name == key)
-            };
-            let child = match (step, &self.content) {
-                (Step::Key(key), Content::Mapping(entries)) => {
-                    named(entries, key).map(|at| &entries[at].1)
+    pub(crate) fn line_of(&self, path: &[PathSegment]) -> usize {
+        let child = path.split_first().and_then(|(segment, rest)| {
+            let child = match (segment, &self.content) {
+                (PathSegment::Field(key) | PathSegment::Key(key), Content::Mapping(entries)) => {
+                    entries
+                        .iter()
+                        .find(|(name, _)| name == key)
+                        .map(|(_, node)| node)
                 }
-                // A key that happens to be a number.
-                (Step::Index(index), Content::Mapping(entries)) => {
-                    named(entries, &index.to_string()).map(|at| &entries[at].1)
-                }
-                (Step::Index(index), Content::Sequence(nodes)) => nodes.get(*index),
-                (Step::Key(_), Content::Sequence(_)) | (_, Content::Scalar(_)) => None,
+                (PathSegment::Index(index), Content::Sequence(nodes)) => nodes.get(*index),
+                _ => None,
             };
             Some((child?, rest))
         });
         child.map_or(self.line, |(child, rest)| child.line_of(rest))
     }
-}
-
-/// One step down a tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Key(String),
-    Index(usize),
 }
 
 /// Why a text is not YAML that Kubernetes would take.
@@ -126,8 +136,19 @@ pub(crate) struct SyntaxError {
 struct Builder<'a> {
     events: Parser<'a, StrInput<'a>>,
     first_line: usize,
-    anchors: HashMap<usize, Node>,
-    copied: usize,
+    anchors: HashMap<usize, Anchored>,
+    budget: &'a mut CopyBudget,
+    /// Number of the mappings and sequences that are open.
+    depth: usize,
+}
+
+/// A node that aliases may copy.
+struct Anchored {
+    node: Node,
+    /// What a copy takes, in bytes.
+    size: usize,
+    /// Number of the mappings and sequences within each other.
+    height: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -155,15 +176,34 @@ impl<'a> Builder<'a> {
                 let value = value.unwrap_or_else(|| Value::String(text.into_owned()));
                 (Content::Scalar(value), anchor)
             }
-            Event::SequenceStart(_, anchor, _) => (Content::Sequence(self.sequence()?), anchor),
-            Event::MappingStart(_, anchor, _) => (Content::Mapping(self.mapping()?), anchor),
+            Event::SequenceStart(_, anchor, _) => {
+                self.check_depth(1, line)?;
+                self.depth += 1;
+                let nodes = self.sequence()?;
+                self.depth -= 1;
+                (Content::Sequence(nodes), anchor)
+            }
+            Event::MappingStart(_, anchor, _) => {
+                self.check_depth(1, line)?;
+                self.depth += 1;
+                let entries = self.mapping()?;
+                self.depth -= 1;
+                (Content::Mapping(entries), anchor)
+            }
             Event::Alias(anchor) => return self.alias(anchor, line),
             other => unreachable!("the parser gives a node here, not {other:?}"),
         };
         let node = Node { line, content };
         if anchor != 0 {
-            self.count_copy(&node)?;
-            self.anchors.insert(anchor, node.clone());
+            let (size, height) = measure(&node);
+            self.spend(size, line)?;
+            let copy = node.clone();
+            let anchored = Anchored {
+                node: copy,
+                size,
+                height,
+            };
+            self.anchors.insert(anchor, anchored);
         }
         Ok(node)
     }
@@ -207,26 +247,39 @@ impl<'a> Builder<'a> {
     }
 
     fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, SyntaxError> {
-        // An anchor is known only once its node is complete, so this is also how a node that contains itself is refused.
-        let Some(node) = self.anchors.get(&anchor).cloned() else {
+        // An anchor is known only once its node is complete, so a node that contains itself is rejected here.
+        let Some(&Anchored { size, height, .. }) = self.anchors.get(&anchor) else {
             return Err(SyntaxError {
                 line,
                 problem: "an alias refers to the node that contains it".to_owned(),
             });
         };
-        self.count_copy(&node)?;
-        Ok(node)
+        self.check_depth(height, line)?;
+        self.spend(size, line)?;
+        Ok(self.anchors[&anchor].node.clone())
     }
 
-    fn count_copy(&mut self, node: &Node) -> Result<(), SyntaxError> {
-        self.copied = self.copied.saturating_add(size(node));
-        if self.copied > MAX_COPIED_BYTES {
+    /// Whether there is room for `more` mappings and sequences within each other.
+    fn check_depth(&self, more: usize, line: usize) -> Result<(), SyntaxError> {
+        if self.depth + more > MAX_DEPTH {
             return Err(SyntaxError {
-                line: node.line,
-                problem: "aliases expand to more than 16 MiB".to_owned(),
+                line,
+                problem: format!("nested more than {MAX_DEPTH} levels deep"),
             });
         }
         Ok(())
+    }
+
+    fn spend(&mut self, size: usize, line: usize) -> Result<(), SyntaxError> {
+        let budget = &mut *self.budget;
+        if let Some(left) = budget.left.checked_sub(size) {
+            budget.left = left;
+            return Ok(());
+        }
+        Err(SyntaxError {
+            line,
+            problem: format!("aliases copy more than {} bytes", budget.limit),
+        })
     }
 
     fn line(&self, span: Span) -> usize {
@@ -250,14 +303,17 @@ struct Entries {
 
 impl Entries {
     fn push(&mut self, name: String, line: usize, node: Node) -> Result<(), SyntaxError> {
-        if let Some(first) = self.lines.insert(name.clone(), line) {
-            return Err(SyntaxError {
+        match self.lines.entry(name.clone()) {
+            Entry::Occupied(first) => Err(SyntaxError {
                 line,
-                problem: format!("key {name:?} is already set on line {first}"),
-            });
+                problem: format!("key {name:?} is already set on line {}", first.get()),
+            }),
+            Entry::Vacant(entry) => {
+                entry.insert(line);
+                self.list.push((name, node));
+                Ok(())
+            }
         }
-        self.list.push((name, node));
-        Ok(())
     }
 
     fn push_if_absent(&mut self, name: String, node: Node) {
@@ -320,17 +376,22 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Option<Va
     }
 }
 
-fn size(node: &Node) -> usize {
-    NODE_BYTES
-        + match &node.content {
-            Content::Scalar(Value::String(text)) => text.len(),
-            Content::Scalar(_) => 0,
-            Content::Sequence(nodes) => nodes.iter().map(size).sum(),
-            Content::Mapping(entries) => entries
-                .iter()
-                .map(|(key, node)| key.len() + size(node))
-                .sum(),
-        }
+/// Memory of `node` in bytes, and the number of the mappings and sequences within each other.
+fn measure(node: &Node) -> (usize, usize) {
+    let within = |sizes: &mut dyn Iterator<Item = (usize, usize)>| {
+        sizes.fold((NODE_BYTES, 1), |(size, height), (more, below)| {
+            (size.saturating_add(more), height.max(below + 1))
+        })
+    };
+    match &node.content {
+        Content::Scalar(Value::String(text)) => (NODE_BYTES + text.len(), 0),
+        Content::Scalar(_) => (NODE_BYTES, 0),
+        Content::Sequence(nodes) => within(&mut nodes.iter().map(measure)),
+        Content::Mapping(entries) => within(&mut entries.iter().map(|(key, node)| {
+            let (size, height) = measure(node);
+            (size + key.len(), height)
+        })),
+    }
 }
 
 #[cfg(test)]
@@ -338,17 +399,22 @@ mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
+    use crate::FieldPath;
+
+    fn parse_one(chunk: Chunk<'_>) -> Result<Vec<Node>, SyntaxError> {
+        parse(chunk, &mut CopyBudget::for_file(chunk.text.len()))
+    }
 
     /// Every document as one line of JSON with its line, or the error.
     #[track_caller]
     fn check(text: &str, expected: Expect) {
         let mut shown = Vec::new();
         for chunk in chunks(text) {
-            match parse(chunk) {
+            match parse_one(chunk) {
                 Ok(documents) => {
-                    for node in documents {
+                    for mut node in documents {
                         let line = node.line;
-                        shown.push(format!("{line}: {}\n", node.into_value()));
+                        shown.push(format!("{line}: {}\n", node.take_value()));
                     }
                 }
                 Err(error) => shown.push(format!("line {}: {}\n", error.line, error.problem)),
@@ -439,8 +505,12 @@ mod tests {
         let bomb: Vec<_> = [first].into_iter().chain(levels).collect();
         let bomb = bomb.concat();
         let chunk = chunks(&bomb)[0];
-        let error = parse(chunk).err().unwrap();
-        assert_eq!(error.problem, "aliases expand to more than 16 MiB");
+        let error = parse_one(chunk).err().unwrap();
+        assert!(
+            error.problem.starts_with("aliases copy more than"),
+            "{}",
+            error.problem
+        );
         check(
             "a: &a [*a]\n",
             expect![[r#"
@@ -468,12 +538,12 @@ mod tests {
     #[test]
     fn a_path_is_found_again_as_a_line() {
         let text = "# c\nspec:\n  volumes:\n  - name: a\n  - name: b\n    secret: {}\n";
-        let node = &parse(chunks(text)[0]).unwrap()[0];
-        let key = |name: &str| Step::Key(name.to_owned());
-        let path = [key("spec"), key("volumes"), Step::Index(1), key("secret")];
-        assert_eq!(node.line_of(&path), 6);
-        assert_eq!(node.line_of(&path[..3]), 5);
-        assert_eq!(node.line_of(&[key("spec"), key("absent")]), 3);
+        let node = &parse_one(chunks(text)[0]).unwrap()[0];
+        let line_of = |path: &FieldPath| node.line_of(path.segments());
+        let item = FieldPath::fields("spec.volumes").index(1);
+        assert_eq!(line_of(&item.child("secret")), 6);
+        assert_eq!(line_of(&item), 5);
+        assert_eq!(line_of(&FieldPath::fields("spec.absent")), 3);
     }
 
     #[test]
@@ -494,7 +564,7 @@ mod tests {
             "a: !!binary \"hunter2!\"\n",
             "a: [hunter2\n",
         ] {
-            let error = parse(chunks(text)[0]).err().unwrap();
+            let error = parse_one(chunks(text)[0]).err().unwrap();
             assert!(!error.problem.contains("hunter2"), "{}", error.problem);
         }
     }

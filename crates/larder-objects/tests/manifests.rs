@@ -282,8 +282,8 @@ kind: PersistentVolumeClaim
 metadata: {name: a}
 ",
         expect![[r#"
-            error: app.yaml: document 1, line 3: Configmap "a": there is no kind "Configmap" in version "v1"
-            error: app.yaml: document 2, line 7: Deployment "a": there is no kind "Deployment" in version "extensions/v1beta1"
+            error: app.yaml: document 1, line 3: Configmap "a": no matches for kind "Configmap" in version "v1"
+            error: app.yaml: document 2, line 7: Deployment "a": no matches for kind "Deployment" in version "extensions/v1beta1"
             skipped: 1 AllowList.example.com
             skipped: 1 PersistentVolumeClaim
             skipped: 1 Role.rbac.authorization.k8s.io
@@ -322,7 +322,7 @@ fn of_two_objects_with_one_name_the_first_stays() {
     expect![[r#"
         ConfigMap default/a at one.yaml: document 1, line 1
         ConfigMap other/a at three.yaml: document 1, line 1
-        error: two.yaml: document 1, line 1: ConfigMap "a": is already defined in one.yaml: document 1, line 1
+        error: two.yaml: document 1, line 1: ConfigMap "a": already defined in one.yaml: document 1, line 1
     "#]]
     .assert_eq(&show(&manifests));
     assert!(
@@ -359,7 +359,7 @@ fn workloads_whose_pods_would_share_a_name_are_both_named() {
         Pod default/other at c.yaml: document 1, line 1
         error: b.yaml: document 1, line 1: StatefulSet "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
         error: b.yaml: document 2, line 6: Pod "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
-        error: b.yaml: document 3, line 11: Deployment "web": is already defined in a.yaml: document 1, line 1
+        error: b.yaml: document 3, line 11: Deployment "web": already defined in a.yaml: document 1, line 1
         error: d.yaml: document 1, line 1: DaemonSet "other": the pod default/other is already made from Pod other in c.yaml: document 1, line 1; give one of the two another name
     "#]]
     .assert_eq(&show(&loader.finish()));
@@ -508,8 +508,8 @@ Data: {}
         expect![[r#"
             Pod default/web of Deployment web at app.yaml: document 1, line 2
             ConfigMap default/a at app.yaml: document 2, line 13
-            warning: app.yaml: document 1, line 11: Deployment "web": spec.template.spec.containers[0].evn: there is no such field, so it has no effect
-            warning: app.yaml: document 2, line 16: ConfigMap "a": Data: there is no such field, so it has no effect
+            warning: app.yaml: document 1, line 11: Deployment "web": unknown field "spec.template.spec.containers[0].evn", ignored; did you mean "env"?
+            warning: app.yaml: document 2, line 16: ConfigMap "a": unknown field "Data", ignored; did you mean "data"?
         "#]],
     );
 }

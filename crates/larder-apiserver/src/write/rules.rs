@@ -112,7 +112,7 @@ pub(super) fn apply(
     causes.extend(errors.iter().map(|error| Cause {
         reason: error.kind.reason().to_owned(),
         message: error.body(),
-        field: error.field.clone(),
+        field: error.field.to_string(),
     }));
     if causes.is_empty() {
         Ok(())

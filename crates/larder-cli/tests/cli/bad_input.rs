@@ -45,7 +45,7 @@ fn unknown_kinds() {
     check(
         "apiVersion: v1\nkind: ConfigMaps\nmetadata: {name: a}\n",
         expect![[r#"
-            larder: app.yaml: document 2, line 7: ConfigMaps "a": there is no kind "ConfigMaps" in version "v1"
+            larder: app.yaml: document 2, line 7: ConfigMaps "a": no matches for kind "ConfigMaps" in version "v1"
         "#]],
     );
 }
@@ -56,7 +56,7 @@ fn duplicate_names_and_keys() {
     check(
         &format!("{map}---\n{map}"),
         expect![[r#"
-        larder: app.yaml: document 3, line 10: ConfigMap "a": is already defined in app.yaml: document 2, line 6
+        larder: app.yaml: document 3, line 10: ConfigMap "a": already defined in app.yaml: document 2, line 6
     "#]],
     );
     check(
@@ -164,7 +164,7 @@ fn a_misspelt_field_is_a_warning() {
     let run = Desk::with([("app.yaml", &*pod)]).run("render -f app.yaml");
     assert_eq!(run.code, 0);
     expect![[r#"
-        larder: warning: app.yaml: document 1, line 4: Pod "good": spec.containers[0].evn: there is no such field, so it has no effect
+        larder: warning: app.yaml: document 1, line 4: Pod "good": unknown field "spec.containers[0].evn", ignored; did you mean "env"?
     "#]].assert_eq(&run.stderr);
 }
 

@@ -3,50 +3,78 @@
 use k8s_openapi::{
     api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta as FullMetadata,
 };
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use serde_path_to_error::Segment;
 
 use super::{
     Manifest, Problem, RawObject,
     kind::ObjectKind,
-    normalize::{self, TEXT_MAPS},
-    unknown::{unknown_fields, unknown_keys},
+    normalize,
+    typed::{decode, wrong_type},
+    unknown::{UnknownField, unknown_keys},
 };
 use crate::{
-    ConfigMap, Secret, defaults,
+    ConfigMap, FieldPath, Secret, defaults,
     validation::{self, FieldErrors},
 };
 
-/// What an object turned out to be.
+/// The fields that all kinds have in common.
+const COMMON_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
+/// Number of keys that are compared with the common fields when one of these is missing.
+const MAX_COMPARED_KEYS: usize = 20;
+const CONFIG_MAP_FIELDS: [&str; 6] = [
+    "apiVersion",
+    "binaryData",
+    "data",
+    "immutable",
+    "kind",
+    "metadata",
+];
+const SECRET_FIELDS: [&str; 7] = [
+    "apiVersion",
+    "data",
+    "immutable",
+    "kind",
+    "metadata",
+    "stringData",
+    "type",
+];
+
+/// What an object is.
 pub(super) enum Recognized {
     Object(Box<Decoded>),
-    /// A kind that larder has no use for, as `ClusterRole.rbac.authorization.k8s.io`.
-    Useless(String),
+    /// An object of a kind that larder does not use, such as `ClusterRole.rbac.authorization.k8s.io`.
+    Skipped(String),
 }
 
-/// An object, decoded.
+/// A decoded object.
 pub(super) struct Decoded {
-    /// The kind after templates were taken out: a Deployment is a Pod here.
+    /// The kind of `manifest`: that of a Deployment is Pod.
     pub(super) kind: &'static str,
     pub(super) workload: Option<String>,
     pub(super) object: RawObject,
     pub(super) manifest: Manifest,
-    /// Paths of fields that the kind does not have.
-    pub(super) unknown: Vec<String>,
 }
 
-/// Decodes `object`; without a namespace of its own it is put into `namespace`, and without a UID a pod gets one if `uids`.
+/// How objects are completed.
+#[derive(Clone, Copy)]
+pub(super) struct Completion<'a> {
+    /// The namespace of objects that name none.
+    pub(super) namespace: &'a str,
+    /// Whether pods without UID get one.
+    pub(super) uids: bool,
+}
+
+/// Decodes `object`, and adds its unknown fields to `unknown`.
 pub(super) fn recognize(
     object: RawObject,
-    namespace: &str,
-    uids: bool,
+    completion: Completion<'_>,
+    unknown: &mut Vec<UnknownField>,
 ) -> Result<Recognized, Problem> {
     let Value::Object(fields) = &*object else {
         return Err(Problem::NotAnObject);
     };
-    let api_version = required_text(fields, "apiVersion", "apiVersion")?;
-    let kind_name = required_text(fields, "kind", "kind")?;
+    let api_version = top_level_text(fields, "apiVersion", unknown)?;
+    let kind_name = top_level_text(fields, "kind", unknown)?;
     let kind = ObjectKind::of(api_version, kind_name);
     match kind {
         ObjectKind::Unknown => {
@@ -63,49 +91,74 @@ pub(super) fn recognize(
         ObjectKind::Other | ObjectKind::List => {
             let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
             let dot = if group.is_empty() { "" } else { "." };
-            return Ok(Recognized::Useless(format!("{kind_name}{dot}{group}")));
+            return Ok(Recognized::Skipped(format!("{kind_name}{dot}{group}")));
         }
         _ => {}
     }
     match fields.get("metadata") {
-        Some(Value::Object(metadata)) => required_text(metadata, "name", "metadata.name")?,
-        None | Some(Value::Null) => return Err(missing("metadata.name")),
-        Some(other) => return Err(wrong_type("metadata", "a mapping", other)),
-    };
-    let decoded = typed(object.into_value(), kind, namespace, uids)?;
+        Some(metadata @ Value::Object(fields)) => {
+            let name = FieldPath::fields("metadata.name");
+            if let Err(problem) = required_text(fields, "name", name) {
+                // Its unknown fields may say why there is no name.
+                let _ = full_metadata(metadata, unknown);
+                return Err(problem);
+            }
+        }
+        None | Some(Value::Null) => {
+            let field = FieldPath::fields("metadata.name");
+            return Err(Problem::Missing { field });
+        }
+        Some(other) => {
+            let field = FieldPath::fields("metadata");
+            return Err(wrong_type(field, "a mapping", other));
+        }
+    }
+    let decoded = typed(object.into_value(), kind, completion, unknown)?;
     Ok(Recognized::Object(Box::new(decoded)))
+}
+
+fn top_level_text<'a>(
+    fields: &'a Map<String, Value>,
+    name: &'static str,
+    unknown: &mut Vec<UnknownField>,
+) -> Result<&'a str, Problem> {
+    let text = required_text(fields, name, FieldPath::fields(name));
+    if text.is_err() {
+        // The fields of this object are not known; a similar name is likely to be meant for a common one.
+        let keys = fields
+            .keys()
+            .filter(|key| !COMMON_FIELDS.contains(&key.as_str()));
+        for key in keys.take(MAX_COMPARED_KEYS) {
+            UnknownField::note_similar(unknown, key, &COMMON_FIELDS);
+        }
+    }
+    text
 }
 
 fn required_text<'a>(
     fields: &'a Map<String, Value>,
     key: &str,
-    path: &str,
+    field: FieldPath,
 ) -> Result<&'a str, Problem> {
     match fields.get(key) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text),
-        None | Some(Value::Null | Value::String(_)) => Err(missing(path)),
-        Some(other) => Err(wrong_type(path, "a string", other)),
-    }
-}
-
-fn missing(field: &str) -> Problem {
-    Problem::Missing {
-        field: field.to_owned(),
+        None | Some(Value::Null | Value::String(_)) => Err(Problem::Missing { field }),
+        Some(other) => Err(wrong_type(field, "a string", other)),
     }
 }
 
 fn typed(
     mut value: Value,
     kind: ObjectKind,
-    namespace: &str,
-    uids: bool,
+    Completion { namespace, uids }: Completion<'_>,
+    unknown: &mut Vec<UnknownField>,
 ) -> Result<Decoded, Problem> {
     normalize::drop_nulls(&mut value);
     if let (true, Some(metadata)) = (kind.is_namespaced(), metadata_mut(&mut value)) {
         normalize::set_namespace(metadata, namespace);
     }
     if let ObjectKind::Workload(template) = kind {
-        return workload(value, template);
+        return workload(value, template, unknown);
     }
     match (kind, value.as_object_mut()) {
         (ObjectKind::ConfigMap, Some(fields)) => normalize::encode_bytes(fields, "binaryData"),
@@ -123,45 +176,46 @@ fn typed(
         value["apiVersion"] = "certificates.k8s.io/v1beta1".into();
     }
     let object = RawObject::new(value);
-    let mut unknown = Vec::new();
     let (kind, manifest) = match kind {
         ObjectKind::Pod => {
-            let pod = pod(&object, &mut unknown)?;
+            let pod = pod(&object, unknown)?;
             ("Pod", Manifest::Pod(Box::new(pod)))
         }
         ObjectKind::ConfigMap => {
-            unknown = unknown_keys(&object, &["data", "binaryData", "immutable"]);
-            let map: ConfigMap = decode(&object)?;
-            checked(metadata_errors(&object)?.and(validation::config_map(&map)))?;
+            unknown.extend(unknown_keys(&object, &CONFIG_MAP_FIELDS));
+            let metadata = full_metadata(&object["metadata"], unknown)?;
+            let map: ConfigMap = decode(&object, &mut Vec::new())?;
+            checked(metadata_errors(&metadata).and(validation::config_map(&map)))?;
             ("ConfigMap", Manifest::ConfigMap(map))
         }
         ObjectKind::Secret => {
-            unknown = unknown_keys(&object, &["data", "immutable", "type"]);
-            let mut secret: Secret = decode(&object)?;
+            unknown.extend(unknown_keys(&object, &SECRET_FIELDS));
+            let metadata = full_metadata(&object["metadata"], unknown)?;
+            let mut secret: Secret = decode(&object, &mut Vec::new())?;
             defaults::secret(&mut secret);
-            checked(metadata_errors(&object)?.and(validation::secret(&secret)))?;
+            checked(metadata_errors(&metadata).and(validation::secret(&secret)))?;
             ("Secret", Manifest::Secret(secret))
         }
         ObjectKind::Service => {
-            let mut service = decode_noting(&object, &mut unknown)?;
+            let mut service = decode(&object, unknown)?;
             defaults::service(&mut service);
             checked(validation::service(&service))?;
             ("Service", Manifest::Service(Box::new(service)))
         }
         ObjectKind::Node => {
-            let mut node = decode_noting(&object, &mut unknown)?;
+            let mut node = decode(&object, unknown)?;
             defaults::node(&mut node);
             checked(validation::node(&node))?;
             ("Node", Manifest::Node(Box::new(node)))
         }
         ObjectKind::Namespace => {
-            let mut namespace = decode_noting(&object, &mut unknown)?;
+            let mut namespace = decode(&object, unknown)?;
             defaults::namespace(&mut namespace);
             checked(validation::namespace(&namespace))?;
             ("Namespace", Manifest::Namespace(Box::new(namespace)))
         }
         ObjectKind::ServiceAccount => {
-            let account = decode_noting(&object, &mut unknown)?;
+            let account = decode(&object, unknown)?;
             checked(validation::service_account(&account))?;
             (
                 "ServiceAccount",
@@ -169,7 +223,7 @@ fn typed(
             )
         }
         ObjectKind::ClusterTrustBundle => {
-            let bundle = decode_noting(&object, &mut unknown)?;
+            let bundle = decode(&object, unknown)?;
             checked(validation::cluster_trust_bundle(&bundle))?;
             (
                 "ClusterTrustBundle",
@@ -177,7 +231,7 @@ fn typed(
             )
         }
         ObjectKind::Workload(_) | ObjectKind::List | ObjectKind::Other | ObjectKind::Unknown => {
-            unreachable!("told apart above")
+            unreachable!("handled above")
         }
     };
     Ok(Decoded {
@@ -185,12 +239,15 @@ fn typed(
         workload: None,
         object,
         manifest,
-        unknown,
     })
 }
 
 /// The pod of a workload. Its errors name the fields of the workload.
-fn workload(value: Value, template: &str) -> Result<Decoded, Problem> {
+fn workload(
+    value: Value,
+    template: &'static str,
+    unknown: &mut Vec<UnknownField>,
+) -> Result<Decoded, Problem> {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or("");
     let name = format!("{} {}", text("/kind"), text("/metadata/name"));
     let mut pod_value = normalize::pod_of_workload(value, template)?;
@@ -198,21 +255,21 @@ fn workload(value: Value, template: &str) -> Result<Decoded, Problem> {
         normalize::set_uid(metadata);
     }
     let object = RawObject::new(pod_value);
-    let prefix = template.trim_start_matches('/').replace('/', ".");
-    let mut unknown = Vec::new();
-    let pod = pod(&object, &mut unknown).map_err(|problem| problem.within(&prefix))?;
-    let unknown = unknown.into_iter().map(|field| format!("{prefix}.{field}"));
+    let prefix = FieldPath::fields(template);
+    let mut of_pod = Vec::new();
+    let pod = pod(&object, &mut of_pod);
+    unknown.extend(of_pod.into_iter().map(|field| field.within(&prefix)));
+    let pod = pod.map_err(|problem| problem.within(&prefix))?;
     Ok(Decoded {
         kind: "Pod",
         workload: Some(name),
         object,
         manifest: Manifest::Pod(Box::new(pod)),
-        unknown: unknown.collect(),
     })
 }
 
-fn pod(object: &Value, unknown: &mut Vec<String>) -> Result<Pod, Problem> {
-    let mut pod: Pod = decode_noting(object, unknown)?;
+fn pod(object: &Value, unknown: &mut Vec<UnknownField>) -> Result<Pod, Problem> {
+    let mut pod: Pod = decode(object, unknown)?;
     defaults::pod(&mut pod);
     checked(validation::pod(&pod))?;
     Ok(pod)
@@ -226,120 +283,22 @@ fn checked(errors: FieldErrors) -> Result<(), Problem> {
     }
 }
 
-/// Errors of the metadata that ConfigMap and Secret do not keep.
-fn metadata_errors(object: &Value) -> Result<FieldErrors, Problem> {
-    let metadata: FullMetadata =
-        decode(&object["metadata"]).map_err(|problem| problem.within("metadata"))?;
-    Ok(validation::metadata(
-        &metadata,
-        validation::Scope::Namespaced,
-    ))
+/// The metadata in full: ConfigMap and Secret keep a part of it.
+fn full_metadata(
+    metadata: &Value,
+    unknown: &mut Vec<UnknownField>,
+) -> Result<FullMetadata, Problem> {
+    let prefix = FieldPath::fields("metadata");
+    let mut of_metadata = Vec::new();
+    let decoded = decode(metadata, &mut of_metadata);
+    unknown.extend(of_metadata.into_iter().map(|field| field.within(&prefix)));
+    decoded.map_err(|problem| problem.within(&prefix))
+}
+
+fn metadata_errors(metadata: &FullMetadata) -> FieldErrors {
+    validation::metadata(metadata, validation::Scope::Namespaced)
 }
 
 fn metadata_mut(value: &mut Value) -> Option<&mut Map<String, Value>> {
     value.get_mut("metadata").and_then(Value::as_object_mut)
-}
-
-/// Decodes `value` and notes which of its fields the type does not have.
-fn decode_noting<T: DeserializeOwned + Serialize>(
-    value: &Value,
-    unknown: &mut Vec<String>,
-) -> Result<T, Problem> {
-    let object = decode(value)?;
-    *unknown = unknown_fields(value, &object);
-    Ok(object)
-}
-
-/// Decodes `value`, or says which field has the wrong type.
-fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let mut found = Some(value);
-        let mut field = String::new();
-        let mut in_map = false;
-        for segment in error.path() {
-            let step = match segment {
-                Segment::Seq { index } => {
-                    found = found.and_then(|value| value.get(index));
-                    format!("[{index}]")
-                }
-                Segment::Map { key } | Segment::Enum { variant: key } => {
-                    found = found.and_then(|value| value.get(key));
-                    let step = if in_map {
-                        format!("[{key}]")
-                    } else {
-                        format!(".{key}")
-                    };
-                    in_map = is_map(key);
-                    step
-                }
-                Segment::Unknown => continue,
-            };
-            field += &step;
-        }
-        let field = field.trim_start_matches('.');
-        type_problem(field, &error.inner().to_string(), found)
-    })
-}
-
-/// Whether the keys below this field are the user's.
-fn is_map(field: &str) -> bool {
-    TEXT_MAPS.contains(&field)
-        || matches!(
-            field,
-            "limits" | "requests" | "allocatable" | "capacity" | "overhead"
-        )
-}
-
-/// Puts serde's message into our words. What it found is told by type: its own text quotes the value.
-fn type_problem(field: &str, message: &str, found: Option<&Value>) -> Problem {
-    match (message.rsplit_once(", expected "), found) {
-        (Some((_, expected)), Some(found)) => {
-            let expected = match expected {
-                "i32" | "i64" | "u32" | "u64" => "a whole number",
-                "a map" => "a mapping",
-                other => other,
-            };
-            match found {
-                // It may be whole, and beyond the range of the type.
-                Value::Number(_) if expected == "a whole number" => Problem::Type {
-                    field: field.to_owned(),
-                    problem: "expected a whole number, found one that is too large or a fraction"
-                        .to_owned(),
-                },
-                _ => wrong_type(field, expected, found),
-            }
-        }
-        (Some((_, expected)), None) => Problem::Type {
-            field: field.to_owned(),
-            problem: format!("expected {expected}"),
-        },
-        (None, _) => Problem::Type {
-            field: field.to_owned(),
-            problem: message.to_owned(),
-        },
-    }
-}
-
-/// The problem of a field that holds `found` where `expected` belongs. Says types only.
-pub(super) fn wrong_type(field: &str, expected: &str, found: &Value) -> Problem {
-    let hint = match found {
-        Value::Number(_) | Value::Bool(_) if expected == "a string" => " (quote it)",
-        _ => "",
-    };
-    Problem::Type {
-        field: field.to_owned(),
-        problem: format!("expected {expected}, found {}{hint}", type_name(found)),
-    }
-}
-
-/// The type of a value in a user's words.
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a sequence",
-        Value::Object(_) => "a mapping",
-    }
 }

@@ -1,9 +1,9 @@
 //! What can be wrong with a manifest.
 
-use std::{fmt, io};
+use std::{fmt, io, sync::Arc};
 
 use super::Origin;
-use crate::{ObjectKey, validation::FieldErrors};
+use crate::{FieldPath, ObjectKey, validation::FieldErrors};
 
 /// Why a file or a document was not taken.
 ///
@@ -38,6 +38,14 @@ pub enum ManifestError {
         subject: Subject,
         /// What is wrong.
         problem: Problem,
+    },
+    /// A file has more problems than are reported.
+    #[error("{file}: {count} more problems not shown")]
+    Omitted {
+        /// The file, as the user named it.
+        file: Arc<str>,
+        /// Number of the problems.
+        count: usize,
     },
 }
 
@@ -78,8 +86,8 @@ pub enum Problem {
     NotAnObject,
     /// A field without which nothing can be done is absent: `apiVersion`, `kind`, `metadata.name`.
     Missing {
-        /// Path of the field.
-        field: String,
+        /// The field.
+        field: FieldPath,
     },
     /// A kind that does not exist in an API group that Kubernetes defines.
     UnknownKind {
@@ -90,15 +98,17 @@ pub enum Problem {
     },
     /// A field has another type than the API gives it.
     Type {
-        /// Path of the field.
-        field: String,
+        /// The field.
+        field: FieldPath,
         /// What was expected and what is there; no value.
         problem: String,
     },
-    /// The kind has no such field. A warning: the object is taken without it.
+    /// The kind has no such field. A warning: larder uses the object without it.
     UnknownField {
-        /// Path of the field.
-        field: String,
+        /// The field.
+        field: FieldPath,
+        /// A field that the kind has at this place, with a similar name.
+        suggestion: Option<&'static str>,
     },
     /// The API server would refuse the object.
     Invalid(FieldErrors),
@@ -116,26 +126,32 @@ pub enum Problem {
         /// Where it was seen first.
         first: Origin,
     },
+    /// The decoder panicked, which is a bug of larder.
+    Internal,
 }
 
 impl Problem {
-    /// Path of the field that is to blame, the first one if there are several; empty when it is the whole document.
-    pub fn field(&self) -> &str {
+    /// The field in question, the first one if there are several; the root for the whole document.
+    pub fn field(&self) -> FieldPath {
         match self {
-            Self::Missing { field } | Self::Type { field, .. } | Self::UnknownField { field } => {
-                field
-            }
-            Self::UnknownKind { .. } => "kind",
-            Self::Invalid(errors) => errors.first().map_or("", |error| &error.field),
-            Self::Syntax(_) | Self::NotAnObject | Self::Duplicate { .. } | Self::SamePod { .. } => {
-                ""
-            }
+            Self::Missing { field }
+            | Self::Type { field, .. }
+            | Self::UnknownField { field, .. } => field.clone(),
+            Self::UnknownKind { .. } => FieldPath::fields("kind"),
+            Self::Invalid(errors) => errors
+                .first()
+                .map_or_else(FieldPath::root, |error| error.field.clone()),
+            Self::Syntax(_)
+            | Self::NotAnObject
+            | Self::Duplicate { .. }
+            | Self::SamePod { .. }
+            | Self::Internal => FieldPath::root(),
         }
     }
 
     /// The same problem of an object that is the part `prefix` of another one.
-    pub(super) fn within(self, prefix: &str) -> Self {
-        let join = |field: String| format!("{prefix}.{field}");
+    pub(super) fn within(self, prefix: &FieldPath) -> Self {
+        let join = |field: FieldPath| prefix.join(&field);
         match self {
             Self::Missing { field } => Self::Missing { field: join(field) },
             Self::Type { field, problem } => Self::Type {
@@ -157,14 +173,16 @@ impl fmt::Display for Problem {
             }
             Self::Missing { field } => write!(f, "{field}: Required value"),
             Self::UnknownKind { kind, api_version } => {
-                write!(f, "there is no kind {kind:?} in version {api_version:?}")
+                write!(f, "no matches for kind {kind:?} in version {api_version:?}")
             }
-            Self::UnknownField { field } => {
-                write!(f, "{field}: there is no such field, so it has no effect")
+            Self::UnknownField { field, suggestion } => {
+                write!(f, "unknown field {:?}, ignored", field.to_string())?;
+                suggestion.map_or(Ok(()), |name| write!(f, "; did you mean {name:?}?"))
             }
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),
             Self::Invalid(errors) => write!(f, "{errors}"),
-            Self::Duplicate { first } => write!(f, "is already defined in {first}"),
+            Self::Duplicate { first } => write!(f, "already defined in {first}"),
+            Self::Internal => f.write_str("internal error in the decoder, please report it"),
             Self::SamePod { pod, other, first } => write!(
                 f,
                 "the pod {pod} is already made from {other} in {first}; give one of the two another name"

@@ -11,7 +11,7 @@ pub(super) enum ObjectKind {
     Namespace,
     ServiceAccount,
     ClusterTrustBundle,
-    /// Holds a pod template at this JSON pointer.
+    /// Has a pod template at this path.
     Workload(&'static str),
     /// A list of objects of any kind, or of the kind named.
     List,
@@ -37,7 +37,7 @@ const OTHER_CORE: [&str; 9] = [
 impl ObjectKind {
     pub(super) fn of(api_version: &str, kind: &str) -> Self {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-        let template = "/spec/template";
+        let template = "spec.template";
         match (group, version, kind) {
             ("", "v1", "List") => Self::List,
             ("", "v1", "Pod") => Self::Pod,
@@ -54,7 +54,7 @@ impl ObjectKind {
             }
             ("apps", "v1", "ControllerRevision") => Self::Other,
             ("batch", "v1", "Job") => Self::Workload(template),
-            ("batch", "v1", "CronJob") => Self::Workload("/spec/jobTemplate/spec/template"),
+            ("batch", "v1", "CronJob") => Self::Workload("spec.jobTemplate.spec.template"),
             ("certificates.k8s.io", _, "ClusterTrustBundle") => Self::ClusterTrustBundle,
             (group, _, kind) => match kind.strip_suffix("List") {
                 Some(item) if Self::of(api_version, item) != Self::Unknown => Self::List,

@@ -1,13 +1,15 @@
 //! From the JSON of a document to the JSON of one object that can be decoded and stored.
 
+use std::collections::HashSet;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
 
-use super::{Problem, decode::wrong_type};
-use crate::{secret::decode_base64, stable_pod_uid};
+use super::{Problem, typed::wrong_type};
+use crate::{FieldPath, secret::decode_base64, stable_pod_uid};
 
 /// Fields that map names to text; in these, `null` is an empty text, elsewhere it is an absent field.
-pub(super) const TEXT_MAPS: [&str; 9] = [
+const TEXT_MAPS: [&str; 9] = [
     "annotations",
     "binaryData",
     "data",
@@ -61,24 +63,27 @@ pub(super) fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Pr
     let entries = match secret.remove("stringData") {
         None => return Ok(()),
         Some(Value::Object(entries)) => entries,
-        Some(other) => return Err(wrong_type("stringData", "a mapping", &other)),
+        Some(other) => {
+            return Err(wrong_type(
+                FieldPath::fields("stringData"),
+                "a mapping",
+                &other,
+            ));
+        }
     };
     let data = secret.entry("data").or_insert_with(|| json!({}));
     let Value::Object(data) = data else {
-        return Err(wrong_type("data", "a mapping", data));
+        return Err(wrong_type(FieldPath::fields("data"), "a mapping", data));
     };
     for (key, value) in entries {
         let Value::String(text) = value else {
-            return Err(wrong_type(
-                &format!("stringData[{key}]"),
-                "a string",
-                &value,
-            ));
+            let field = FieldPath::fields("stringData").key(&key);
+            return Err(wrong_type(field, "a string", &value));
         };
         let replaced = data.get(&key).and_then(Value::as_str);
         if replaced.is_some_and(|text| decode_base64(text).is_none()) {
             return Err(Problem::Type {
-                field: format!("data[{key}]"),
+                field: FieldPath::fields("data").key(&key),
                 problem: "value is not base64".to_owned(),
             });
         }
@@ -117,23 +122,32 @@ pub(super) fn set_uid(metadata: &mut Map<String, Value>) {
 ///
 /// Real pods of a Deployment have random names; one pod stands for all of them here, and the workload's name is the stable choice.
 /// Each claim template of a StatefulSet becomes a volume, as its controller makes them.
-pub(super) fn pod_of_workload(mut workload: Value, template: &str) -> Result<Value, Problem> {
-    let mut take = |pointer| {
+pub(super) fn pod_of_workload(
+    mut workload: Value,
+    template: &'static str,
+) -> Result<Value, Problem> {
+    let mut take = |pointer: &str| {
         workload
             .pointer_mut(pointer)
             .map_or(Value::Null, Value::take)
     };
     let (name, namespace) = (take("/metadata/name"), take("/metadata/namespace"));
     let claims = take("/spec/volumeClaimTemplates");
-    let Value::Object(mut pod) = take(template) else {
-        return Err(Problem::Missing {
-            field: template.trim_start_matches('/').replace('/', "."),
-        });
+    let pointer = format!("/{}", template.replace('.', "/"));
+    let Value::Object(mut pod) = take(&pointer) else {
+        let field = FieldPath::fields(template);
+        return Err(Problem::Missing { field });
     };
     let mut metadata = match pod.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,
         None => Map::new(),
-        Some(other) => return Err(wrong_type("metadata", "a mapping", &other)),
+        Some(other) => {
+            return Err(wrong_type(
+                FieldPath::fields("metadata"),
+                "a mapping",
+                &other,
+            ));
+        }
     };
     for key in ["generateName", "uid"] {
         metadata.remove(key);
@@ -153,11 +167,19 @@ fn add_claims(spec: &mut Value, claims: &[Value], workload: &str) {
     let Value::Array(volumes) = volumes else {
         return;
     };
-    for claim in claims {
-        let Some(name) = claim.pointer("/metadata/name").and_then(Value::as_str) else {
-            continue;
-        };
-        volumes.retain(|volume| volume.get("name").and_then(Value::as_str) != Some(name));
+    let name_of = |claim| Value::pointer(claim, "/metadata/name").and_then(Value::as_str);
+    let names: HashSet<&str> = claims.iter().filter_map(name_of).collect();
+    let is_replaced = |volume: &Value| {
+        let name = volume.get("name").and_then(Value::as_str);
+        name.is_some_and(|name| names.contains(name))
+    };
+    volumes.retain(|volume| !is_replaced(volume));
+    let mut added = HashSet::new();
+    for name in claims
+        .iter()
+        .filter_map(name_of)
+        .filter(|name| added.insert(*name))
+    {
         volumes.push(json!({
             "name": name,
             "persistentVolumeClaim": {"claimName": format!("{name}-{workload}-0")},

@@ -1,51 +1,118 @@
 //! From text to documents.
+//!
+//! Invariants:
+//! 1. Every byte is parsed a bounded number of times, however many errors there are.
+//! 2. A panic while a document or an item of a list is read is an error of that document or item; the others are read.
 
-use std::sync::Arc;
+use std::{
+    cell::OnceCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use serde_json::Value;
 
 use super::{
     Document, Loader, ManifestError, Origin, Problem, RawObject,
-    decode::{Decoded, Recognized, recognize, wrong_type},
+    decode::{Completion, Decoded, Recognized, recognize},
     error::Subject,
     json::Strict,
     kind::ObjectKind,
+    typed::wrong_type,
+    unknown::UnknownField,
 };
 use crate::{
-    ObjectKey,
-    yaml::{self, Chunk, Step},
+    FieldPath, ObjectKey,
+    yaml::{self, Chunk, CopyBudget, Node},
 };
 
-/// One document of a file, before anything is known of it.
+/// Number of errors, and of warnings, that are reported of one file. The others are counted.
+const MAX_REPORTED: usize = 100;
+
+/// One document of a file.
 struct Source<'a> {
     file: &'a Arc<str>,
     /// Number in the file, from 1.
     document: usize,
-    /// The text that holds it, and possibly others after it.
-    chunk: Chunk<'a>,
-    /// Which of the documents of `chunk` it is, from 0.
-    index: usize,
     /// Line on which it begins.
     line: usize,
+    lines: Lines<'a>,
+}
+
+/// The lines of a document's fields.
+enum Lines<'a> {
+    Yaml(Node),
+    /// JSON is decoded without lines. It is parsed again as YAML, once, if a line is needed.
+    Json(Chunk<'a>, OnceCell<Option<Node>>),
 }
 
 impl Source<'_> {
-    /// Line of the field at `path`. Reads the text again: lines are needed for errors only.
-    fn line_of(&self, path: &[Step]) -> usize {
-        yaml::parse(self.chunk)
-            .ok()
-            .and_then(|documents| Some(documents.get(self.index)?.line_of(path)))
-            .unwrap_or(self.line)
+    /// Line of the innermost field that exists on the way along `path`.
+    fn line_of(&self, path: &FieldPath) -> usize {
+        let node = match &self.lines {
+            Lines::Yaml(node) => Some(node),
+            Lines::Json(chunk, node) => node
+                .get_or_init(|| {
+                    let mut budget = CopyBudget::for_file(chunk.text.len());
+                    yaml::parse(*chunk, &mut budget).ok()?.into_iter().next()
+                })
+                .as_ref(),
+        };
+        node.map_or(self.line, |node| node.line_of(path.segments()))
     }
 
-    fn origin(&self, item: Option<usize>, path: &[Step]) -> Origin {
+    fn origin(&self, item: Option<usize>, line: usize) -> Origin {
         Origin {
             file: Arc::clone(self.file),
             document: self.document,
             item: item.map(|index| index + 1),
-            line: self.line_of(path),
+            line,
         }
     }
+
+    /// The error of an object, the `item` of a list if it is one.
+    fn error(&self, item: Option<usize>, subject: Subject, problem: Problem) -> ManifestError {
+        let mut path = problem.field();
+        if let Some(index) = item {
+            path = FieldPath::fields("items").index(index).join(&path);
+        }
+        ManifestError::Document {
+            origin: self.origin(item, self.line_of(&path)),
+            subject,
+            problem,
+        }
+    }
+}
+
+/// The errors or the warnings of one file, as many as are reported.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    errors: Vec<ManifestError>,
+    omitted: usize,
+}
+
+impl Reported {
+    fn push(&mut self, error: impl FnOnce() -> ManifestError) {
+        if self.errors.len() < MAX_REPORTED {
+            self.errors.push(error());
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    fn move_to(&mut self, all: &mut Vec<ManifestError>, file: &Arc<str>) {
+        all.append(&mut self.errors);
+        let count = std::mem::take(&mut self.omitted);
+        if count > 0 {
+            let file = Arc::clone(file);
+            all.push(ManifestError::Omitted { file, count });
+        }
+    }
+}
+
+/// Runs `read`; a panic becomes an error.
+fn guarded<T>(read: impl FnOnce() -> Result<T, Problem>) -> Result<T, Problem> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Problem::Internal))
 }
 
 impl Loader {
@@ -53,71 +120,100 @@ impl Loader {
     pub fn text(&mut self, name: &str, text: &str) {
         let file: Arc<str> = name.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut budget = CopyBudget::for_file(text.len());
         let mut document = 0;
         for chunk in yaml::chunks(text) {
-            let body = chunk.without_separator();
-            let is_json = body.text.trim_start().starts_with('{');
-            if !(is_json && self.json(&file, body, &mut document)) {
-                self.yaml(&file, chunk, &mut document);
+            let read = guarded(|| {
+                self.chunk(&file, chunk, &mut document, &mut budget);
+                Ok(())
+            });
+            if let Err(problem) = read {
+                self.document_error(&file, document.max(1), chunk.line, problem);
             }
+        }
+        self.errors.move_to(&mut self.manifests.errors, &file);
+        self.warnings.move_to(&mut self.manifests.warnings, &file);
+    }
+
+    /// Reads the documents of `chunk`. `document` counts those of the file.
+    fn chunk(
+        &mut self,
+        file: &Arc<str>,
+        chunk: Chunk<'_>,
+        document: &mut usize,
+        budget: &mut CopyBudget,
+    ) {
+        let body = chunk.without_separator();
+        let is_json = body.text.trim_start().starts_with('{');
+        if !(is_json && self.json(file, body, document)) {
+            self.yaml(file, chunk, document, budget);
         }
     }
 
-    /// Reads the YAML documents of `chunk`. `document` counts those of the file.
-    fn yaml(&mut self, file: &Arc<str>, chunk: Chunk<'_>, document: &mut usize) {
-        let nodes = match yaml::parse(chunk) {
+    fn yaml(
+        &mut self,
+        file: &Arc<str>,
+        chunk: Chunk<'_>,
+        document: &mut usize,
+        budget: &mut CopyBudget,
+    ) {
+        let nodes = match yaml::parse(chunk, budget) {
             Ok(nodes) => nodes,
             Err(error) => {
                 *document += 1;
-                return self.syntax_error(file, *document, error.line, error.problem);
+                let problem = Problem::Syntax(error.problem);
+                return self.document_error(file, *document, error.line, problem);
             }
         };
-        for (index, node) in nodes
-            .into_iter()
-            .enumerate()
-            .filter(|(_, node)| !node.is_null())
-        {
+        for mut node in nodes.into_iter().filter(|node| !node.is_null()) {
             *document += 1;
+            let value = node.take_value();
             let source = Source {
                 file,
                 document: *document,
-                chunk,
-                index,
                 line: node.line,
+                lines: Lines::Yaml(node),
             };
-            self.document(&source, node.into_value());
+            self.document(&source, value);
         }
     }
 
-    /// Reads the JSON documents of `chunk`, one after the other; `false` when it is no JSON but YAML that begins with a brace.
+    /// Reads the JSON documents of `chunk`, one after the other; `false` if it is YAML that begins with a brace.
     fn json(&mut self, file: &Arc<str>, chunk: Chunk<'_>, document: &mut usize) -> bool {
-        let Chunk { text, line } = chunk;
+        let text = chunk.text;
         let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Strict>();
-        let mut start = 0;
+        let (mut start, mut start_line) = (0, chunk.line);
         while let Some(next) = stream.next() {
             match next {
                 Ok(Strict(value)) => {
                     *document += 1;
+                    let text = &text[start..stream.byte_offset()];
+                    let space = text.len() - text.trim_start().len();
+                    let line = start_line + text[..space].matches('\n').count();
+                    let own = Chunk {
+                        text,
+                        line: start_line,
+                    };
                     let source = Source {
                         file,
                         document: *document,
-                        chunk: Chunk {
-                            text: &text[start..stream.byte_offset()],
-                            line: line + text[..start].matches('\n').count(),
-                        },
-                        index: 0,
-                        line: line - 1 + line_at(text, start),
+                        line,
+                        lines: Lines::Json(own, OnceCell::new()),
                     };
                     self.document(&source, value);
+                    start_line = line + text[space..].matches('\n').count();
                 }
                 Err(error) => {
-                    if start == 0 && !error.is_data() && yaml::parse(chunk).is_ok() {
+                    let budget = &mut CopyBudget::for_file(text.len());
+                    if start == 0 && !error.is_data() && yaml::parse(chunk, budget).is_ok() {
                         return false;
                     }
                     *document += 1;
                     let problem = error.to_string();
                     let problem = problem.split(" at line ").next().unwrap_or_default();
-                    self.syntax_error(file, *document, line - 1 + error.line(), problem.to_owned());
+                    let problem = Problem::Syntax(problem.to_owned());
+                    let line = chunk.line - 1 + error.line();
+                    self.document_error(file, *document, line, problem);
                     return true;
                 }
             }
@@ -126,17 +222,17 @@ impl Loader {
         true
     }
 
-    fn syntax_error(&mut self, file: &Arc<str>, document: usize, line: usize, problem: String) {
-        let origin = Origin {
-            file: Arc::clone(file),
-            document,
-            item: None,
-            line,
-        };
-        self.manifests.errors.push(ManifestError::Document {
-            origin,
+    /// Notes the error of a document that is not read at all.
+    fn document_error(&mut self, file: &Arc<str>, document: usize, line: usize, problem: Problem) {
+        self.errors.push(|| ManifestError::Document {
+            origin: Origin {
+                file: Arc::clone(file),
+                document,
+                item: None,
+                line,
+            },
             subject: Subject::default(),
-            problem: Problem::Syntax(problem),
+            problem,
         });
     }
 
@@ -169,7 +265,7 @@ impl Loader {
                     kind: Some(format!("{item_kind}List")),
                     name: None,
                 };
-                let problem = wrong_type("items", "a sequence", &other);
+                let problem = wrong_type(FieldPath::fields("items"), "a sequence", &other);
                 return self.failed(source, None, subject, problem);
             }
         };
@@ -185,20 +281,45 @@ impl Loader {
     }
 
     fn object(&mut self, source: &Source<'_>, item: Option<usize>, object: RawObject) {
-        let object = if self.uids {
-            self.generated.name(source.file, &self.namespace, object)
-        } else {
-            object
-        };
-        let text = |pointer| Some(object.text(pointer).to_owned()).filter(|text| !text.is_empty());
-        let subject = Subject {
-            kind: text("/kind"),
-            name: text("/metadata/name"),
-        };
-        match recognize(object, &self.namespace, self.uids) {
+        let mut unknown = Vec::new();
+        let mut subject = Subject::default();
+        let recognized = guarded(|| {
+            let object = if self.uids {
+                self.generated.name(source.file, &self.namespace, object)
+            } else {
+                object
+            };
+            let text =
+                |pointer| Some(object.text(pointer).to_owned()).filter(|text| !text.is_empty());
+            subject = Subject {
+                kind: text("/kind"),
+                name: text("/metadata/name"),
+            };
+            let completion = Completion {
+                namespace: &self.namespace,
+                uids: self.uids,
+            };
+            recognize(object, completion, &mut unknown)
+        });
+        self.warn(source, item, &subject, unknown);
+        match recognized {
             Ok(Recognized::Object(decoded)) => self.keep(source, item, subject, *decoded),
-            Ok(Recognized::Useless(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
+            Ok(Recognized::Skipped(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
             Err(problem) => self.failed(source, item, subject, problem),
+        }
+    }
+
+    fn warn(
+        &mut self,
+        source: &Source<'_>,
+        item: Option<usize>,
+        subject: &Subject,
+        unknown: Vec<UnknownField>,
+    ) {
+        for UnknownField { field, suggestion } in unknown {
+            let problem = Problem::UnknownField { field, suggestion };
+            self.warnings
+                .push(|| source.error(item, subject.clone(), problem));
         }
     }
 
@@ -209,26 +330,7 @@ impl Loader {
         subject: Subject,
         problem: Problem,
     ) {
-        let error = Self::error(source, item, subject, problem);
-        self.manifests.errors.push(error);
-    }
-
-    fn error(
-        source: &Source<'_>,
-        item: Option<usize>,
-        subject: Subject,
-        problem: Problem,
-    ) -> ManifestError {
-        let mut path = Vec::new();
-        if let Some(index) = item {
-            path.extend([Step::Key("items".to_owned()), Step::Index(index)]);
-        }
-        path.extend(steps(problem.field()));
-        ManifestError::Document {
-            origin: source.origin(item, &path),
-            subject,
-            problem,
-        }
+        self.errors.push(|| source.error(item, subject, problem));
     }
 
     /// Adds an object, unless another one of that name is there.
@@ -244,7 +346,6 @@ impl Loader {
             workload,
             object,
             manifest,
-            unknown,
         } = decoded;
         let key = ObjectKey::new(
             object.text("/metadata/namespace"),
@@ -264,17 +365,7 @@ impl Loader {
             };
             return self.failed(source, item, subject, problem);
         }
-        let origin = Origin {
-            file: Arc::clone(source.file),
-            document: source.document,
-            item: item.map(|index| index + 1),
-            line: source.line,
-        };
-        for field in unknown {
-            let problem = Problem::UnknownField { field };
-            let warning = Self::error(source, item, subject.clone(), problem);
-            self.manifests.warnings.push(warning);
-        }
+        let origin = source.origin(item, source.line);
         self.seen
             .insert((kind, key), (origin.clone(), workload.clone()));
         self.manifests.documents.push(Document {
@@ -286,49 +377,14 @@ impl Loader {
     }
 }
 
-/// Line of the first character at or after `offset` that is not white space.
-fn line_at(text: &str, offset: usize) -> usize {
-    let rest = &text[offset..];
-    let end = offset + rest.len() - rest.trim_start().len();
-    1 + text[..end].matches('\n').count()
-}
-
-/// The steps of a field path: `spec.volumes[0].name`, `data[tls.crt]`.
-fn steps(field: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut rest = field;
-    while !rest.is_empty() {
-        let bracketed = rest
-            .strip_prefix('[')
-            .and_then(|inside| inside.split_once(']'));
-        if let Some((name, after)) = bracketed {
-            let step = name
-                .parse()
-                .map_or_else(|_| Step::Key(name.to_owned()), Step::Index);
-            steps.push(step);
-            rest = after;
-        } else {
-            let rest_of_path = rest.strip_prefix('.').unwrap_or(rest);
-            let end = rest_of_path.find(['.', '[']).unwrap_or(rest_of_path.len());
-            steps.push(Step::Key(rest_of_path[..end].to_owned()));
-            rest = &rest_of_path[end..];
-        }
-    }
-    steps
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_field_path_falls_into_its_steps() {
-        let key = |name: &str| Step::Key(name.to_owned());
-        assert_eq!(
-            steps("spec.volumes[10].secret"),
-            [key("spec"), key("volumes"), Step::Index(10), key("secret")]
-        );
-        assert_eq!(steps("data[tls.crt]"), [key("data"), key("tls.crt")]);
-        assert_eq!(steps(""), []);
+    fn a_panic_is_an_error_of_what_was_read() {
+        assert_eq!(guarded(|| Ok(1)), Ok(1));
+        let panicking = guarded::<()>(|| panic!("as a bug would"));
+        assert_eq!(panicking, Err(Problem::Internal));
     }
 }

@@ -1,88 +1,117 @@
-//! Fields that a kind does not have. Most are misspelt, and an object without them is not what its author meant.
-//!
-//! A type that was decoded from JSON and is written as JSON again has every field that it knows; what is missing then is unknown.
+//! Fields that a kind does not have. Most are misspelled, and an object without them is not what its author meant.
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// Paths of the fields of `value` that `decoded`, which was read from it, does not have.
-pub(super) fn unknown_fields(value: &Value, decoded: &impl Serialize) -> Vec<String> {
+use crate::FieldPath;
+
+/// Number of unknown fields that are reported of one object.
+const MAX_UNKNOWN: usize = 100;
+/// Longest name for which a similar one is looked up, in bytes. Comparing costs the product of the lengths.
+const MAX_COMPARED: usize = 64;
+
+/// A field that its type does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UnknownField {
+    pub(super) field: FieldPath,
+    /// The name of a field that the type has, if one is similar.
+    pub(super) suggestion: Option<&'static str>,
+}
+
+impl UnknownField {
+    /// Adds the field `name` of the struct at `within`, which has `known` fields, to `unknown`.
+    pub(super) fn note(
+        unknown: &mut Vec<Self>,
+        within: impl FnOnce() -> FieldPath,
+        name: &str,
+        known: &[&'static str],
+    ) {
+        if unknown.len() < MAX_UNKNOWN {
+            unknown.push(Self {
+                field: within().child(name),
+                suggestion: most_similar(name, known),
+            });
+        }
+    }
+
+    /// Adds the field `name` of the object itself if a name of `known` is similar.
+    pub(super) fn note_similar(unknown: &mut Vec<Self>, name: &str, known: &[&'static str]) {
+        if let Some(suggestion) = most_similar(name, known) {
+            unknown.push(Self {
+                field: FieldPath::root().child(name),
+                suggestion: Some(suggestion),
+            });
+        }
+    }
+
+    /// The same field of an object that is the part `prefix` of another one.
+    pub(super) fn within(mut self, prefix: &FieldPath) -> Self {
+        self.field = prefix.join(&self.field);
+        self
+    }
+}
+
+/// The keys of `object` that are not `known`. For types that leave out some fields of their kind.
+pub(super) fn unknown_keys(object: &Value, known: &[&'static str]) -> Vec<UnknownField> {
+    let keys = object.as_object().into_iter().flat_map(Map::keys);
     let mut unknown = Vec::new();
-    if let Ok(known) = serde_json::to_value(decoded) {
-        compare(value, &known, "", &mut unknown);
+    for key in keys.filter(|key| !known.contains(&key.as_str())) {
+        UnknownField::note(&mut unknown, FieldPath::root, key, known);
     }
     unknown
 }
 
-/// Keys of `object` that are neither `known` nor common to all kinds. For types that are not written as JSON.
-pub(super) fn unknown_keys(object: &Value, known: &[&str]) -> Vec<String> {
-    let keys = object
-        .as_object()
-        .into_iter()
-        .flat_map(|fields| fields.keys());
-    keys.filter(|key| {
-        !matches!(&***key, "apiVersion" | "kind" | "metadata") && !known.contains(&&***key)
-    })
-    .cloned()
-    .collect()
-}
-
-fn compare(value: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
-    match (value, known) {
-        (Value::Object(fields), Value::Object(known)) => {
-            for (key, value) in fields {
-                let dot = if path.is_empty() { "" } else { "." };
-                let path = format!("{path}{dot}{key}");
-                match known.get(key) {
-                    Some(known) => compare(value, known, &path, unknown),
-                    None => unknown.push(path),
-                }
-            }
-        }
-        (Value::Array(values), Value::Array(known)) => {
-            for (index, (value, known)) in values.iter().zip(known).enumerate() {
-                compare(value, known, &format!("{path}[{index}]"), unknown);
-            }
-        }
-        _ => {}
+/// The name of `known` that differs from `name` in the fewest letters, if those are at most a third.
+fn most_similar(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    if name.len() > MAX_COMPARED {
+        return None;
     }
+    let lower = name.to_lowercase();
+    let distance = |known: &str| strsim::osa_distance(&lower, &known.to_lowercase());
+    known
+        .iter()
+        .map(|known| (distance(known), *known))
+        .min()
+        .filter(|(distance, _)| *distance <= (name.len() / 3).max(1))
+        .map(|(_, known)| known)
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn misspelt_fields_are_found_and_all_others_are_known() {
-        let value = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"anything.goes/here": "x"}, "lables": {}},
-            "spec": {
-                "containers": [
-                    {"name": "a", "env": [], "resources": {"limits": {"x.com/gpu": 1}}, "ports": [{"containerPort": 80}]},
-                    {"name": "b", "evn": [{"name": "X"}]},
-                ],
-                "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "configmap": {"name": "m"}}],
-                "overhead": {}, "tolerations": [{}],
-            },
-            "status": {"phase": "Running", "podIPs": [{"ip": "::1"}]},
-        });
-        let pod: Pod = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(
-            unknown_fields(&value, &pod),
-            [
-                "metadata.lables",
-                "spec.containers[1].evn",
-                "spec.volumes[1].configmap"
-            ]
-        );
+    fn keys_beside_the_known_ones_are_found() {
+        let value = json!({"kind": "ConfigMap", "data": {}, "Data": {}});
+        let unknown = unknown_keys(&value, &["data", "kind"]);
+        assert_eq!(unknown.len(), 1);
+        assert_eq!(unknown[0].field.to_string(), "Data");
+        assert_eq!(unknown[0].suggestion, Some("data"));
     }
 
     #[test]
-    fn keys_beside_the_known_ones_are_found() {
-        let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {}, "Data": {}});
-        assert_eq!(unknown_keys(&value, &["data"]), ["Data"]);
+    fn suggestions_differ_in_few_letters() {
+        let known = ["name", "image", "volumeMounts", "env", "envFrom"];
+        for (name, expected) in [
+            ("nam", Some("name")),
+            ("evn", Some("env")),
+            ("envfrom", Some("envFrom")),
+            ("volumeMount", Some("volumeMounts")),
+            ("volumes_mount", Some("volumeMounts")),
+            ("x", None),
+            ("command", None),
+            (&"n".repeat(65), None),
+        ] {
+            assert_eq!(most_similar(name, &known), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_noted_fields_is_bounded() {
+        let object: Map<_, _> = (0..1000)
+            .map(|number| (format!("key{number}"), json!(0)))
+            .collect();
+        assert_eq!(unknown_keys(&object.into(), &["data"]).len(), MAX_UNKNOWN);
     }
 }

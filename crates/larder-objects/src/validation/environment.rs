@@ -9,7 +9,7 @@ use super::{
     FieldErrors,
     names::{ENVIRONMENT, is_environment_name},
 };
-use crate::Quantity;
+use crate::{FieldPath, Quantity};
 
 /// Field paths that a variable may show. (Volumes may show others.)
 const ENV_FIELDS: [&str; 9] = [
@@ -24,11 +24,11 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIPs",
 ];
 
-pub(super) fn check_env_from(errors: &mut FieldErrors, field: &str, source: &EnvFromSource) {
+pub(super) fn check_env_from(errors: &mut FieldErrors, field: &FieldPath, source: &EnvFromSource) {
     if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty())
         && !is_environment_name(prefix)
     {
-        errors.invalid(&format!("{field}.prefix"), prefix, ENVIRONMENT);
+        errors.invalid(&field.child("prefix"), prefix, ENVIRONMENT);
     }
     let map = source
         .config_map_ref
@@ -53,7 +53,7 @@ pub(super) fn check_env_from(errors: &mut FieldErrors, field: &str, source: &Env
         );
     }
     for (kind, name) in map.into_iter().chain(secret) {
-        let field = format!("{field}.{kind}.name");
+        let field = field.child(kind).child("name");
         if name.is_empty() {
             errors.required(&field, "");
         } else {
@@ -63,15 +63,20 @@ pub(super) fn check_env_from(errors: &mut FieldErrors, field: &str, source: &Env
     }
 }
 
-pub(super) fn check_env(errors: &mut FieldErrors, field: &str, variable: &EnvVar, spec: &PodSpec) {
-    let name_field = format!("{field}.name");
+pub(super) fn check_env(
+    errors: &mut FieldErrors,
+    field: &FieldPath,
+    variable: &EnvVar,
+    spec: &PodSpec,
+) {
+    let name_field = field.child("name");
     if variable.name.is_empty() {
         errors.required(&name_field, "");
     } else if !is_environment_name(&variable.name) {
         errors.invalid(&name_field, &*variable.name, ENVIRONMENT);
     }
     if let Some(source) = &variable.value_from {
-        let field = format!("{field}.valueFrom");
+        let field = field.child("valueFrom");
         let has_value = variable
             .value
             .as_ref()
@@ -82,7 +87,7 @@ pub(super) fn check_env(errors: &mut FieldErrors, field: &str, variable: &EnvVar
 
 fn check_source(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     source: &EnvVarSource,
     has_value: bool,
     spec: &PodSpec,
@@ -90,15 +95,15 @@ fn check_source(
     let mut sources = 0;
     if let Some(reference) = &source.field_ref {
         sources += 1;
-        check_field_ref(errors, &format!("{field}.fieldRef"), reference, &ENV_FIELDS);
+        check_field_ref(errors, &field.child("fieldRef"), reference, &ENV_FIELDS);
     }
     if let Some(reference) = &source.resource_field_ref {
         sources += 1;
         check_resource_ref(
             errors,
-            &format!("{field}.resourceFieldRef"),
+            &field.child("resourceFieldRef"),
             reference,
-            Place::Environment,
+            ResourceRefContext::Environment,
         );
     }
     let map = source
@@ -111,8 +116,8 @@ fn check_source(
         .map(|key| ("secretKeyRef", &key.name, &key.key));
     for (kind, name, key) in map.into_iter().chain(secret) {
         sources += 1;
-        errors.check_subdomain(&format!("{field}.{kind}.name"), name);
-        let field = format!("{field}.{kind}.key");
+        errors.check_subdomain(&field.child(kind).child("name"), name);
+        let field = field.child(kind).child("key");
         if key.is_empty() {
             errors.required(&field, "");
         } else {
@@ -121,7 +126,7 @@ fn check_source(
     }
     if let Some(reference) = &source.file_key_ref {
         sources += 1;
-        check_file_ref(errors, &format!("{field}.fileKeyRef"), reference, spec);
+        check_file_ref(errors, &field.child("fileKeyRef"), reference, spec);
     }
     if sources == 0 {
         let one_of = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
@@ -140,12 +145,12 @@ fn check_source(
 /// Checks a reference to a field of the pod: one of `plain`, or a label or annotation by its key.
 pub(super) fn check_field_ref(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     reference: &ObjectFieldSelector,
     plain: &[&str],
 ) {
     let version = reference.api_version.as_deref().unwrap_or("v1");
-    let field = format!("{field}.fieldPath");
+    let field = field.child("fieldPath");
     let path = &*reference.field_path;
     if path.is_empty() {
         return errors.required(&field, "");
@@ -180,22 +185,24 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
 
 /// Where a resource is shown: a volume has no container of its own to fall back to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ResourceRefContext {
     Environment,
     Volume,
 }
 
 pub(super) fn check_resource_ref(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     reference: &ResourceFieldSelector,
-    place: Place,
+    context: ResourceRefContext,
 ) {
-    if place == Place::Volume && reference.container_name.as_deref().unwrap_or("").is_empty() {
-        errors.required(&format!("{field}.containerName"), "");
+    if context == ResourceRefContext::Volume
+        && reference.container_name.as_deref().unwrap_or("").is_empty()
+    {
+        errors.required(&field.child("containerName"), "");
     }
     let resource = &*reference.resource;
-    let resource_field = format!("{field}.resource");
+    let resource_field = field.child("resource");
     if resource.is_empty() {
         return errors.required(&resource_field, "");
     }
@@ -217,13 +224,13 @@ pub(super) fn check_resource_ref(
         return errors.not_supported(&resource_field, resource, &supported);
     }
     if let Some(divisor) = &reference.divisor {
-        check_divisor(errors, &format!("{field}.divisor"), resource, &divisor.0);
+        check_divisor(errors, &field.child("divisor"), resource, &divisor.0);
     }
 }
 
 /// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers. How that is written is free,
 /// `1000m` for `1`, but for exponents: a power of ten or of two keeps its sort of suffix.
-fn check_divisor(errors: &mut FieldErrors, field: &str, resource: &str, divisor: &str) {
+fn check_divisor(errors: &mut FieldErrors, field: &FieldPath, resource: &str, divisor: &str) {
     let bytes = [
         "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
     ];
@@ -256,11 +263,11 @@ fn check_divisor(errors: &mut FieldErrors, field: &str, resource: &str, divisor:
 /// projection 10.6.2
 fn check_file_ref(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     reference: &FileKeySelector,
     spec: &PodSpec,
 ) {
-    let volume_field = format!("{field}.volumeName");
+    let volume_field = field.child("volumeName");
     let volume = spec
         .volumes
         .iter()
@@ -278,13 +285,13 @@ fn check_file_ref(
         }
         Some(_) => {}
     }
-    let key_field = format!("{field}.key");
+    let key_field = field.child("key");
     if reference.key.is_empty() {
         errors.required(&key_field, "");
     } else if !is_environment_name(&reference.key) {
         errors.invalid(&key_field, &*reference.key, ENVIRONMENT);
     }
-    let path_field = format!("{field}.path");
+    let path_field = field.child("path");
     if reference.path.is_empty() {
         errors.required(&path_field, "");
     } else {
@@ -306,7 +313,12 @@ mod tests {
         let spec: PodSpec = from_value(volumes).unwrap();
         let mut errors = FieldErrors::default();
         for (index, variable) in variables.iter().enumerate() {
-            check_env(&mut errors, &format!("env[{index}]"), variable, &spec);
+            check_env(
+                &mut errors,
+                &FieldPath::fields("env").index(index),
+                variable,
+                &spec,
+            );
         }
         expected.assert_eq(&errors.lines());
     }
@@ -430,9 +442,13 @@ mod tests {
         .unwrap();
         let mut errors = FieldErrors::default();
         for (index, source) in sources.iter().enumerate() {
-            check_env_from(&mut errors, &format!("envFrom[{index}]"), source);
+            check_env_from(
+                &mut errors,
+                &FieldPath::fields("envFrom").index(index),
+                source,
+            );
         }
-        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        let fields: Vec<_> = errors.iter().map(|error| error.field.to_string()).collect();
         assert_eq!(
             fields,
             [

@@ -2,6 +2,11 @@
 
 use std::{fmt, ops::Deref};
 
+use crate::FieldPath;
+
+/// Number of errors that are kept of one object. A hostile object has a wrong field for every few bytes.
+const MAX_FIELD_ERRORS: usize = 256;
+
 /// What kind of wrong a field is (apimachinery 1.36, `pkg/util/validation/field/errors.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
@@ -52,7 +57,7 @@ impl FieldErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// Path of the field.
-    pub field: String,
+    pub field: FieldPath,
     /// What kind of wrong it is.
     pub kind: FieldErrorKind,
     /// The value, as JSON would show it; `None` where showing it would not help or would leak.
@@ -83,23 +88,31 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// All wrong fields of an object, in the order of the fields. Several display as `[one, two]`.
+/// The wrong fields of an object, in the order of the fields. Several display as `[one, two]`.
+///
+/// Beyond 256 they are only counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldErrors(Vec<FieldError>);
+pub struct FieldErrors {
+    errors: Vec<FieldError>,
+    omitted: usize,
+}
 
 impl FieldErrors {
     /// These errors and those.
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
-        self.0.extend(more.0);
+        self.omitted += more.omitted;
+        for error in more.errors {
+            self.add(error);
+        }
         self
     }
 
     /// The same errors of an object that is the part `prefix` of another one.
     #[must_use]
-    pub fn within(mut self, prefix: &str) -> Self {
-        for error in &mut self.0 {
-            error.field = format!("{prefix}.{}", error.field);
+    pub fn within(mut self, prefix: &FieldPath) -> Self {
+        for error in &mut self.errors {
+            error.field = prefix.join(&error.field);
         }
         self
     }
@@ -107,55 +120,63 @@ impl FieldErrors {
     /// One error a line, as tests want them.
     #[cfg(test)]
     pub(super) fn lines(&self) -> String {
-        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        let lines: Vec<_> = self.iter().map(ToString::to_string).collect();
         lines.join("\n") + "\n"
     }
 
     pub(super) fn push(
         &mut self,
-        field: &str,
+        field: &FieldPath,
         kind: FieldErrorKind,
         value: Option<String>,
         message: impl Into<String>,
     ) {
-        self.0.push(FieldError {
-            field: field.to_owned(),
+        self.add(FieldError {
+            field: field.clone(),
             kind,
             value,
             message: message.into(),
         });
     }
 
-    pub(super) fn required(&mut self, field: &str, message: &str) {
+    fn add(&mut self, error: FieldError) {
+        if self.errors.len() < MAX_FIELD_ERRORS {
+            self.errors.push(error);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    pub(super) fn required(&mut self, field: &FieldPath, message: &str) {
         self.push(field, FieldErrorKind::Required, None, message);
     }
 
-    pub(super) fn invalid(&mut self, field: &str, value: impl Shown, message: &str) {
+    pub(super) fn invalid(&mut self, field: &FieldPath, value: impl Shown, message: &str) {
         self.push(field, FieldErrorKind::Invalid, Some(value.shown()), message);
     }
 
     /// `shown` is the value as JSON.
-    pub(super) fn invalid_as(&mut self, field: &str, shown: String, message: &str) {
+    pub(super) fn invalid_as(&mut self, field: &FieldPath, shown: String, message: &str) {
         self.push(field, FieldErrorKind::Invalid, Some(shown), message);
     }
 
-    pub(super) fn duplicate(&mut self, field: &str, value: &str) {
+    pub(super) fn duplicate(&mut self, field: &FieldPath, value: &str) {
         self.push(field, FieldErrorKind::Duplicate, Some(value.shown()), "");
     }
 
-    pub(super) fn forbidden(&mut self, field: &str, message: &str) {
+    pub(super) fn forbidden(&mut self, field: &FieldPath, message: &str) {
         self.push(field, FieldErrorKind::Forbidden, None, message);
     }
 
-    pub(super) fn not_found(&mut self, field: &str, value: &str) {
+    pub(super) fn not_found(&mut self, field: &FieldPath, value: &str) {
         self.push(field, FieldErrorKind::NotFound, Some(value.shown()), "");
     }
 
-    pub(super) fn too_long(&mut self, field: &str, message: String) {
+    pub(super) fn too_long(&mut self, field: &FieldPath, message: String) {
         self.push(field, FieldErrorKind::TooLong, None, message);
     }
 
-    pub(super) fn not_supported(&mut self, field: &str, value: &str, supported: &[&str]) {
+    pub(super) fn not_supported(&mut self, field: &FieldPath, value: &str, supported: &[&str]) {
         let supported: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("supported values: {}", supported.join(", "));
         self.push(
@@ -171,19 +192,22 @@ impl Deref for FieldErrors {
     type Target = [FieldError];
 
     fn deref(&self) -> &[FieldError] {
-        &self.0
+        &self.errors
     }
 }
 
 impl fmt::Display for FieldErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
+        match &*self.errors {
             [error] => write!(f, "{error}"),
             errors => {
                 f.write_str("[")?;
                 for (index, error) in errors.iter().enumerate() {
                     let comma = if index == 0 { "" } else { ", " };
                     write!(f, "{comma}{error}")?;
+                }
+                if self.omitted > 0 {
+                    write!(f, ", and {} more", self.omitted)?;
                 }
                 f.write_str("]")
             }
@@ -221,15 +245,24 @@ mod tests {
     #[test]
     fn errors_read_as_the_api_servers() {
         let mut errors = FieldErrors::default();
-        errors.invalid("metadata.name", "A", "must be lower case");
+        errors.invalid(
+            &FieldPath::fields("metadata.name"),
+            "A",
+            "must be lower case",
+        );
         assert_eq!(
             errors.to_string(),
             r#"metadata.name: Invalid value: "A": must be lower case"#
         );
-        errors.required("spec.containers", "");
-        errors.not_supported("spec.restartPolicy", "No", &["Always", "Never"]);
-        errors.duplicate("spec.volumes[1].name", "v");
-        let errors = errors.within("spec.template");
+        errors.required(&FieldPath::fields("spec.containers"), "");
+        errors.not_supported(
+            &FieldPath::fields("spec.restartPolicy"),
+            "No",
+            &["Always", "Never"],
+        );
+        let name = FieldPath::fields("spec.volumes").index(1).child("name");
+        errors.duplicate(&name, "v");
+        let errors = errors.within(&FieldPath::fields("spec.template"));
         assert_eq!(
             errors[1..]
                 .iter()

@@ -13,7 +13,7 @@ use super::{
     names::is_qualified_name,
     volumes::{check_inside, check_relative},
 };
-use crate::Quantity;
+use crate::{FieldPath, Quantity};
 
 /// The types of volumes in the order in which the API server looks for them: the first that is there counts.
 pub(super) const TYPES: [&str; 30] = [
@@ -78,21 +78,21 @@ fn required(volume_type: &str) -> &'static [&'static str] {
 /// Checks the part `field` of `volume`, which is of type `volume_type` and has `fields`.
 pub(super) fn check(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     volume_type: &str,
     fields: &Map<String, Value>,
     volume: &Volume,
 ) {
     for name in required(volume_type) {
         if fields.get(*name).is_none_or(is_empty) {
-            errors.required(&format!("{field}.{name}"), "");
+            errors.required(&field.child(name), "");
         }
     }
     let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let choice = |errors: &mut FieldErrors, name: &str, supported: &[&str]| {
         let value = text(name);
         if fields.contains_key(name) && !supported.contains(&value) {
-            errors.not_supported(&format!("{field}.{name}"), value, supported);
+            errors.not_supported(&field.child(name), value, supported);
         }
     };
     match volume_type {
@@ -101,7 +101,7 @@ pub(super) fn check(
                 .empty_dir
                 .as_ref()
                 .and_then(|dir| dir.size_limit.as_ref());
-            let field = format!("{field}.sizeLimit");
+            let field = field.child("sizeLimit");
             match limit.map(|resource::Quantity(text)| (text, text.parse::<Quantity>())) {
                 Some((text, Err(error))) => errors.invalid(&field, &**text, &error.to_string()),
                 Some((_, Ok(limit))) if limit < Quantity::default() => {
@@ -111,7 +111,7 @@ pub(super) fn check(
             }
         }
         "hostPath" if !text("path").is_empty() => {
-            check_inside(errors, &format!("{field}.path"), text("path"));
+            check_inside(errors, &field.child("path"), text("path"));
             let types = [
                 "",
                 "BlockDevice",
@@ -124,10 +124,10 @@ pub(super) fn check(
             ];
             choice(errors, "type", &types);
         }
-        "gitRepo" => check_relative(errors, &format!("{field}.directory"), text("directory")),
+        "gitRepo" => check_relative(errors, &field.child("directory"), text("directory")),
         "nfs" if !text("path").starts_with('/') => {
             let rule = "must be an absolute path";
-            errors.invalid(&format!("{field}.path"), text("path"), rule);
+            errors.invalid(&field.child("path"), text("path"), rule);
         }
         "iscsi" => {
             let name = text("iqn");
@@ -137,19 +137,19 @@ pub(super) fn check(
                     .any(|sort| name.starts_with(sort))
             {
                 let rule = "must be valid format starting with iqn, eui, or naa";
-                errors.invalid(&format!("{field}.iqn"), name, rule);
+                errors.invalid(&field.child("iqn"), name, rule);
             }
             let lun = fields.get("lun").and_then(Value::as_i64).unwrap_or(0);
             if !(0..=255).contains(&lun) {
                 let rule = "must be between 0 and 255, inclusive";
-                errors.invalid(&format!("{field}.lun"), lun, rule);
+                errors.invalid(&field.child("lun"), lun, rule);
             }
         }
         "awsElasticBlockStore" | "gcePersistentDisk" => {
             let partition = fields.get("partition").and_then(Value::as_i64).unwrap_or(0);
             if !(0..=255).contains(&partition) {
                 let rule = "must be between 1 and 255, inclusive";
-                errors.invalid(&format!("{field}.partition"), partition, rule);
+                errors.invalid(&field.child("partition"), partition, rule);
             }
         }
         "fc" if ["targetWWNs", "wwids"]
@@ -157,7 +157,7 @@ pub(super) fn check(
             .all(|name| fields.get(*name).is_none_or(is_empty)) =>
         {
             let rule = "must specify either targetWWNs or wwids, but not both";
-            errors.required(&format!("{field}.targetWWNs"), rule);
+            errors.required(&field.child("targetWWNs"), rule);
         }
         "flocker" if text("datasetName").is_empty() && text("datasetUUID").is_empty() => {
             errors.required(field, "one of datasetName and datasetUUID is required");
@@ -165,12 +165,12 @@ pub(super) fn check(
         "quobyte" => {
             let rule = "must be a host:port pair or multiple pairs separated by commas";
             if text("registry").is_empty() {
-                errors.required(&format!("{field}.registry"), rule);
+                errors.required(&field.child("registry"), rule);
             } else if !text("registry").split(',').all(|pair| pair.contains(':')) {
-                errors.invalid(&format!("{field}.registry"), text("registry"), rule);
+                errors.invalid(&field.child("registry"), text("registry"), rule);
             }
             if text("volume").is_empty() {
-                errors.required(&format!("{field}.volume"), "");
+                errors.required(&field.child("volume"), "");
             }
         }
         "image" => choice(errors, "pullPolicy", &["Always", "IfNotPresent", "Never"]),
@@ -178,7 +178,7 @@ pub(super) fn check(
             let ephemeral = volume.ephemeral.as_ref();
             if let Some(claim) = ephemeral.and_then(|volume| volume.volume_claim_template.as_ref())
             {
-                check_claim(errors, &format!("{field}.volumeClaimTemplate"), claim);
+                check_claim(errors, &field.child("volumeClaimTemplate"), claim);
             }
         }
         _ => {}
@@ -186,7 +186,7 @@ pub(super) fn check(
 }
 
 /// Checks a claim as far as every claim has the same fields: how it is accessed and how much it asks for.
-fn check_claim(errors: &mut FieldErrors, field: &str, claim: &PersistentVolumeClaimTemplate) {
+fn check_claim(errors: &mut FieldErrors, field: &FieldPath, claim: &PersistentVolumeClaimTemplate) {
     for key in claim
         .metadata
         .iter()
@@ -194,10 +194,10 @@ fn check_claim(errors: &mut FieldErrors, field: &str, claim: &PersistentVolumeCl
         .map(|(key, _)| key)
     {
         if !is_qualified_name(key) {
-            errors.check_qualified_name(&format!("{field}.metadata.labels"), key, key);
+            errors.check_qualified_name(&field.child("metadata").child("labels"), key, key);
         }
     }
-    let modes_field = format!("{field}.spec.accessModes");
+    let modes_field = field.child("spec").child("accessModes");
     let modes = claim.spec.access_modes.as_deref().unwrap_or_default();
     if modes.is_empty() {
         errors.required(&modes_field, "at least 1 access mode is required");
@@ -219,7 +219,7 @@ fn check_claim(errors: &mut FieldErrors, field: &str, claim: &PersistentVolumeCl
         .resources
         .as_ref()
         .and_then(|held| held.requests.as_ref());
-    let field = format!("{field}.spec.resources[storage]");
+    let field = field.child("spec").child("resources").key("storage");
     match requests.and_then(|requests| requests.get("storage")) {
         None => errors.required(&field, ""),
         Some(resource::Quantity(text)) => match text.parse::<Quantity>() {
@@ -260,11 +260,11 @@ mod tests {
             volume[volume_type] = json!({"lun": 0, "secretRef": {"name": "s"}});
             let volume: Volume = from_value(volume).unwrap();
             let mut errors = FieldErrors::default();
-            check_volume(&mut errors, "v", &volume);
+            check_volume(&mut errors, &FieldPath::fields("v"), &volume);
             for name in required(volume_type) {
                 let field = format!("v.{volume_type}.{name}");
                 assert!(
-                    errors.iter().any(|error| error.field == field),
+                    errors.iter().any(|error| error.field.to_string() == field),
                     "{field}: {errors}"
                 );
             }
@@ -305,7 +305,7 @@ mod tests {
             volume["name"] = "v".into();
             let volume: Volume = from_value(volume).unwrap();
             let mut errors = FieldErrors::default();
-            check_volume(&mut errors, "v", &volume);
+            check_volume(&mut errors, &FieldPath::fields("v"), &volume);
             assert_eq!(errors.to_string(), error);
         }
     }

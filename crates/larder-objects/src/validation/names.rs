@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use super::FieldErrors;
+use crate::FieldPath;
 
 pub(super) const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 pub(super) const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -130,12 +131,12 @@ fn too_long(limit: usize) -> String {
 }
 
 impl FieldErrors {
-    pub(super) fn check_subdomain(&mut self, field: &str, text: &str) {
+    pub(super) fn check_subdomain(&mut self, field: &FieldPath, text: &str) {
         self.check_subdomain_in(field, text, text);
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
-    pub(super) fn check_subdomain_in(&mut self, field: &str, checked: &str, text: &str) {
+    pub(super) fn check_subdomain_in(&mut self, field: &FieldPath, checked: &str, text: &str) {
         if checked.len() > MAX_SUBDOMAIN {
             self.invalid(field, text, &too_long(MAX_SUBDOMAIN));
         }
@@ -145,11 +146,11 @@ impl FieldErrors {
     }
 
     /// As [`Self::check_subdomain`], for a name to which something is going to be added: it may end in a dash.
-    pub(super) fn check_subdomain_prefix(&mut self, field: &str, text: &str) {
+    pub(super) fn check_subdomain_prefix(&mut self, field: &FieldPath, text: &str) {
         self.check_subdomain_in(field, &without_dash(text), text);
     }
 
-    pub(super) fn check_label(&mut self, field: &str, text: &str) {
+    pub(super) fn check_label(&mut self, field: &FieldPath, text: &str) {
         if text.len() > MAX_LABEL {
             self.invalid(field, text, &too_long(MAX_LABEL));
         }
@@ -164,7 +165,7 @@ impl FieldErrors {
         }
     }
 
-    pub(super) fn check_label_value(&mut self, field: &str, text: &str) {
+    pub(super) fn check_label_value(&mut self, field: &FieldPath, text: &str) {
         if text.len() > MAX_LABEL {
             self.invalid(field, text, &too_long(MAX_LABEL));
         }
@@ -174,13 +175,13 @@ impl FieldErrors {
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
-    pub(super) fn check_qualified_name(&mut self, field: &str, checked: &str, text: &str) {
+    pub(super) fn check_qualified_name(&mut self, field: &FieldPath, checked: &str, text: &str) {
         for problem in qualified_name_problems(checked) {
             self.invalid(field, text, &problem);
         }
     }
 
-    pub(super) fn check_config_map_key(&mut self, field: &str, key: &str) {
+    pub(super) fn check_config_map_key(&mut self, field: &FieldPath, key: &str) {
         for problem in config_map_key_problems(key) {
             self.invalid(field, key, &problem);
         }

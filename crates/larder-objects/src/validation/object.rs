@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use smol_str::SmolStr;
 
 use super::FieldErrors;
-use crate::{ConfigMap, Secret};
+use crate::{ConfigMap, FieldPath, Secret};
 
 /// Largest sum of the values of a ConfigMap or a Secret, in bytes.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
@@ -37,7 +37,7 @@ pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
     let prefix = metadata.generate_name.as_deref().unwrap_or("");
     let mut errors = FieldErrors::default();
     if !prefix.is_empty() {
-        errors.check_subdomain_prefix("metadata.generateName", prefix);
+        errors.check_subdomain_prefix(&FieldPath::fields("metadata.generateName"), prefix);
     }
     errors.and(metadata_named(
         metadata,
@@ -49,27 +49,39 @@ pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
 pub(super) fn metadata_named(
     metadata: &ObjectMeta,
     scope: Scope,
-    check_name: impl Fn(&mut FieldErrors, &str, &str),
+    check_name: impl Fn(&mut FieldErrors, &FieldPath, &str),
 ) -> FieldErrors {
     let mut errors = FieldErrors::default();
     match metadata.name.as_deref().unwrap_or("") {
-        "" => errors.required("metadata.name", "name or generateName is required"),
-        name => check_name(&mut errors, "metadata.name", name),
+        "" => errors.required(
+            &FieldPath::fields("metadata.name"),
+            "name or generateName is required",
+        ),
+        name => check_name(&mut errors, &FieldPath::fields("metadata.name"), name),
     }
     match (scope, metadata.namespace.as_deref().unwrap_or("")) {
-        (Scope::Namespaced, "") => errors.required("metadata.namespace", ""),
-        (Scope::Namespaced, namespace) => errors.check_label("metadata.namespace", namespace),
+        (Scope::Namespaced, "") => errors.required(&FieldPath::fields("metadata.namespace"), ""),
+        (Scope::Namespaced, namespace) => {
+            errors.check_label(&FieldPath::fields("metadata.namespace"), namespace);
+        }
         (Scope::Cluster, "") => {}
-        (Scope::Cluster, _) => errors.forbidden("metadata.namespace", "not allowed on this type"),
+        (Scope::Cluster, _) => errors.forbidden(
+            &FieldPath::fields("metadata.namespace"),
+            "not allowed on this type",
+        ),
     }
     check_owners(&mut errors, metadata.owner_references.as_deref());
     for (key, value) in metadata.labels.iter().flatten() {
-        errors.check_qualified_name("metadata.labels", key, key);
-        errors.check_label_value("metadata.labels", value);
+        errors.check_qualified_name(&FieldPath::fields("metadata.labels"), key, key);
+        errors.check_label_value(&FieldPath::fields("metadata.labels"), value);
     }
     for key in metadata.annotations.iter().flat_map(BTreeMap::keys) {
         // Annotation keys may have capitals in their prefix.
-        errors.check_qualified_name("metadata.annotations", &key.to_lowercase(), key);
+        errors.check_qualified_name(
+            &FieldPath::fields("metadata.annotations"),
+            &key.to_lowercase(),
+            key,
+        );
     }
     let annotations = metadata.annotations.iter().flatten();
     let size: usize = annotations
@@ -77,12 +89,12 @@ pub(super) fn metadata_named(
         .sum();
     if size > MAX_ANNOTATION_BYTES {
         errors.too_long(
-            "metadata.annotations",
+            &FieldPath::fields("metadata.annotations"),
             format!("may not be more than {MAX_ANNOTATION_BYTES} bytes"),
         );
     }
     for (index, finalizer) in metadata.finalizers.iter().flatten().enumerate() {
-        let field = format!("metadata.finalizers[{index}]");
+        let field = FieldPath::fields("metadata.finalizers").index(index);
         let before = errors.len();
         errors.check_qualified_name(&field, finalizer, finalizer);
         if errors.len() == before && !finalizer.contains('/') && !FINALIZERS.contains(&&**finalizer)
@@ -104,7 +116,7 @@ fn check_owners(errors: &mut FieldErrors, owners: Option<&[OwnerReference]>) {
             ("uid", &owner.uid),
         ] {
             if text.is_empty() {
-                let field = format!("metadata.ownerReferences.{name}");
+                let field = FieldPath::fields("metadata.ownerReferences").child(name);
                 errors.invalid(&field, "", "must not be empty");
             }
         }
@@ -115,14 +127,14 @@ fn check_owners(errors: &mut FieldErrors, owners: Option<&[OwnerReference]>) {
 pub fn config_map(map: &ConfigMap) -> FieldErrors {
     let mut errors = FieldErrors::default();
     for key in map.data.keys() {
-        let field = format!("data[{key}]");
+        let field = FieldPath::fields("data").key(key);
         errors.check_config_map_key(&field, key);
         if map.binary_data.contains_key(key) {
             errors.invalid(&field, key, "duplicate of key present in binaryData");
         }
     }
     for key in map.binary_data.keys() {
-        errors.check_config_map_key(&format!("binaryData[{key}]"), key);
+        errors.check_config_map_key(&FieldPath::fields("binaryData").key(key), key);
     }
     let text: usize = map.data.values().map(SmolStr::len).sum();
     let binary: usize = map.binary_data.values().map(Vec::len).sum();
@@ -134,7 +146,7 @@ pub fn config_map(map: &ConfigMap) -> FieldErrors {
 pub fn secret(secret: &Secret) -> FieldErrors {
     let mut errors = FieldErrors::default();
     for key in secret.data.keys() {
-        errors.check_config_map_key(&format!("data[{key}]"), key);
+        errors.check_config_map_key(&FieldPath::fields("data").key(key), key);
     }
     check_size(
         &mut errors,
@@ -148,14 +160,18 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         _ => &[],
     };
     for key in required.iter().filter(|key| !secret.data.contains_key(key)) {
-        errors.required(&format!("data[{key}]"), "");
+        errors.required(&FieldPath::fields("data").key(key), "");
     }
     if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
         let held = required
             .iter()
             .filter_map(|key| Some((key, secret.data.get(key)?)));
         for (key, _) in held.filter(|(_, value)| !is_json_object(value)) {
-            errors.invalid(&format!("data[{key}]"), REDACTED, "must be a JSON object");
+            errors.invalid(
+                &FieldPath::fields("data").key(key),
+                REDACTED,
+                "must be a JSON object",
+            );
         }
     }
     let either = ["username", "password"];
@@ -163,7 +179,7 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         && !either.iter().any(|key| secret.data.contains_key(key))
     {
         for key in either {
-            errors.required(&format!("data[{key}]"), "");
+            errors.required(&FieldPath::fields("data").key(key), "");
         }
     }
     errors
@@ -179,7 +195,7 @@ fn is_json_object(bytes: &[u8]) -> bool {
 fn check_size(errors: &mut FieldErrors, bytes: usize) {
     if bytes > MAX_OBJECT_BYTES {
         errors.too_long(
-            "data",
+            &FieldPath::fields("data"),
             format!("may not be more than {MAX_OBJECT_BYTES} bytes"),
         );
     }
@@ -194,7 +210,7 @@ pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
             ("data", new.data == old.data),
             ("binaryData", new.binary_data == old.binary_data),
         ] {
-            check_unchanged(&mut errors, field, same);
+            check_unchanged(&mut errors, &FieldPath::fields(field), same);
         }
     }
     errors.and(config_map(new))
@@ -204,22 +220,33 @@ pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
 pub fn secret_update(new: &Secret, old: &Secret) -> FieldErrors {
     let mut errors = FieldErrors::default();
     if new.type_ != old.type_ {
-        errors.invalid("type", &*new.type_, "field is immutable");
+        errors.invalid(
+            &FieldPath::fields("type"),
+            &*new.type_,
+            "field is immutable",
+        );
     }
     if old.immutable {
         check_still_immutable(&mut errors, new.immutable);
-        check_unchanged(&mut errors, "data", new.data == old.data);
+        check_unchanged(
+            &mut errors,
+            &FieldPath::fields("data"),
+            new.data == old.data,
+        );
     }
     errors.and(secret(new))
 }
 
 fn check_still_immutable(errors: &mut FieldErrors, immutable: bool) {
     if !immutable {
-        errors.forbidden("immutable", "field is immutable when `immutable` is set");
+        errors.forbidden(
+            &FieldPath::fields("immutable"),
+            "field is immutable when `immutable` is set",
+        );
     }
 }
 
-fn check_unchanged(errors: &mut FieldErrors, field: &str, same: bool) {
+fn check_unchanged(errors: &mut FieldErrors, field: &FieldPath, same: bool) {
     if !same {
         errors.forbidden(field, "field is immutable when `immutable` is set");
     }
@@ -238,14 +265,16 @@ pub fn service(service: &Service) -> FieldErrors {
         .flat_map(|spec| spec.ports.iter().flatten());
     for (index, port) in ports.enumerate() {
         if !(1..=65535).contains(&port.port) {
-            let field = format!("spec.ports[{index}].port");
+            let field = FieldPath::fields("spec.ports").index(index).child("port");
             errors.invalid(&field, port.port, "must be between 1 and 65535, inclusive");
         }
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         let supported = ["SCTP", "TCP", "UDP"];
         if !supported.contains(&protocol) {
             errors.not_supported(
-                &format!("spec.ports[{index}].protocol"),
+                &FieldPath::fields("spec.ports")
+                    .index(index)
+                    .child("protocol"),
                 protocol,
                 &supported,
             );
@@ -297,7 +326,12 @@ mod tests {
         .unwrap();
         let fields: Vec<_> = metadata(&meta, Scope::Namespaced)
             .iter()
-            .map(|error| (error.field.clone(), error.value.clone().unwrap_or_default()))
+            .map(|error| {
+                (
+                    error.field.to_string(),
+                    error.value.clone().unwrap_or_default(),
+                )
+            })
             .collect();
         let expected = [
             ("metadata.name", "\"Bad_Name\""),
@@ -325,7 +359,7 @@ mod tests {
         }))
         .unwrap();
         let errors = metadata(&meta, Scope::Namespaced);
-        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        let fields: Vec<_> = errors.iter().map(|error| error.field.to_string()).collect();
         let expected = [
             "metadata.generateName",
             "metadata.ownerReferences.uid",
@@ -341,7 +375,7 @@ mod tests {
         let errors = config_map(&map(
             json!({"data": {"../x": "", "ok": ""}, "binaryData": {"..": "", "ok": ""}}),
         ));
-        let texts: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        let texts: Vec<_> = errors.iter().map(|error| error.field.to_string()).collect();
         assert_eq!(
             texts,
             ["data[../x]", "data[../x]", "data[ok]", "binaryData[..]"]
@@ -408,7 +442,7 @@ mod tests {
         assert!(config_map_update(&old.clone(), &old).is_empty());
         let changed = map(json!({"data": {"a": "2"}}));
         let errors = config_map_update(&changed, &old);
-        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        let fields: Vec<_> = errors.iter().map(|error| error.field.to_string()).collect();
         assert_eq!(fields, ["immutable", "data"]);
         assert!(config_map_update(&changed, &map(json!({"data": {"a": "1"}}))).is_empty());
         let old =
@@ -426,7 +460,7 @@ mod tests {
         }))
         .unwrap();
         let errors = service(&given);
-        assert_eq!(errors[0].field, "spec.ports[0].port");
+        assert_eq!(errors[0].field.to_string(), "spec.ports[0].port");
         assert_eq!(
             errors[1].to_string(),
             r#"spec.ports[1].protocol: Unsupported value: "HTTP": supported values: "SCTP", "TCP", "UDP""#

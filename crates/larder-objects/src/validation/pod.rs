@@ -16,13 +16,14 @@ use super::{
     resources::{Owner, check_resources, check_whole},
     volumes::{check_relative, check_volume},
 };
+use crate::FieldPath;
 
 /// Checks a pod as for its creation, after the defaults.
 pub fn pod(pod: &Pod) -> FieldErrors {
     let mut errors = metadata(&pod.metadata, Scope::Namespaced);
     match &pod.spec {
         Some(spec) => check_spec(&mut errors, spec),
-        None => errors.required("spec.containers", ""),
+        None => errors.required(&FieldPath::fields("spec.containers"), ""),
     }
     errors
 }
@@ -30,29 +31,33 @@ pub fn pod(pod: &Pod) -> FieldErrors {
 fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     let mut volumes = HashSet::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        let field = format!("spec.volumes[{index}]");
+        let field = FieldPath::fields("spec.volumes").index(index);
         let before = errors.len();
         check_volume(errors, &field, volume);
         let is_new = !volumes.contains(&*volume.name);
         if !is_new && errors.len() == before {
-            errors.duplicate(&format!("{field}.name"), &volume.name);
+            errors.duplicate(&field.child("name"), &volume.name);
         } else if errors.len() == before {
             volumes.insert(&*volume.name);
         }
     }
     if spec.containers.is_empty() {
-        errors.required("spec.containers", "");
+        errors.required(&FieldPath::fields("spec.containers"), "");
     }
     let mut names = HashSet::new();
     for container in containers(spec) {
         check_container(errors, &container, &mut names, &volumes, spec);
     }
-    check_host_ports(errors, "spec.containers", &spec.containers);
-    check_whole(errors, "spec.resources", spec);
+    check_host_ports(
+        errors,
+        &FieldPath::fields("spec.containers"),
+        &spec.containers,
+    );
+    check_whole(errors, &FieldPath::fields("spec.resources"), spec);
     own::check_own(errors, spec);
     for container in containers(spec) {
         if container.image.trim() != container.image {
-            let field = format!("{}.image", container.field);
+            let field = container.field.child("image");
             let rule = "must not have leading or trailing whitespace";
             errors.invalid(&field, container.image, rule);
         }
@@ -61,7 +66,8 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
 
 /// What the three kinds of containers have in common.
 struct AnyContainer<'a> {
-    field: String,
+    field: FieldPath,
+    is_regular: bool,
     name: &'a str,
     image: &'a str,
     env: &'a [EnvVar],
@@ -83,7 +89,8 @@ fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
             $list.enumerate().map(|(index, container)| {
                 let context = container.security_context.as_ref();
                 AnyContainer {
-                    field: format!(concat!("spec.", $name, "[{}]"), index),
+                    field: FieldPath::fields(concat!("spec.", $name)).index(index),
+                    is_regular: $name == "containers",
                     name: &container.name,
                     image: container.image.as_deref().unwrap_or(""),
                     env: container.env.as_deref().unwrap_or(&[]),
@@ -122,63 +129,62 @@ fn check_container<'a>(
     spec: &PodSpec,
 ) {
     let field = &container.field;
-    let name_field = format!("{field}.name");
+    let name_field = field.child("name");
     if container.name.is_empty() {
         errors.required(&name_field, "");
     } else {
         errors.check_label(&name_field, container.name);
     }
     if container.image.is_empty() {
-        errors.required(&format!("{field}.image"), "");
+        errors.required(&field.child("image"), "");
     }
     check_choice(
         errors,
-        &format!("{field}.terminationMessagePolicy"),
+        &field.child("terminationMessagePolicy"),
         container.message_policy,
         &["File", "FallbackToLogsOnError"],
     );
-    let host_network = spec.host_network == Some(true) && field.starts_with("spec.containers");
-    check_ports(
-        errors,
-        &format!("{field}.ports"),
-        container.ports,
-        host_network,
-    );
+    let host_network = spec.host_network == Some(true) && container.is_regular;
+    check_ports(errors, &field.child("ports"), container.ports, host_network);
     for (index, variable) in container.env.iter().enumerate() {
-        check_env(errors, &format!("{field}.env[{index}]"), variable, spec);
+        check_env(errors, &field.child("env").index(index), variable, spec);
     }
     for (index, source) in container.env_from.iter().enumerate() {
-        check_env_from(errors, &format!("{field}.envFrom[{index}]"), source);
+        check_env_from(errors, &field.child("envFrom").index(index), source);
     }
     let mut paths = HashSet::new();
     for (index, mount) in container.mounts.iter().enumerate() {
-        let field = format!("{field}.volumeMounts[{index}]");
+        let field = field.child("volumeMounts").index(index);
         check_mount(errors, &field, mount, volumes, &mut paths);
         if mount.mount_propagation.as_deref() == Some("Bidirectional") && !container.privileged {
             errors.forbidden(
-                &format!("{field}.mountPropagation"),
+                &field.child("mountPropagation"),
                 "Bidirectional mount propagation is available only to privileged containers",
             );
         }
-        check_recursive_read_only(errors, &format!("{field}.recursiveReadOnly"), mount);
+        check_recursive_read_only(errors, &field.child("recursiveReadOnly"), mount);
     }
     check_choice(
         errors,
-        &format!("{field}.imagePullPolicy"),
+        &field.child("imagePullPolicy"),
         container.pull_policy,
         &["Always", "IfNotPresent", "Never"],
     );
     check_resources(
         errors,
-        &format!("{field}.resources"),
+        &field.child("resources"),
         container.resources,
         Owner::Container,
     );
     let [user, group] = container.run_as;
-    check_id(errors, &format!("{field}.securityContext.runAsUser"), user);
     check_id(
         errors,
-        &format!("{field}.securityContext.runAsGroup"),
+        &field.child("securityContext").child("runAsUser"),
+        user,
+    );
+    check_id(
+        errors,
+        &field.child("securityContext").child("runAsGroup"),
         group,
     );
     if !container.name.is_empty() && !names.insert(container.name) {
@@ -186,7 +192,7 @@ fn check_container<'a>(
     }
     check_choice(
         errors,
-        &format!("{field}.restartPolicy"),
+        &field.child("restartPolicy"),
         container.restart_policy,
         &["Always", "Never", "OnFailure"],
     );
@@ -194,12 +200,12 @@ fn check_container<'a>(
 
 fn check_mount<'a>(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     mount: &'a VolumeMount,
     volumes: &HashSet<&str>,
     paths: &mut HashSet<&'a str>,
 ) {
-    let name_field = format!("{field}.name");
+    let name_field = field.child("name");
     if mount.name.is_empty() {
         errors.required(&name_field, "");
     }
@@ -207,19 +213,19 @@ fn check_mount<'a>(
         errors.not_found(&name_field, &mount.name);
     }
     if mount.mount_path.is_empty() {
-        errors.required(&format!("{field}.mountPath"), "");
+        errors.required(&field.child("mountPath"), "");
     }
     if !paths.insert(&*mount.mount_path) {
-        let path_field = format!("{field}.mountPath");
+        let path_field = field.child("mountPath");
         errors.invalid(&path_field, &*mount.mount_path, "must be unique");
     }
     let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
     if let Some(path) = &sub_path {
-        check_relative(errors, &format!("{field}.subPath"), path);
+        check_relative(errors, &field.child("subPath"), path);
     }
     if let Some(path) = &expression {
-        let field = format!("{field}.subPathExpr");
+        let field = field.child("subPathExpr");
         if sub_path.is_some() {
             errors.invalid(
                 &field,
@@ -232,13 +238,13 @@ fn check_mount<'a>(
     let modes = ["Bidirectional", "HostToContainer", "None"];
     check_choice(
         errors,
-        &format!("{field}.mountPropagation"),
+        &field.child("mountPropagation"),
         mount.mount_propagation.as_deref(),
         &modes,
     );
 }
 
-fn check_recursive_read_only(errors: &mut FieldErrors, field: &str, mount: &VolumeMount) {
+fn check_recursive_read_only(errors: &mut FieldErrors, field: &FieldPath, mount: &VolumeMount) {
     match mount.recursive_read_only.as_deref() {
         None | Some("Disabled") => {}
         Some("Enabled" | "IfPossible") => {
@@ -259,7 +265,7 @@ fn check_recursive_read_only(errors: &mut FieldErrors, field: &str, mount: &Volu
 
 pub(super) fn check_choice(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     value: Option<&str>,
     supported: &[&str],
 ) {
@@ -269,7 +275,7 @@ pub(super) fn check_choice(
 }
 
 /// User and group numbers fit into 31 bits.
-pub(super) fn check_id(errors: &mut FieldErrors, field: &str, id: Option<i64>) {
+pub(super) fn check_id(errors: &mut FieldErrors, field: &FieldPath, id: Option<i64>) {
     if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
         errors.invalid(field, id, "must be between 0 and 2147483647, inclusive");
     }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use k8s_openapi::api::core::v1::{Container, ContainerPort};
 
 use super::FieldErrors;
+use crate::FieldPath;
 
 /// Longest name of a port, in bytes.
 const MAX_NAME: usize = 15;
@@ -12,13 +13,13 @@ const MAX_NAME: usize = 15;
 /// Checks the ports of one container.
 pub(super) fn check_ports(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     ports: &[ContainerPort],
     host_network: bool,
 ) {
     let mut names = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
-        let field = format!("{field}[{index}]");
+        let field = field.index(index);
         let name = port.name.as_deref().unwrap_or_default();
         let problems = if name.is_empty() {
             Vec::new()
@@ -26,38 +27,38 @@ pub(super) fn check_ports(
             name_problems(name)
         };
         for problem in &problems {
-            errors.invalid(&format!("{field}.name"), name, problem);
+            errors.invalid(&field.child("name"), name, problem);
         }
         if problems.is_empty() && !name.is_empty() && !names.insert(name) {
-            errors.duplicate(&format!("{field}.name"), name);
+            errors.duplicate(&field.child("name"), name);
         }
         if port.container_port == 0 {
-            errors.required(&format!("{field}.containerPort"), "");
+            errors.required(&field.child("containerPort"), "");
         } else {
-            check_number(
-                errors,
-                &format!("{field}.containerPort"),
-                port.container_port,
-            );
+            check_number(errors, &field.child("containerPort"), port.container_port);
         }
         let host_port = port.host_port.unwrap_or(0);
         if host_port != 0 {
-            check_number(errors, &format!("{field}.hostPort"), host_port);
+            check_number(errors, &field.child("hostPort"), host_port);
         }
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         let supported = ["SCTP", "TCP", "UDP"];
         if !supported.contains(&protocol) {
-            errors.not_supported(&format!("{field}.protocol"), protocol, &supported);
+            errors.not_supported(&field.child("protocol"), protocol, &supported);
         }
         if host_network && host_port != port.container_port {
             let rule = "must match `containerPort` when `hostNetwork` is true";
-            errors.invalid(&format!("{field}.hostPort"), host_port, rule);
+            errors.invalid(&field.child("hostPort"), host_port, rule);
         }
     }
 }
 
 /// Checks that no two of `containers`, which run at the same time, want the same port of the host. `field` is that of the list.
-pub(super) fn check_host_ports(errors: &mut FieldErrors, field: &str, containers: &[Container]) {
+pub(super) fn check_host_ports(
+    errors: &mut FieldErrors,
+    field: &FieldPath,
+    containers: &[Container],
+) {
     let mut taken = HashSet::new();
     for (index, container) in containers.iter().enumerate() {
         for (place, port) in container.ports.iter().flatten().enumerate() {
@@ -68,7 +69,11 @@ pub(super) fn check_host_ports(errors: &mut FieldErrors, field: &str, containers
             let address = port.host_ip.as_deref().unwrap_or_default();
             let wanted = format!("{protocol}/{address}/{number}");
             if taken.contains(&wanted) {
-                let field = format!("{field}[{index}].ports[{place}].hostPort");
+                let field = field
+                    .index(index)
+                    .child("ports")
+                    .index(place)
+                    .child("hostPort");
                 errors.duplicate(&field, &wanted);
             } else {
                 taken.insert(wanted);
@@ -77,7 +82,7 @@ pub(super) fn check_host_ports(errors: &mut FieldErrors, field: &str, containers
     }
 }
 
-fn check_number(errors: &mut FieldErrors, field: &str, number: i32) {
+fn check_number(errors: &mut FieldErrors, field: &FieldPath, number: i32) {
     if !(1..=65535).contains(&number) {
         errors.invalid(field, number, "must be between 1 and 65535, inclusive");
     }
@@ -133,7 +138,7 @@ mod tests {
         ]))
         .unwrap();
         let mut errors = FieldErrors::default();
-        check_ports(&mut errors, "p", &ports, false);
+        check_ports(&mut errors, &FieldPath::fields("p"), &ports, false);
         expect![[r#"
             p[1].name: Duplicate value: "web"
             p[2].containerPort: Required value
@@ -162,18 +167,18 @@ mod tests {
         ]))
         .unwrap();
         let mut errors = FieldErrors::default();
-        check_host_ports(&mut errors, "c", &containers);
+        check_host_ports(&mut errors, &FieldPath::fields("c"), &containers);
         assert_eq!(
             errors.lines(),
             "c[1].ports[2].hostPort: Duplicate value: \"TCP//80\"\n"
         );
         let mut errors = FieldErrors::default();
         let ports = containers[0].ports.as_deref().unwrap();
-        check_ports(&mut errors, "p", ports, true);
+        check_ports(&mut errors, &FieldPath::fields("p"), ports, true);
         assert!(errors.is_empty());
         check_ports(
             &mut errors,
-            "p",
+            &FieldPath::fields("p"),
             containers[1].ports.as_deref().unwrap(),
             true,
         );

@@ -7,7 +7,7 @@ use k8s_openapi::{
 
 use super::{FieldErrors, names::is_qualified_name};
 use crate::{
-    Quantity,
+    FieldPath, Quantity,
     quantity::Amount,
     resources::{Side, of_containers},
 };
@@ -48,22 +48,17 @@ pub(super) enum Owner {
 /// Checks names and amounts, and that no request exceeds its limit.
 pub(super) fn check_resources(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     resources: Option<&ResourceRequirements>,
     owner: Owner,
 ) {
     let Some(resources) = resources else { return };
     for (name, side) in [("limits", Side::Limits), ("requests", Side::Requests)] {
         for (resource, amount) in side.of(resources).into_iter().flatten() {
-            check_name(
-                errors,
-                &format!("{field}.{name}[{resource}]"),
-                resource,
-                owner,
-            );
+            check_name(errors, &field.child(name).key(resource), resource, owner);
             check_amount(
                 errors,
-                &format!("{field}.{name}[{resource}]"),
+                &field.child(name).key(resource),
                 resource,
                 &amount.0,
             );
@@ -83,7 +78,7 @@ pub(super) fn check_resources(
     }
 }
 
-fn check_name(errors: &mut FieldErrors, field: &str, name: &str, owner: Owner) {
+fn check_name(errors: &mut FieldErrors, field: &FieldPath, name: &str, owner: Owner) {
     let before = errors.len();
     errors.check_qualified_name(field, name, name);
     let has_domain = name.contains('/');
@@ -118,7 +113,7 @@ fn check_name(errors: &mut FieldErrors, field: &str, name: &str, owner: Owner) {
     }
 }
 
-fn check_amount(errors: &mut FieldErrors, field: &str, resource: &str, text: &str) {
+fn check_amount(errors: &mut FieldErrors, field: &FieldPath, resource: &str, text: &str) {
     let amount = match text.parse::<Quantity>() {
         Ok(amount) => amount,
         Err(error) => return errors.invalid(field, text, &error.to_string()),
@@ -145,7 +140,7 @@ fn check_amount(errors: &mut FieldErrors, field: &str, resource: &str, text: &st
 /// `field` is that of the resources; the API server names the list and not the entry.
 fn check_within_limit(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     resource: &str,
     text: &str,
     resources: &ResourceRequirements,
@@ -155,7 +150,7 @@ fn check_within_limit(
     let Some(resource::Quantity(limit)) = limits.and_then(|limits| limits.get(resource)) else {
         if !overcommits {
             let rule = "Limit must be set for non overcommitable resources";
-            errors.required(&format!("{field}.limits"), rule);
+            errors.required(&field.child("limits"), rule);
         }
         return;
     };
@@ -170,11 +165,11 @@ fn check_within_limit(
         return;
     };
     let rule = format!("must be {rule} {resource} limit of {limit}");
-    errors.invalid(&format!("{field}.requests"), text, &rule);
+    errors.invalid(&field.child("requests"), text, &rule);
 }
 
 /// Checks that the resources of the pod as a whole are enough for its containers.
-pub(super) fn check_whole(errors: &mut FieldErrors, field: &str, spec: &PodSpec) {
+pub(super) fn check_whole(errors: &mut FieldErrors, field: &FieldPath, spec: &PodSpec) {
     let Some(whole) = &spec.resources else { return };
     check_resources(errors, field, Some(whole), Owner::Pod);
     for (name, side) in [("requests", Side::Requests), ("limits", Side::Limits)] {
@@ -188,7 +183,7 @@ pub(super) fn check_whole(errors: &mut FieldErrors, field: &str, spec: &PodSpec)
             {
                 let rule =
                     format!("must be greater than or equal to aggregate container {name} of {sum}");
-                errors.invalid(&format!("{field}.{name}[{resource}]"), text, &rule);
+                errors.invalid(&field.child(name).key(&resource), text, &rule);
             }
         }
     }
@@ -203,7 +198,11 @@ pub(super) fn check_whole(errors: &mut FieldErrors, field: &str, spec: &PodSpec)
             if let (Some((text, limit)), Some((bound_text, bound))) = (read(limit), bound)
                 && limit.quantity > bound.quantity
             {
-                let field = format!("{field}.containers[{index}][{resource}].limits");
+                let field = field
+                    .child("containers")
+                    .index(index)
+                    .key(resource)
+                    .child("limits");
                 let rule = format!("must be less than or equal to pod limits of {bound_text}");
                 errors.invalid(&field, text, &rule);
             }
@@ -238,7 +237,12 @@ mod tests {
     fn check(resources: Value, expected: Expect) {
         let resources = from_value(resources).unwrap();
         let mut errors = FieldErrors::default();
-        check_resources(&mut errors, "r", Some(&resources), Owner::Container);
+        check_resources(
+            &mut errors,
+            &FieldPath::fields("r"),
+            Some(&resources),
+            Owner::Container,
+        );
         expected.assert_eq(errors.lines().trim_start());
     }
 
@@ -302,7 +306,11 @@ mod tests {
             ],
         });
         let mut errors = FieldErrors::default();
-        check_whole(&mut errors, "r", &from_value(spec).unwrap());
+        check_whole(
+            &mut errors,
+            &FieldPath::fields("r"),
+            &from_value(spec).unwrap(),
+        );
         expect![[r#"
             r.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory"
             r.requests[cpu]: Invalid value: "100m": must be greater than or equal to aggregate container requests of 200m

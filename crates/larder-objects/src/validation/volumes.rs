@@ -11,9 +11,10 @@ use serde_json::Value;
 use super::{
     FieldErrors,
     certificates::{SIGNER, is_signer_name},
-    environment::{Place, check_field_ref, check_resource_ref},
+    environment::{ResourceRefContext, check_field_ref, check_resource_ref},
     foreign,
 };
+use crate::FieldPath;
 
 /// Fields of the pod that a file may show.
 const VOLUME_FIELDS: [&str; 5] = [
@@ -30,8 +31,8 @@ const MAX_KUBERNETES_CERTIFICATE_SECS: i32 = 86_400;
 /// Bounds of `serviceAccountToken.expirationSeconds`.
 const TOKEN_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
 
-pub(super) fn check_volume(errors: &mut FieldErrors, field: &str, volume: &Volume) {
-    let name_field = format!("{field}.name");
+pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: &Volume) {
+    let name_field = field.child("name");
     if volume.name.is_empty() {
         errors.required(&name_field, "");
     } else {
@@ -46,35 +47,35 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &str, volume: &Volum
     match types.next() {
         None => errors.required(field, "must specify a volume type"),
         Some((volume_type, fields)) => {
-            let field = format!("{field}.{volume_type}");
+            let field = field.child(volume_type);
             foreign::check(errors, &field, volume_type, fields, volume);
             check_own(errors, &field, volume_type, volume);
         }
     }
     for (volume_type, _) in types {
         errors.forbidden(
-            &format!("{field}.{volume_type}"),
+            &field.child(volume_type),
             "may not specify more than 1 volume type",
         );
     }
 }
 
 /// Checks the part `field` of a volume of a type that larder delivers; nothing of another.
-fn check_own(errors: &mut FieldErrors, field: &str, volume_type: &str, volume: &Volume) {
+fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, volume: &Volume) {
     match volume_type {
         "configMap" => {
             let Some(map) = &volume.config_map else {
                 return;
             };
             check_object_name(errors, field, "name", &map.name);
-            check_mode(errors, &format!("{field}.defaultMode"), map.default_mode);
+            check_mode(errors, &field.child("defaultMode"), map.default_mode);
             check_items(errors, field, map.items.as_deref());
         }
         "secret" => {
             let Some(secret) = &volume.secret else { return };
             let name = secret.secret_name.as_deref().unwrap_or("");
             check_object_name(errors, field, "secretName", name);
-            check_mode(errors, &format!("{field}.defaultMode"), secret.default_mode);
+            check_mode(errors, &field.child("defaultMode"), secret.default_mode);
             check_items(errors, field, secret.items.as_deref());
         }
         "downwardAPI" => {
@@ -82,7 +83,7 @@ fn check_own(errors: &mut FieldErrors, field: &str, volume_type: &str, volume: &
                 return;
             };
             let mode = downward.default_mode;
-            check_mode(errors, &format!("{field}.defaultMode"), mode);
+            check_mode(errors, &field.child("defaultMode"), mode);
             check_downward_files(errors, field, downward.items.as_deref());
         }
         "projected" => {
@@ -90,10 +91,10 @@ fn check_own(errors: &mut FieldErrors, field: &str, volume_type: &str, volume: &
                 return;
             };
             let mode = projected.default_mode;
-            check_mode(errors, &format!("{field}.defaultMode"), mode);
+            check_mode(errors, &field.child("defaultMode"), mode);
             let mut paths = HashSet::new();
             for (index, source) in projected.sources.iter().flatten().enumerate() {
-                let field = format!("{field}.sources[{index}]");
+                let field = field.child("sources").index(index);
                 check_projection(errors, &field, source, &mut paths);
             }
         }
@@ -102,13 +103,13 @@ fn check_own(errors: &mut FieldErrors, field: &str, volume_type: &str, volume: &
 }
 
 /// The API server takes any name here, unlike in variables; an object that cannot exist is not found.
-fn check_object_name(errors: &mut FieldErrors, field: &str, name_field: &str, name: &str) {
+fn check_object_name(errors: &mut FieldErrors, field: &FieldPath, name_field: &str, name: &str) {
     if name.is_empty() {
-        errors.required(&format!("{field}.{name_field}"), "");
+        errors.required(&field.child(name_field), "");
     }
 }
 
-fn check_mode(errors: &mut FieldErrors, field: &str, mode: Option<i32>) {
+fn check_mode(errors: &mut FieldErrors, field: &FieldPath, mode: Option<i32>) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
         errors.invalid(
             field,
@@ -118,25 +119,25 @@ fn check_mode(errors: &mut FieldErrors, field: &str, mode: Option<i32>) {
     }
 }
 
-fn check_items(errors: &mut FieldErrors, field: &str, items: Option<&[KeyToPath]>) {
+fn check_items(errors: &mut FieldErrors, field: &FieldPath, items: Option<&[KeyToPath]>) {
     for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
-        let field = format!("{field}.items[{index}]");
+        let field = field.child("items").index(index);
         if item.key.is_empty() {
-            errors.required(&format!("{field}.key"), "");
+            errors.required(&field.child("key"), "");
         }
-        check_path(errors, &format!("{field}.path"), &item.path);
-        check_mode(errors, &format!("{field}.mode"), item.mode);
+        check_path(errors, &field.child("path"), &item.path);
+        check_mode(errors, &field.child("mode"), item.mode);
     }
 }
 
 fn check_downward_files(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     items: Option<&[DownwardAPIVolumeFile]>,
 ) {
     for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
-        let field = format!("{field}.items[{index}]");
-        check_path(errors, &format!("{field}.path"), &item.path);
+        let field = field.child("items").index(index);
+        check_path(errors, &field.child("path"), &item.path);
         match (&item.field_ref, &item.resource_field_ref) {
             (None, None) => {
                 errors.required(&field, "one of fieldRef and resourceFieldRef is required");
@@ -149,68 +150,75 @@ fn check_downward_files(
                 );
             }
             (Some(reference), None) => {
-                check_field_ref(
-                    errors,
-                    &format!("{field}.fieldRef"),
-                    reference,
-                    &VOLUME_FIELDS,
-                );
+                check_field_ref(errors, &field.child("fieldRef"), reference, &VOLUME_FIELDS);
             }
             (None, Some(reference)) => {
                 check_resource_ref(
                     errors,
-                    &format!("{field}.resourceFieldRef"),
+                    &field.child("resourceFieldRef"),
                     reference,
-                    Place::Volume,
+                    ResourceRefContext::Volume,
                 );
             }
         }
-        check_mode(errors, &format!("{field}.mode"), item.mode);
+        check_mode(errors, &field.child("mode"), item.mode);
     }
 }
 
 /// Checks one source. `paths` holds the explicit paths of all sources so far, compared as they are written.
 fn check_projection<'a>(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     source: &'a VolumeProjection,
     paths: &mut HashSet<&'a str>,
 ) {
     let mut types = 0;
-    let mut claim = |errors: &mut FieldErrors, field: String, path: &'a str| {
+    let mut claim = |errors: &mut FieldErrors, field: FieldPath, path: &'a str| {
         if !path.is_empty() && !paths.insert(path) {
             errors.invalid(&field, path, "conflicting duplicate paths");
         }
     };
     if let Some(secret) = &source.secret {
         types += 1;
-        let field = format!("{field}.secret");
+        let field = field.child("secret");
         check_object_name(errors, &field, "name", &secret.name);
         check_items(errors, &field, secret.items.as_deref());
         for (index, item) in secret.items.iter().flatten().enumerate() {
-            claim(errors, format!("{field}.items[{index}].path"), &item.path);
+            claim(
+                errors,
+                field.child("items").index(index).child("path"),
+                &item.path,
+            );
         }
     }
     if let Some(map) = &source.config_map {
         types += 1;
-        let field = format!("{field}.configMap");
+        let field = field.child("configMap");
         check_object_name(errors, &field, "name", &map.name);
         check_items(errors, &field, map.items.as_deref());
         for (index, item) in map.items.iter().flatten().enumerate() {
-            claim(errors, format!("{field}.items[{index}].path"), &item.path);
+            claim(
+                errors,
+                field.child("items").index(index).child("path"),
+                &item.path,
+            );
         }
     }
     if let Some(downward) = &source.downward_api {
         types += 1;
-        let field = format!("{field}.downwardAPI");
+        let field = field.child("downwardAPI");
         check_downward_files(errors, &field, downward.items.as_deref());
         for (index, item) in downward.items.iter().flatten().enumerate() {
-            claim(errors, format!("{field}.items[{index}].path"), &item.path);
+            claim(
+                errors,
+                field.child("items").index(index).child("path"),
+                &item.path,
+            );
         }
     }
     if let Some(token) = &source.service_account_token {
         types += 1;
-        let field = format!("{field}.serviceAccountToken");
+        let field = field.child("serviceAccountToken");
         if let Some(seconds) = token
             .expiration_seconds
             .filter(|seconds| !TOKEN_SECS.contains(seconds))
@@ -220,20 +228,20 @@ fn check_projection<'a>(
             } else {
                 "may not specify a duration larger than 2^32 seconds"
             };
-            errors.invalid(&format!("{field}.expirationSeconds"), seconds, rule);
+            errors.invalid(&field.child("expirationSeconds"), seconds, rule);
         }
         // Its path does not take part in the search for conflicts.
-        check_path(errors, &format!("{field}.path"), &token.path);
+        check_path(errors, &field.child("path"), &token.path);
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
         types += 1;
-        let field = format!("{field}.clusterTrustBundle");
+        let field = field.child("clusterTrustBundle");
         check_trust_bundle(errors, &field, bundle);
-        claim(errors, format!("{field}.path"), &bundle.path);
+        claim(errors, field.child("path"), &bundle.path);
     }
     if let Some(certificate) = &source.pod_certificate {
         types += 1;
-        let field = format!("{field}.podCertificate");
+        let field = field.child("podCertificate");
         let certificate: &PodCertificateProjection = certificate;
         check_certificate(errors, &field, certificate);
         let files = [
@@ -249,7 +257,7 @@ fn check_projection<'a>(
             );
         }
         for (name, path) in files.into_iter().filter(|(_, path)| !path.is_empty()) {
-            let field = format!("{field}.{name}");
+            let field = field.child(name);
             check_path(errors, &field, path);
             claim(errors, field, path);
         }
@@ -260,9 +268,13 @@ fn check_projection<'a>(
 }
 
 /// Checks what a certificate is asked for; not where it goes.
-fn check_certificate(errors: &mut FieldErrors, field: &str, wanted: &PodCertificateProjection) {
+fn check_certificate(
+    errors: &mut FieldErrors,
+    field: &FieldPath,
+    wanted: &PodCertificateProjection,
+) {
     if !is_signer_name(&wanted.signer_name) {
-        errors.invalid(&format!("{field}.signerName"), &*wanted.signer_name, SIGNER);
+        errors.invalid(&field.child("signerName"), &*wanted.signer_name, SIGNER);
     }
     let key_types = [
         "RSA3072",
@@ -273,7 +285,7 @@ fn check_certificate(errors: &mut FieldErrors, field: &str, wanted: &PodCertific
         "ED25519",
     ];
     if !key_types.contains(&&*wanted.key_type) {
-        errors.not_supported(&format!("{field}.keyType"), &wanted.key_type, &key_types);
+        errors.not_supported(&field.child("keyType"), &wanted.key_type, &key_types);
     }
     let longest = if wanted.signer_name.starts_with("kubernetes.io/") {
         MAX_KUBERNETES_CERTIFICATE_SECS
@@ -288,13 +300,13 @@ fn check_certificate(errors: &mut FieldErrors, field: &str, wanted: &PodCertific
         } else {
             return;
         };
-        errors.invalid(&format!("{field}.maxExpirationSeconds"), seconds, &rule);
+        errors.invalid(&field.child("maxExpirationSeconds"), seconds, &rule);
     }
 }
 
 fn check_trust_bundle(
     errors: &mut FieldErrors,
-    field: &str,
+    field: &FieldPath,
     bundle: &ClusterTrustBundleProjection,
 ) {
     let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
@@ -303,18 +315,18 @@ fn check_trust_bundle(
         (false, false) => errors.required(field, "either name or signerName must be specified"),
         (true, false) if bundle.label_selector.is_some() => {
             errors.invalid(
-                &format!("{field}.labelSelector"),
+                &field.child("labelSelector"),
                 "",
                 "only signerName may be used together with labelSelector",
             );
         }
         _ => {}
     }
-    check_path(errors, &format!("{field}.path"), &bundle.path);
+    check_path(errors, &field.child("path"), &bundle.path);
 }
 
 /// A path of a file that the node writes: inside the volume, and none of the writer's own names.
-fn check_path(errors: &mut FieldErrors, field: &str, path: &str) {
+fn check_path(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
     if path.is_empty() {
         return errors.required(field, "");
     }
@@ -324,14 +336,14 @@ fn check_path(errors: &mut FieldErrors, field: &str, path: &str) {
     }
 }
 
-pub(super) fn check_relative(errors: &mut FieldErrors, field: &str, path: &str) {
+pub(super) fn check_relative(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
     if path.starts_with('/') {
         errors.invalid(field, path, "must be a relative path");
     }
     check_inside(errors, field, path);
 }
 
-pub(super) fn check_inside(errors: &mut FieldErrors, field: &str, path: &str) {
+pub(super) fn check_inside(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
     if path.split('/').any(|element| element == "..") {
         errors.invalid(field, path, "must not contain '..'");
     }
@@ -349,7 +361,7 @@ mod tests {
         let volumes: Vec<Volume> = from_value(volumes).unwrap();
         let mut errors = FieldErrors::default();
         for (index, volume) in volumes.iter().enumerate() {
-            check_volume(&mut errors, &format!("v[{index}]"), volume);
+            check_volume(&mut errors, &FieldPath::fields("v").index(index), volume);
         }
         expected.assert_eq(&errors.lines());
     }
@@ -399,7 +411,7 @@ mod tests {
             .unwrap();
             let mut errors = FieldErrors::default();
             for volume in &volumes {
-                check_volume(&mut errors, "v", volume);
+                check_volume(&mut errors, &FieldPath::fields("v"), volume);
             }
             assert!(errors.is_empty(), "{}", errors.lines());
         }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
 use serde_json::Value;
 
 use super::{check_choice, check_id};
-use crate::validation::FieldErrors;
+use crate::{FieldPath, validation::FieldErrors};
 
 /// Most name servers of a pod.
 const MAX_NAME_SERVERS: usize = 3;
@@ -15,85 +15,101 @@ const MAX_NAME_SERVERS: usize = 3;
 pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
     check_choice(
         errors,
-        "spec.restartPolicy",
+        &FieldPath::fields("spec.restartPolicy"),
         spec.restart_policy.as_deref(),
         &["Always", "OnFailure", "Never"],
     );
     check_choice(
         errors,
-        "spec.dnsPolicy",
+        &FieldPath::fields("spec.dnsPolicy"),
         spec.dns_policy.as_deref(),
         &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
     );
     for (key, value) in spec.node_selector.iter().flatten() {
-        errors.check_qualified_name("spec.nodeSelector", key, key);
-        errors.check_label_value("spec.nodeSelector", value);
+        errors.check_qualified_name(&FieldPath::fields("spec.nodeSelector"), key, key);
+        errors.check_label_value(&FieldPath::fields("spec.nodeSelector"), value);
     }
     if let Some(context) = &spec.security_context {
         check_ids(errors, context);
     }
     check_name_servers(errors, spec);
     for (field, name) in [
-        ("spec.serviceAccountName", &spec.service_account_name),
-        ("spec.nodeName", &spec.node_name),
+        (
+            FieldPath::fields("spec.serviceAccountName"),
+            &spec.service_account_name,
+        ),
+        (FieldPath::fields("spec.nodeName"), &spec.node_name),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            errors.check_subdomain(field, name);
+            errors.check_subdomain(&field, name);
         }
     }
     if let Some(seconds) = spec.active_deadline_seconds
         && !(1..=i64::from(i32::MAX)).contains(&seconds)
     {
         errors.invalid(
-            "spec.activeDeadlineSeconds",
+            &FieldPath::fields("spec.activeDeadlineSeconds"),
             seconds,
             "must be between 1 and 2147483647, inclusive",
         );
     }
     for (field, name) in [
-        ("spec.hostname", &spec.hostname),
-        ("spec.subdomain", &spec.subdomain),
+        (FieldPath::fields("spec.hostname"), &spec.hostname),
+        (FieldPath::fields("spec.subdomain"), &spec.subdomain),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            errors.check_label(field, name);
+            errors.check_label(&field, name);
         }
     }
     for (index, toleration) in spec.tolerations.iter().flatten().enumerate() {
-        check_toleration(errors, &format!("spec.tolerations[{index}]"), toleration);
+        check_toleration(
+            errors,
+            &FieldPath::fields("spec.tolerations").index(index),
+            toleration,
+        );
     }
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
-        let field = format!("spec.hostAliases[{index}]");
-        check_address(errors, &format!("{field}.ip"), &alias.ip);
+        let field = FieldPath::fields("spec.hostAliases").index(index);
+        check_address(errors, &field.child("ip"), &alias.ip);
         for (place, name) in alias.hostnames.iter().flatten().enumerate() {
-            errors.check_subdomain(&format!("{field}.hostnames[{place}]"), name);
+            errors.check_subdomain(&field.child("hostnames").index(place), name);
         }
     }
     if let Some(os) = &spec.os {
-        check_choice(errors, "spec.os", Some(&os.name), &["linux", "windows"]);
+        check_choice(
+            errors,
+            &FieldPath::fields("spec.os"),
+            Some(&os.name),
+            &["linux", "windows"],
+        );
     }
 }
 
 fn check_ids(errors: &mut FieldErrors, context: &PodSecurityContext) {
-    check_id(errors, "spec.securityContext.fsGroup", context.fs_group);
     check_id(
         errors,
-        "spec.securityContext.runAsUser",
+        &FieldPath::fields("spec.securityContext.fsGroup"),
+        context.fs_group,
+    );
+    check_id(
+        errors,
+        &FieldPath::fields("spec.securityContext.runAsUser"),
         context.run_as_user,
     );
     check_id(
         errors,
-        "spec.securityContext.runAsGroup",
+        &FieldPath::fields("spec.securityContext.runAsGroup"),
         context.run_as_group,
     );
     let groups = context.supplemental_groups.iter().flatten();
     for (index, group) in groups.enumerate() {
-        let field = format!("spec.securityContext.supplementalGroups[{index}]");
+        let field = FieldPath::fields("spec.securityContext.supplementalGroups").index(index);
         check_id(errors, &field, Some(*group));
     }
 }
 
 fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
-    let field = "spec.dnsConfig.nameservers";
+    let field = &FieldPath::fields("spec.dnsConfig.nameservers");
     let servers = spec
         .dns_config
         .as_ref()
@@ -102,7 +118,7 @@ fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
     if spec.dns_policy.as_deref() == Some("None") {
         if spec.dns_config.is_none() {
             let rule = "must provide `dnsConfig` when `dnsPolicy` is None";
-            return errors.required("spec.dnsConfig", rule);
+            return errors.required(&FieldPath::fields("spec.dnsConfig"), rule);
         }
         if servers.is_empty() {
             let rule = "must provide at least one DNS nameserver when `dnsPolicy` is None";
@@ -114,32 +130,32 @@ fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
         errors.invalid_as(field, Value::from(servers).to_string(), &rule);
     }
     for (index, server) in servers.iter().enumerate() {
-        check_address(errors, &format!("{field}[{index}]"), server);
+        check_address(errors, &field.index(index), server);
     }
 }
 
-fn check_address(errors: &mut FieldErrors, field: &str, address: &str) {
+fn check_address(errors: &mut FieldErrors, field: &FieldPath, address: &str) {
     if address.parse::<IpAddr>().is_err() {
         let rule = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
         errors.invalid(field, address, rule);
     }
 }
 
-fn check_toleration(errors: &mut FieldErrors, field: &str, toleration: &Toleration) {
+fn check_toleration(errors: &mut FieldErrors, field: &FieldPath, toleration: &Toleration) {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let (key, value) = (text(&toleration.key), text(&toleration.value));
     let (operator, effect) = (text(&toleration.operator), text(&toleration.effect));
     if !key.is_empty() {
-        errors.check_qualified_name(&format!("{field}.key"), &key, &key);
+        errors.check_qualified_name(&field.child("key"), &key, &key);
     }
-    let operator_field = format!("{field}.operator");
+    let operator_field = field.child("operator");
     if key.is_empty() && operator != "Exists" {
         let rule = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
         errors.invalid(&operator_field, &*operator, rule);
     }
     if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
         let rule = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-        errors.invalid(&format!("{field}.effect"), &*effect, rule);
+        errors.invalid(&field.child("effect"), &*effect, rule);
     }
     match &*operator {
         "" | "Equal" if !value.is_empty() => {
@@ -155,6 +171,6 @@ fn check_toleration(errors: &mut FieldErrors, field: &str, toleration: &Tolerati
     }
     if !effect.is_empty() {
         let effects = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-        check_choice(errors, &format!("{field}.effect"), Some(&effect), &effects);
+        check_choice(errors, &field.child("effect"), Some(&effect), &effects);
     }
 }
