@@ -26,6 +26,7 @@ use larder_pods::{
     static_pod::StaticPods,
 };
 use larder_projection::disk::{DiskError, Memory, PodOnDisk, VolumeHost};
+use larder_watch::NodeContext;
 use prometheus_client::registry::Registry;
 use tokio::{
     sync::{mpsc, watch},
@@ -87,6 +88,8 @@ pub enum BuildError {
 pub struct Agent {
     config: Config,
     client: Client,
+    /// Shared by all managers and collections.
+    context: NodeContext,
     pod_end: PodEnd,
     http: Option<HttpSource>,
     facts: watch::Sender<Facts>,
@@ -145,15 +148,15 @@ impl Agent {
         mut registry: Registry,
     ) -> Result<Self, BuildError> {
         let node_ttl = NodeTtl::default();
-        let managers = ManagerConfig {
-            strategy: config.change_detection,
-            watch_scope: config.watch_scope,
-            sync_frequency: config.sync_frequency,
-            node_ttl: node_ttl.clone(),
-            max_watches: config.max_watches,
-            max_requests_in_flight: config.max_requests_in_flight,
-            ..ManagerConfig::default()
-        };
+        let context = NodeContext::default();
+        let managers = ManagerConfig::default()
+            .strategy(config.change_detection)
+            .watch_scope(config.watch_scope)
+            .sync_frequency(config.sync_frequency)
+            .node_ttl(node_ttl.clone())
+            .max_watches(config.max_watches)
+            .max_requests_in_flight(config.max_requests_in_flight)
+            .node_context(&context);
         let counters = ManagerMetrics::default();
         counters.register(&mut registry);
         let http = config.static_pod_url.as_deref().map(|url| {
@@ -173,7 +176,7 @@ impl Agent {
         pod_metrics.register(&mut kubelets);
         let facts = watch::Sender::new(Facts::default());
         let (certificates, issuer) =
-            Certificates::new(client.clone(), clock.clone(), &config.node_name);
+            Certificates::new(client.clone(), clock.clone(), &config.node_name, &context);
         let metrics = Metrics::register(&mut registry);
         let shared = Shared {
             config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
@@ -213,6 +216,7 @@ impl Agent {
         Ok(Self {
             config,
             client,
+            context,
             pod_end,
             http,
             facts,
@@ -271,8 +275,9 @@ impl Agent {
         if let Some(gaps) = self.gaps {
             tasks.spawn("manifests", follow_gaps(gaps, self.facts.clone()));
         }
-        let late_pods =
-            may_have_gaps.then(|| ApiSource::new(self.client.clone(), &self.config.node_name));
+        let late_pods = may_have_gaps.then(|| {
+            ApiSource::new(self.client.clone(), &self.config.node_name).with_context(&self.context)
+        });
         let mut certificates = self.issuer.changes();
         tasks.spawn("pod certificates", self.issuer.run());
         let mut node = NodePods {
@@ -384,16 +389,18 @@ impl Agent {
             node_name.clone(),
             self.facts.clone(),
             self.node_ttl.clone(),
+            self.context.clone(),
         );
         tasks.spawn("facts", facts);
         let trust_bundles = follow_trust_bundles(
             client.clone(),
             self.handle.shared.wants_trust_bundles.subscribe(),
             self.facts.clone(),
+            self.context.clone(),
         );
         tasks.spawn("trust bundles", trust_bundles);
         let mut expected = vec![PodSource::Api];
-        let source = ApiSource::new(client.clone(), node_name);
+        let source = ApiSource::new(client.clone(), node_name).with_context(&self.context);
         tasks.spawn("pod source api", source.run(reports.clone()));
         if let Some(path) = &self.config.static_pod_path {
             let period = self.config.file_check_frequency;

@@ -27,6 +27,7 @@ use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{Needs, PodCertificate, SourceKey, Unavailable};
+use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
@@ -89,7 +90,12 @@ enum Command {
 
 impl Certificates {
     /// The certificates of the pods of `node_name`, and the one who has them issued.
-    pub(crate) fn new(client: Client, clock: Clock, node_name: &str) -> (Self, Issuer) {
+    pub(crate) fn new(
+        client: Client,
+        clock: Clock,
+        node_name: &str,
+        context: &NodeContext,
+    ) -> (Self, Issuer) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (changes, told) = mpsc::unbounded_channel();
         let held = Arc::default();
@@ -99,6 +105,7 @@ impl Certificates {
         };
         let node = Arc::new(Node {
             client,
+            context: context.clone(),
             clock,
             name: node_name.to_owned(),
             key_making: Semaphore::new(1),
@@ -187,6 +194,8 @@ pub(crate) struct Issuer {
 /// What all tasks use.
 struct Node {
     client: Client,
+    /// Shared with all that watches for this node.
+    context: NodeContext,
     clock: Clock,
     name: String,
     /// One key at a time: many RSA keys at once would take all processors.
@@ -208,8 +217,12 @@ impl Issuer {
         let mut tasks: JoinMap<SourceId, ()> = JoinMap::new();
         loop {
             let follows = !tasks.is_empty();
-            let following =
-                follow_requests(&self.node.client, &self.node.name, &self.node.requests);
+            let following = follow_requests(
+                &self.node.client,
+                &self.node.name,
+                &self.node.requests,
+                &self.node.context,
+            );
             tokio::pin!(following);
             // Until the first source comes or the last goes.
             while tasks.is_empty() != follows {

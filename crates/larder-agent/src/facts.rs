@@ -15,7 +15,10 @@ use larder::NodeTtl;
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
-use larder_watch::collection::{Change, Collection, Found};
+use larder_watch::{
+    NodeContext,
+    collection::{Collection, CollectionEvent, Found},
+};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -41,10 +44,16 @@ pub(crate) async fn follow_facts(
     node_name: String,
     facts: watch::Sender<Facts>,
     node_ttl: NodeTtl,
+    context: NodeContext,
 ) {
     let selector = field_selector("metadata.name", &node_name);
-    let node = Collection::new(client.clone(), NODES.collection().as_str(), Some(&selector));
-    let services = Collection::new(client, SERVICES.collection().as_str(), None);
+    let node = Collection::new(
+        client.clone(),
+        NODES.collection(),
+        Some(&selector),
+        &context,
+    );
+    let services = Collection::new(client, SERVICES.collection(), None, &context);
     tokio::join!(
         follow_node(node, &facts, node_ttl),
         follow_services(services, &facts)
@@ -54,9 +63,9 @@ pub(crate) async fn follow_facts(
 async fn follow_node(mut nodes: Collection<Node>, facts: &watch::Sender<Facts>, node_ttl: NodeTtl) {
     loop {
         let found = match nodes.next().await {
-            Change::All(nodes) => nodes.into_iter().next(),
-            Change::One(node) => Some(node),
-            Change::Gone(_) => None,
+            CollectionEvent::All(nodes) => nodes.into_iter().next(),
+            CollectionEvent::One(node) => Some(node),
+            CollectionEvent::Gone(_) => None,
             other => {
                 tell(&other);
                 continue;
@@ -81,7 +90,7 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
     let mut by_name = BTreeMap::new();
     loop {
         let changed = match services.next().await {
-            Change::All(services) => {
+            CollectionEvent::All(services) => {
                 let there: BTreeSet<ObjectKey> = services
                     .iter()
                     .map(|service| service.metadata.key())
@@ -89,8 +98,8 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
                 by_name.retain(|key, _| there.contains(key));
                 services
             }
-            Change::One(service) => vec![service],
-            Change::Gone(metadata) => {
+            CollectionEvent::One(service) => vec![service],
+            CollectionEvent::Gone(metadata) => {
                 by_name.remove(&metadata.key());
                 Vec::new()
             }
@@ -132,10 +141,11 @@ pub(crate) async fn follow_trust_bundles(
     client: Client,
     mut wanted: watch::Receiver<bool>,
     facts: watch::Sender<Facts>,
+    context: NodeContext,
 ) {
     let tell = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
-        let bundles = Collection::new(client.clone(), TRUST_BUNDLES.collection().as_str(), None);
+        let bundles = Collection::new(client.clone(), TRUST_BUNDLES.collection(), None, &context);
         tokio::select! {
             () = keep_trust_bundles(bundles, tell) => {}
             _ = wanted.wait_for(|wanted| !wanted) => {}
@@ -151,7 +161,7 @@ async fn keep_trust_bundles(
     let mut by_name = BTreeMap::new();
     loop {
         let changed = match bundles.next().await {
-            Change::All(bundles) => {
+            CollectionEvent::All(bundles) => {
                 let there: BTreeSet<_> = bundles
                     .iter()
                     .map(|bundle| bundle.metadata.key().name)
@@ -159,15 +169,15 @@ async fn keep_trust_bundles(
                 by_name.retain(|name, _| there.contains(name));
                 bundles
             }
-            Change::One(bundle) => vec![bundle],
-            Change::Gone(metadata) => {
+            CollectionEvent::One(bundle) => vec![bundle],
+            CollectionEvent::Gone(metadata) => {
                 by_name.remove(&metadata.key().name);
                 Vec::new()
             }
             other => {
                 self::tell(&other);
                 // There is no collection: the API server does not serve the kind.
-                if matches!(&other, Change::Failed(error) if error.is_not_found()) {
+                if matches!(&other, CollectionEvent::Failed(error) if error.is_not_found()) {
                     by_name.clear();
                     tell(Some(TrustBundles::Unsupported));
                 }
@@ -195,8 +205,8 @@ fn readable<K>(found: Found<K>) -> Option<K> {
         .ok()
 }
 
-fn tell<K>(change: &Change<K>) {
-    if let Change::Failed(error) = change {
+fn tell<K>(change: &CollectionEvent<K>) {
+    if let CollectionEvent::Failed(error) = change {
         debug!(error = chain(error), "not followed for now");
     }
 }

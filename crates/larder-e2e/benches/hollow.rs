@@ -236,10 +236,7 @@ impl Node {
         };
         let (client, transport) =
             larder_transport::connect(source, Config::default(), Metrics::default()).await?;
-        let config = ManagerConfig {
-            watch_scope: scope,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default().watch_scope(scope);
         let manager = ConfigMapManager::new(client, &config)?;
         manager.register_pod(&object(pod(index))?);
         for number in 0..OBJECTS {

@@ -26,10 +26,7 @@ async fn client_of(server: &Server, identity: Identity) -> Client {
 }
 
 fn scoped(watch_scope: WatchScope) -> ManagerConfig {
-    ManagerConfig {
-        watch_scope,
-        ..ManagerConfig::default()
-    }
+    ManagerConfig::default().watch_scope(watch_scope)
 }
 
 fn object<K: DeserializeOwned>(value: Value) -> K {

@@ -11,33 +11,30 @@
 mod buffer;
 mod list;
 mod stream;
-mod target;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use http::{Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use larder_objects::{Kind, Object, ObjectKey, ResourceVersion};
+use larder_objects::ResourceVersion;
+use larder_transport::path::{PathError, Query, Resource, field_selector};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
+pub(crate) use self::stream::{EventStream, WatchEvent};
 use self::{
     buffer::Buffer,
     list::{ListMeta, Splitter},
 };
-pub use self::{
-    stream::{EventStream, WatchEvent},
-    target::{ByName, Named, Target, metadata},
-};
-use crate::error::RequestError;
+use crate::{error::RequestError, target::Target};
 
-/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a Secret's base64 in JSON
-/// and its managed fields stay below twice that.
+/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a Secret's
+/// base64 in JSON and its managed fields stay below twice that.
 const ANSWER_LIMIT: usize = 3 << 20;
 
 /// Longest wait for the answer to a get, for the head of another answer, and for the next bytes of a list (API server's own
@@ -47,19 +44,25 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
 
+/// Longest `Retry-After` that is taken seriously.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
+
+const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
+
 /// Client of the requests. Cloning is cheap.
 #[derive(Clone)]
 pub struct Api {
     client: kube::Client,
 }
 
-/// Makes one request for an object that is no Secret, with `body` as JSON; the answer is read as `T`. `path` is percent-encoded.
+/// Makes one request for an object that is not a Secret, with `body` as JSON; the answer is read as `T`. `path` is
+/// percent-encoded, as [`larder_transport::path`] builds it.
 ///
-/// For objects that larder does not follow. Neither the answer nor the body is logged, whatever goes wrong.
+/// For objects that larder does not watch. Neither the answer nor the body is logged, whatever goes wrong.
 ///
 /// # Errors
 ///
-/// The API server refused or did not answer, or its answer is no `T`.
+/// The API server rejected the request or did not answer, or its answer is not a `T`.
 pub async fn request<T: DeserializeOwned>(
     client: &kube::Client,
     method: Method,
@@ -71,22 +74,34 @@ pub async fn request<T: DeserializeOwned>(
 
 /// What a list found.
 #[derive(Debug)]
-pub struct Listed<T: Target> {
-    /// Everything.
-    pub state: T::State,
+pub(crate) struct Listed<T: Target> {
+    /// Every object that could be decoded.
+    pub(crate) state: T::State,
     /// Version of the whole list, from which to watch on.
-    pub version: ResourceVersion,
+    pub(crate) version: ResourceVersion,
+    /// An item could not be attributed to an object.
+    pub(crate) incomplete: Option<RequestError>,
+}
+
+impl<T: Target> Default for Listed<T> {
+    fn default() -> Self {
+        Self {
+            state: T::State::default(),
+            version: ResourceVersion::default(),
+            incomplete: None,
+        }
+    }
 }
 
 /// Which watch to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Ask for the current state first ("streaming list"), ended by a bookmark that says so.
-    pub initial_events: bool,
+    pub(crate) initial_events: bool,
     /// Where to start; `None` is the most recent state, read consistently.
-    pub version: Option<ResourceVersion>,
-    /// How long the API server shall keep the watch open.
-    pub timeout: Duration,
+    pub(crate) version: Option<ResourceVersion>,
+    /// How long the API server keeps the watch open.
+    pub(crate) timeout: Duration,
 }
 
 impl fmt::Debug for Api {
@@ -96,67 +111,74 @@ impl fmt::Debug for Api {
 }
 
 impl Api {
+    /// Requests through `client`.
     pub fn new(client: kube::Client) -> Self {
         Self { client }
     }
 
-    /// Reads one object. Without `version` the answer is the most recent state; with `0` whatever a cache holds.
-    pub async fn get<K: Object>(
+    /// Reads a single object. Without `version` the answer is the most recent state; with `0` whatever a cache holds.
+    ///
+    /// # Errors
+    ///
+    /// The request failed, or its answer is not that object.
+    pub async fn get<T: Target>(
         &self,
-        key: &ObjectKey,
+        target: &T,
         version: Option<&str>,
-    ) -> Result<Arc<K>, RequestError> {
-        let mut query = Query::default();
-        query.add_some("resourceVersion", version);
-        let collection = collection_path(K::KIND, &key.namespace)?;
-        let path = format!("{collection}/{}", segment(&key.name)?);
+    ) -> Result<T::Item, RequestError> {
+        let mut query = Query::new();
+        if let Some(version) = version {
+            query.add("resourceVersion", version);
+        }
+        let path = target.path()?.object(target.name().unwrap_or_default())?;
+        let uri = path.uri(&query)?;
         within(async {
-            let body = self.send(&path, &query, false).await?;
-            let body = read_answer(body, K::KIND == Kind::Secret).await?;
-            let object = K::from_json(&body)?;
-            if object.metadata().name != key.name {
-                return Err(RequestError::Unexpected("another object"));
-            }
-            Ok(Arc::new(object))
+            let body = self.send(uri, false).await?;
+            let body = read_answer(body, T::SECRET).await?;
+            let item = target.read(&body)?;
+            item.ok_or(RequestError::Unexpected("another object"))
         })
         .await
     }
 
     /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than it.
-    pub async fn list<T: Target>(
+    pub(crate) async fn list<T: Target>(
         &self,
         target: &T,
         version: Option<&ResourceVersion>,
     ) -> Result<Listed<T>, RequestError> {
         let mut page = String::new();
-        let mut state = T::State::default();
+        let mut listed = Listed::<T>::default();
         let mut found = false;
         let mut paged = version.is_none();
         loop {
-            let mut query = Query::of(target);
+            let mut query = query_of(target);
             // With a version, a limit would lead past the API server's cache.
             if paged {
                 query.add("limit", PAGE_LIMIT);
             }
-            if page.is_empty() {
-                query.add_some("resourceVersion", version.map(ResourceVersion::as_str));
-            } else {
+            if !page.is_empty() {
                 query.add("continue", &page);
+            } else if let Some(version) = version {
+                query.add("resourceVersion", version.as_str());
             }
-            let take = |item| {
-                found = true;
-                T::add(&mut state, item);
+            let take = |item| match item {
+                Ok(item) => {
+                    found = true;
+                    T::add(&mut listed.state, item);
+                }
+                Err(error) => listed.incomplete = Some(error),
             };
             match self.list_page(target, &query, take).await {
-                Ok(meta) if meta.r#continue.is_empty() || (found && target.is_one()) => {
-                    let version = meta.resource_version;
-                    return Ok(Listed { state, version });
+                Ok(meta) if meta.r#continue.is_empty() || (found && target.name().is_some()) => {
+                    listed.version = meta.resource_version;
+                    return Ok(listed);
                 }
                 Ok(meta) => page = meta.r#continue,
                 // The rest of the pages is gone: once more, in one piece.
                 Err(error) if error.is_expired() && !page.is_empty() => {
                     page.clear();
-                    state = T::State::default();
+                    listed = Listed::default();
                     paged = false;
                 }
                 Err(error) => return Err(error),
@@ -168,41 +190,34 @@ impl Api {
         &self,
         target: &T,
         query: &Query,
-        mut take: impl FnMut(T::Item),
+        mut take: impl FnMut(Result<T::Item, RequestError>),
     ) -> Result<ListMeta, RequestError> {
-        let mut body = within(self.send(&target.path()?, query, false)).await?;
+        let uri = target.path()?.uri(query)?;
+        let mut body = within(self.send(uri, false)).await?;
         let mut splitter = Splitter::new(T::SECRET);
         while let Some(data) = within(data(&mut body)).await? {
             splitter.push(&data, |item| {
-                target.read(item)?.into_iter().for_each(&mut take);
-                Ok(())
+                if let Some(item) = target.read(item).transpose() {
+                    take(item);
+                }
             })?;
         }
         splitter.finish()
     }
 
     /// Opens a watch on the target.
-    pub async fn watch<T: Target>(
+    pub(crate) async fn watch<T: Target>(
         &self,
         target: T,
         watch: &Watch,
     ) -> Result<EventStream<T>, RequestError> {
-        let mut query = Query::of(&target);
-        query.add("watch", "true");
-        query.add("allowWatchBookmarks", "true");
-        if watch.initial_events {
-            query.add("sendInitialEvents", "true");
-            query.add("resourceVersionMatch", "NotOlderThan");
-        }
-        let version = watch.version.as_ref().map(ResourceVersion::as_str);
-        query.add_some("resourceVersion", version);
-        query.add("timeoutSeconds", &watch.timeout.as_secs().to_string());
-        let body = within(self.send(&target.path()?, &query, true)).await?;
+        let uri = target.path()?.uri(&watch.query(&target))?;
+        let body = within(self.send(uri, true)).await?;
         Ok(EventStream::new(body, target))
     }
 
     /// Whether this identity may do `verb` to all `resource` of `namespace`: a self subject access review.
-    pub async fn may(
+    pub(crate) async fn is_allowed(
         &self,
         verb: &str,
         resource: &str,
@@ -215,13 +230,15 @@ impl Api {
                 "verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": namespace,
             }},
         });
-        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        let review: Review = self.request(Method::POST, path, Some(&review)).await?;
+        let path = REVIEWS.collection();
+        let review: Review = self
+            .request(Method::POST, path.as_str(), Some(&review))
+            .await?;
         Ok(review.status.allowed)
     }
 
-    /// Makes one request for an object that is no Secret, with `body` as JSON; the answer is read as `T`.
-    pub async fn request<T: DeserializeOwned>(
+    /// Makes one request for an object that is not a Secret, with `body` as JSON; the answer is read as `T`.
+    async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -229,13 +246,12 @@ impl Api {
     ) -> Result<T, RequestError> {
         let body =
             body.map(|body| serde_json::to_vec(body).expect("objects of the API have a JSON form"));
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::ACCEPT, "application/json")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.map_or_else(Body::empty, Body::from))
-            .expect("names in a path are percent-encoded");
+        let mut request = Request::new(body.map_or_else(Body::empty, Body::from));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().map_err(|_| PathError::InvalidName)?;
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::ACCEPT, json.clone());
+        request.headers_mut().insert(header::CONTENT_TYPE, json);
         within(async {
             let body = self.exchange(request).await?;
             let answer = read_answer(body, false).await?;
@@ -246,18 +262,17 @@ impl Api {
     }
 
     /// Sends a GET; an answer other than 2xx becomes an error.
-    async fn send(&self, path: &str, query: &Query, stream: bool) -> Result<Body, RequestError> {
-        let mut request = Request::builder()
-            .method(Method::GET)
-            .uri(format!("{path}{}", query.0))
-            .header(header::ACCEPT, "application/json");
+    async fn send(&self, uri: Uri, stream: bool) -> Result<Body, RequestError> {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = uri;
+        let headers = request.headers_mut();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::ACCEPT, json);
         if stream {
             // Since Kubernetes 1.37 a watch may be compressed event by event, which delays and complicates everything.
-            request = request.header(header::ACCEPT_ENCODING, "identity");
+            let identity = HeaderValue::from_static("identity");
+            headers.insert(header::ACCEPT_ENCODING, identity);
         }
-        let request = request
-            .body(Body::empty())
-            .expect("path and query are percent-encoded");
         self.exchange(request).await
     }
 
@@ -277,9 +292,9 @@ impl Api {
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
             .map(Duration::from_secs);
-        // What answers in the API server's place may repeat anything: wiped like a Secret.
+        // A proxy in the API server's place may repeat anything: wiped like a Secret.
         let body = read_answer(body, true).await?;
-        Err(refusal(head.status, retry_after, &body))
+        Err(status_error(head.status, retry_after, &body))
     }
 }
 
@@ -323,7 +338,7 @@ struct ReviewStatus {
     allowed: bool,
 }
 
-/// The `Status` of a failed request, as far as anybody here looks at it.
+/// The `Status` of a failed request, as far as it is used.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -348,7 +363,7 @@ struct StatusCause {
 }
 
 /// The error that the body of a failure describes, or what the head alone says when the body is something else.
-fn refusal(code: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> RequestError {
+fn status_error(code: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> RequestError {
     let status: Status = serde_json::from_slice(body).unwrap_or_default();
     of_status(code, retry_after, status)
 }
@@ -368,103 +383,63 @@ fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) ->
         } else {
             status.message
         },
-        retry_after: retry_after.or(retry_after_details),
+        retry_after: retry_after
+            .or(retry_after_details)
+            .map(|asked| asked.min(RETRY_AFTER_MAX)),
         names_object: !details.name.is_empty(),
     }
 }
 
-/// The path of all objects of `kind` in `namespace`.
-pub fn collection_path(kind: Kind, namespace: &str) -> Result<String, RequestError> {
-    let (namespace, resource) = (segment(namespace)?, kind.resource());
-    Ok(format!("/api/v1/namespaces/{namespace}/{resource}"))
-}
-
-/// `name` as one segment of a path.
-///
-/// # Errors
-///
-/// [`RequestError::NotAName`]: empty, `.` or `..`.
-pub fn segment(name: &str) -> Result<String, RequestError> {
-    match name {
-        "" | "." | ".." => Err(RequestError::NotAName),
-        _ => Ok(percent_encoded(name)),
-    }
-}
-
-fn percent_encoded(text: &str) -> String {
-    use fmt::Write as _;
-
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            write!(encoded, "%{byte:02X}").expect("writing to a String does not fail");
+impl Watch {
+    fn query(&self, target: &impl Target) -> Query {
+        let mut query = query_of(target)
+            .with("watch", "true")
+            .with("allowWatchBookmarks", "true");
+        if self.initial_events {
+            query.add("sendInitialEvents", "true");
+            query.add("resourceVersionMatch", "NotOlderThan");
         }
+        if let Some(version) = &self.version {
+            query.add("resourceVersion", version.as_str());
+        }
+        query.with("timeoutSeconds", &self.timeout.as_secs().to_string())
     }
-    encoded
 }
 
-/// `value` in a field selector, where `\`, `,` and `=` have a meaning.
-pub fn escaped(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for character in value.chars() {
-        if matches!(character, '\\' | ',' | '=') {
-            escaped.push('\\');
-        }
-        escaped.push(character);
+fn query_of(target: &impl Target) -> Query {
+    let selector = match target.name() {
+        Some(name) => Some(field_selector("metadata.name", name)),
+        None => target.field_selector(),
+    };
+    let mut query = Query::new();
+    if let Some(selector) = selector {
+        query.add("fieldSelector", &selector);
     }
-    escaped
-}
-
-/// A query string, percent-encoded, with its `?`.
-#[derive(Default)]
-struct Query(String);
-
-impl Query {
-    fn of(target: &impl Target) -> Self {
-        let mut query = Self::default();
-        query.add_some("fieldSelector", target.field_selector().as_deref());
-        query
-    }
-
-    fn add(&mut self, name: &str, value: &str) {
-        self.0.push(if self.0.is_empty() { '?' } else { '&' });
-        self.0.push_str(name);
-        self.0.push('=');
-        self.0.push_str(&percent_encoded(value));
-    }
-
-    fn add_some(&mut self, name: &str, value: Option<&str>) {
-        if let Some(value) = value {
-            self.add(name, value);
-        }
-    }
+    query
 }
 
 #[cfg(test)]
 mod tests {
-    use larder_objects::ConfigMap;
+    use larder_objects::{ConfigMap, ObjectKey};
 
     use super::*;
+    use crate::target::ByName;
 
     #[test]
-    fn a_hostile_name_stays_one_segment_and_one_term() {
-        assert_eq!(segment("a/../b?x").unwrap(), "a%2F..%2Fb%3Fx");
-        assert!(segment("..").is_err());
-        let target = ByName::<ConfigMap>::new(Arc::new(ObjectKey::new("n", "a,b=c&d")));
-        let query = Query::of(&target);
+    fn a_hostile_name_is_one_term_of_the_selector() {
+        let target = ByName::<ConfigMap>::new(ObjectKey::new("n", "a,b=c&d"));
+        let query = query_of(&target);
         assert_eq!(
-            query.0,
+            query.to_string(),
             "?fieldSelector=metadata.name%3Da%5C%2Cb%5C%3Dc%26d"
         );
     }
 
     #[test]
-    fn a_refusal_tells_code_reason_and_patience() {
+    fn a_status_has_code_reason_and_retry_after() {
         let body = br#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version: 9, current: 5",
             "details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
-        let error = refusal(StatusCode::GATEWAY_TIMEOUT, None, body);
+        let error = status_error(StatusCode::GATEWAY_TIMEOUT, None, body);
         assert!(error.is_version_too_large());
         assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
         assert_eq!(
@@ -474,16 +449,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_without_a_status_tells_the_code() {
-        assert!(refusal(StatusCode::NOT_FOUND, None, b"404 page not found").is_not_served());
+    fn a_failure_without_a_status_has_the_code() {
+        assert!(status_error(StatusCode::NOT_FOUND, None, b"404 page not found").is_not_served());
         let of_an_object = br#"{"kind":"Status","code":404,"details":{"name":"a","kind":"pods"}}"#;
-        assert!(!refusal(StatusCode::NOT_FOUND, None, of_an_object).is_not_served());
-        let error = refusal(
+        assert!(!status_error(StatusCode::NOT_FOUND, None, of_an_object).is_not_served());
+        let error = status_error(
             StatusCode::BAD_GATEWAY,
             Some(Duration::from_secs(3)),
             b"<html>",
         );
         assert_eq!(error.to_string(), "the API server answered 502 Bad Gateway");
         assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn an_absurd_retry_after_is_cut_to_an_hour() {
+        let body = br#"{"code":429,"details":{"retryAfterSeconds":18446744073709551615}}"#;
+        for header in [None, Some(Duration::MAX)] {
+            let error = status_error(StatusCode::TOO_MANY_REQUESTS, header, body);
+            assert_eq!(error.retry_after(), Some(RETRY_AFTER_MAX));
+        }
     }
 }

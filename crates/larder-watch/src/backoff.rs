@@ -1,4 +1,4 @@
-//! How long to wait before asking again.
+//! Delays between requests for the same thing that fail.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::error::RequestError;
 
-/// Delays that double: 0.8, 1.6, 3.2 … 30 s, each times a random 1.0–2.0.
+/// Delays that double: 0.8, 1.6, 3.2 … 30 s, each times a random 1.0 to 2.0.
 ///
-/// The schedule starts anew when more than 2 min passed since it last did (client-go 1.36,
+/// The schedule restarts when more than 2 min have passed since it last did (client-go 1.36,
 /// `tools/cache/reflector.go`: 800 ms, 30 s, 2 min, factor 2, jitter 1).
 #[derive(Debug)]
-pub struct Backoff {
+pub struct RequestBackoff {
     next: Duration,
     restarted: Option<Instant>,
 }
@@ -20,38 +20,40 @@ const BASE: Duration = Duration::from_millis(800);
 const CAP: Duration = Duration::from_secs(30);
 const RESTART_AFTER: Duration = Duration::from_mins(2);
 
-/// A node gets 403 for a moment after a pod was bound (until the authorizer has seen the pod), so the first retries
-/// after one come sooner: 0.1, 0.2, 0.4 s, then the ordinary schedule.
-const BASE_FORBIDDEN: Duration = Duration::from_millis(100);
+/// A node gets 403 for a moment after a pod was bound, until the authorizer has seen the pod. So the first retries after
+/// one come sooner: 0.1, 0.2, 0.4 s, then the ordinary schedule.
+const BASE_SOON: Duration = Duration::from_millis(100);
 
-impl Backoff {
-    pub fn new() -> Self {
+impl Default for RequestBackoff {
+    fn default() -> Self {
         Self {
             next: BASE,
             restarted: None,
         }
     }
+}
 
-    /// The next delay. `random` is uniform in `[0, 1)`.
-    pub fn delay(&mut self, now: Instant, forbidden: bool, random: f64) -> Duration {
+impl RequestBackoff {
+    /// The next delay; `soon`: the cause may be over in a moment. `random` is uniform in `[0, 1)`.
+    pub(crate) fn delay(&mut self, now: Instant, soon: bool, random: f64) -> Duration {
         if self
             .restarted
             .is_none_or(|restarted| now - restarted > RESTART_AFTER)
         {
             self.restarted = Some(now);
-            self.next = if forbidden { BASE_FORBIDDEN } else { BASE };
+            self.next = if soon { BASE_SOON } else { BASE };
         }
         let delay = self.next.mul_f64(1.0 + random);
         self.next = (self.next * 2).min(CAP);
         delay
     }
 
-    /// The next delay after `error`: not less than the API server asks for, and up to half as much again, or all whom it has sent away
-    /// at one moment would come back at one moment. `random` is uniform in `[0, 1)`.
+    /// The next delay after `error`: at least [`retry_after`]. `random` is uniform in `[0, 1)`.
     pub fn delay_after(&mut self, error: &RequestError, now: Instant, random: f64) -> Duration {
-        let delay = self.delay(now, error.is_forbidden(), random);
-        let asked = error.retry_after().unwrap_or_default();
-        delay.max(asked.mul_f64(1.0 + random / 2.0))
+        // Credentials are renewed at any moment, too.
+        let soon = error.is_forbidden() || error.is_unauthorized();
+        let delay = self.delay(now, soon, random);
+        delay.max(retry_after(error, random))
     }
 
     /// Forgets the failures so far.
@@ -60,19 +62,26 @@ impl Backoff {
     }
 }
 
+/// The API server's `Retry-After`, itself stretched by up to 50 %, so that clients rejected together do not return
+/// together. `random` is uniform in `[0, 1)`.
+pub(crate) fn retry_after(error: &RequestError, random: f64) -> Duration {
+    let asked = error.retry_after().unwrap_or_default();
+    asked.mul_f64(1.0 + random / 2.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn millis(backoff: &mut Backoff, now: Instant, forbidden: bool, count: usize) -> Vec<u128> {
+    fn millis(backoff: &mut RequestBackoff, now: Instant, soon: bool, count: usize) -> Vec<u128> {
         (0..count)
-            .map(|_| backoff.delay(now, forbidden, 0.0).as_millis())
+            .map(|_| backoff.delay(now, soon, 0.0).as_millis())
             .collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delays_double_up_to_the_cap_and_start_anew_after_two_minutes() {
-        let (mut backoff, now) = (Backoff::new(), Instant::now());
+    async fn delays_double_up_to_the_cap_and_restart_after_two_minutes() {
+        let (mut backoff, now) = (RequestBackoff::default(), Instant::now());
         assert_eq!(
             millis(&mut backoff, now, false, 8),
             [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]
@@ -88,8 +97,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_right_after_binding_is_retried_soon() {
-        let (mut backoff, now) = (Backoff::new(), Instant::now());
+    async fn forbidden_right_after_binding_is_retried_soon() {
+        let (mut backoff, now) = (RequestBackoff::default(), Instant::now());
         assert_eq!(
             millis(&mut backoff, now, true, 5),
             [100, 200, 400, 800, 1600]

@@ -1,150 +1,181 @@
-//! Following a whole collection with the managers' watch engine: the pods of a node, its Node, the Services.
+//! Watches a whole collection: the pods of a node, its Node, the Services.
 //!
-//! The same rules as for the objects that pods refer to, see `watch/reflector.rs`, and again no typed method of `kube`. What an object
-//! holds is not kept here: every change is handed on.
+//! The [engine](crate::Engine) is that of the managers, and no typed method of `kube` is used. Objects are not kept here;
+//! every change is passed on.
 //!
 //! Invariants:
-//! 1. An object that cannot be decoded is named, and takes no other one with it.
-//! 2. While the API server is away or refuses, nothing is said of the objects.
+//! 1. An object that cannot be decoded is named as far as possible, and the other objects are passed on.
+//! 2. While the API server is away or rejects requests, nothing is said of the objects.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, sync::Arc};
 
 use k8s_openapi::Resource;
 use larder_objects::{DecodeError, ObjectKey, ObjectMeta, ResourceVersion};
+use larder_transport::path::CollectionPath;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    api::{self, Api, Target},
+    api::Api,
+    context::NodeContext,
+    driver::Finding,
+    engine::{Engine, Event, Limits},
     error::RequestError,
-    follower::{Follower, News},
-    outages::Outages,
+    target::{self, Target},
 };
 
-/// Follows the objects of type `K` at one path. They are not kept.
+/// Watches the objects of type `K` at one path. They are not kept.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::Service;
-/// use larder_watch::collection::{Change, Collection};
+/// use larder_transport::path::Resource;
+/// use larder_watch::{NodeContext, collection::{Collection, CollectionEvent}};
 ///
 /// # async fn example(client: kube::Client) {
-/// let mut services = Collection::<Service>::new(client, "/api/v1/services", None);
+/// let services = Resource::core("services").collection();
+/// let mut services = Collection::<Service>::new(client, services, None, &NodeContext::default());
 /// loop {
 ///     match services.next().await {
-///         Change::All(services) => println!("{} in all", services.len()),
-///         Change::One(service) => println!("{} is new or changed", service.metadata.name),
-///         Change::Gone(metadata) => println!("{} is gone", metadata.name),
-///         Change::Failed(error) => println!("{error}, will be tried again"),
-///         Change::Resumed => println!("in step"),
+///         CollectionEvent::All(services) => println!("{} in all", services.len()),
+///         CollectionEvent::One(service) => println!("{} is new or changed", service.metadata.name),
+///         CollectionEvent::Gone(metadata) => println!("{} is gone", metadata.name),
+///         CollectionEvent::Failed(error) => println!("{error}, will retry"),
+///         CollectionEvent::Resumed => println!("in sync"),
 ///     }
 /// }
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Collection<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> {
-    follower: Follower<Path<K>>,
+    engine: Engine<Objects<K>>,
 }
 
 /// What became known of a collection.
 #[derive(Debug)]
-pub enum Change<K> {
-    /// These are all of them, sorted by namespace and name.
+pub enum CollectionEvent<K> {
+    /// These are all objects, sorted by namespace and name.
     All(Vec<Found<K>>),
-    /// This one is new or changed.
+    /// This object is new or changed.
     One(Found<K>),
-    /// The one with this metadata is gone.
+    /// The object with this metadata is gone.
     Gone(ObjectMeta),
     /// A request failed and will be made again; what was known may be old from now on.
     Failed(Arc<RequestError>),
-    /// What is known is in step again.
+    /// What is known is in sync again.
     Resumed,
 }
 
 /// One object as the API server has it.
 #[derive(Debug)]
 pub struct Found<K> {
-    /// Which object it is, in which version.
+    /// Which object it is, in which version. What cannot be decoded of it is empty.
     pub metadata: ObjectMeta,
     /// The object, or why it cannot be decoded.
     pub object: Result<K, DecodeError>,
 }
 
+/// The one target of the engine.
+const TARGET: u64 = 0;
+
+impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> fmt::Debug for Collection<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collection")
+            .field("kind", &K::KIND)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K> {
     /// The objects at `path`, or those among them that `field_selector` picks. Nothing is asked for before the first
-    /// [`next`](Self::next).
-    pub fn new(client: kube::Client, path: &str, field_selector: Option<&str>) -> Self {
-        let path = Path {
-            collection: path.into(),
+    /// [`next`](Self::next). All collections and managers of a node that use one API server share a `context`.
+    pub fn new(
+        client: kube::Client,
+        path: CollectionPath,
+        field_selector: Option<&str>,
+        context: &NodeContext,
+    ) -> Self {
+        let limits = Limits {
+            max_requests_in_flight: 1,
+            max_watches: 1,
+        };
+        let objects = Objects {
+            path: Arc::new(path),
             field_selector: field_selector.map(Into::into),
             kind: PhantomData,
         };
-        let mut follower = Follower::new(Api::new(client), path, Outages::default());
-        follower.start(true);
-        Self { follower }
+        let random = fastrand::Rng::new();
+        let mut engine = Engine::new(Api::new(client), limits, Arc::default(), context, random);
+        engine.add(TARGET, objects, &ResourceVersion::default());
+        let mut collection = Self { engine };
+        collection.relist();
+        collection
     }
 
-    /// Asks for all objects anew.
+    /// Asks for all objects once more.
     pub fn relist(&mut self) {
-        self.follower.start(true);
+        // Collections need no slot.
+        let _ = self.engine.start(TARGET, true);
     }
 
-    /// The next change; first of all, all objects, unless a request fails.
+    /// The next event; first of all, all objects, unless a request fails.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Change<K> {
+    pub async fn next(&mut self) -> CollectionEvent<K> {
         loop {
-            return match self.follower.next().await.news {
-                Some(News::Synced { state, .. }) => Change::All(state.into_values().collect()),
-                Some(News::Changed(found)) => Change::One(found),
-                Some(News::Deleted(metadata, _)) => Change::Gone(metadata),
-                Some(News::Failed(error)) => Change::Failed(error),
-                Some(News::Resumed) => Change::Resumed,
-                None => continue,
-            };
+            if let Some(Event::Found(finding)) = self.engine.next().await.event {
+                return match finding {
+                    Finding::Synced(snapshot) => {
+                        CollectionEvent::All(snapshot.state.into_values().collect())
+                    }
+                    Finding::Changed(found) => CollectionEvent::One(found),
+                    Finding::Deleted(metadata, _) => CollectionEvent::Gone(metadata),
+                    Finding::Failed(error) => CollectionEvent::Failed(error),
+                    Finding::Resumed => CollectionEvent::Resumed,
+                };
+            }
         }
     }
 }
 
 /// The objects at a path. Cloning is cheap.
 #[derive(Debug)]
-struct Path<K> {
-    collection: Arc<str>,
+struct Objects<K> {
+    path: Arc<CollectionPath>,
     field_selector: Option<Arc<str>>,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Clone for Path<K> {
+impl<K> Clone for Objects<K> {
     fn clone(&self) -> Self {
         Self {
-            collection: Arc::clone(&self.collection),
+            path: Arc::clone(&self.path),
             field_selector: self.field_selector.clone(),
             kind: PhantomData,
         }
     }
 }
 
-impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Path<K> {
+impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Objects<K> {
     type Item = Found<K>;
     type Gone = ObjectMeta;
     type State = BTreeMap<ObjectKey, Found<K>>;
 
     const SECRET: bool = false;
 
-    fn path(&self) -> Result<String, RequestError> {
-        Ok(self.collection.to_string())
+    fn path(&self) -> Result<CollectionPath, RequestError> {
+        Ok(CollectionPath::clone(&self.path))
+    }
+
+    fn name(&self) -> Option<&str> {
+        None
     }
 
     fn field_selector(&self) -> Option<String> {
         self.field_selector.as_deref().map(str::to_owned)
     }
 
-    fn is_one(&self) -> bool {
-        false
-    }
-
     fn read(&self, json: &[u8]) -> Result<Option<Found<K>>, RequestError> {
-        let metadata = api::metadata(json)?;
+        let metadata = target::metadata(json);
         let object =
             serde_json::from_slice(json).map_err(|error| DecodeError::new(K::KIND, &error));
         Ok(Some(Found { metadata, object }))
@@ -164,5 +195,9 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Pa
 
     fn remove(state: &mut Self::State, gone: &ObjectMeta) {
         state.remove(&gone.key());
+    }
+
+    fn into_item(mut state: Self::State) -> Option<Found<K>> {
+        Some(state.pop_first()?.1)
     }
 }

@@ -5,7 +5,7 @@
 use std::{error::Error as StdError, time::Duration};
 
 use larder_objects::DecodeError;
-use larder_transport as transport;
+use larder_transport::{self as transport, path::PathError};
 use smol_str::SmolStr;
 
 /// How one request to the API server failed.
@@ -31,15 +31,15 @@ pub enum RequestError {
     /// The API server was not reached, or the connection broke.
     #[error("failed to talk to the API server")]
     Transport(#[source] Box<dyn StdError + Send + Sync>),
-    /// 401, as the API server has just answered another request with the same credentials.
+    /// 401, which another request with the same credentials has just been answered with.
     #[error("the API server does not accept our credentials")]
     Unauthorized(#[source] Box<transport::Error>),
     /// No answer came in time.
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
-    /// A namespace or name that cannot stand in a path, so that nothing was asked.
-    #[error("not a valid name")]
-    NotAName,
+    /// A namespace or name cannot be part of a path, so nothing was sent.
+    #[error("invalid path")]
+    Path(#[from] PathError),
     /// The answer was longer than any object may be.
     #[error("the answer is longer than {limit_bytes} bytes")]
     TooLong {
@@ -50,7 +50,7 @@ pub enum RequestError {
     #[error("{0} in the answer")]
     Unexpected(&'static str),
     /// The object in the answer could not be decoded.
-    #[error("the answer holds no usable object")]
+    #[error("cannot decode the object in the answer")]
     Decode(#[from] DecodeError),
 }
 
@@ -80,7 +80,7 @@ impl RequestError {
         self.code() == Some(404)
     }
 
-    /// 404, and not of an object: the API server does not serve this part of the API.
+    /// 404 for a path and not for an object: the API server does not serve this part of the API.
     pub fn is_not_served(&self) -> bool {
         matches!(
             self,
@@ -92,23 +92,28 @@ impl RequestError {
         )
     }
 
-    /// 401 or 403: the API server does not let this client do it.
-    pub fn is_forbidden(&self) -> bool {
-        matches!(self.code(), Some(401 | 403))
+    /// 401: the API server does not accept the credentials of this client.
+    pub fn is_unauthorized(&self) -> bool {
+        self.code() == Some(401)
     }
 
-    /// 409: somebody else was faster, or the precondition does not hold.
+    /// 403: the API server does not permit the request.
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// 409: another client was faster, or the precondition does not hold.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
 
-    /// 429: the API server asks for patience.
+    /// 429: the API server has too many requests.
     pub fn is_too_many_requests(&self) -> bool {
         self.code() == Some(429)
     }
 
     /// 5xx: the API server is in trouble.
-    pub fn is_server_error(&self) -> bool {
+    fn is_server_error(&self) -> bool {
         self.code().is_some_and(|code| code >= 500)
     }
 
@@ -128,33 +133,41 @@ impl RequestError {
         )
     }
 
-    /// No answer of the API server: it may be gone, slow or unreachable.
+    /// The API server did not answer: it may be gone, slow or unreachable.
     pub fn is_transport(&self) -> bool {
         matches!(self, Self::Transport(_) | Self::Timeout(_))
     }
 
-    /// The API server asks to wait: 429, or any answer with `Retry-After`.
-    pub fn asks_for_patience(&self) -> bool {
+    /// The API server answered, and the answer cannot be used.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_)
+        )
+    }
+
+    /// The API server asks the client to back off: 429, or any answer with `Retry-After`.
+    pub fn is_throttled(&self) -> bool {
         self.is_too_many_requests() || self.retry_after().is_some()
     }
 
     /// A reason that concerns every request of this client alike: the API server does not answer, is in trouble (5xx), or
-    /// does not know who asks (401). When it is over for one request, it is over for all.
+    /// does not accept the credentials (401). When it is over for one request, it is over for all.
     pub fn is_outage(&self) -> bool {
-        let alike = self.is_transport() || self.is_server_error() || self.code() == Some(401);
-        alike && !self.asks_for_patience() && !self.is_version_too_large()
+        let alike = self.is_transport() || self.is_server_error() || self.is_unauthorized();
+        alike && !self.is_throttled() && !self.is_version_too_large()
     }
 
-    /// The API server understood the request and refuses this kind of it, whatever the version.
-    pub fn is_unsupported(&self) -> bool {
+    /// The API server understood the request and rejects this kind of request, whatever the version.
+    pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.code(), Some(400 | 404 | 405 | 406 | 415 | 422 | 501))
     }
 
-    /// Something went wrong in the API server; for a streaming list that may be a refusal.
+    /// An internal error of the API server; for a streaming list that may be a rejection.
     ///
     /// A kube-apiserver whose etcd cannot report progress (before 3.4.25 and 3.5.8) accepts a streaming list and then ends
     /// it with this code (kube-apiserver 1.36, `storage/cacher/cacher.go`).
-    pub fn is_internal(&self) -> bool {
+    pub(crate) fn is_internal(&self) -> bool {
         self.code() == Some(500)
     }
 
@@ -170,28 +183,22 @@ impl RequestError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Status { .. } if self.is_not_found() => "not_found",
+            Self::Status { .. } if self.is_unauthorized() => "unauthorized",
             Self::Status { .. } if self.is_forbidden() => "forbidden",
             Self::Status { .. } if self.is_expired() => "expired",
             Self::Status { .. } if self.is_too_many_requests() => "too_many_requests",
             Self::Status { .. } => "refused",
-            Self::Unauthorized(_) => "forbidden",
+            Self::Unauthorized(_) => "unauthorized",
             Self::Transport(_) => "transport",
             Self::Timeout(_) => "timeout",
-            Self::NotAName => "not_a_name",
+            Self::Path(_) => "not_a_name",
             Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_) => "bad_answer",
         }
     }
 }
 
-/// Nothing is sent to a path that is not valid.
-impl From<transport::path::PathError> for RequestError {
-    fn from(_: transport::path::PathError) -> Self {
-        Self::NotAName
-    }
-}
-
 /// The outcome of a request as a label of a metric.
-pub fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
+pub(crate) fn outcome_label<T>(result: &Result<T, RequestError>) -> &'static str {
     match result {
         Ok(_) => "ok",
         Err(error) => error.label(),

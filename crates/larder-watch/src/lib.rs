@@ -1,35 +1,53 @@
-//! Get, list and watch of Kubernetes objects.
-
-#![expect(
-    missing_docs,
-    clippy::missing_errors_doc,
-    clippy::new_without_default,
-    reason = "the stores of the managers still drive reflectors themselves"
-)]
+//! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
+//!
+//! An [`Engine`] is told *targets* (one name, or a collection) and reports *findings*: an object is there at a version, or
+//! absent; a request failed; and how fresh a state is. Who keeps the objects, and which readers wait for them, is not known
+//! here.
+//!
+//! ```text
+//! Collection, stores of the managers
+//!        │ targets, needs    ▲ reports: findings, confirmed freshness
+//!        ▼                   │
+//!      Engine ── limits, outages, freshness checks
+//!        │                   ▲
+//!        ▼                   │
+//!      Driver ── Reflector (decides, pure)
+//!        │                   ▲
+//!        ▼                   │
+//!       Api ─────────► API server
+//! ```
+//!
+//! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `target`, `api` (requests; `buffer`,
+//! `list` and `stream` read the answers), `backoff`, `limits`, `outages`, `context`, `server`, `reflector`, `driver`, `freshness`,
+//! `ready`, `engine`, `review`, [`collection`].
 
 mod api;
 mod backoff;
 pub mod collection;
+mod context;
+mod driver;
+mod engine;
 mod error;
-mod follower;
+mod freshness;
+mod limits;
 mod outages;
+mod ready;
 mod reflector;
+mod review;
+mod sequence;
 mod server;
+mod target;
 
-#[doc(hidden)]
 pub use self::{
-    api::{
-        Api, ByName, EventStream, Listed, Named, REQUEST_TIMEOUT, Target, Watch, WatchEvent,
-        collection_path, metadata,
-    },
-    backoff::Backoff,
-    error::outcome_label,
-    follower::{Asked, Follower, Happening, News},
-    outages::{APART, Affected, Outages},
-    reflector::{Effect, Event, Next, Reflector, Restart, Turn},
-    server::{Floor, Server},
-};
-pub use self::{
-    api::{escaped, request, segment},
+    api::{Api, REQUEST_TIMEOUT, request},
+    backoff::RequestBackoff,
+    context::NodeContext,
+    driver::{Finding, Snapshot},
+    engine::{Engine, Event, Known, Limits, Need, Report, Start},
     error::RequestError,
+    freshness::Confirmed,
+    reflector::Restart,
+    review::{Access, AccessReview},
+    sequence::{RegistrationSeq, SeqCounter, SharedSeq},
+    target::{ByName, Target, collection_path, metadata},
 };

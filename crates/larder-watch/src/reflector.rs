@@ -1,221 +1,223 @@
-//! What to ask the API server next: a pure state machine for one object, or for one collection of objects.
+//! What to ask the API server next: the rules for one target, pure.
 //!
-//! It sees versions only. Who drives it makes the requests, holds the objects that they bring, and does with them what
-//! the [`Effect`] says. A cycle obtains the complete state (streaming list, or plain list where the API server has no streaming lists), then
-//! watches from there on, resuming from the last version seen as long as that works. Kubernetes 1.36,
-//! `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
+//! A reflector sees versions only. Its [driver](crate::driver) makes the requests, holds the objects that they bring, and
+//! passes findings on. A cycle obtains the complete state (a streaming list, or a plain list where the API
+//! server has no streaming lists), then watches from there, resuming from the last version seen as long as that works.
+//! Kubernetes 1.36, `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
 //!
-//! - A *consistent* state, asked for without a version, is wanted whenever a pod has registered since the last one, so
-//!   that no pod starts with data older than its registration. Otherwise the version last seen is the lower bound.
-//! - A list that replaces a refused streaming list is therefore never the possibly stale one of version 0.
-//! - Where streaming lists are refused, or fail or never end several times in a row, plain lists are used for a while
-//!   instead of paying a refusal in each cycle; see [`Server`].
-//! - A watch that ends is resumed from its last version, unless a request of anybody has failed with the API server since its
-//!   state was asked for (connection refused, no answer, 5xx, 401). Then the server that comes back may be another one, restored
-//!   from a backup or empty, on which a watch from a later version than its own is silent: the most recent state is asked for.
-//! - A state older than what was seen is asked for a second time and then taken: the API server was restored from a
-//!   backup.
-//! - Who waits for an API server that is away is hurried when it is back, and one asks more often meanwhile; see
-//!   [`outages`](super::outages). Otherwise the delays are client-go's, after failures only. That not all ask at once is up to
-//!   who drives the reflectors.
+//! 1. A state that is as fresh as the newest registration is asked for without a version. So a pod never starts with data
+//!    older than its registration. Other states are asked for as "not older than what was seen".
+//! 2. A list that replaces a rejected streaming list is therefore never the possibly stale one of version 0.
+//! 3. Where streaming lists are rejected, or fail several times in a row, plain lists are used for a while; see
+//!    [`ServerState`].
+//! 4. A watch that ends is resumed from its last version, unless a request of any reflector has failed with the API server
+//!    since its state was asked for. The server that comes back may be another one, restored from a backup or empty. A
+//!    watch from a later version than its own would be silent there, so the most recent state is asked for.
+//! 5. A state older than what was seen is asked for a second time and then taken: the API server was restored.
+//! 6. Delays are client-go's, after failures only. The end of an outage brings them forward; see
+//!    [`outages`](crate::outages). Limiting the rate of all requests together is the engine's task.
 //!
 //! Invariant: time, randomness and the network are outside; the same inputs give the same requests.
 
-mod asking;
-mod failing;
-mod turn;
+mod failures;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
-pub use self::turn::{Effect, Next, Restart, Turn};
 use crate::{
-    backoff::Backoff,
+    api::Watch,
+    backoff::RequestBackoff,
     error::RequestError,
-    outages::Affected,
-    server::{Floor, Server},
+    outages::OutageGuard,
+    server::{MinVersion, ServerState},
 };
 
-/// What an open watch brought, as far as a reflector looks at it.
-#[derive(Debug)]
-pub enum Event {
-    /// An object was added, modified or deleted, at this version.
-    Change(ResourceVersion),
-    /// Nothing happened up to this version.
-    Bookmark {
-        version: ResourceVersion,
-        /// The bookmark ends the initial events of a streaming list.
-        initial_events_end: bool,
-    },
-    /// The API server ends the watch for this reason.
-    Error(RequestError),
-}
-
-/// Where a reflector stands.
-#[derive(Debug)]
-enum State {
-    /// Nothing is under way and nothing may be concluded: not started, or stopped.
-    Resting,
-    /// A streaming list was asked for or sends its initial events; what it sent so far is not yet the whole.
-    Streaming { ask: Ask },
-    /// A plain list was asked for.
-    Listing { ask: Ask },
-    /// The state is known as of `version`; a watch from there on, for that long, was asked for.
-    Opening { timeout: Duration },
-    /// The watch is open: the state is known as of now, give or take the latency of an event.
-    Watching { since: Instant, quiet: bool },
-    /// The last request failed or ended; the next one has to wait.
-    Waiting { then: Resume, until: Instant },
-}
-
-/// How new a state was asked for.
+/// How new a state is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+pub(crate) enum Freshness {
     /// Not older than what was seen.
-    Seen,
-    /// Not older than a [`Floor`] either: as new as its moment.
-    Floor,
-    /// The most recent: as new as the moment of asking.
-    Latest,
+    AtLeastSeen,
+    /// Not older than a [`MinVersion`] either, so as fresh as its sequence number.
+    AtLeastMin,
+    /// The most recent: as fresh as the moment of asking.
+    MostRecent,
 }
 
-impl Ask {
-    fn is_consistent(self) -> bool {
-        self != Self::Seen
+impl Freshness {
+    /// Whether the answer is as fresh as a registration.
+    pub(crate) fn is_confirmed(self) -> bool {
+        self != Self::AtLeastSeen
     }
 }
 
-/// What follows a delay.
+/// A request of a reflector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A complete state as a stream that goes on as the watch.
+    StreamingList { freshness: Freshness, watch: Watch },
+    /// A complete state; not older than the version, if there is one.
+    List {
+        freshness: Freshness,
+        version: Option<ResourceVersion>,
+    },
+    /// The watch from the last version on.
+    Watch(Watch),
+}
+
+impl Request {
+    /// How new a state it obtains, if any.
+    pub(crate) fn freshness(&self) -> Option<Freshness> {
+        match self {
+            Self::StreamingList { freshness, .. } | Self::List { freshness, .. } => {
+                Some(*freshness)
+            }
+            Self::Watch(_) => None,
+        }
+    }
+}
+
+/// What follows a back-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resume {
+pub(crate) enum Resume {
     /// A complete state.
-    Obtain,
+    State,
     /// The watch from the last version, if that may be resumed.
     Watch,
 }
 
-/// An open streaming list without the end of its initial events after this time: the API server does not know streaming lists (before 1.27 it
-/// ignores the parameter and watches).
-const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Request(Request),
+    /// Back off, then call [`Reflector::resume`].
+    BackOff(Resume, Duration),
+}
+
+/// A complete state may be taken over.
+#[derive(Debug)]
+pub(crate) struct Synced {
+    /// The version of the state.
+    pub(crate) version: ResourceVersion,
+    /// The state is as fresh as the request for it.
+    pub(crate) confirmed: bool,
+    /// The state may be older than what readers have: the API server was restored.
+    pub(crate) reset: bool,
+}
+
+/// Why a watch has to be opened again, for the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Restart {
+    /// The API server ended it, as it does after its time.
+    Ended,
+    /// Its version is too old.
+    Expired,
+    /// The API server answered with an error.
+    Refused,
+    /// The connection broke.
+    Broken,
+    /// Nothing came in time.
+    Stalled,
+}
+
+impl Restart {
+    /// The reason as a label.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Expired => "expired",
+            Self::Refused => "refused",
+            Self::Broken => "broken",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
+/// The answer to the end of a request.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) next: Next,
+    pub(crate) restart: Option<Restart>,
+    /// The failure that readers should learn of.
+    pub(crate) error: Option<Arc<RequestError>>,
+}
+
+impl Decision {
+    fn of(next: Next, restart: Option<Restart>) -> Self {
+        Self {
+            next,
+            restart,
+            error: None,
+        }
+    }
+
+    fn request(request: Request, restart: impl Into<Option<Restart>>) -> Self {
+        Self::of(Next::Request(request), restart.into())
+    }
+}
+
+/// An open streaming list without the end of its initial events after this time: the API server does not know streaming
+/// lists. (Before 1.27 it ignores the parameter and watches.)
+pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long after its time an open watch is taken for dead.
+pub(crate) const WATCH_SLACK: Duration = Duration::from_secs(30);
 
 /// A stream that ends sooner, without an event, is a "very short watch".
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// How long after its time an open watch is taken for dead.
-const WATCH_SLACK: Duration = Duration::from_secs(30);
-
 /// Short streams in a row that still are reopened at once because they brought events.
 const SHORT_WATCHES_AT_ONCE: u8 = 3;
 
-/// The reflector of one object or collection.
+/// Watches last 30 to 60 min, at random, so that they do not end together.
+const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
+
+/// The rules for one target.
 #[derive(Debug)]
-pub struct Reflector {
-    state: State,
-    /// The last version seen; the lower bound of whatever is asked for.
+pub(crate) struct Reflector {
+    /// The last version seen; the lower bound of each request.
     version: Option<ResourceVersion>,
     /// The API server cannot serve `version`: the next state is asked for without one.
     version_lost: bool,
-    /// The last state was older than `version`; if the next one is as well, that is how things are.
+    /// The last state was older than `version`. If the next one is as well, the API server was restored.
     older_before: bool,
-    /// Ask for a consistent state.
-    consistent: bool,
+    /// The next state has to be as fresh as the newest registration.
+    confirm: bool,
     short_watches: u8,
-    /// The last request failed with the API server, and none has got through since.
-    affected: Option<Affected>,
-    /// So many requests of anybody had failed when the state was asked for.
+    /// The last request failed with the API server or was throttled, and none has succeeded since.
+    outage: Option<OutageGuard>,
+    /// The end of an outage does not bring the next request forward to before this time.
+    not_before: Instant,
+    /// [`Outages::failures`](crate::Outages) when the state was asked for.
     failures: u32,
-    backoff: Backoff,
+    backoff: RequestBackoff,
     random: fastrand::Rng,
 }
 
 impl Reflector {
-    pub fn new(random: fastrand::Rng) -> Self {
+    pub(crate) fn new(random: fastrand::Rng, now: Instant) -> Self {
         Self {
-            state: State::Resting,
             version: None,
             version_lost: false,
             older_before: false,
-            consistent: true,
+            confirm: true,
             short_watches: 0,
-            affected: None,
+            outage: None,
+            not_before: now,
             failures: 0,
-            backoff: Backoff::new(),
+            backoff: RequestBackoff::default(),
             random,
         }
     }
 
-    /// Whether nothing is under way.
-    pub fn is_resting(&self) -> bool {
-        matches!(self.state, State::Resting)
+    /// The next state has to be as fresh as the newest registration.
+    pub(crate) fn confirm(&mut self) {
+        self.confirm = true;
     }
 
-    /// Whether the reflector waits out a delay.
-    pub fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting { .. })
-    }
-
-    /// Whether a consistent state was asked for and has not come yet.
-    pub fn is_obtaining(&self) -> bool {
-        matches!(self.state, State::Streaming { ask } | State::Listing { ask } if ask.is_consistent())
-    }
-
-    /// Whether a request is under way whose answer has not come yet, or not all of it.
-    pub fn awaits_answer(&self) -> bool {
-        matches!(
-            self.state,
-            State::Streaming { .. } | State::Listing { .. } | State::Opening { .. }
-        )
-    }
-
-    /// The API server is back: if that is what it waits for, it waits for no longer than a random part of `spread`.
-    pub fn hurry(&mut self, spread: Duration, now: Instant) -> Option<Turn> {
-        let State::Waiting { until, .. } = &mut self.state else {
-            return None;
-        };
-        self.affected.take()?;
-        *until = (*until).min(now + spread.mul_f64(self.random.f64()));
-        Some(Turn::next(Next::Sleep(*until - now)))
-    }
-
-    /// Asks for a consistent state when it comes to the next one.
-    pub fn want_consistent(&mut self) {
-        self.consistent = true;
-    }
-
-    /// Starts a cycle, whatever is under way.
-    pub fn start(&mut self, consistent: bool, now: Instant, server: &Server) -> Turn {
-        self.consistent |= consistent;
-        self.backoff.reset();
-        Turn::next(self.obtain(now, server, None))
-    }
-
-    /// The last request anew, if it has not been sent yet, with what was learned meanwhile: `floor` proves all that the
-    /// state has to prove.
-    pub fn ask_again(
-        &mut self,
-        now: Instant,
-        server: &Server,
-        floor: Option<&Floor>,
-    ) -> Option<Next> {
-        match self.state {
-            State::Streaming { .. } | State::Listing { .. } => {
-                Some(self.obtain(now, server, floor))
-            }
-            State::Opening { .. } => Some(self.resume(now, server)),
-            State::Resting | State::Watching { .. } | State::Waiting { .. } => None,
-        }
-    }
-
-    /// Ends everything; the version last seen stays the lower bound of a later start.
-    pub fn stop(&mut self) {
-        self.state = State::Resting;
-        self.affected = None;
-    }
-
-    /// Learns from elsewhere (a live GET) that the object is at `version`; at none is not known.
-    pub fn saw(&mut self, version: &ResourceVersion) {
+    /// Learns that the target is at `version`, if it is known.
+    pub(crate) fn saw(&mut self, version: &ResourceVersion) {
         if !version.is_empty() && !self.is_behind(version) {
             self.version = Some(version.clone());
         }
@@ -226,186 +228,247 @@ impl Reflector {
         seen.is_some_and(|seen| version.is_older_than(seen))
     }
 
-    /// The watch that [`Next::Open`] asked for is open, or not.
-    pub fn opened(
+    /// Nothing is asked for from now on; the version last seen stays the lower bound.
+    pub(crate) fn stop(&mut self) {
+        self.outage = None;
+    }
+
+    /// Starts a cycle.
+    pub(crate) fn start(&mut self, confirm: bool, now: Instant, server: &ServerState) -> Request {
+        self.confirm |= confirm;
+        self.backoff.reset();
+        self.state_request(now, server, None)
+    }
+
+    /// The request anew with what was learned while it waited. `min` is a version that is fresh enough.
+    pub(crate) fn rebuild_request(
         &mut self,
-        result: Result<(), RequestError>,
+        request: &Request,
         now: Instant,
-        server: &mut Server,
-    ) -> Turn {
-        if result.is_ok() {
-            self.got_through(server);
-        }
-        match (result, &self.state) {
-            (Ok(()), State::Opening { timeout }) => {
-                let lasting = *timeout + WATCH_SLACK;
-                self.state = State::Watching {
-                    since: now,
-                    quiet: true,
-                };
-                Turn::next(Next::ReadFor(lasting)).with(Effect::Resumed)
+        server: &ServerState,
+        min: Option<&MinVersion>,
+    ) -> Request {
+        match request {
+            Request::StreamingList { .. } | Request::List { .. } => {
+                self.state_request(now, server, min)
             }
-            (Ok(()), _) => Turn::next(Next::ReadFor(STREAMING_TIMEOUT)),
-            (Err(error), State::Opening { .. }) => self.failed_watch(error, now, server),
-            (Err(error), _) => self.failed_state(error, now, server),
+            Request::Watch(_) => self.watch_or_state(now, server),
         }
     }
 
-    /// The list that [`Next::List`] asked for, by its version.
-    pub fn listed(
-        &mut self,
-        result: Result<ResourceVersion, RequestError>,
-        now: Instant,
-        server: &mut Server,
-    ) -> Turn {
-        let consistent = matches!(self.state, State::Listing { ask } if ask.is_consistent());
-        match result {
-            Ok(version) => {
-                self.got_through(server);
-                let Some(effect) = self.synced(version, consistent) else {
-                    return self.wait(Resume::Obtain, now);
-                };
-                let next = self.open_watch();
-                Turn::next(next).with(effect)
-            }
-            Err(error) => self.failed_state(error, now, server),
+    /// The back-off is over.
+    pub(crate) fn resume(&mut self, resume: Resume, now: Instant, server: &ServerState) -> Request {
+        match resume {
+            Resume::State => self.state_request(now, server, None),
+            Resume::Watch => self.watch_or_state(now, server),
         }
     }
 
-    /// An event of the open watch.
-    pub fn event(&mut self, event: Event, now: Instant, server: &mut Server) -> Turn {
-        match &mut self.state {
-            State::Streaming { ask } => {
-                let ask = *ask;
-                match event {
-                    Event::Change(_) => Turn::next(Next::Read).with(Effect::Collect),
-                    Event::Bookmark {
-                        version,
-                        initial_events_end: true,
-                    } => {
-                        if ask == Ask::Latest {
-                            server.streaming_succeeded();
-                        }
-                        let Some(effect) = self.synced(version, ask.is_consistent()) else {
-                            return self.wait(Resume::Obtain, now);
-                        };
-                        self.state = State::Watching {
-                            since: now,
-                            quiet: false,
-                        };
-                        let lasting = self.watch_timeout() + WATCH_SLACK;
-                        Turn::next(Next::ReadFor(lasting)).with(effect)
-                    }
-                    Event::Bookmark { .. } => Turn::next(Next::Read),
-                    Event::Error(error) => self.failed_state(error, now, server),
-                }
-            }
-            State::Watching { quiet, .. } => {
-                *quiet = false;
-                match event {
-                    // A live GET was ahead of the watch.
-                    Event::Change(version) if self.is_behind(&version) => Turn::next(Next::Read),
-                    Event::Change(version) => {
-                        self.saw(&version);
-                        Turn::next(Next::Read).with(Effect::Changed(version))
-                    }
-                    Event::Bookmark { version, .. } => {
-                        self.saw(&version);
-                        Turn::next(Next::Read)
-                    }
-                    Event::Error(error) => self.failed_watch(error, now, server),
-                }
-            }
-            _ => Turn::next(Next::Rest),
-        }
+    /// An outage is over. Returns when the next request is due instead of at `until`, if the reflector backs off for an
+    /// outage or because it was throttled.
+    pub(crate) fn retry_early(&mut self, until: Instant, now: Instant) -> Option<Instant> {
+        self.outage.take()?;
+        Some(until.min(now.max(self.not_before)))
     }
 
-    /// The open watch ended, with an error or as planned.
-    pub fn closed(
+    /// The API server has begun to answer a streaming list.
+    pub(crate) fn list_opened(&mut self, server: &ServerState) {
+        self.recovered(server);
+    }
+
+    /// The watch is open.
+    pub(crate) fn watch_opened(&mut self, server: &ServerState) {
+        self.recovered(server);
+    }
+
+    /// A plain list has come. Returns the watch that goes on from there.
+    ///
+    /// # Errors
+    ///
+    /// The state is older than what was seen, and is not to be used.
+    pub(crate) fn listed(
         &mut self,
-        error: Option<RequestError>,
+        freshness: Freshness,
+        version: ResourceVersion,
         now: Instant,
-        server: &mut Server,
-    ) -> Turn {
-        let State::Watching { since, quiet } = self.state else {
-            return match error {
-                Some(error) => self.failed_state(error, now, server),
-                None => self.wait(Resume::Obtain, now).because(Restart::Ended),
-            };
+        server: &ServerState,
+    ) -> Result<(Synced, Request), Decision> {
+        self.recovered(server);
+        let synced = self.synced(version, freshness, now)?;
+        Ok((synced, self.watch_request()))
+    }
+
+    /// The initial events of a streaming list have ended.
+    ///
+    /// # Errors
+    ///
+    /// The state is older than what was seen, and is not to be used.
+    pub(crate) fn initial_events_ended(
+        &mut self,
+        freshness: Freshness,
+        version: ResourceVersion,
+        now: Instant,
+        server: &mut ServerState,
+    ) -> Result<Synced, Decision> {
+        if freshness == Freshness::MostRecent {
+            server.streaming_succeeded();
+        }
+        self.synced(version, freshness, now)
+    }
+
+    /// An event of the open watch. Returns whether it is news; a freshness check may have been ahead of it.
+    pub(crate) fn event(&mut self, version: &ResourceVersion) -> bool {
+        let news = !self.is_behind(version);
+        self.saw(version);
+        news
+    }
+
+    /// The API server ended a streaming list before its initial events were complete.
+    pub(crate) fn list_ended(&mut self, now: Instant) -> Decision {
+        self.back_off(Resume::State, Some(Restart::Ended), now)
+    }
+
+    /// A streaming list did not get complete in time.
+    pub(crate) fn list_stalled(
+        &mut self,
+        freshness: Freshness,
+        now: Instant,
+        server: &mut ServerState,
+    ) -> Decision {
+        server.streaming_failed(now);
+        Decision::request(self.list_request(freshness), Restart::Stalled)
+    }
+
+    /// The open watch has outlived its time.
+    pub(crate) fn watch_stalled(&mut self, now: Instant, server: &ServerState) -> Decision {
+        Decision::request(self.watch_or_state(now, server), Restart::Stalled)
+    }
+
+    /// The watch that has been open since `since` ended, as planned or with its connection. `quiet`: it brought no event.
+    pub(crate) fn watch_ended(
+        &mut self,
+        since: Instant,
+        quiet: bool,
+        broken: bool,
+        now: Instant,
+        server: &ServerState,
+    ) -> Decision {
+        let restart = if broken {
+            Restart::Broken
+        } else {
+            Restart::Ended
         };
-        match error {
-            // An answer that cannot be used would be the same again.
-            Some(error) if !error.is_transport() => self.failed_watch(error, now, server),
-            error => {
-                let reason = match error {
-                    Some(_) => Restart::Broken,
-                    None => Restart::Ended,
-                };
-                let short = now - since < SHORT_WATCH;
-                self.short_watches = if short { self.short_watches + 1 } else { 0 };
-                let at_once = !short || (!quiet && self.short_watches <= SHORT_WATCHES_AT_ONCE);
-                if at_once {
-                    let next = self.resume(now, server);
-                    Turn::next(next).because(reason)
-                } else {
-                    self.short_watches = 0;
-                    self.wait(Resume::Obtain, now).because(reason)
-                }
-            }
+        let short = now - since < SHORT_WATCH;
+        self.short_watches = if short { self.short_watches + 1 } else { 0 };
+        let at_once = !short || (!quiet && self.short_watches <= SHORT_WATCHES_AT_ONCE);
+        if at_once {
+            Decision::request(self.watch_or_state(now, server), restart)
+        } else {
+            self.short_watches = 0;
+            self.back_off(Resume::State, Some(restart), now)
         }
     }
 
-    /// The time of [`Next::ReadFor`] or [`Next::Sleep`] is over.
-    pub fn expired(&mut self, now: Instant, server: &mut Server) -> Turn {
-        match self.state {
-            State::Waiting {
-                then: Resume::Obtain,
-                ..
-            } => Turn::next(self.obtain(now, server, None)),
-            State::Waiting {
-                then: Resume::Watch,
-                ..
-            } => Turn::next(self.resume(now, server)),
-            State::Watching { .. } => {
-                let next = self.resume(now, server);
-                Turn::next(next).because(Restart::Stalled)
+    /// The request for a complete state.
+    fn state_request(
+        &mut self,
+        now: Instant,
+        server: &ServerState,
+        min: Option<&MinVersion>,
+    ) -> Request {
+        let failures = server.outages().failures();
+        self.confirm |= self.failures != failures;
+        self.failures = failures;
+        let confirm = self.confirm || self.version_lost || self.version.is_none();
+        let freshness = match min {
+            _ if !confirm => Freshness::AtLeastSeen,
+            // A minimum older than what was seen is that of another server.
+            Some(min) if !self.version_lost && !self.is_behind(&min.version) => {
+                self.saw(&min.version);
+                Freshness::AtLeastMin
             }
-            State::Streaming { ask } => {
-                server.streaming_failed(now);
-                Turn::next(self.list(ask)).because(Restart::Stalled)
-            }
-            State::Listing { .. } | State::Opening { .. } | State::Resting => {
-                Turn::next(Next::Rest)
-            }
+            _ => Freshness::MostRecent,
+        };
+        if !server.streams_lists(now) {
+            return self.list_request(freshness);
+        }
+        let watch = Watch {
+            initial_events: true,
+            version: self.lower_bound(freshness),
+            timeout: self.watch_timeout(),
+        };
+        Request::StreamingList { freshness, watch }
+    }
+
+    fn list_request(&self, freshness: Freshness) -> Request {
+        let version = self.lower_bound(freshness);
+        Request::List { freshness, version }
+    }
+
+    /// The watch from the last version, or, after an outage, the state.
+    fn watch_or_state(&mut self, now: Instant, server: &ServerState) -> Request {
+        if self.failures == server.outages().failures() {
+            self.watch_request()
+        } else {
+            self.state_request(now, server, None)
         }
     }
 
-    /// Takes a complete state over; `None` if it is older than what was seen and should be asked for again.
-    fn synced(&mut self, version: ResourceVersion, consistent: bool) -> Option<Effect> {
-        let older = self.is_behind(&version);
-        if older && !self.older_before {
-            self.older_before = true;
-            self.consistent = true;
-            // It was answered; what failed before is no reason to wait for long.
-            self.backoff.reset();
-            return None;
-        }
-        self.older_before = false;
-        self.version_lost = false;
-        if consistent {
-            self.consistent = false;
-        }
-        self.version = Some(version.clone());
-        Some(Effect::Synced {
-            version,
-            consistent,
-            reset: older,
+    fn watch_request(&mut self) -> Request {
+        Request::Watch(Watch {
+            initial_events: false,
+            version: self.version.clone(),
+            timeout: self.watch_timeout(),
         })
     }
 
-    fn got_through(&mut self, server: &Server) {
-        if let Some(affected) = self.affected.take() {
-            server.outages().got_through(affected);
+    fn lower_bound(&self, freshness: Freshness) -> Option<ResourceVersion> {
+        let version = self.version.clone();
+        version.filter(|_| freshness != Freshness::MostRecent)
+    }
+
+    fn watch_timeout(&mut self) -> Duration {
+        let secs = WATCH_TIMEOUT_MIN_SECS..2 * WATCH_TIMEOUT_MIN_SECS;
+        Duration::from_secs(self.random.u64(secs))
+    }
+
+    /// Takes a complete state over.
+    ///
+    /// # Errors
+    ///
+    /// It is older than what was seen, and is asked for again.
+    fn synced(
+        &mut self,
+        version: ResourceVersion,
+        freshness: Freshness,
+        now: Instant,
+    ) -> Result<Synced, Decision> {
+        let reset = self.is_behind(&version);
+        if reset && !self.older_before {
+            self.older_before = true;
+            self.confirm = true;
+            // There was an answer: earlier failures are no reason for a long delay.
+            self.backoff.reset();
+            return Err(self.back_off(Resume::State, None, now));
+        }
+        self.older_before = false;
+        self.version_lost = false;
+        let confirmed = freshness.is_confirmed();
+        self.confirm &= !confirmed;
+        self.version = Some(version.clone());
+        Ok(Synced {
+            version,
+            confirmed,
+            reset,
+        })
+    }
+
+    fn recovered(&mut self, server: &ServerState) {
+        if let Some(outage) = self.outage.take() {
+            server.outages().recovered(outage);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,74 +1,88 @@
-//! What the reflectors of a manager have learned about the API server, each for all.
+//! What the requests of an engine have taught it about the API server.
 
 use std::time::Duration;
 
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
-use super::outages::{Affected, Outages};
+use crate::{
+    error::RequestError,
+    outages::{OutageGuard, Outages},
+    sequence::RegistrationSeq,
+};
 
-/// What the API server was seen to be able to do, and what it has proven.
-#[derive(Debug, Default)]
-pub struct Server {
+/// What the API server was seen to support, and the freshest version it has confirmed.
+#[derive(Debug)]
+pub(crate) struct ServerState {
     /// Streaming lists of the most recent state that failed in a row.
     streaming_failures: u8,
-    /// There are no streaming lists; not before then are they tried again.
+    /// There are no streaming lists; they are not tried again before then.
     streaming_retry: Option<Instant>,
-    floor: Option<Floor>,
+    min_version: Option<MinVersion>,
     outages: Outages,
 }
 
-/// A version that was the most recent one at some time after the moment: whatever is not older than the version is as new
-/// as the moment.
+/// A version that was the most recent one at some time after the registration: a state that is not older than the version
+/// is as fresh as the registration.
 ///
 /// Versions of all objects of a kind come from one counter (Kubernetes 1.35 promises that they compare), so the answer
-/// about one object proves something for all.
+/// about one object serves all.
 #[derive(Clone, Debug)]
-pub struct Floor {
-    pub moment: u64,
-    pub version: ResourceVersion,
+pub(crate) struct MinVersion {
+    pub(crate) seq: RegistrationSeq,
+    pub(crate) version: ResourceVersion,
 }
 
-/// So many streaming lists that fail in a row, each in a way that may have other reasons, are taken for a refusal. After
-/// [`STREAMING_RETRY`] a single one is, until one succeeds.
+/// So many streaming lists that fail in a row, each in a way that may have other reasons, count as a rejection. After
+/// [`STREAMING_RETRY`] a single one does, until one succeeds.
 const STREAMING_FAILURES: u8 = 3;
 
-/// API servers are upgraded; their refusal of streaming lists is not for ever.
+/// API servers are upgraded, so a rejection of streaming lists is not final.
 const STREAMING_RETRY: Duration = Duration::from_mins(10);
 
-impl Server {
-    /// Of an API server whose outages others see as well.
-    pub fn sharing(outages: Outages) -> Self {
+impl ServerState {
+    pub(crate) fn new(outages: Outages) -> Self {
         Self {
+            streaming_failures: 0,
+            streaming_retry: None,
+            min_version: None,
             outages,
-            ..Self::default()
         }
     }
 
-    pub fn outages(&self) -> &Outages {
+    pub(crate) fn outages(&self) -> &Outages {
         &self.outages
     }
 
-    /// A request has failed with the API server; see [`Outages::failed`]. The one that comes back may be another one, for
-    /// which the floor means nothing.
-    pub fn failed(&mut self, delay: Duration, now: Instant, random: f64) -> (Affected, Duration) {
-        self.floor = None;
-        self.outages.failed(delay, now, random)
+    /// A request has failed; see [`Outages::failed`]. The API server that comes back after an outage may be another one,
+    /// for which the minimum version means nothing.
+    pub(crate) fn failed(
+        &mut self,
+        error: &RequestError,
+        delay: Duration,
+        least: Duration,
+        now: Instant,
+        random: f64,
+    ) -> (OutageGuard, Duration) {
+        if error.is_outage() {
+            self.min_version = None;
+        }
+        self.outages.failed(error, delay, least, now, random)
     }
 
     /// Whether to ask for a streaming list.
-    pub fn streams_lists(&self, now: Instant) -> bool {
+    pub(crate) fn streams_lists(&self, now: Instant) -> bool {
         self.streaming_retry.is_none_or(|retry| now >= retry)
     }
 
     /// The API server does not know streaming lists.
-    pub fn streaming_refused(&mut self, now: Instant) {
+    pub(crate) fn streaming_rejected(&mut self, now: Instant) {
         self.streaming_failures = STREAMING_FAILURES;
         self.streaming_retry = Some(now + STREAMING_RETRY);
     }
 
     /// A streaming list failed as if the API server could not make any, or did not end.
-    pub fn streaming_failed(&mut self, now: Instant) {
+    pub(crate) fn streaming_failed(&mut self, now: Instant) {
         self.streaming_failures = STREAMING_FAILURES.min(self.streaming_failures + 1);
         if self.streaming_failures == STREAMING_FAILURES {
             self.streaming_retry = Some(now + STREAMING_RETRY);
@@ -76,28 +90,29 @@ impl Server {
     }
 
     /// A streaming list of the most recent state has come.
-    pub fn streaming_succeeded(&mut self) {
+    pub(crate) fn streaming_succeeded(&mut self) {
         self.streaming_failures = 0;
         self.streaming_retry = None;
     }
 
-    /// A streaming list that was asked for after `moment` has brought the most recent state, which is that of `version`.
-    pub fn proved(&mut self, moment: u64, version: &ResourceVersion) {
-        let newer = |floor: &Floor| floor.moment < moment;
-        if !version.is_empty() && self.floor.as_ref().is_none_or(newer) {
+    /// A streaming list sent after the registration `seq` has brought the most recent state, which is that of `version`.
+    pub(crate) fn confirmed(&mut self, seq: RegistrationSeq, version: &ResourceVersion) {
+        let newer = |min: &MinVersion| min.seq < seq;
+        if !version.is_empty() && self.min_version.as_ref().is_none_or(newer) {
             let version = version.clone();
-            self.floor = Some(Floor { moment, version });
+            self.min_version = Some(MinVersion { seq, version });
         }
     }
 
-    /// A version that proves `moment`, if there is one: cheaper to ask for than the most recent state, for which the API
-    /// server has to ask its storage.
-    pub fn floor(&self, moment: u64) -> Option<&Floor> {
-        self.floor.as_ref().filter(|floor| floor.moment >= moment)
+    /// A version that is as fresh as `seq`, if one is known. It is cheaper to ask for than the most recent state, for which
+    /// the API server has to ask its storage.
+    pub(crate) fn min_version(&self, seq: RegistrationSeq) -> Option<MinVersion> {
+        let min = self.min_version.as_ref().filter(|min| min.seq >= seq);
+        min.cloned()
     }
 
-    /// The API server no longer knows the version of the floor: it is behind, or was restored.
-    pub fn floor_lost(&mut self) {
-        self.floor = None;
+    /// The API server no longer knows the minimum version: it is behind, or was restored.
+    pub(crate) fn min_version_lost(&mut self) {
+        self.min_version = None;
     }
 }

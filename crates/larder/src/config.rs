@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use larder_watch::NodeContext;
 use serde::{Deserialize, Serialize};
 
 /// The names that the values of an enum have in a configuration file: exactly those of its variants.
@@ -77,7 +78,15 @@ pub enum WatchScope {
 spelled! { WatchScope, ConfigError::WatchScope: Object Namespace Auto }
 
 /// The settings of one manager. `Default` has the kubelet's values where the kubelet has the setting.
+///
+/// ```
+/// use larder::{ManagerConfig, WatchScope};
+///
+/// let config = ManagerConfig::default().watch_scope(WatchScope::Auto).max_watches(1000);
+/// assert_eq!(config.validate(), Ok(()));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ManagerConfig {
     /// Change detection strategy. Defaults to `Watch`.
     pub strategy: Strategy,
@@ -107,9 +116,14 @@ pub struct ManagerConfig {
     /// Under `Watch` with one watch per object, most objects that are watched at the same time; immutable and idle ones do not count. Further ones are
     /// asked for when they are read, as under `Cache`, until a watch ends. Must be positive.
     ///
-    /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one pod's manifest, or in a controller,
-    /// shall not become an API server's memory.
+    /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one manifest or controller must not
+    /// exhaust an API server's memory.
     pub max_watches: usize,
+    /// What this manager shares with the other managers and collections of the node: the rate of repeated requests, and what
+    /// is known of outages. Defaults to a context of its own.
+    pub node_context: Option<NodeContext>,
+    /// Seed of all random delays, so that a test can be repeated. Defaults to a random one.
+    pub seed: Option<u64>,
 }
 
 impl Default for ManagerConfig {
@@ -124,11 +138,47 @@ impl Default for ManagerConfig {
             max_stale: None,
             max_requests_in_flight: 64,
             max_watches: 5000,
+            node_context: None,
+            seed: None,
         }
     }
 }
 
+/// One method for each field, which it sets.
+macro_rules! setters {
+    ($($field:ident: $type:ty)+) => {
+        $(
+            #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )+
+    };
+}
+
 impl ManagerConfig {
+    setters! {
+        strategy: Strategy
+        watch_scope: WatchScope
+        sync_frequency: Duration
+        read_timeout: Duration
+        default_ttl: Duration
+        node_ttl: NodeTtl
+        max_stale: Option<Duration>
+        max_requests_in_flight: usize
+        max_watches: usize
+        seed: Option<u64>
+    }
+
+    /// Sets [`node_context`](Self#structfield.node_context).
+    #[must_use]
+    pub fn node_context(mut self, context: &NodeContext) -> Self {
+        self.node_context = Some(context.clone());
+        self
+    }
+
     /// Checks every field.
     ///
     /// # Errors
@@ -156,7 +206,7 @@ impl ManagerConfig {
     }
 
     /// How long an answer is good for, as of now: as the node says, or the default.
-    pub(crate) fn ttl(&self) -> Duration {
+    pub(crate) fn current_ttl(&self) -> Duration {
         self.node_ttl.get().unwrap_or(self.default_ttl)
     }
 
@@ -255,11 +305,8 @@ mod tests {
     #[test]
     fn a_watch_idles_for_five_sync_periods_and_at_least_a_minute() {
         let max_idle = |secs| {
-            ManagerConfig {
-                sync_frequency: Duration::from_secs(secs),
-                ..ManagerConfig::default()
-            }
-            .max_idle()
+            let config = ManagerConfig::default();
+            config.sync_frequency(Duration::from_secs(secs)).max_idle()
         };
         assert_eq!(max_idle(60), Duration::from_mins(5));
         assert_eq!(max_idle(1), Duration::from_mins(1));
@@ -293,10 +340,7 @@ mod tests {
     #[test]
     fn zero_times_are_refused_by_name() {
         assert_eq!(ManagerConfig::default().validate(), Ok(()));
-        let config = ManagerConfig {
-            sync_frequency: Duration::ZERO,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default().sync_frequency(Duration::ZERO);
         assert_eq!(
             config.validate(),
             Err(ConfigError::NotPositive("syncFrequency"))

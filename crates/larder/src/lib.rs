@@ -72,7 +72,6 @@ mod metrics;
 mod registration;
 mod status;
 mod store;
-mod watch;
 
 pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};

@@ -139,11 +139,9 @@ impl<K: Object> ObjectManager<K> {
 
     /// A manager with strategy `Cache` and the defaults; `node_ttl` tells how long an answer is good for.
     pub fn caching(client: kube::Client, node_ttl: NodeTtl) -> Self {
-        let config = ManagerConfig {
-            strategy: Strategy::Cache,
-            node_ttl,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default()
+            .strategy(Strategy::Cache)
+            .node_ttl(node_ttl);
         Self::new(client, &config).expect("the defaults are valid")
     }
 
@@ -165,10 +163,7 @@ impl<K: Object> ObjectManager<K> {
     }
 
     fn of(client: kube::Client, strategy: Strategy) -> Self {
-        let config = ManagerConfig {
-            strategy,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default().strategy(strategy);
         Self::new(client, &config).expect("the defaults are valid")
     }
 

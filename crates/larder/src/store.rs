@@ -42,10 +42,14 @@ pub(crate) enum Store<K: Object> {
 /// What the strategies have in common is this list of what they do differently.
 impl<K: Object> Store<K> {
     pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
+        let random = match config.seed {
+            Some(seed) => fastrand::Rng::with_seed(seed),
+            None => fastrand::Rng::new(),
+        };
         match config.strategy {
             Strategy::Get => Self::Simple(Box::new(SimpleStore::new(api, metrics))),
-            Strategy::Cache => Self::Caching(CachingStore::new(api, config, metrics)),
-            Strategy::Watch => Self::Watching(WatchStore::new(api, config, metrics)),
+            Strategy::Cache => Self::Caching(CachingStore::new(api, config, metrics, random)),
+            Strategy::Watch => Self::Watching(WatchStore::new(api, config, metrics, random)),
         }
     }
 
@@ -120,7 +124,7 @@ impl<K: Object> Store<K> {
         match self {
             Self::Simple(store) => &store.changes,
             Self::Caching(store) => store.changes(),
-            Self::Watching(store) => &store.shared.changes,
+            Self::Watching(store) => &store.inner.changes,
             Self::Fake(store) => &store.changes,
         }
     }
@@ -129,7 +133,7 @@ impl<K: Object> Store<K> {
         match self {
             Self::Simple(_) | Self::Fake(_) => 0,
             Self::Caching(store) => store.entries().hits(),
-            Self::Watching(store) => store.shared.entries.hits(),
+            Self::Watching(store) => store.inner.entries.hits(),
         }
     }
 
@@ -137,7 +141,7 @@ impl<K: Object> Store<K> {
         match self {
             Self::Simple(store) => store.entries.len(),
             Self::Caching(store) => store.entries().len(),
-            Self::Watching(store) => store.shared.entries.len(),
+            Self::Watching(store) => store.inner.entries.len(),
             Self::Fake(store) => store.entries.len(),
         }
     }
@@ -157,7 +161,7 @@ impl<K: Object> Store<K> {
         match self {
             Self::Simple(store) => store.entries.status(pods, unknown),
             Self::Caching(store) => store.entries().status(pods, |cell| cell.facts(now)),
-            Self::Watching(store) => store.shared.entries.status(pods, |cell| cell.facts(now)),
+            Self::Watching(store) => store.inner.entries.status(pods, |cell| cell.facts(now)),
             Self::Fake(store) => store.entries.status(pods, unknown),
         }
     }
@@ -166,7 +170,7 @@ impl<K: Object> Store<K> {
         let Self::Watching(store) = self else {
             return Vec::new();
         };
-        let scopes = store.shared.scopes.lock();
+        let scopes = store.inner.scopes.lock();
         let scope = |(namespace, choice): (&SmolStr, &ScopeChoice)| NamespaceScope {
             namespace: namespace.clone(),
             choice: choice.clone(),

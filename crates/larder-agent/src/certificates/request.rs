@@ -17,7 +17,8 @@ use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_transport::path::{PathError, Resource, field_selector};
 use larder_watch::{
-    collection::{Change, Collection, Found},
+    NodeContext,
+    collection::{Collection, CollectionEvent, Found},
     request,
 };
 use tokio::sync::watch;
@@ -131,24 +132,25 @@ pub(super) async fn follow_requests(
     client: &Client,
     node_name: &str,
     requests: &watch::Sender<Requests>,
+    context: &NodeContext,
 ) {
     let selector = field_selector("spec.nodeName", node_name);
     let path = REQUESTS.collection();
     let mut collection =
-        Collection::<PodCertificateRequest>::new(client.clone(), path.as_str(), Some(&selector));
+        Collection::<PodCertificateRequest>::new(client.clone(), path, Some(&selector), context);
     requests.send_replace(Requests::new());
     loop {
         let change = collection.next().await;
         requests.send_modify(|requests| match change {
-            Change::All(all) => *requests = all.into_iter().filter_map(readable).collect(),
-            Change::One(found) => requests.extend(readable(found)),
-            Change::Gone(metadata) => {
+            CollectionEvent::All(all) => *requests = all.into_iter().filter_map(readable).collect(),
+            CollectionEvent::One(found) => requests.extend(readable(found)),
+            CollectionEvent::Gone(metadata) => {
                 requests.remove(&metadata.key());
             }
-            Change::Failed(error) => {
+            CollectionEvent::Failed(error) => {
                 debug!(error = chain(&*error), "requests not followed for now");
             }
-            Change::Resumed => {}
+            CollectionEvent::Resumed => {}
         });
     }
 }

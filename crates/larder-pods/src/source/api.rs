@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use super::{Closed, Reporter, SourceProblem, SourceReport};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
-    RequestError,
-    collection::{Change, Collection, Found},
+    NodeContext, RequestError,
+    collection::{Collection, CollectionEvent, Found},
 };
 
 use crate::{
@@ -37,6 +37,7 @@ const PODS: Resource = Resource::core("pods");
 pub struct ApiSource {
     client: Client,
     node_name: String,
+    context: NodeContext,
 }
 
 impl fmt::Debug for ApiSource {
@@ -75,14 +76,22 @@ impl ApiSource {
         Self {
             client,
             node_name: node_name.into(),
+            context: NodeContext::default(),
         }
+    }
+
+    /// Shares the rate of repeated requests, and what is known of outages, with the rest of the node.
+    #[must_use]
+    pub fn with_context(mut self, context: &NodeContext) -> Self {
+        self.context = context.clone();
+        self
     }
 
     /// The UIDs of the pods as they are now, asked for until they are known.
     pub async fn uids(self) -> HashSet<PodUid> {
         let mut pods = self.follow();
         loop {
-            if let Change::All(found) = pods.next().await {
+            if let CollectionEvent::All(found) = pods.next().await {
                 let uids = found.into_iter().map(|pod| PodUid::new(pod.metadata.uid));
                 return uids.collect();
             }
@@ -93,8 +102,9 @@ impl ApiSource {
         let selector = field_selector("spec.nodeName", &self.node_name);
         Collection::new(
             self.client.clone(),
-            PODS.collection().as_str(),
+            PODS.collection(),
             Some(&selector),
+            &self.context,
         )
     }
 
@@ -138,20 +148,20 @@ struct Seen {
 }
 
 impl Seen {
-    async fn report(&mut self, change: Change<StoredPod>) -> Result<(), Closed> {
+    async fn report(&mut self, change: CollectionEvent<StoredPod>) -> Result<(), Closed> {
         match change {
-            Change::All(found) => {
+            CollectionEvent::All(found) => {
                 self.failure = None;
                 self.all(found).await?;
             }
-            Change::One(found) => self.one(found).await?,
-            Change::Gone(metadata) => {
+            CollectionEvent::One(found) => self.one(found).await?,
+            CollectionEvent::Gone(metadata) => {
                 let full_name = full_name(&metadata);
                 self.unreadable.remove(&full_name);
                 self.gone(full_name, PodUid::new(metadata.uid)).await?;
             }
-            Change::Failed(error) => self.failure = Some(error),
-            Change::Resumed => self.failure = None,
+            CollectionEvent::Failed(error) => self.failure = Some(error),
+            CollectionEvent::Resumed => self.failure = None,
         }
         let failure = self.failure.iter().map(|source| {
             let (node_name, source) = (self.node_name.clone(), Arc::clone(source));

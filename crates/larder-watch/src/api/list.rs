@@ -6,7 +6,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use super::{ANSWER_LIMIT, Buffer};
 use crate::error::RequestError;
 
-/// Longest rest of a list without its items: kind, version, the token of the next page.
+/// Longest list without its items: kind, version, the token of the next page.
 const FRAME_LIMIT: usize = 64 << 10;
 
 /// What a list says of itself.
@@ -17,7 +17,7 @@ pub(super) struct ListMeta {
     pub(super) r#continue: String,
 }
 
-/// Cuts the items out of a list as its bytes come in. Finds the ends of things only; what they are is for a JSON parser.
+/// Cuts the items out of a list as its bytes come in. It finds the ends of items only; a JSON parser decodes them.
 pub(super) struct Splitter {
     /// The list without its items.
     frame: Buffer,
@@ -42,7 +42,7 @@ enum Name {
 
 /// What a byte belongs to.
 #[derive(Clone, Copy)]
-enum Place {
+enum JsonRegion {
     Frame,
     AmongItems,
     Item,
@@ -65,15 +65,15 @@ impl Splitter {
         }
     }
 
-    /// Takes in the next bytes and hands on every item that they complete.
+    /// Takes in the next bytes and passes on every item that they complete.
     ///
     /// # Errors
     ///
-    /// An item or the rest is longer than anything sensible, or what `take` returns.
+    /// An item or the rest is longer than the limit.
     pub(super) fn push(
         &mut self,
         data: &[u8],
-        mut take: impl FnMut(&[u8]) -> Result<(), RequestError>,
+        mut take: impl FnMut(&[u8]),
     ) -> Result<(), RequestError> {
         // What begins here has not been pushed yet.
         let mut start = 0;
@@ -91,17 +91,17 @@ impl Splitter {
                     Some(_) => {}
                 }
             }
-            let before = self.place();
+            let before = self.region();
             self.step(byte);
-            match (before, self.place()) {
-                (Place::Frame, Place::AmongItems) => {
+            match (before, self.region()) {
+                (JsonRegion::Frame, JsonRegion::AmongItems) => {
                     self.frame.push(&data[start..=at])?;
                     start = at + 1;
                 }
-                (Place::AmongItems, _) => start = at,
-                (Place::Item, Place::AmongItems) => {
+                (JsonRegion::AmongItems, _) => start = at,
+                (JsonRegion::Item, JsonRegion::AmongItems) => {
                     self.item.push(&data[start..=at])?;
-                    take(&self.item)?;
+                    take(&self.item);
                     self.item.consume(self.item.len());
                     start = at + 1;
                 }
@@ -109,11 +109,11 @@ impl Splitter {
             }
             at += 1;
         }
-        match self.place() {
-            Place::Frame => self.frame.push(&data[start..]),
-            Place::Item => self.item.push(&data[start..]),
+        match self.region() {
+            JsonRegion::Frame => self.frame.push(&data[start..]),
+            JsonRegion::Item => self.item.push(&data[start..]),
             // Commas.
-            Place::AmongItems => Ok(()),
+            JsonRegion::AmongItems => Ok(()),
         }
     }
 
@@ -121,7 +121,7 @@ impl Splitter {
     ///
     /// # Errors
     ///
-    /// It was no list.
+    /// The answer is not a list.
     pub(super) fn finish(self) -> Result<ListMeta, RequestError> {
         #[derive(Deserialize)]
         struct Frame {
@@ -135,11 +135,11 @@ impl Splitter {
         Ok(frame.metadata)
     }
 
-    fn place(&self) -> Place {
+    fn region(&self) -> JsonRegion {
         match self.depth {
-            _ if !self.in_items => Place::Frame,
-            AMONG_ITEMS => Place::AmongItems,
-            _ => Place::Item,
+            _ if !self.in_items => JsonRegion::Frame,
+            AMONG_ITEMS => JsonRegion::AmongItems,
+            _ => JsonRegion::Item,
         }
     }
 
@@ -191,7 +191,6 @@ mod tests {
         for chunk in text.as_bytes().chunks(size) {
             splitter.push(chunk, |item| {
                 items.push(String::from_utf8(item.to_vec()).unwrap());
-                Ok(())
             })?;
         }
         let meta = splitter.finish()?;
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_without_its_content() {
+    fn an_answer_that_is_not_a_list_is_rejected_without_content() {
         let cut = &LIST[..LIST.len() - 30];
         for text in [
             cut,
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_item_is_refused() {
+    fn an_endless_item_is_rejected() {
         let text = format!("{{\"items\":[{{\"a\":\"{}", "x".repeat(ANSWER_LIMIT));
         let error = split(&text, 1 << 16).unwrap_err();
         assert!(matches!(error, RequestError::TooLong { .. }), "{error:?}");

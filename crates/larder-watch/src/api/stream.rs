@@ -1,21 +1,28 @@
 //! The events of one watch: lines of JSON, decoded one by one.
 
-use std::fmt;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use http::StatusCode;
-use http_body_util::BodyExt;
+use http_body::Body as _;
 use kube::client::Body;
 use larder_objects::ResourceVersion;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::{ANSWER_LIMIT, Buffer, Status, Target, of_status, target};
-use crate::error::RequestError;
+use super::{ANSWER_LIMIT, Buffer, Status, of_status};
+use crate::{
+    error::RequestError,
+    target::{self, Target},
+};
 
 /// One event of a watch.
 #[derive(Debug)]
-pub enum WatchEvent<T: Target> {
+pub(crate) enum WatchEvent<T: Target> {
     /// `ADDED` or `MODIFIED`.
     Changed(T::Item),
     /// `DELETED`, at this version.
@@ -28,10 +35,14 @@ pub enum WatchEvent<T: Target> {
     },
     /// `ERROR`: the API server ends the watch for this reason.
     Error(RequestError),
+    /// An object that cannot be told by its name.
+    UnreadableItem(RequestError),
+    /// A line that is not an event.
+    UnreadableFrame(RequestError),
 }
 
 /// An open watch. Its memory between two events is the connection's and a few words.
-pub struct EventStream<T> {
+pub(crate) struct EventStream<T> {
     body: Body,
     target: T,
     buffer: Buffer,
@@ -56,26 +67,31 @@ impl<T: Target> EventStream<T> {
     }
 
     /// The next event; `None` when the stream ended between two events.
-    pub async fn next(&mut self) -> Option<Result<WatchEvent<T>, RequestError>> {
+    pub(crate) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<WatchEvent<T>, RequestError>>> {
         loop {
             while let Some(end) = self.line_end() {
                 let event = decode(&self.buffer[..end], &self.target);
                 self.buffer.consume(end + 1);
                 self.scanned = 0;
-                if let Some(event) = event.transpose() {
-                    return Some(event);
+                if event.is_some() {
+                    return Poll::Ready(event.map(Ok));
                 }
             }
-            match self.body.frame().await {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref()
                         && let Err(error) = self.buffer.push(data)
                     {
-                        return Some(Err(error));
+                        return Poll::Ready(Some(Err(error)));
                     }
                 }
-                Some(Err(error)) => return Some(Err(RequestError::Transport(Box::new(error)))),
-                None => return None,
+                Some(Err(error)) => {
+                    return Poll::Ready(Some(Err(RequestError::Transport(Box::new(error)))));
+                }
+                None => return Poll::Ready(None),
             }
         }
     }
@@ -117,48 +133,49 @@ struct BookmarkAnnotations {
     initial_events_end: SmolStr,
 }
 
-/// The event in `line`; `None` if it is none of ours: a blank line, an unknown type, another object.
-fn decode<T: Target>(line: &[u8], target: &T) -> Result<Option<WatchEvent<T>>, RequestError> {
+/// The event in `line`; `None` for a blank line, an unknown type, or an object that the target does not cover.
+fn decode<T: Target>(line: &[u8], target: &T) -> Option<WatchEvent<T>> {
     if line.iter().all(u8::is_ascii_whitespace) {
-        return Ok(None);
+        return None;
     }
-    let envelope: Envelope<'_> =
-        serde_json::from_slice(line).map_err(|_| RequestError::Unexpected("no watch event"))?;
+    let unreadable = |text| Some(WatchEvent::UnreadableFrame(RequestError::Unexpected(text)));
+    let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(line) else {
+        return unreadable("no watch event");
+    };
     let object = envelope.object.get();
     match envelope.r#type.as_str() {
-        "ADDED" | "MODIFIED" => {
-            let item = target.read(object.as_bytes())?;
-            Ok(item.map(WatchEvent::Changed))
-        }
+        "ADDED" | "MODIFIED" => match target.read(object.as_bytes()) {
+            Ok(item) => item.map(WatchEvent::Changed),
+            Err(error) => Some(WatchEvent::UnreadableItem(error)),
+        },
         "DELETED" => {
-            let metadata = target::metadata(object.as_bytes())?;
+            let metadata = target::metadata(object.as_bytes());
             let version = metadata.resource_version.clone();
-            let gone = target.gone(metadata);
-            Ok(gone.map(|gone| WatchEvent::Deleted(gone, version)))
+            let gone = target.gone(metadata)?;
+            Some(WatchEvent::Deleted(gone, version))
         }
-        "BOOKMARK" => {
-            let Bookmark { metadata } = serde_json::from_str(object)
-                .map_err(|_| RequestError::Unexpected("no bookmark"))?;
-            Ok(Some(WatchEvent::Bookmark {
+        "BOOKMARK" => match serde_json::from_str(object) {
+            Ok(Bookmark { metadata }) => Some(WatchEvent::Bookmark {
                 version: metadata.resource_version,
                 initial_events_end: metadata
                     .annotations
                     .is_some_and(|annotations| annotations.initial_events_end == "true"),
-            }))
-        }
+            }),
+            Err(_) => unreadable("no bookmark"),
+        },
         "ERROR" => {
             let status: Status = serde_json::from_str(object).unwrap_or_default();
             let code =
                 StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            Ok(Some(WatchEvent::Error(of_status(code, None, status))))
+            Some(WatchEvent::Error(of_status(code, None, status)))
         }
-        _ => Ok(None),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Arc};
+    use std::{convert::Infallible, future::poll_fn};
 
     use bytes::Bytes;
     use futures::stream;
@@ -168,7 +185,7 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::api::ByName;
+    use crate::target::ByName;
 
     /// A watch of Secret `a` whose body arrives in `chunks`.
     async fn watch(chunks: &'static [&'static str]) -> EventStream<ByName<Secret>> {
@@ -183,10 +200,14 @@ mod tests {
             .send(http::Request::new(Body::empty()))
             .await
             .unwrap();
-        EventStream::new(
-            answer.into_body(),
-            ByName::new(Arc::new(ObjectKey::new("n", "a"))),
-        )
+        let target = ByName::new(ObjectKey::new("n", "a"));
+        EventStream::new(answer.into_body(), target)
+    }
+
+    async fn next(
+        watch: &mut EventStream<ByName<Secret>>,
+    ) -> Option<Result<WatchEvent<ByName<Secret>>, RequestError>> {
+        poll_fn(|context| watch.poll_next(context)).await
     }
 
     #[tokio::test]
@@ -202,35 +223,46 @@ mod tests {
         ])
         .await;
         assert!(
-            matches!(watch.next().await, Some(Ok(WatchEvent::Changed(secret))) if &*secret.data["k"] == b"v")
+            matches!(next(&mut watch).await, Some(Ok(WatchEvent::Changed(secret))) if &*secret.data["k"] == b"v")
         );
         assert!(
-            matches!(watch.next().await, Some(Ok(WatchEvent::Deleted((), version))) if version.as_str() == "6")
+            matches!(next(&mut watch).await, Some(Ok(WatchEvent::Deleted((), version))) if version.as_str() == "6")
         );
         assert!(matches!(
-            watch.next().await,
+            next(&mut watch).await,
             Some(Ok(WatchEvent::Bookmark {
                 initial_events_end: true,
                 ..
             }))
         ));
         assert!(
-            matches!(watch.next().await, Some(Ok(WatchEvent::Error(error))) if error.is_expired())
+            matches!(next(&mut watch).await, Some(Ok(WatchEvent::Error(error))) if error.is_expired())
         );
         // The truncated line at the end is no event: the stream just ended.
-        assert!(watch.next().await.is_none());
+        assert!(next(&mut watch).await.is_none());
     }
 
     #[tokio::test]
-    async fn what_is_no_event_is_an_error_without_content() {
+    async fn unreadable_lines_are_reported_without_content_and_skipped() {
         let mut watch = watch(&[
             "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\"},\"data\":{\"k\":\"hunter2!\"}}}\n",
-            "hunter2\n",
+            "hunter2\n\u{0}\n{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":\"hunter2\"}}\n",
+            "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"6\"}}}\n",
         ])
         .await;
-        for _ in 0..2 {
-            let error = watch.next().await.unwrap().unwrap_err();
-            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+        let mut unreadable = Vec::new();
+        loop {
+            match next(&mut watch).await.unwrap().unwrap() {
+                WatchEvent::UnreadableItem(error) => unreadable.push(("item", error)),
+                WatchEvent::UnreadableFrame(error) => unreadable.push(("frame", error)),
+                event => {
+                    assert!(matches!(event, WatchEvent::Deleted((), _)), "{event:?}");
+                    break;
+                }
+            }
         }
+        let kinds: Vec<_> = unreadable.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, ["item", "frame", "frame", "frame"]);
+        assert!(!format!("{unreadable:?}").contains("hunter2"));
     }
 }

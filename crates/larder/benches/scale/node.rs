@@ -86,10 +86,7 @@ async fn measure(node: &Node) -> Result<Measured> {
     let (writer, _) = connect(kubeconfig).await?;
     prepare(&writer, number).await?;
     let (client, transport) = connect(kubeconfig).await?;
-    let config = ManagerConfig {
-        watch_scope: node.scope,
-        ..ManagerConfig::default()
-    };
+    let config = ManagerConfig::default().watch_scope(node.scope);
     let manager = ConfigMapManager::new(client.clone(), &config)?;
     let pods: Vec<Pod> = (0..number).map(pod).collect::<Result<_>>()?;
 

@@ -29,7 +29,7 @@ use futures::{
     future::{BoxFuture, Shared, WeakShared},
 };
 use larder_objects::{Object, ResourceVersion};
-use larder_watch::{Api, Backoff, RequestError};
+use larder_watch::{Api, ByName, RegistrationSeq, RequestBackoff, RequestError};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -74,17 +74,17 @@ struct Slot<K> {
     answer: Answer<K>,
     /// When the API server gave the answer.
     time: Option<Instant>,
-    /// All references up to this moment may read the answer.
-    proven: u64,
-    /// The last request was made at this moment.
-    tried: u64,
+    /// The answer is as fresh as this registration, so references up to it may read it.
+    fresh_as_of: RegistrationSeq,
+    /// The newest registration when the last request was made.
+    tried: RegistrationSeq,
     failure: Option<Arc<RequestError>>,
-    backoff: Backoff,
+    backoff: RequestBackoff,
     /// No request before this time, after a failure.
     not_before: Option<Instant>,
     older: Older,
-    /// The request under way, and the moment up to which references may read its answer.
-    flight: Option<(u64, WeakFlight<K>)>,
+    /// The request under way, and the seq up to which references may read its answer.
+    flight: Option<(RegistrationSeq, WeakFlight<K>)>,
 }
 
 type WeakFlight<K> = WeakShared<BoxFuture<'static, Result<Arc<K>, Error>>>;
@@ -113,10 +113,10 @@ impl<K: Object> Cell<K> {
         Self(Mutex::new(Slot {
             answer: Answer::Unknown,
             time: None,
-            proven: 0,
-            tried: 0,
+            fresh_as_of: RegistrationSeq::default(),
+            tried: RegistrationSeq::default(),
             failure: None,
-            backoff: Backoff::new(),
+            backoff: RequestBackoff::default(),
             not_before: None,
             older: Older::No,
             flight: None,
@@ -144,10 +144,10 @@ impl<K: Object> Cell<K> {
 
 impl<K: Object> Slot<K> {
     /// The answer, if it is not in doubt and new enough for the reader.
-    fn kept(&self, required: u64) -> Option<Kept<K>> {
+    fn kept(&self, required: RegistrationSeq) -> Option<Kept<K>> {
         match (&self.answer, self.time) {
             (Answer::Found(object), Some(time))
-                if self.older == Older::No && self.proven >= required =>
+                if self.older == Older::No && self.fresh_as_of >= required =>
             {
                 Some(Kept {
                     object: Arc::downgrade(object),
@@ -159,10 +159,16 @@ impl<K: Object> Slot<K> {
     }
 
     /// The object that stands in for one that cannot be had, if it is new enough for the reader and not too old.
-    fn stand_in(&self, required: u64, max_stale: Option<Duration>, now: Instant) -> Option<Arc<K>> {
+    fn stand_in(
+        &self,
+        required: RegistrationSeq,
+        max_stale: Option<Duration>,
+        now: Instant,
+    ) -> Option<Arc<K>> {
         match (&self.answer, self.time) {
             (Answer::Found(object), Some(time))
-                if self.proven >= required && max_stale.is_none_or(|limit| now - time <= limit) =>
+                if self.fresh_as_of >= required
+                    && max_stale.is_none_or(|limit| now - time <= limit) =>
             {
                 Some(Arc::clone(object))
             }
@@ -170,12 +176,12 @@ impl<K: Object> Slot<K> {
         }
     }
 
-    /// Takes the answer to a request over that was made at `moment` (T8); returns an event if it is news.
+    /// Takes the answer to a request over that was made at `seq` (T8); returns an event if it is news.
     fn found(
         &mut self,
         object: Arc<K>,
         live: bool,
-        moment: u64,
+        seq: RegistrationSeq,
         now: Instant,
     ) -> Option<ChangeKind> {
         let version = &object.metadata().resource_version;
@@ -195,18 +201,18 @@ impl<K: Object> Slot<K> {
         self.answer = Answer::Found(object);
         self.time = Some(now);
         if live {
-            self.proven = self.proven.max(moment);
+            self.fresh_as_of = self.fresh_as_of.max(seq);
         }
         changed.then_some(ChangeKind::Updated)
     }
 
-    /// Takes over the answer to a request over that was made at `moment` and that a newer request has overtaken, if it is news all the
+    /// Takes over the answer to a request over that was made at `seq` and that a newer request has overtaken, if it is news all the
     /// same: the API server may have answered this one later, and whoever reads it here must not read older data next (I3).
     fn found_late(
         &mut self,
         object: &Arc<K>,
         live: bool,
-        moment: u64,
+        seq: RegistrationSeq,
         now: Instant,
     ) -> Option<ChangeKind> {
         match &self.answer {
@@ -223,18 +229,18 @@ impl<K: Object> Slot<K> {
         self.answer = Answer::Found(Arc::clone(object));
         self.time = Some(now);
         if live {
-            self.proven = self.proven.max(moment);
+            self.fresh_as_of = self.fresh_as_of.max(seq);
         }
         Some(ChangeKind::Updated)
     }
 
-    fn not_found(&mut self, moment: u64, now: Instant) -> Option<ChangeKind> {
+    fn not_found(&mut self, seq: RegistrationSeq, now: Instant) -> Option<ChangeKind> {
         let mut changed = self.succeeded();
         changed |= !matches!(self.answer, Answer::NotFound);
         self.older = Older::No;
         self.answer = Answer::NotFound;
         self.time = Some(now);
-        self.proven = self.proven.max(moment);
+        self.fresh_as_of = self.fresh_as_of.max(seq);
         changed.then_some(ChangeKind::Deleted)
     }
 
@@ -245,8 +251,14 @@ impl<K: Object> Slot<K> {
         self.failure.take().is_some()
     }
 
-    fn failed(&mut self, error: &Arc<RequestError>, now: Instant) -> Option<ChangeKind> {
-        let delay = self.backoff.delay_after(error, now, fastrand::f64());
+    /// `random` is uniform in `[0, 1)`.
+    fn failed(
+        &mut self,
+        error: &Arc<RequestError>,
+        now: Instant,
+        random: f64,
+    ) -> Option<ChangeKind> {
+        let delay = self.backoff.delay_after(error, now, random);
         self.not_before = Some(now + delay);
         let before = self.failure.replace(Arc::clone(error));
         before
@@ -270,6 +282,8 @@ struct CachingShared<K: Object> {
     metrics: Metrics,
     api: Api,
     max_stale: Option<Duration>,
+    /// For the delays after failures. Locked after a slot.
+    random: Mutex<fastrand::Rng>,
 }
 
 /// What a read has to do.
@@ -279,7 +293,12 @@ enum Plan<K> {
 }
 
 impl<K: Object> CachingStore<K> {
-    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        api: Api,
+        config: &ManagerConfig,
+        metrics: Metrics,
+        random: fastrand::Rng,
+    ) -> Self {
         Self {
             shared: Arc::new(CachingShared {
                 entries: Entries::default(),
@@ -287,6 +306,7 @@ impl<K: Object> CachingStore<K> {
                 metrics,
                 api,
                 max_stale: config.max_stale,
+                random: Mutex::new(random),
             }),
             config: config.clone(),
         }
@@ -315,7 +335,9 @@ impl<K: Object> CachingStore<K> {
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let look = |entry: &Entry<Cell<K>>| entry.cell.0.lock().kept(entry.newest_reference());
         let entries = &self.shared.entries;
-        entries.read(namespace, name, look, |kept| kept.fresh(self.config.ttl()))
+        entries.read(namespace, name, look, |kept| {
+            kept.fresh(self.config.current_ttl())
+        })
     }
 
     pub(crate) async fn get(
@@ -347,16 +369,16 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: u64) -> Plan<K> {
+    fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: RegistrationSeq) -> Plan<K> {
         let now = Instant::now();
         let mut slot = entry.cell.0.lock();
         let kept = slot.kept(required);
-        if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.ttl())) {
+        if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.current_ttl())) {
             return Plan::Answer(Ok(object));
         }
         let under_way = slot.flight.as_ref();
-        if let Some((moment, flight)) = under_way
-            && *moment >= required
+        if let Some((seq, flight)) = under_way
+            && *seq >= required
             && let Some(flight) = flight.upgrade()
             // One that has ended left its result in the slot.
             && flight.peek().is_none()
@@ -375,18 +397,18 @@ impl<K: Object> CachingStore<K> {
                 }),
             );
         }
-        let moment = self.shared.entries.now();
+        let seq = self.shared.entries.current_seq();
         // T7: a cache of the API server will do for a refresh, and for nothing else.
         let cached = matches!(slot.answer, Answer::Found(_))
-            && slot.proven >= required
+            && slot.fresh_as_of >= required
             && slot.older == Older::No;
-        slot.tried = moment;
+        slot.tried = seq;
         let flight = Arc::clone(&self.shared)
-            .fetch(Arc::clone(entry), moment, !cached)
+            .fetch(Arc::clone(entry), seq, !cached)
             .boxed()
             .shared();
         // A refresh from a cache is none for those who need a proof.
-        let proves = if cached { slot.proven } else { moment };
+        let proves = if cached { slot.fresh_as_of } else { seq };
         slot.flight = flight.downgrade().map(|weak| (proves, weak));
         Plan::Wait(flight)
     }
@@ -397,11 +419,12 @@ impl<K: Object> CachingShared<K> {
     async fn fetch(
         self: Arc<Self>,
         entry: Arc<Entry<Cell<K>>>,
-        moment: u64,
+        seq: RegistrationSeq,
         live: bool,
     ) -> Result<Arc<K>, Error> {
         let version = (!live).then_some("0");
-        let result = self.api.get::<K>(&entry.key, version).await;
+        let target = ByName::<K>::new(entry.key.clone());
+        let result = self.api.get(&target, version).await;
         let outcome = result.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
         let now = Instant::now();
@@ -412,15 +435,15 @@ impl<K: Object> CachingShared<K> {
             return Err(Error::NotRegistered { key });
         }
         // T15: a request that a newer one overtook brings at most a newer version.
-        let overtaken = slot.proven > moment || slot.tried > moment;
+        let overtaken = slot.fresh_as_of > seq || slot.tried > seq;
         let of_request = |error| Err(Error::of_request(K::KIND, entry.key.clone(), error));
         let (event, answer) = match result {
             Err(error) if overtaken => return of_request(Arc::new(error)),
             Ok(object) => {
                 let event = if overtaken {
-                    slot.found_late(&object, live, moment, now)
+                    slot.found_late(&object, live, seq, now)
                 } else {
-                    slot.found(Arc::clone(&object), live, moment, now)
+                    slot.found(Arc::clone(&object), live, seq, now)
                 };
                 // Perhaps a newer one that was known before.
                 let known = match &slot.answer {
@@ -430,12 +453,13 @@ impl<K: Object> CachingShared<K> {
                 (event, Ok(known))
             }
             Err(error) if error.is_not_found() => {
-                let event = slot.not_found(moment, now);
+                let event = slot.not_found(seq, now);
                 (event, of_request(Arc::new(error)))
             }
             Err(error) => {
                 let error = Arc::new(error);
-                (slot.failed(&error, now), of_request(error))
+                let random = self.random.lock().f64();
+                (slot.failed(&error, now, random), of_request(error))
             }
         };
         self.entries.changed();

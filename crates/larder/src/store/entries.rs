@@ -14,14 +14,14 @@ use std::{
     hash::{Hash, Hasher},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use hashbrown::{Equivalent, HashSet};
 use larder_objects::{ObjectKey, ResourceVersion};
-use larder_watch::{Named, RequestError};
+use larder_watch::{RegistrationSeq, RequestError, SeqCounter, SharedSeq};
 use parking_lot::{Mutex, RwLock};
 
 use self::{readers::Readers, references::References};
@@ -36,9 +36,9 @@ type HashState = foldhash::fast::RandomState;
 /// One referenced object.
 #[derive(Debug)]
 pub(crate) struct Entry<C> {
-    /// The moment of the newest reference: whoever holds it must not see older data.
-    newest: AtomicU64,
-    /// Somebody had to do with it since the store looked last: a reader, a new reference.
+    /// The newest registration that refers to the object: its pod must not see older data.
+    newest: SharedSeq,
+    /// There was a read or a new reference since the store looked last.
     accessed: AtomicBool,
     /// What the store knows about it.
     pub(crate) cell: C,
@@ -49,9 +49,9 @@ pub(crate) struct Entry<C> {
 }
 
 impl<C> Entry<C> {
-    /// The moment of the newest reference.
-    pub(crate) fn newest_reference(&self) -> u64 {
-        self.newest.load(Ordering::Acquire)
+    /// The newest registration that refers to the object.
+    pub(crate) fn newest_reference(&self) -> RegistrationSeq {
+        self.newest.load()
     }
 
     /// Notes an access. Looks before it writes, so that readers on several processors do not fight over the cache line.
@@ -67,17 +67,11 @@ impl<C> Entry<C> {
     }
 }
 
-impl<C: Send + Sync> Named for Entry<C> {
-    fn key(&self) -> &ObjectKey {
-        &self.key
-    }
-}
-
 /// The referenced objects by name. `S` is what a read keeps of an object that it may have.
 #[derive(Debug)]
 pub(crate) struct Entries<C: Send + Sync, S: Send = ()> {
     by_name: RwLock<HashSet<ByName<C>, HashState>>,
-    moments: AtomicU64,
+    seqs: Arc<SeqCounter>,
     readers: Readers<C, S>,
 }
 
@@ -85,7 +79,7 @@ impl<C: Send + Sync, S: Send> Default for Entries<C, S> {
     fn default() -> Self {
         Self {
             by_name: RwLock::default(),
-            moments: AtomicU64::new(0),
+            seqs: Arc::default(),
             readers: Readers::default(),
         }
     }
@@ -108,7 +102,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         self.with(namespace, name, Arc::clone)
     }
 
-    /// The entry of an object, and the moment that a read must have proven: that of `holder`'s reference, or of the newest.
+    /// The entry of an object, and how fresh its state has to be for a read: as `holder`'s registration, or as the newest.
     ///
     /// # Errors
     ///
@@ -118,7 +112,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         namespace: &str,
         name: &str,
         holder: Option<Holder>,
-    ) -> Result<(Arc<Entry<C>>, u64), Error> {
+    ) -> Result<(Arc<Entry<C>>, RegistrationSeq), Error> {
         let found = self.get(namespace, name).and_then(|entry| {
             let required = match holder {
                 Some(holder) => entry.references.lock().since(holder)?,
@@ -191,9 +185,14 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         self.by_name.read().len()
     }
 
-    /// The moment of the last reference so far; a request that starts now proves everything up to it.
-    pub(crate) fn now(&self) -> u64 {
-        self.moments.load(Ordering::Acquire)
+    /// The newest registration so far; a request that is sent now is as fresh.
+    pub(crate) fn current_seq(&self) -> RegistrationSeq {
+        self.seqs.current()
+    }
+
+    /// The counter of registrations.
+    pub(crate) fn seqs(&self) -> &Arc<SeqCounter> {
+        &self.seqs
     }
 
     /// Adds a reference of `holder`; `make` makes the cell of an object that had none.
@@ -204,23 +203,22 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         holder: Holder,
         make: impl FnOnce() -> C,
     ) -> Added<C> {
-        let moment = || self.moments.fetch_add(1, Ordering::AcqRel) + 1;
         if let Some(ByName(entry)) = self.by_name.read().get(&KeyRef { namespace, name }) {
             let mut references = entry.references.lock();
-            let moment = moment();
-            if !references.add(holder, moment) {
+            let seq = self.seqs.advance();
+            if !references.add(holder, seq) {
                 return Added::Count;
             }
-            entry.newest.store(moment, Ordering::Release);
+            entry.newest.store(seq);
             self.changed();
             drop(references);
             return Added::Holder(Arc::clone(entry));
         }
-        let moment = moment();
+        let seq = self.seqs.advance();
         let mut references = References::default();
-        references.add(holder, moment);
+        references.add(holder, seq);
         let entry = Arc::new(Entry {
-            newest: AtomicU64::new(moment),
+            newest: SharedSeq::new(seq),
             accessed: AtomicBool::new(false),
             cell: make(),
             key: ObjectKey::new(namespace, name),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{Object, ObjectKey};
-use larder_watch::{Api, RequestError};
+use larder_watch::{Api, ByName, RequestError};
 use tokio::time::timeout;
 
 use super::Entries;
@@ -37,7 +37,8 @@ impl SimpleStore {
     ) -> Result<Arc<K>, Error> {
         let key = ObjectKey::new(namespace, name);
         let kind = K::KIND;
-        let answer = timeout(within, self.api.get(&key, None))
+        let target = ByName::<K>::new(key.clone());
+        let answer = timeout(within, self.api.get(&target, None))
             .await
             .unwrap_or(Err(RequestError::Timeout(within)));
         let outcome = answer.as_ref().err().map_or("ok", RequestError::label);

@@ -1,15 +1,23 @@
-//! Strategy `Watch`: the store that the watch engine keeps in step.
+//! Strategy `Watch`: the store that the watch engine keeps in sync.
 //!
 //! Rules W1–W21 of the kubelet's watch store (1.36, `pkg/kubelet/util/manager/watch_based_manager.go`), with these
-//! differences on purpose: a reader is woken instead of polling every 10 ms, and told the cause when it gave up waiting; a
+//! differences on purpose: a reader is woken instead of polling every 10 ms, and gets the cause when it gives up waiting; a
 //! pod never reads data older than its registration; registration counts as an access; the removal of an entry is final.
 //!
+//! [`task`] owns the engine and takes its findings over; [`scopes`] decides what one watch covers; [`overflow`] serves the
+//! objects beyond the last watch.
+//!
 //! Invariants:
-//! 1. Only the worker publishes, and only into cells that are not removed (checked under the cell's lock).
-//! 2. Before the cell's lock is released, what reads have kept of an object that is known better now is outdated (I3).
+//! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock).
+//! 2. Before the entry's lock is released, what reads have kept of an object that is known better now is outdated (I3).
 //! 3. No lock is held across an await (I5).
 
-mod cell;
+mod commands;
+mod entry;
+mod overflow;
+mod scopes;
+mod target;
+mod task;
 
 use std::{
     collections::BTreeMap,
@@ -20,66 +28,81 @@ use std::{
     },
 };
 
-use futures::FutureExt as _;
 use larder_objects::Object;
-use larder_watch::Api;
+use larder_watch::{Api, RegistrationSeq};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::cell::{Cell, Finding};
+pub(crate) use self::entry::WatchEntry;
+use self::{
+    commands::{Command, Commands},
+    entry::ObjectFinding,
+    task::WatchTask,
+};
 use super::{Entries, Entry, entries::Added, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
-    config::{ManagerConfig, WatchScope},
+    config::ManagerConfig,
     error::Error,
     metrics::Metrics,
     registration::Holder,
     status::{ObjectState, ScopeChoice},
-    watch::{Command, Commands, Scopes, Worker},
 };
 
-/// What store and worker share.
+/// What store and task share.
 #[derive(Debug)]
-pub(crate) struct Shared<K: Object> {
-    pub(crate) entries: Entries<Cell<K>, Weak<K>>,
+pub(crate) struct WatchStoreInner<K: Object> {
+    pub(crate) entries: Entries<WatchEntry<K>, Weak<K>>,
     pub(crate) changes: Publisher,
     pub(crate) metrics: Metrics,
     /// For the task of the store.
     pub(crate) commands: Commands<K>,
-    /// How the objects of each namespace are watched, where that is not a matter of course.
+    /// How the objects of each namespace are watched, where that was chosen.
     pub(crate) scopes: Mutex<BTreeMap<SmolStr, ScopeChoice>>,
     closed: AtomicBool,
 }
 
-impl<K: Object> Shared<K> {
-    /// Nothing will be published any more.
-    pub(crate) fn close(&self) {
+impl<K: Object> WatchStoreInner<K> {
+    /// Nothing is published from now on.
+    fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
-}
 
-impl<K: Object> Shared<K> {
+    /// The task has ended, perhaps by a panic: reads fail and subscribers hear the end, instead of data that goes stale
+    /// unnoticed.
+    fn end(&self) {
+        self.close();
+        for entry in self.entries.all() {
+            entry.cell.changed.notify_waiters();
+        }
+        self.changes.close();
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Tells the worker that a reader waits, unless it knows.
-    pub(crate) fn want(&self, cell: &Cell<K>) {
-        if !cell.wanted.swap(true, Ordering::AcqRel) {
-            self.commands.send(Command::Wanted(cell.id));
+    /// Notes that a reader waits, and sends the task a command if it does not know.
+    fn note_pending_read(&self, cell: &WatchEntry<K>) {
+        if !cell.read_pending.swap(true, Ordering::AcqRel) {
+            self.commands.send(Command::ReadPending(cell.id));
         }
     }
 
-    /// What a reader gets who needs a proof of `required`; if it is not known, the worker is told.
-    fn look(&self, entry: &Entry<Cell<K>>, required: u64) -> Option<Result<Arc<K>, Error>> {
+    /// The answer to a read that needs a state as fresh as `required`; if it is not known, the task has to obtain it.
+    fn look(
+        &self,
+        entry: &Entry<WatchEntry<K>>,
+        required: RegistrationSeq,
+    ) -> Option<Result<Arc<K>, Error>> {
         let answer = entry.cell.look(&entry.key, required);
         if answer.is_none() {
             if self.is_closed() {
                 return Some(Err(Error::ShutDown { kind: K::KIND }));
             }
-            self.want(&entry.cell);
+            self.note_pending_read(&entry.cell);
         }
         answer
     }
@@ -87,17 +110,17 @@ impl<K: Object> Shared<K> {
     /// Publishes a state; returns the event that subscribers should see.
     pub(crate) fn publish(
         &self,
-        entry: &Arc<Entry<Cell<K>>>,
-        finding: Finding<K>,
+        entry: &Arc<Entry<WatchEntry<K>>>,
+        finding: ObjectFinding<K>,
     ) -> Option<ChangeKind> {
         let cell = &entry.cell;
         let mut known = cell.known.lock();
         if known.state == ObjectState::Removed {
             return None;
         }
-        let proves = finding.proven.is_some();
+        let confirms = finding.fresh_as_of.is_some();
         let mut changed = known.take(finding);
-        changed |= proves && cell.missed.swap(false, Ordering::AcqRel);
+        changed |= confirms && cell.missed.swap(false, Ordering::AcqRel);
         let event = known.event();
         self.entries.changed();
         drop(known);
@@ -105,8 +128,8 @@ impl<K: Object> Shared<K> {
         changed.then_some(event)
     }
 
-    /// The watch was stopped; nothing may be concluded from what was known, but for the version.
-    pub(crate) fn idle(&self, entry: &Arc<Entry<Cell<K>>>) {
+    /// The watch was stopped: nothing but the version may be concluded from what was known.
+    pub(crate) fn idle(&self, entry: &Arc<Entry<WatchEntry<K>>>) {
         let mut known = entry.cell.known.lock();
         if known.state != ObjectState::Removed {
             known.state = ObjectState::Idle;
@@ -115,40 +138,31 @@ impl<K: Object> Shared<K> {
         }
     }
 
-    /// What is known has to be proven anew for every reader. Returns the moment that was proven.
-    pub(crate) fn expire(&self, entry: &Arc<Entry<Cell<K>>>) -> u64 {
+    /// What is known has expired for every reader. Returns how fresh it was.
+    fn expire(&self, entry: &Entry<WatchEntry<K>>) -> RegistrationSeq {
         let mut known = entry.cell.known.lock();
         self.entries.changed();
-        std::mem::take(&mut known.proven)
-    }
-}
-
-/// Held by the store's task. Closes the store when the task ends, even by a panic: reads fail and subscribers hear the end,
-/// instead of data that goes stale unnoticed.
-struct CloseOnEnd<K: Object>(Arc<Shared<K>>);
-
-impl<K: Object> Drop for CloseOnEnd<K> {
-    fn drop(&mut self) {
-        self.0.close();
-        for entry in self.0.entries.all() {
-            entry.cell.changed.notify_waiters();
-        }
-        self.0.changes.close();
+        std::mem::take(&mut known.fresh_as_of)
     }
 }
 
 /// The store of strategy `Watch`.
 #[derive(Debug)]
 pub(crate) struct WatchStore<K: Object> {
-    pub(crate) shared: Arc<Shared<K>>,
+    pub(crate) inner: Arc<WatchStoreInner<K>>,
     last_id: AtomicU64,
-    worker: Mutex<Option<AbortOnDropHandle<()>>>,
+    task: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl<K: Object> WatchStore<K> {
-    /// Starts the worker on the current runtime; it ends with the store.
-    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
-        let shared = Arc::new(Shared {
+    /// Starts the task on the current runtime; it ends with the store.
+    pub(crate) fn new(
+        api: Api,
+        config: &ManagerConfig,
+        metrics: Metrics,
+        random: fastrand::Rng,
+    ) -> Self {
+        let inner = Arc::new(WatchStoreInner {
             entries: Entries::default(),
             changes: Publisher::default(),
             metrics,
@@ -156,42 +170,30 @@ impl<K: Object> WatchStore<K> {
             scopes: Mutex::default(),
             closed: AtomicBool::new(false),
         });
-        let run = match config.watch_scope {
-            WatchScope::Object => Worker::new(Arc::clone(&shared), api, config).run().boxed(),
-            WatchScope::Namespace | WatchScope::Auto => {
-                Scopes::new(Arc::clone(&shared), api, config).run().boxed()
-            }
-        };
-        let on_end = CloseOnEnd(Arc::clone(&shared));
-        let run = async move {
-            let _on_end = on_end;
-            run.await;
-        };
+        let task = WatchTask::new(Arc::clone(&inner), api, config, random);
         #[expect(
             clippy::disallowed_methods,
             reason = "the one task of a store, owned by the handle that the store keeps"
         )]
-        let worker = AbortOnDropHandle::new(tokio::spawn(run));
+        let task = AbortOnDropHandle::new(tokio::spawn(task.run()));
         Self {
-            shared,
+            inner,
             last_id: AtomicU64::new(0),
-            worker: Mutex::new(Some(worker)),
+            task: Mutex::new(Some(task)),
         }
     }
 
     pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        let make = || Cell::new(self.last_id.fetch_add(1, Ordering::Relaxed));
-        match self.shared.entries.add(namespace, name, holder, make) {
-            Added::Entry(entry) if !self.shared.is_closed() => {
-                self.shared.commands.send(Command::Added(entry));
+        let make = || WatchEntry::new(self.last_id.fetch_add(1, Ordering::Relaxed));
+        match self.inner.entries.add(namespace, name, holder, make) {
+            Added::Entry(entry) if !self.inner.is_closed() => {
+                self.inner.commands.send(Command::Added(entry));
             }
             Added::Holder(entry) => {
                 entry.touch();
-                // A new pod may have brought the right that was missing.
+                // A new pod may have brought the permission that was missing.
                 if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
-                    self.shared
-                        .commands
-                        .send(Command::Referenced(entry.cell.id));
+                    self.inner.commands.send(Command::Referenced(entry.cell.id));
                 }
             }
             Added::Entry(_) | Added::Count => {}
@@ -199,21 +201,21 @@ impl<K: Object> WatchStore<K> {
     }
 
     pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
+        if let Some(entry) = self.inner.entries.remove(namespace, name, holder) {
             entry.cell.remove();
-            self.shared.changes.forget(&entry.key);
-            self.shared.commands.send(Command::Removed(entry.cell.id));
+            self.inner.changes.forget(&entry.key);
+            self.inner.commands.send(Command::Removed(entry.cell.id));
         }
     }
 
     /// The object, if it can be had without waiting: the path of nearly all reads.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let look = |entry: &Entry<Cell<K>>| entry.cell.readable(entry.newest_reference());
-        let entries = &self.shared.entries;
+        let look = |entry: &Entry<WatchEntry<K>>| entry.cell.readable(entry.newest_reference());
+        let entries = &self.inner.entries;
         entries.read(namespace, name, look, Weak::upgrade)
     }
 
-    /// The object, not older than the references of `holder`, or of everybody.
+    /// The object, as fresh as `holder`'s registration, or as the newest one.
     pub(crate) async fn get(
         &self,
         namespace: &str,
@@ -221,13 +223,13 @@ impl<K: Object> WatchStore<K> {
         holder: Option<Holder>,
         within: Duration,
     ) -> Result<Arc<K>, Error> {
-        let (entry, required) = self.shared.entries.require(namespace, name, holder)?;
+        let (entry, required) = self.inner.entries.require(namespace, name, holder)?;
         entry.touch();
         let cell = &entry.cell;
         let mut changed = pin!(cell.changed.notified());
         changed.as_mut().enable();
-        if let Some(answer) = self.shared.look(&entry, required) {
-            self.shared.entries.count_hit();
+        if let Some(answer) = self.inner.look(&entry, required) {
+            self.inner.entries.count_hit();
             return answer;
         }
         let answer = async {
@@ -235,7 +237,7 @@ impl<K: Object> WatchStore<K> {
                 changed.as_mut().await;
                 changed.set(cell.changed.notified());
                 changed.as_mut().enable();
-                if let Some(answer) = self.shared.look(&entry, required) {
+                if let Some(answer) = self.inner.look(&entry, required) {
                     return answer;
                 }
             }
@@ -244,27 +246,27 @@ impl<K: Object> WatchStore<K> {
             cell.missed.store(true, Ordering::Release);
             cell.failure()
         };
-        wait(&entry.key, within, &self.shared.metrics, answer, failure).await
+        wait(&entry.key, within, &self.inner.metrics, answer, failure).await
     }
 
-    /// Ends the worker with all its watches; immutable objects stay readable.
+    /// Ends the task with all its watches; immutable objects stay readable.
     pub(crate) async fn shut_down(&self) {
-        self.shared.close();
-        let worker = self.worker.lock().take();
-        if let Some(worker) = worker {
-            self.shared.commands.close();
-            if let Err(error) = worker.await
+        self.inner.close();
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            self.inner.commands.close();
+            if let Err(error) = task.await
                 && let Ok(panic) = error.try_into_panic()
             {
                 std::panic::resume_unwind(panic);
             }
         }
-        for entry in self.shared.entries.all() {
+        for entry in self.inner.entries.all() {
             if entry.cell.state() != ObjectState::Immutable {
-                self.shared.idle(&entry);
+                self.inner.idle(&entry);
             }
             entry.cell.changed.notify_waiters();
         }
-        self.shared.changes.close();
+        self.inner.changes.close();
     }
 }

@@ -10,10 +10,7 @@ use crate::scripted::{Exchange, Script, Stream, object, pod, pod_with};
 /// A manager that makes so many requests at once.
 fn manager(limit: usize) -> (ConfigMapManager, Script) {
     let (client, script) = Script::new();
-    let config = ManagerConfig {
-        max_requests_in_flight: limit,
-        ..ManagerConfig::default()
-    };
+    let config = ManagerConfig::default().max_requests_in_flight(limit);
     (ConfigMapManager::new(client, &config).unwrap(), script)
 }
 

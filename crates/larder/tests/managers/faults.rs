@@ -279,15 +279,15 @@ async fn credentials_that_are_not_accepted_are_named_until_there_are_others() {
         }
     };
     assert_eq!(refused.hits(), 1);
-    assert!(failed.is_forbidden() && !failed.is_transport());
+    assert!(failed.is_unauthorized() && !failed.is_transport());
     let causes = std::iter::successors(Some(&*failed as &dyn std::error::Error), |e| e.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();
     let path = file.display();
     let expected = [
         "the API server does not accept our credentials".to_owned(),
         format!("server:6443 does not accept the token in {path} (401)"),
-        format!("failed to read the token file {path}"),
-        "it is empty".to_owned(),
+        format!("failed to read the token from {path}"),
+        "it is empty or has a control character".to_owned(),
     ];
     assert_eq!(causes, expected);
     assert!(!format!("{failed:?}").contains("hunter2"));

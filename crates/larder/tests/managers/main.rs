@@ -11,6 +11,7 @@ mod by_namespace;
 mod by_object;
 mod caching;
 mod cluster;
+mod garbage;
 mod model;
 mod namespaces;
 mod network;

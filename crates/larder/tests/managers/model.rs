@@ -437,10 +437,7 @@ fn check(config: &ManagerConfig, in_ci: u32) {
 }
 
 fn of(strategy: Strategy) -> ManagerConfig {
-    ManagerConfig {
-        strategy,
-        ..ManagerConfig::default()
-    }
+    ManagerConfig::default().strategy(strategy)
 }
 
 #[test]
@@ -460,28 +457,18 @@ fn strategy_watch_does_what_the_model_does() {
 
 #[test]
 fn strategy_watch_does_what_the_model_does_with_one_watch_per_namespace() {
-    let config = ManagerConfig {
-        watch_scope: WatchScope::Namespace,
-        ..of(Strategy::Watch)
-    };
+    let config = of(Strategy::Watch).watch_scope(WatchScope::Namespace);
     check(&config, VARIANT);
 }
 
 #[test]
 fn strategy_watch_with_fewer_watches_than_objects_does_what_the_model_does() {
-    let config = ManagerConfig {
-        max_watches: 1,
-        max_requests_in_flight: 1,
-        ..of(Strategy::Watch)
-    };
+    let config = of(Strategy::Watch).max_watches(1).max_requests_in_flight(1);
     check(&config, VARIANT);
 }
 
 #[test]
 fn strategy_watch_with_one_request_at_a_time_does_what_the_model_does() {
-    let config = ManagerConfig {
-        max_requests_in_flight: 1,
-        ..of(Strategy::Watch)
-    };
+    let config = of(Strategy::Watch).max_requests_in_flight(1);
     check(&config, VARIANT);
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use larder::{ChangeKind, ConfigMapManager, ManagerConfig, ObjectState, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, ObjectState, WatchScope};
 use larder_apiserver::AuditRecord;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -305,7 +305,7 @@ async fn auto_watches_by_name_where_it_may_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away() {
+async fn auto_falls_back_to_object_scope_when_namespace_permission_is_revoked() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod_with("p1", &["a", "b"]));
@@ -314,30 +314,17 @@ async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away()
     assert_eq!(value(&manager, "a").await, "one");
     drop(stream);
 
-    // A refusal alone proves nothing: the authorizer may be behind.
     script.next().await.refuse(403);
-    review(&mut script, &[true, true]).await;
-    let request = script.next().await;
-    request.check("!fieldSelector");
-    request.refuse(403);
-    assert_eq!(chosen(&manager).unwrap().0, WatchScope::Namespace);
-    review(&mut script, &[true, false]).await;
-
-    let mut streams = Vec::new();
-    for _ in 0..2 {
-        let request = script.next().await;
-        let is_a = request
-            .path_and_query
-            .contains("fieldSelector=metadata.name%3Da");
-        streams.push(if is_a {
-            request.synced(9, Some(&object(9, "two")))
-        } else {
-            request.check("fieldSelector=metadata.name%3Db");
-            request.synced(9, None)
-        });
-    }
+    let mut requests = [script.next().await, script.next().await];
+    requests.sort_by_key(|request| request.path_and_query.contains("metadata.name%3Db"));
+    // Meanwhile the objects are served as they are known.
+    assert_eq!(value(&manager, "a").await, "one");
+    let [a, b] = requests;
+    a.check("fieldSelector=metadata.name%3Da sendInitialEvents=true");
+    b.check("fieldSelector=metadata.name%3Db sendInitialEvents=true");
+    let streams = [a.synced(9, Some(&object(9, "two"))), b.synced(9, None)];
     settle().await;
-    let reason = "may not watch configmaps of the namespace any more".to_owned();
+    let reason = "may no longer list and watch configmaps of the namespace".to_owned();
     assert_eq!(chosen(&manager), Some((WatchScope::Object, reason)));
     assert_eq!(value(&manager, "a").await, "two");
     assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
@@ -349,106 +336,61 @@ async fn auto_goes_over_to_names_when_the_right_to_the_namespace_is_taken_away()
     script.silence(Duration::from_hours(1)).await;
 }
 
-/// The next question what may be done has to come within that range of minutes.
-async fn review_after(script: &mut Script, minutes: std::ops::Range<u64>, allowed: &[bool]) {
-    let start = tokio::time::Instant::now();
-    review(script, allowed).await;
-    let waited = start.elapsed().as_secs() / 60;
-    assert!(minutes.contains(&waited), "{waited} min, not {minutes:?}");
-}
-
 #[tokio::test(start_paused = true)]
-async fn auto_goes_back_to_the_namespace_when_the_right_to_it_comes_and_serves_on_meanwhile() {
-    let (client, mut script) = Script::new();
-    // No watch is idle here.
-    let config = ManagerConfig {
-        watch_scope: WatchScope::Auto,
-        sync_frequency: Duration::from_hours(10),
-        ..ManagerConfig::default()
-    };
-    let manager = ConfigMapManager::new(client, &config).unwrap();
-    manager.register_pod(&pod("p1"));
-    review(&mut script, &[false]).await;
-    let mut version = 5;
-    for _ in 0..3 {
-        let request = script.next().await;
-        request.check("fieldSelector=metadata.name%3Da sendInitialEvents=true");
-        let by_name = request.synced(version, Some(&object(version, "by name")));
-        settle().await;
-        assert_eq!(value(&manager, "a").await, "by name");
-        assert_eq!(chosen(&manager).unwrap().0, WatchScope::Object);
-
-        // A question that is not answered changes nothing.
-        let start = tokio::time::Instant::now();
-        script.next().await.refuse(503);
-        assert!(start.elapsed() >= Duration::from_mins(5));
-        assert!(!by_name.is_dropped());
-        review_after(&mut script, 10..20, &[true, true]).await;
-        let request = script.next().await;
-        request.check(LIST);
-        assert!(by_name.is_dropped());
-        assert_eq!(chosen(&manager).unwrap().0, WatchScope::Namespace);
-        // Until the state is there, what is known is served, and new readers and objects wait.
-        settle().await;
-        assert_eq!(value(&manager, "a").await, "by name");
-        assert!(!manager.objects()[0].age.is_zero());
-        manager.register_pod(&pod_with("p2", &["b"]));
-        version += 10;
-        let together = request.synced(version, Some(&object(version - 1, "together")));
-        settle().await;
-        assert_eq!(value(&manager, "a").await, "together");
-        let joined = script.next().await;
-        joined.check("fieldSelector=metadata.name%3Db !watch");
-        joined.list(version, None);
-        assert!(manager.get("n", "b").await.unwrap_err().is_not_found());
-        assert!(manager.objects().iter().all(|object| object.age.is_zero()));
-        manager.unregister_pod(&pod_with("p2", &[]));
-
-        // The right goes again.
-        together.error(403);
-        review(&mut script, &[false]).await;
-        version += 10;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn auto_asks_for_the_right_to_the_namespace_ever_more_seldom() {
+async fn a_choice_stands_until_the_last_reference_is_gone() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod("p1"));
     review(&mut script, &[false]).await;
-    // Which has no watch.
+    // An immutable object needs no watch, so that only a second review could be asked for.
     let frozen = object(5, "one").replace(r#""data""#, r#""immutable":true,"data""#);
     let _ended = script.next().await.synced(5, Some(&frozen));
     assert_eq!(value(&manager, "a").await, "one");
-    for minutes in [5..10, 10..20, 20..40, 40..80, 40..80] {
-        review_after(&mut script, minutes, &[false]).await;
+    script.silence(Duration::from_hours(3)).await;
+    // Further objects follow the choice.
+    manager.register_pod(&pod_with("p2", &["b"]));
+    let request = script.next().await;
+    request.check("fieldSelector=metadata.name%3Db");
+    let _b = request.synced(6, None);
+    for name in ["p1", "p2"] {
+        manager.unregister_pod(&pod_with(name, &[]));
     }
-    assert_eq!(value(&manager, "a").await, "one");
+    settle().await;
+    assert_eq!(chosen(&manager), None);
+    manager.register_pod(&pod("p1"));
+    review(&mut script, &[true, true]).await;
+    script.next().await.check(LIST);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_auto_gives_back_is_not_revived_by_who_watches_next() {
-    let (client, mut script) = Script::new();
-    let manager = watching(WatchScope::Auto, client);
-    manager.register_pod(&pod_with("p1", &["a"]));
-    review(&mut script, &[false]).await;
-    let _by_name = script.next().await.synced(5, Some(&object(5, "one")));
-    manager.register_pod(&pod_with("p2", &["gone"]));
-    let _gone = script.next().await.synced(5, None);
-    review(&mut script, &[true]).await;
-    let request = script.next().await;
-    manager.unregister_pod(&pod_with("p2", &[]));
-    settle().await;
-    request.answer(201, &json!({"status": {"allowed": true}}).to_string());
-    let together = script.next().await.synced(9, Some(&object(9, "two")));
-    settle().await;
-    assert_eq!(value(&manager, "a").await, "two");
-    manager.unregister_pod(&pod_with("p1", &[]));
-    settle().await;
-    assert!(together.is_dropped());
-    assert!(manager.objects().is_empty() && manager.scopes().is_empty());
-    script.silence(Duration::from_hours(3)).await;
+async fn what_joins_while_a_namespace_is_chosen_is_watched() {
+    for allowed in [true, false] {
+        let (client, mut script) = Script::new();
+        let manager = watching(WatchScope::Auto, client);
+        manager.register_pod(&pod_with("p1", &["a", "gone"]));
+        let question = script.next().await;
+        let mut reader = JoinSet::new();
+        reader.spawn({
+            let manager = manager.clone();
+            async move { manager.get("n", "a").await }
+        });
+        settle().await;
+        manager.register_pod(&pod_with("p1", &["a"]));
+        let answer = json!({"status": {"allowed": allowed}}).to_string();
+        question.answer(201, &answer);
+        if allowed {
+            review(&mut script, &[true]).await;
+        }
+        let request = script.next().await;
+        assert_eq!(
+            request.path_and_query.contains("metadata.name%3Da"),
+            !allowed
+        );
+        let _stream = request.synced(5, Some(&object(5, "one")));
+        let read = reader.join_next().await.unwrap().unwrap();
+        assert_eq!(read.unwrap().data["k"], "one");
+        script.silence(Duration::from_mins(1)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

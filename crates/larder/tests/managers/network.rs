@@ -218,12 +218,10 @@ impl Node {
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
         let max_watches = if random.u8(..4) == 0 { 2 } else { 100 };
-        let config = ManagerConfig {
-            strategy: setting.strategy,
-            watch_scope: setting.scope,
-            max_watches,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default()
+            .strategy(setting.strategy)
+            .watch_scope(setting.scope)
+            .max_watches(max_watches);
         Self {
             world,
             manager: ConfigMapManager::new(client, &config).unwrap(),

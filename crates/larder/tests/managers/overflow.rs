@@ -15,11 +15,9 @@ fn manager() -> (Cluster, ConfigMapManager, NodeTtl) {
         cluster.set(name, "one", false);
     }
     let ttl = NodeTtl::default();
-    let config = ManagerConfig {
-        max_watches: 1,
-        node_ttl: ttl.clone(),
-        ..ManagerConfig::default()
-    };
+    let config = ManagerConfig::default()
+        .max_watches(1)
+        .node_ttl(ttl.clone());
     let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
     (cluster, manager, ttl)
 }

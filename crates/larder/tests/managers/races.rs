@@ -111,10 +111,7 @@ impl Race {
         let chance = Chance(Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))));
         let cluster = Cluster::new();
         cluster.set("a", "0", false);
-        let config = ManagerConfig {
-            strategy,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default().strategy(strategy).seed(Some(seed));
         let manager = ConfigMapManager::new(chance.client(&cluster.server), &config).unwrap();
         Self {
             chance,

@@ -28,10 +28,7 @@ pub(crate) struct Exchange {
 
 /// A manager with strategy `Watch` in that scope.
 pub(crate) fn watching(scope: WatchScope, client: kube::Client) -> ConfigMapManager {
-    let config = ManagerConfig {
-        watch_scope: scope,
-        ..ManagerConfig::default()
-    };
+    let config = ManagerConfig::default().watch_scope(scope);
     ConfigMapManager::new(client, &config).unwrap()
 }
 
@@ -177,6 +174,11 @@ impl Stream {
     pub(crate) fn event(&self, kind: &str, object: &str) {
         let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         drop(self.0.unbounded_send(Ok(Frame::data(line.into()))));
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn raw(&self, bytes: &'static str) {
+        drop(self.0.unbounded_send(Ok(Frame::data(bytes.into()))));
     }
 
     /// Sends the bookmark that ends the initial events of a streaming list.

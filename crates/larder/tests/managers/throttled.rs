@@ -33,7 +33,7 @@ async fn check(manager: &ConfigMapManager, value: &str, behind: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_of_429_is_sat_out_without_a_herd_and_caught_up_with() {
+async fn a_minute_of_429_ends_without_a_herd() {
     let cluster = Cluster::new();
     for number in 0..OBJECTS {
         cluster.set(&name(number), "before", false);
@@ -75,10 +75,12 @@ async fn a_minute_of_429_is_sat_out_without_a_herd_and_caught_up_with() {
     assert_eq!(synced(&manager), 0);
     // Each once before the time that the server asks for is over, and then ever less often; never all at once.
     let (total, busiest): (usize, _) = (during.iter().sum(), *during.iter().max().unwrap());
-    assert!(busiest <= 150, "{during:?}");
+    assert!(busiest <= 200, "{during:?}");
     let pause = usize::try_from(RETRY_AFTER).unwrap();
     assert_eq!(during[..pause].iter().sum::<usize>(), OBJECTS, "{during:?}");
-    assert!(total <= OBJECTS * (60 / pause) / 2, "{total}: {during:?}");
+    // The probe, every 5 s at most, comes on top.
+    let most = OBJECTS * (60 / pause) / 2 + 60 / 5;
+    assert!(total <= most, "{total}: {during:?}");
 
     cluster.server.faults().clear();
     drop(busy);
@@ -86,8 +88,9 @@ async fn a_minute_of_429_is_sat_out_without_a_herd_and_caught_up_with() {
     while synced(&manager) < OBJECTS {
         sleep(Duration::from_secs(1)).await;
         after.push(cluster.requests().len());
+        // One requester probes every 5 to 10 s, and no other is throttled for longer than that.
         assert!(
-            after.len() <= 120,
+            after.len() <= 20,
             "{} are in step: {after:?}",
             synced(&manager)
         );
@@ -96,7 +99,7 @@ async fn a_minute_of_429_is_sat_out_without_a_herd_and_caught_up_with() {
     // Straight to the stream, which no test runner holds back.
     let text = format!("requests each second, during: {during:?}, after: {after:?}\n");
     io::stderr().write_all(text.as_bytes()).unwrap();
-    // Each watch is opened again, or lists once more; spread over the time for which the last pauses last.
+    // Each watch is opened again, or lists once more, at the limited rate.
     let (total, busiest): (usize, _) = (after.iter().sum(), *after.iter().max().unwrap());
     assert!(total <= 2 * OBJECTS, "{total}: {after:?}");
     assert!(busiest <= OBJECTS / 5, "{after:?}");

@@ -108,10 +108,7 @@ async fn only_referenced_names_are_ever_asked_for() {
         cluster.set("a", "one", false);
         cluster.set("unreferenced", "one", false);
         cluster.audit.take();
-        let config = ManagerConfig {
-            strategy,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default().strategy(strategy);
         let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
         manager.register_pod(&pod("p1"));
         for round in 0..5 {
@@ -137,10 +134,7 @@ async fn every_request_is_one_that_a_node_may_make() {
         let cluster = Cluster::new();
         cluster.set("a", "one", false);
         cluster.authorize(&["a"]);
-        let config = ManagerConfig {
-            strategy,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default().strategy(strategy);
         let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
         manager.register_pod(&pod("p1"));
         assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");

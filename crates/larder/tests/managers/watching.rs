@@ -308,11 +308,9 @@ async fn during_an_outage_running_pods_read_on_and_new_ones_are_told_the_cause()
 /// A manager whose watches idle after a minute, and its first watch.
 async fn idling() -> (ConfigMapManager, Script, Stream) {
     let (client, mut script) = Script::new();
-    let config = ManagerConfig {
-        sync_frequency: Duration::from_secs(1),
-        watch_scope: SCOPE,
-        ..ManagerConfig::default()
-    };
+    let config = ManagerConfig::default()
+        .sync_frequency(Duration::from_secs(1))
+        .watch_scope(SCOPE);
     let manager = ConfigMapManager::new(client, &config).unwrap();
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.synced(5, Some(&object(5, "one")));
@@ -477,11 +475,9 @@ fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
 async fn what_was_replaced_or_removed_is_gone_with_its_last_reader() {
     for strategy in [Strategy::Cache, Strategy::Watch] {
         let cluster = Cluster::new();
-        let config = ManagerConfig {
-            strategy,
-            watch_scope: SCOPE,
-            ..ManagerConfig::default()
-        };
+        let config = ManagerConfig::default()
+            .strategy(strategy)
+            .watch_scope(SCOPE);
         let manager = ConfigMapManager::new(cluster.client(), &config).unwrap();
         manager.register_pod(&pod("p1"));
         cluster.set("a", "one", false);

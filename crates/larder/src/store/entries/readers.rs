@@ -153,7 +153,7 @@ mod tests {
     impl Store {
         fn new(value: &'static str) -> Self {
             let entry = Entry {
-                newest: AtomicU64::new(1),
+                newest: larder_watch::SharedSeq::default(),
                 accessed: AtomicBool::new(false),
                 cell: (),
                 key: ObjectKey::new("n", "a"),

@@ -1,8 +1,9 @@
-//! Who refers to one object, and since when.
+//! The references on one object, and the registration that each began with.
 //!
 //! Arithmetic is checked: an unknown holder has nothing to drop. (The kubelet's watch store counts it as −1 and keeps
 //! the object watched for ever.)
 
+use larder_watch::RegistrationSeq;
 use smallvec::SmallVec;
 
 use crate::registration::Holder;
@@ -15,12 +16,12 @@ pub(crate) struct References(SmallVec<[Reference; 1]>);
 struct Reference {
     holder: Holder,
     count: usize,
-    since: u64,
+    since: RegistrationSeq,
 }
 
 impl References {
-    /// Adds a reference of `holder`, at the moment `since`. Returns whether it is the holder's first.
-    pub(crate) fn add(&mut self, holder: Holder, since: u64) -> bool {
+    /// Adds a reference of `holder`, from the registration `since` on. Returns whether it is the holder's first.
+    pub(crate) fn add(&mut self, holder: Holder, since: RegistrationSeq) -> bool {
         match self.position(holder) {
             Ok(at) => {
                 self.0[at].count += 1;
@@ -48,12 +49,12 @@ impl References {
         }
     }
 
-    /// Since when `holder` refers to the object.
-    pub(crate) fn since(&self, holder: Holder) -> Option<u64> {
+    /// The registration since which `holder` refers to the object.
+    pub(crate) fn since(&self, holder: Holder) -> Option<RegistrationSeq> {
         Some(self.0[self.position(holder).ok()?].since)
     }
 
-    /// Everybody who refers to the object.
+    /// All holders.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
         self.0.iter().map(|reference| reference.holder)
     }
@@ -71,24 +72,28 @@ impl References {
 
 #[cfg(test)]
 mod tests {
+    use larder_watch::SeqCounter;
+
     use super::*;
 
     // managers 33, 34
     #[test]
-    fn references_are_counted_for_each_holder_and_never_below_zero() {
+    fn references_are_counted_per_holder_never_below_zero() {
         let (one, two) = (Holder(1), Holder(2));
+        let counter = SeqCounter::default();
+        let (first, second) = (counter.advance(), counter.advance());
         let mut references = References::default();
         references.remove(one);
         assert!(references.is_empty());
-        assert!(references.add(one, 5));
-        assert!(!references.add(one, 6));
+        assert!(references.add(one, first));
+        assert!(!references.add(one, second));
         references.remove(one);
         assert!(!references.is_empty());
         references.remove(two);
-        assert_eq!(references.since(one), Some(5));
+        assert_eq!(references.since(one), Some(first));
         references.remove(one);
         references.remove(one);
-        // B4: the stranger's removal of before left no −1 behind that would keep the object.
+        // B4: the removal by an unknown holder left no −1 behind that would keep the object.
         assert!(references.is_empty());
     }
 }

@@ -1,37 +1,35 @@
-//! What the store tells the tasks that watch for it.
+//! What a store tells the task that watches for it.
 
 use std::{ops::ControlFlow, sync::Arc};
 
 use parking_lot::Mutex;
-use smol_str::SmolStr;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
-use crate::store::{Entry, watching::Cell};
+use super::WatchEntry;
+use crate::store::Entry;
 
-/// What happened to an object. Objects are named by the number of their cell.
+/// What happened to an object. Objects are named by the number of their entry.
 #[derive(Debug)]
 pub(crate) enum Command<K> {
     /// An object got its first reference.
-    Added(Arc<Entry<Cell<K>>>),
+    Added(Arc<Entry<WatchEntry<K>>>),
     /// An object that fails got one reference more.
     Referenced(u64),
     /// A reader waits for the object.
-    Wanted(u64),
+    ReadPending(u64),
     /// The object lost its last reference.
     Removed(u64),
-    /// Another one is to watch the objects of this namespace. They are given back as the commands that it has to be told.
-    GiveBack(SmolStr, oneshot::Sender<Vec<Command<K>>>),
 }
 
 /// A queue of commands. Its owner waits for `arrived` and looks at each.
 #[derive(Debug)]
 pub(crate) struct Commands<K> {
-    queue: Mutex<Queue<K>>,
+    queue: Mutex<CommandQueue<K>>,
     pub(crate) arrived: Notify,
 }
 
 #[derive(Debug)]
-struct Queue<K> {
+struct CommandQueue<K> {
     commands: Vec<Command<K>>,
     /// There will be no more.
     closed: bool,
@@ -39,7 +37,7 @@ struct Queue<K> {
 
 impl<K> Default for Commands<K> {
     fn default() -> Self {
-        let queue = Queue {
+        let queue = CommandQueue {
             commands: Vec::new(),
             closed: false,
         };
@@ -56,22 +54,20 @@ impl<K> Commands<K> {
         self.arrived.notify_one();
     }
 
-    /// Tells the owner to stop everything, when it has looked at what was sent before.
+    /// Has the owner stop everything, after the commands that were sent before.
     pub(crate) fn close(&self) {
         self.queue.lock().closed = true;
         self.arrived.notify_one();
     }
 
     /// Takes the commands that have arrived, in their order. Breaks when there will be no more.
-    pub(crate) fn each(&self, mut look: impl FnMut(Command<K>)) -> ControlFlow<()> {
+    pub(crate) fn take(&self) -> (Vec<Command<K>>, ControlFlow<()>) {
         let mut queue = self.queue.lock();
-        let (commands, closed) = (std::mem::take(&mut queue.commands), queue.closed);
-        drop(queue);
-        commands.into_iter().for_each(&mut look);
-        if closed {
+        let flow = if queue.closed {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
-        }
+        };
+        (std::mem::take(&mut queue.commands), flow)
     }
 }

@@ -1,6 +1,6 @@
 //! What is known of one watched object.
 //!
-//! A reader looks whether that is new enough for it; all else is the worker's.
+//! A reader looks whether that is fresh enough for it; the task that watches does all else.
 
 use std::sync::{
     Arc, Weak,
@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use larder_objects::{Object, ObjectKey, ResourceVersion};
-use larder_watch::RequestError;
+use larder_watch::{RegistrationSeq, RequestError};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -16,33 +16,33 @@ use crate::{changes::ChangeKind, error::Error, status::ObjectState, store::entri
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct Cell<K> {
-    /// Number of this incarnation of the entry; the worker's name for it.
+pub(crate) struct WatchEntry<K> {
+    /// Number of this incarnation of the entry; the task's name for it.
     pub(crate) id: u64,
-    /// A reader waits for something that nothing under way may bring; the worker clears it.
-    pub(super) wanted: AtomicBool,
+    /// A reader waits for something that no request under way may bring; the task clears it.
+    pub(super) read_pending: AtomicBool,
     /// A reader gave up waiting.
     pub(super) missed: AtomicBool,
     pub(super) changed: Notify,
-    pub(super) known: Mutex<Known<K>>,
+    pub(super) known: Mutex<KnownState<K>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Known<K> {
+pub(super) struct KnownState<K> {
     pub(super) state: ObjectState,
     /// The object, while it may be read.
     pub(super) object: Option<Arc<K>>,
-    /// Version of the last state published, also of an absence; readers never go back behind it (I3).
+    /// Version of the last state published, also of an absence; readers never see an older one (I3).
     version: ResourceVersion,
-    /// All references up to this moment may read what is known.
-    pub(super) proven: u64,
+    /// What is known is as fresh as this registration, so references up to it may read it.
+    pub(super) fresh_as_of: RegistrationSeq,
     /// Boxed, as it is seldom there and there may be very many cells.
     interruption: Option<Box<Interruption>>,
-    /// There are more objects than watches, and this one has none.
+    /// There are more objects than watches may be open, and this one has none.
     unwatched: bool,
 }
 
-/// What keeps the state from being in step.
+/// What keeps the state from being in sync.
 #[derive(Debug)]
 struct Interruption {
     /// Since when the state may have changed unnoticed.
@@ -51,30 +51,30 @@ struct Interruption {
     failure: Option<Arc<RequestError>>,
 }
 
-/// What a state that the worker found out means for the object.
+/// What a state that was found out means for the object.
 #[derive(Debug)]
-pub(crate) struct Finding<K> {
+pub(crate) struct ObjectFinding<K> {
     /// The object, or that it does not exist.
     pub(crate) object: Option<Arc<K>>,
     /// The version of that state.
     pub(crate) version: ResourceVersion,
-    /// It is as new as this moment.
-    pub(crate) proven: Option<u64>,
+    /// It is as fresh as this registration.
+    pub(crate) fresh_as_of: Option<RegistrationSeq>,
     /// Take it even if it is older than what is known.
     pub(crate) reset: bool,
 }
 
-impl<K: Object> Known<K> {
-    /// Takes over what was found out. Returns whether that is news.
-    pub(super) fn take(&mut self, finding: Finding<K>) -> bool {
+impl<K: Object> KnownState<K> {
+    /// Takes over a finding. Returns whether that is news.
+    pub(super) fn take(&mut self, finding: ObjectFinding<K>) -> bool {
         let late = !finding.reset && finding.version.is_older_than(&self.version);
         let mut changed = self.state == ObjectState::Pending;
-        // What is late was overtaken by a newer state: that one stands, as long as it is readable.
+        // A late finding was overtaken by a newer state, which stays as long as it is readable.
         if !late {
             let differs = self.version != finding.version;
             changed |= match (&finding.object, self.state) {
                 (None, ObjectState::Absent) => false,
-                // A GET does not tell at which version.
+                // The answer to a GET has no version then.
                 (None, ObjectState::Synced | ObjectState::Immutable) => true,
                 _ => differs,
             };
@@ -89,13 +89,13 @@ impl<K: Object> Known<K> {
             };
             self.object = finding.object;
         }
-        if let Some(moment) = finding.proven {
-            self.proven = self.proven.max(moment);
+        if let Some(seq) = finding.fresh_as_of {
+            self.fresh_as_of = self.fresh_as_of.max(seq);
         }
         self.resume().is_some() || changed
     }
 
-    /// The state is in step again. Returns the failure that has kept it from that.
+    /// The state is in sync again. Returns the failure that has kept it from that.
     fn resume(&mut self) -> Option<Arc<RequestError>> {
         self.interruption.take()?.failure
     }
@@ -113,7 +113,7 @@ impl<K: Object> Known<K> {
         self.interruption.as_ref()?.failure.clone()
     }
 
-    /// What subscribers are told when the state is news.
+    /// The event for subscribers when the state is news.
     pub(super) fn event(&self) -> ChangeKind {
         match self.state {
             ObjectState::Absent => ChangeKind::Deleted,
@@ -122,44 +122,48 @@ impl<K: Object> Known<K> {
     }
 }
 
-impl<K: Object> Cell<K> {
+impl<K: Object> WatchEntry<K> {
     pub(super) fn new(id: u64) -> Self {
         Self {
             id,
-            wanted: AtomicBool::new(false),
+            read_pending: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             changed: Notify::new(),
-            known: Mutex::new(Known {
+            known: Mutex::new(KnownState {
                 state: ObjectState::Pending,
                 object: None,
                 version: ResourceVersion::default(),
-                proven: 0,
+                fresh_as_of: RegistrationSeq::default(),
                 interruption: None,
                 unwatched: false,
             }),
         }
     }
 
-    /// The object, if a reader who needs a proof of `required` may have it.
-    pub(super) fn readable(&self, required: u64) -> Option<Weak<K>> {
+    /// The object, if it is as fresh as `required`.
+    pub(super) fn readable(&self, required: RegistrationSeq) -> Option<Weak<K>> {
         let known = self.known.lock();
         let object = known.object.as_ref().map(Arc::downgrade);
-        object.filter(|_| known.proven >= required)
+        object.filter(|_| known.fresh_as_of >= required)
     }
 
-    /// What a reader gets who needs a proof of `required`, if it is known.
-    pub(super) fn look(&self, key: &ObjectKey, required: u64) -> Option<Result<Arc<K>, Error>> {
+    /// The answer to a read that needs a state as fresh as `required`, if it is known.
+    pub(super) fn look(
+        &self,
+        key: &ObjectKey,
+        required: RegistrationSeq,
+    ) -> Option<Result<Arc<K>, Error>> {
         let known = self.known.lock();
         let (kind, key) = (K::KIND, || key.clone());
         match known.state {
             ObjectState::Removed => Some(Err(Error::NotRegistered { key: key() })),
-            _ if known.proven < required => None,
+            _ if known.fresh_as_of < required => None,
             ObjectState::Absent => Some(Err(Error::NotFound { kind, key: key() })),
             _ => known.object.clone().map(Ok),
         }
     }
 
-    // What follows is the worker's.
+    // What follows is for the task that watches.
 
     /// `object` to keep; what is known already if it is the same, so that a complete state is not in memory twice.
     pub(crate) fn shared(&self, object: K) -> Arc<K> {
@@ -169,8 +173,8 @@ impl<K: Object> Cell<K> {
             .unwrap_or_else(|| Arc::new(object))
     }
 
-    pub(crate) fn proven(&self) -> u64 {
-        self.known.lock().proven
+    pub(crate) fn fresh_as_of(&self) -> RegistrationSeq {
+        self.known.lock().fresh_as_of
     }
 
     pub(crate) fn state(&self) -> ObjectState {
@@ -205,26 +209,31 @@ impl<K: Object> Cell<K> {
         }
     }
 
-    /// What has expired stands in, for references up to that moment.
-    pub(crate) fn stand_in(&self, moment: u64) {
+    /// Serves what has expired, to references up to that registration.
+    pub(crate) fn serve_stale(&self, seq: RegistrationSeq) {
         let mut known = self.known.lock();
-        known.proven = known.proven.max(moment);
+        known.fresh_as_of = known.fresh_as_of.max(seq);
         drop(known);
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Acquire)
+    pub(crate) fn is_read_pending(&self) -> bool {
+        self.read_pending.load(Ordering::Acquire)
     }
 
-    /// Ends the want; pairs with the swap of a reader, which sees `false` and asks anew, or is seen here.
-    pub(crate) fn satisfy(&self) {
-        self.wanted.swap(false, Ordering::AcqRel);
+    /// The waiting reads have what they need; pairs with the swap of a reader, which sees `false` and sends a command, or
+    /// is seen here.
+    pub(crate) fn clear_read_pending(&self) {
+        self.read_pending.swap(false, Ordering::AcqRel);
     }
 
     /// The watch goes on after an interruption.
     pub(crate) fn resumed(&self) -> Option<ChangeKind> {
         let mut known = self.known.lock();
+        // An open watch does not make a state readable that was not.
+        if known.failure().is_some_and(|error| error.is_unreadable()) {
+            return None;
+        }
         known.resume().map(|_| known.event())
     }
 

@@ -1,0 +1,639 @@
+//! A reflector and its request under way.
+//!
+//! The driver of one target, be it a single object, a namespace or a collection. Its whole life is one [`Phase`]: what is
+//! under way lives inside the phase, so dropping or replacing the phase ends it.
+//!
+//! Invariants:
+//! 1. At most one request or stream is under way.
+//! 2. A request holds its permit until the answer is complete, and follow-up requests of the same cycle go on with it.
+//! 3. An item that cannot be decoded is reported as far as its target can name it, and left out. The state that it was
+//!    missing from is marked incomplete, so its absence there means nothing.
+
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use larder_objects::ResourceVersion;
+use tokio::time::Instant;
+use tracing::{debug, trace};
+
+use crate::{
+    api::{Api, EventStream, Listed, Watch, WatchEvent},
+    error::{RequestError, outcome_label},
+    limits::Permit,
+    reflector::{
+        Decision, Freshness, Next, Reflector, Request, Restart, Resume, STREAMING_TIMEOUT, Synced,
+        WATCH_SLACK,
+    },
+    sequence::RegistrationSeq,
+    server::{MinVersion, ServerState},
+    target::Target,
+};
+
+/// What an engine found out about a target.
+#[derive(Debug)]
+pub enum Finding<T: Target> {
+    /// The complete state.
+    Synced(Snapshot<T>),
+    /// An object was added or modified.
+    Changed(T::Item),
+    /// An object was deleted, at this version.
+    Deleted(T::Gone, ResourceVersion),
+    /// The watch goes on after an interruption: what readers have is in sync again.
+    Resumed,
+    /// A request failed and will be made again; what readers have may be old from now on.
+    Failed(Arc<RequestError>),
+}
+
+/// The complete state of a target.
+#[derive(Debug)]
+pub struct Snapshot<T: Target> {
+    /// Every object that could be decoded.
+    pub state: T::State,
+    /// The version of the state.
+    pub version: ResourceVersion,
+    /// The state is as fresh as this registration; `None` where that was not asked for.
+    pub fresh_as_of: Option<RegistrationSeq>,
+    /// The number of the request; see [`Engine::state_requests`](crate::Engine::state_requests).
+    pub request: u64,
+    /// The state may be older than what readers have: the API server was restored.
+    pub reset: bool,
+    /// An item could not be attributed to an object. So an object that is missing here may exist.
+    pub incomplete: Option<Arc<RequestError>>,
+}
+
+/// Something that happened; at least one part of it is there.
+pub(crate) struct Progress<T: Target> {
+    pub(crate) finding: Option<Finding<T>>,
+    pub(crate) restart: Option<Restart>,
+    /// Verb and outcome of a request that was answered.
+    pub(crate) answered: Option<(&'static str, &'static str)>,
+}
+
+/// A request that waits for its answer.
+pub(crate) struct InFlight {
+    /// The answer is as fresh as this registration, if the request asks for that.
+    pub(crate) seq: RegistrationSeq,
+    /// Held until the answer is complete.
+    pub(crate) permit: Permit,
+}
+
+type Answer<A> = BoxFuture<'static, Result<A, RequestError>>;
+
+/// What is under way.
+enum Phase<T: Target> {
+    /// Nothing: not started, or stopped.
+    Resting,
+    /// A request waits to be sent; with a permit if the cycle has one already.
+    Queued(Request, Option<Permit>),
+    /// A streaming list was asked for.
+    OpeningList(Freshness, Opening<T>),
+    /// A streaming list sends its initial events.
+    Collecting(Box<Collecting<T>>),
+    /// A plain list was asked for.
+    Listing(Freshness, Answer<Listed<T>>, InFlight),
+    /// A watch was asked for.
+    OpeningWatch(Opening<T>),
+    /// The watch is open: the state is known up to the latency of an event.
+    Watching(Watching<T>),
+    /// The last request failed or ended; the next one has to wait.
+    BackingOff { resume: Resume, until: Instant },
+}
+
+struct Opening<T> {
+    answer: Answer<EventStream<T>>,
+    /// How long the API server keeps the stream open.
+    timeout: Duration,
+    in_flight: InFlight,
+}
+
+impl<T: Target> Opening<T> {
+    fn new(api: Api, target: T, watch: Watch, in_flight: InFlight) -> Self {
+        Self {
+            timeout: watch.timeout,
+            answer: async move { api.watch(target, &watch).await }.boxed(),
+            in_flight,
+        }
+    }
+}
+
+/// What a streaming list has sent so far.
+struct Collecting<T: Target> {
+    stream: EventStream<T>,
+    freshness: Freshness,
+    state: T::State,
+    incomplete: Option<Arc<RequestError>>,
+    timeout: Duration,
+    deadline: Instant,
+    in_flight: InFlight,
+}
+
+struct Watching<T> {
+    stream: EventStream<T>,
+    since: Instant,
+    /// It brought no event so far.
+    quiet: bool,
+    deadline: Instant,
+}
+
+/// What a driver is up to, as far as others have to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// Nothing is under way.
+    Resting,
+    /// A complete state is asked for, as fresh as the newest registration or not.
+    Obtaining { confirmed: bool },
+    /// The watch is open or asked for.
+    Watching,
+    /// It backs off.
+    BackingOff,
+}
+
+pub(crate) struct Driver<T: Target> {
+    target: T,
+    reflector: Reflector,
+    phase: Phase<T>,
+    /// Requests for a complete state that were sent so far.
+    state_requests: u64,
+}
+
+impl<T: Target> Progress<T> {
+    fn found(finding: Finding<T>) -> Self {
+        Self {
+            finding: Some(finding),
+            ..Self::default()
+        }
+    }
+}
+
+impl<T: Target> Default for Progress<T> {
+    fn default() -> Self {
+        Self {
+            finding: None,
+            restart: None,
+            answered: None,
+        }
+    }
+}
+
+impl<T: Target + Clone> Driver<T> {
+    pub(crate) fn new(target: T, random: fastrand::Rng) -> Self {
+        Self {
+            target,
+            reflector: Reflector::new(random, Instant::now()),
+            phase: Phase::Resting,
+            state_requests: 0,
+        }
+    }
+
+    pub(crate) fn target(&self) -> &T {
+        &self.target
+    }
+
+    pub(crate) fn state_requests(&self) -> u64 {
+        self.state_requests
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        let obtaining = |freshness: Freshness| Activity::Obtaining {
+            confirmed: freshness.is_confirmed(),
+        };
+        match &self.phase {
+            Phase::Resting => Activity::Resting,
+            Phase::Queued(request, _) => request.freshness().map_or(Activity::Watching, obtaining),
+            Phase::OpeningList(freshness, _) | Phase::Listing(freshness, ..) => {
+                obtaining(*freshness)
+            }
+            Phase::Collecting(collecting) => obtaining(collecting.freshness),
+            Phase::OpeningWatch(_) | Phase::Watching(_) => Activity::Watching,
+            Phase::BackingOff { .. } => Activity::BackingOff,
+        }
+    }
+
+    /// Whether a request waits to be sent.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.phase, Phase::Queued(..))
+    }
+
+    /// The permit with which the waiting request can be sent at once.
+    pub(crate) fn take_permit(&mut self) -> Option<Permit> {
+        match &mut self.phase {
+            Phase::Queued(_, permit) => permit.take(),
+            _ => None,
+        }
+    }
+
+    /// When [`expired`](Self::expired) is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Collecting(collecting) => Some(collecting.deadline),
+            Phase::Watching(watching) => Some(watching.deadline),
+            Phase::BackingOff { until, .. } => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Ends what is under way and asks for a complete state: one as fresh as the newest registration if `confirm`.
+    pub(crate) fn start(&mut self, confirm: bool, server: &ServerState) {
+        let request = self.reflector.start(confirm, Instant::now(), server);
+        self.phase = Phase::Queued(request, None);
+    }
+
+    /// Ends what is under way; the version last seen stays the lower bound of a later start.
+    pub(crate) fn stop(&mut self) {
+        self.reflector.stop();
+        self.phase = Phase::Resting;
+    }
+
+    /// The next state has to be as fresh as the newest registration.
+    pub(crate) fn confirm(&mut self) {
+        self.reflector.confirm();
+    }
+
+    /// Learns that the target is at `version`, if it is known.
+    pub(crate) fn saw(&mut self, version: &ResourceVersion) {
+        self.reflector.saw(version);
+    }
+
+    /// An outage is over.
+    pub(crate) fn retry_early(&mut self, now: Instant) {
+        if let Phase::BackingOff { until, .. } = &mut self.phase
+            && let Some(early) = self.reflector.retry_early(*until, now)
+        {
+            *until = early;
+        }
+    }
+
+    /// Makes the request that waits anew, with what is known by now. `min` is a version that is fresh enough.
+    pub(crate) fn rebuild_request(&mut self, server: &ServerState, min: Option<&MinVersion>) {
+        if let Phase::Queued(request, _) = &mut self.phase {
+            let now = Instant::now();
+            *request = self.reflector.rebuild_request(request, now, server, min);
+        }
+    }
+
+    /// Sends the request that waits.
+    pub(crate) fn send(&mut self, api: &Api, in_flight: InFlight) {
+        let request = match mem::replace(&mut self.phase, Phase::Resting) {
+            Phase::Queued(request, _) => request,
+            phase => {
+                self.phase = phase;
+                return;
+            }
+        };
+        trace!(target = ?self.target, ?request, "send request");
+        self.state_requests += u64::from(request.freshness().is_some());
+        let (api, target) = (api.clone(), self.target.clone());
+        self.phase = match request {
+            Request::StreamingList { freshness, watch } => {
+                Phase::OpeningList(freshness, Opening::new(api, target, watch, in_flight))
+            }
+            Request::Watch(watch) => {
+                Phase::OpeningWatch(Opening::new(api, target, watch, in_flight))
+            }
+            Request::List { freshness, version } => {
+                let list = async move { api.list(&target, version.as_ref()).await };
+                Phase::Listing(freshness, list.boxed(), in_flight)
+            }
+        };
+    }
+
+    /// The [`deadline`](Self::deadline) has passed.
+    pub(crate) fn expired(&mut self, server: &mut ServerState) -> Progress<T> {
+        let now = Instant::now();
+        match mem::replace(&mut self.phase, Phase::Resting) {
+            Phase::BackingOff { resume, .. } => {
+                let request = self.reflector.resume(resume, now, server);
+                self.phase = Phase::Queued(request, None);
+                Progress::default()
+            }
+            Phase::Watching(_) => {
+                let decision = self.reflector.watch_stalled(now, server);
+                self.decide(decision, None)
+            }
+            Phase::Collecting(collecting) => {
+                let (freshness, in_flight) = (collecting.freshness, collecting.in_flight);
+                let decision = self.reflector.list_stalled(freshness, now, server);
+                self.decide(decision, Some(in_flight.permit))
+            }
+            phase => {
+                self.phase = phase;
+                Progress::default()
+            }
+        }
+    }
+
+    /// The next thing that happens to what is under way.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        server: &mut ServerState,
+    ) -> Poll<Progress<T>> {
+        loop {
+            let progress = match mem::replace(&mut self.phase, Phase::Resting) {
+                Phase::OpeningList(freshness, mut opening) => {
+                    match opening.answer.poll_unpin(context) {
+                        Poll::Pending => return self.pause(Phase::OpeningList(freshness, opening)),
+                        Poll::Ready(answer) => {
+                            Some(self.list_opened(freshness, opening, answer, server))
+                        }
+                    }
+                }
+                Phase::Collecting(mut collecting) => match collecting.stream.poll_next(context) {
+                    Poll::Pending => return self.pause(Phase::Collecting(collecting)),
+                    Poll::Ready(event) => self.collect(collecting, event, server),
+                },
+                Phase::Listing(freshness, mut answer, in_flight) => {
+                    match answer.poll_unpin(context) {
+                        Poll::Pending => {
+                            return self.pause(Phase::Listing(freshness, answer, in_flight));
+                        }
+                        Poll::Ready(answer) => {
+                            Some(self.listed(freshness, in_flight, answer, server))
+                        }
+                    }
+                }
+                Phase::OpeningWatch(mut opening) => match opening.answer.poll_unpin(context) {
+                    Poll::Pending => return self.pause(Phase::OpeningWatch(opening)),
+                    Poll::Ready(answer) => Some(self.watch_opened(opening, answer, server)),
+                },
+                Phase::Watching(mut watching) => match watching.stream.poll_next(context) {
+                    Poll::Pending => return self.pause(Phase::Watching(watching)),
+                    Poll::Ready(event) => self.watch_event(watching, event, server),
+                },
+                phase @ (Phase::Resting | Phase::Queued(..) | Phase::BackingOff { .. }) => {
+                    return self.pause(phase);
+                }
+            };
+            if let Some(progress) = progress {
+                return Poll::Ready(progress);
+            }
+        }
+    }
+
+    fn pause(&mut self, phase: Phase<T>) -> Poll<Progress<T>> {
+        self.phase = phase;
+        Poll::Pending
+    }
+
+    /// The API server answers a streaming list, or does not.
+    fn list_opened(
+        &mut self,
+        freshness: Freshness,
+        opening: Opening<T>,
+        answer: Result<EventStream<T>, RequestError>,
+        server: &mut ServerState,
+    ) -> Progress<T> {
+        let now = Instant::now();
+        let answered = Some(("watch", outcome_label(&answer)));
+        let progress = match answer {
+            Ok(stream) => {
+                self.reflector.list_opened(server);
+                self.phase = Phase::Collecting(Box::new(Collecting {
+                    stream,
+                    freshness,
+                    state: T::State::default(),
+                    incomplete: None,
+                    timeout: opening.timeout,
+                    deadline: now + STREAMING_TIMEOUT,
+                    in_flight: opening.in_flight,
+                }));
+                Progress::default()
+            }
+            Err(error) => {
+                let reflector = &mut self.reflector;
+                let decision = reflector.state_failed(error, freshness, true, now, server);
+                self.decide(decision, Some(opening.in_flight.permit))
+            }
+        };
+        Progress {
+            answered,
+            ..progress
+        }
+    }
+
+    /// Takes in an event of a streaming list.
+    fn collect(
+        &mut self,
+        mut collecting: Box<Collecting<T>>,
+        event: Option<Result<WatchEvent<T>, RequestError>>,
+        server: &mut ServerState,
+    ) -> Option<Progress<T>> {
+        let now = Instant::now();
+        let freshness = collecting.freshness;
+        match event {
+            Some(Ok(WatchEvent::Changed(item))) => T::add(&mut collecting.state, item),
+            Some(Ok(WatchEvent::Deleted(gone, _))) => T::remove(&mut collecting.state, &gone),
+            Some(Ok(WatchEvent::UnreadableItem(error) | WatchEvent::UnreadableFrame(error))) => {
+                collecting.incomplete = Some(Arc::new(error));
+            }
+            Some(Ok(WatchEvent::Bookmark {
+                initial_events_end: false,
+                ..
+            })) => {}
+            Some(Ok(WatchEvent::Bookmark { version, .. })) => {
+                let reflector = &mut self.reflector;
+                let ended = reflector.initial_events_ended(freshness, version, now, server);
+                return Some(match ended {
+                    Ok(synced) => self.collected(*collecting, synced, now, server),
+                    Err(decision) => self.decide(decision, None),
+                });
+            }
+            Some(Ok(WatchEvent::Error(error)) | Err(error)) => {
+                let reflector = &mut self.reflector;
+                let decision = reflector.state_failed(error, freshness, true, now, server);
+                return Some(self.decide(decision, Some(collecting.in_flight.permit)));
+            }
+            None => {
+                let decision = self.reflector.list_ended(now);
+                return Some(self.decide(decision, None));
+            }
+        }
+        self.phase = Phase::Collecting(collecting);
+        None
+    }
+
+    /// The initial events are complete; the stream goes on as the watch.
+    fn collected(
+        &mut self,
+        collecting: Collecting<T>,
+        synced: Synced,
+        now: Instant,
+        server: &mut ServerState,
+    ) -> Progress<T> {
+        let seq = collecting.in_flight.seq;
+        // A plain list may come from the storage, behind which the API server's cache may lag for seconds. What is
+        // streamed comes from the cache.
+        if synced.confirmed {
+            server.confirmed(seq, &synced.version);
+        }
+        self.phase = Phase::Watching(Watching {
+            stream: collecting.stream,
+            since: now,
+            quiet: false,
+            deadline: now + collecting.timeout + WATCH_SLACK,
+        });
+        self.synced(synced, seq, collecting.state, collecting.incomplete, server)
+    }
+
+    fn listed(
+        &mut self,
+        freshness: Freshness,
+        in_flight: InFlight,
+        answer: Result<Listed<T>, RequestError>,
+        server: &mut ServerState,
+    ) -> Progress<T> {
+        let now = Instant::now();
+        let answered = Some(("list", outcome_label(&answer)));
+        let InFlight { seq, permit } = in_flight;
+        let reflector = &mut self.reflector;
+        let progress = match answer {
+            Ok(Listed {
+                state,
+                version,
+                incomplete,
+            }) => match reflector.listed(freshness, version, now, server) {
+                Ok((synced, request)) => {
+                    self.phase = Phase::Queued(request, Some(permit));
+                    self.synced(synced, seq, state, incomplete.map(Arc::new), server)
+                }
+                Err(decision) => self.decide(decision, None),
+            },
+            Err(error) => {
+                let decision = reflector.state_failed(error, freshness, false, now, server);
+                self.decide(decision, Some(permit))
+            }
+        };
+        Progress {
+            answered,
+            ..progress
+        }
+    }
+
+    /// The watch is open, or not.
+    fn watch_opened(
+        &mut self,
+        opening: Opening<T>,
+        answer: Result<EventStream<T>, RequestError>,
+        server: &mut ServerState,
+    ) -> Progress<T> {
+        let now = Instant::now();
+        let answered = Some(("watch", outcome_label(&answer)));
+        let progress = match answer {
+            Ok(stream) => {
+                self.reflector.watch_opened(server);
+                self.phase = Phase::Watching(Watching {
+                    stream,
+                    since: now,
+                    quiet: true,
+                    deadline: now + opening.timeout + WATCH_SLACK,
+                });
+                Progress::found(Finding::Resumed)
+            }
+            Err(error) => {
+                let decision = self.reflector.watch_failed(error, now, server);
+                self.decide(decision, Some(opening.in_flight.permit))
+            }
+        };
+        Progress {
+            answered,
+            ..progress
+        }
+    }
+
+    /// Takes in an event of the open watch.
+    fn watch_event(
+        &mut self,
+        mut watching: Watching<T>,
+        event: Option<Result<WatchEvent<T>, RequestError>>,
+        server: &mut ServerState,
+    ) -> Option<Progress<T>> {
+        let now = Instant::now();
+        let reflector = &mut self.reflector;
+        let (since, quiet) = (watching.since, watching.quiet);
+        let finding = match event {
+            Some(Ok(WatchEvent::Changed(item))) => {
+                let news = reflector.event(T::version(&item));
+                news.then_some(Finding::Changed(item))
+            }
+            Some(Ok(WatchEvent::Deleted(gone, version))) => {
+                let news = reflector.event(&version);
+                news.then_some(Finding::Deleted(gone, version))
+            }
+            Some(Ok(WatchEvent::Bookmark { version, .. })) => {
+                reflector.saw(&version);
+                None
+            }
+            // An object without a readable name is none that the target knows.
+            Some(Ok(WatchEvent::UnreadableItem(error))) => {
+                debug!(target = ?self.target, %error, "unreadable object in a watch event, ignored");
+                None
+            }
+            None => {
+                let decision = reflector.watch_ended(since, quiet, false, now, server);
+                return Some(self.decide(decision, None));
+            }
+            Some(Err(error)) if error.is_transport() => {
+                let decision = reflector.watch_ended(since, quiet, true, now, server);
+                return Some(self.decide(decision, None));
+            }
+            // An answer that cannot be used would be the same again. What an unreadable frame was about is unknown, and
+            // only a new state makes up for it.
+            Some(
+                Err(error) | Ok(WatchEvent::UnreadableFrame(error) | WatchEvent::Error(error)),
+            ) => {
+                let decision = reflector.watch_failed(error, now, server);
+                return Some(self.decide(decision, None));
+            }
+        };
+        watching.quiet = false;
+        self.phase = Phase::Watching(watching);
+        finding.map(Progress::found)
+    }
+
+    fn synced(
+        &self,
+        synced: Synced,
+        seq: RegistrationSeq,
+        state: T::State,
+        incomplete: Option<Arc<RequestError>>,
+        server: &mut ServerState,
+    ) -> Progress<T> {
+        if synced.reset {
+            server.min_version_lost();
+        }
+        Progress::found(Finding::Synced(Snapshot {
+            state,
+            version: synced.version,
+            fresh_as_of: synced.confirmed.then_some(seq),
+            request: self.state_requests,
+            reset: synced.reset,
+            incomplete,
+        }))
+    }
+
+    /// Does what the reflector decides; a request that follows at once goes on with the permit.
+    fn decide(&mut self, decision: Decision, permit: Option<Permit>) -> Progress<T> {
+        let Decision {
+            next,
+            restart,
+            error,
+        } = decision;
+        self.phase = match next {
+            Next::Request(request) => Phase::Queued(request, permit),
+            Next::BackOff(resume, delay) => Phase::BackingOff {
+                resume,
+                until: Instant::now() + delay,
+            },
+        };
+        Progress {
+            finding: error.map(Finding::Failed),
+            restart,
+            answered: None,
+        }
+    }
+}

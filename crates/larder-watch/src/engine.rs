@@ -1,0 +1,726 @@
+//! Keeps very many targets in sync with one API server, in one task.
+//!
+//! A store says what to watch ([`Engine::add`], [`Engine::start`], [`Engine::stop`]) and what its readers need
+//! ([`Engine::refresh`]). It is told what was found out ([`Engine::next`]) and keeps it. A watch that waits costs some hundred
+//! bytes, and no task of its own.
+//!
+//! Invariants:
+//! 1. A target has at most one request or stream under way, and an object at most one freshness check.
+//! 2. A request is sent with a permit, which is held until the answer is complete. So whatever happens to all targets at once
+//!    (a node that starts, an API server that restarts) reaches the API server as an orderly queue.
+//! 3. Whatever is under way for a target ends with its removal: futures are dropped, so that requests are cancelled.
+//! 4. A request that is fresh as of a registration was sent after it, or asks for nothing older than a version that such a
+//!    request was answered with.
+//! 5. The same inputs, answers and seed lead to the same requests: what is iterated is ordered, and what is ready at the same
+//!    time is handled in a fixed order.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use larder_objects::ResourceVersion;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tokio_util::time::{DelayQueue, delay_queue};
+
+use crate::{
+    api::Api,
+    context::NodeContext,
+    driver::{Activity, Driver, Finding, InFlight},
+    error::RequestError,
+    freshness::{CheckKind, Confirmed, FreshnessCheck},
+    limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
+    ready::{ReadySet, ReadyWaker},
+    reflector::Restart,
+    sequence::SeqCounter,
+    server::ServerState,
+    target::Target,
+};
+
+/// The limits of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most requests that wait for their answer at the same time.
+    pub max_requests_in_flight: usize,
+    /// Most single objects that are watched at the same time.
+    pub max_watches: usize,
+}
+
+/// What is known of an object that a reader needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing may be concluded.
+    Nothing,
+    /// It does not exist.
+    Absent,
+    /// It exists.
+    Present,
+    /// It exists, and nothing more can happen to it.
+    Final,
+}
+
+/// An object for which a reader needs something fresher than what is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// The object.
+    pub object: u64,
+    /// What is known of it.
+    pub known: Known,
+}
+
+/// Whether a target is watched from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Start {
+    /// It is watched, or about to be.
+    Started,
+    /// As many single objects are watched as may be; the target waits for a slot.
+    NoSlot,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub struct Report<T: Target> {
+    /// The target that it is about.
+    pub target: u64,
+    /// Verb of a request that was answered, and its outcome as a label.
+    pub answered: Option<(&'static str, &'static str)>,
+    /// Why the watch has to be opened again.
+    pub restart: Option<Restart>,
+    /// What it is.
+    pub event: Option<Event<T>>,
+}
+
+/// What a store has to act on.
+#[derive(Debug)]
+pub enum Event<T: Target> {
+    /// What was found out about the target.
+    Found(Finding<T>),
+    /// A freshness check was answered.
+    Confirmed(Confirmed<T>),
+    /// The freshness check of this object failed, and is due again after a while.
+    CheckFailed(u64, Arc<RequestError>),
+    /// The freshness check of this object may be made again.
+    CheckDue(u64),
+    /// The target waited for a slot, and can be started.
+    SlotGranted,
+}
+
+/// More needs than this are served by the state of the whole collection.
+const CHECKS_PER_COLLECTION: usize = 16;
+
+/// What has a request or a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The driver of a target.
+    Driver(u64),
+    /// The freshness check of an object.
+    Check(u64),
+}
+
+/// The slot of a single object that is watched.
+#[derive(Debug)]
+enum WatchSlot {
+    /// It needs none: it is not started, or a collection.
+    None,
+    /// Dropping the permit gives the slot back.
+    Held { _permit: Permit },
+    /// All are taken.
+    Waiting,
+}
+
+/// A timer of a part, and when it fires.
+#[derive(Default)]
+struct Timer(Option<(delay_queue::Key, Instant)>);
+
+struct WatchedTarget<T: Target> {
+    driver: Driver<T>,
+    waker: ReadyWaker<Part>,
+    timer: Timer,
+    slot: WatchSlot,
+    /// A request was sent since the start; the next ones go at a limited rate.
+    is_repeat: bool,
+}
+
+struct RunningCheck<T: Target> {
+    check: FreshnessCheck<T>,
+    waker: ReadyWaker<Part>,
+    timer: Timer,
+}
+
+/// Everything that wakes an engine.
+enum Wake {
+    OutageOver(Duration),
+    Ready(Part),
+    Timer(Part),
+    /// The next repeated request may be sent.
+    Repeat,
+}
+
+/// Targets that are kept in sync by the task that calls [`next`](Self::next).
+pub struct Engine<T: Target> {
+    api: Api,
+    seqs: Arc<SeqCounter>,
+    targets: BTreeMap<u64, Box<WatchedTarget<T>>>,
+    checks: BTreeMap<u64, Box<RunningCheck<T>>>,
+    ready: ReadySet<Part>,
+    timers: DelayQueue<Part>,
+    /// Permits for requests.
+    requests: PrioritySemaphore<Part>,
+    /// Permits for watches of single objects.
+    slots: PrioritySemaphore<u64>,
+    /// Targets whose request is a repeated one.
+    repeated: Queue<u64>,
+    repeats: RepeatLimiter,
+    /// When the next repeated request may be sent.
+    reserved: Option<Instant>,
+    server: ServerState,
+    /// Changes when an outage is over.
+    over: watch::Receiver<Duration>,
+    reports: VecDeque<Report<T>>,
+    random: fastrand::Rng,
+}
+
+impl<T: Target> fmt::Debug for Engine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("targets", &self.targets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Target + Clone> Engine<T> {
+    /// An engine without targets. `seqs` counts the registrations that its states have to be as fresh as.
+    pub fn new(
+        api: Api,
+        limits: Limits,
+        seqs: Arc<SeqCounter>,
+        context: &NodeContext,
+        random: fastrand::Rng,
+    ) -> Self {
+        Self {
+            api,
+            seqs,
+            targets: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            ready: ReadySet::default(),
+            timers: DelayQueue::new(),
+            requests: PrioritySemaphore::new(limits.max_requests_in_flight),
+            slots: PrioritySemaphore::new(limits.max_watches),
+            repeated: Queue::default(),
+            repeats: context.repeats.clone(),
+            reserved: None,
+            server: ServerState::new(context.outages.clone()),
+            over: context.outages.over(),
+            reports: VecDeque::new(),
+            random,
+        }
+    }
+
+    /// Adds a target under a number that no other one has had. Nothing is asked for before it is started. A later state
+    /// that is older than `version` counts as that of a restored API server.
+    pub fn add(&mut self, id: u64, target: T, version: &ResourceVersion) {
+        let mut driver = Driver::new(target, self.random.fork());
+        driver.saw(version);
+        let watched = WatchedTarget {
+            driver,
+            waker: self.ready.waker(Part::Driver(id)),
+            timer: Timer::default(),
+            slot: WatchSlot::None,
+            is_repeat: false,
+        };
+        self.targets.insert(id, Box::new(watched));
+    }
+
+    /// Ends everything that is under way for a target, and forgets it.
+    pub fn remove(&mut self, id: u64) {
+        if let Some(mut watched) = self.targets.remove(&id) {
+            watched.timer.set(&mut self.timers, Part::Driver(id), None);
+        }
+    }
+
+    /// Ends the freshness check of an object.
+    pub fn remove_check(&mut self, object: u64) {
+        if let Some(mut running) = self.checks.remove(&object) {
+            running
+                .timer
+                .set(&mut self.timers, Part::Check(object), None);
+        }
+    }
+
+    /// Asks for the complete state of a target at once, whatever is under way: one as fresh as the newest registration if
+    /// `confirm`.
+    pub fn start(&mut self, id: u64, confirm: bool) -> Start {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return Start::NoSlot;
+        };
+        if let WatchSlot::None = watched.slot
+            && watched.driver.target().name().is_some()
+        {
+            watched.slot = if let Some(permit) = self.slots.try_acquire() {
+                WatchSlot::Held { _permit: permit }
+            } else {
+                self.slots.enqueue(id, false);
+                WatchSlot::Waiting
+            };
+        }
+        if let WatchSlot::Waiting = watched.slot {
+            return Start::NoSlot;
+        }
+        watched.is_repeat = false;
+        watched.driver.start(confirm, &self.server);
+        self.settle(id, false);
+        Start::Started
+    }
+
+    /// Ends what is under way for a target, which is idle or final. Its version stays the lower bound of a later start.
+    pub fn stop(&mut self, id: u64) {
+        if let Some(watched) = self.targets.get_mut(&id) {
+            watched.driver.stop();
+            watched.slot = WatchSlot::None;
+            watched.timer.set(&mut self.timers, Part::Driver(id), None);
+        }
+    }
+
+    /// Whether nothing is under way for the target.
+    pub fn is_resting(&self, id: u64) -> bool {
+        self.activity(id) == Some(Activity::Resting)
+    }
+
+    /// Whether the target backs off after a failure.
+    pub fn is_backing_off(&self, id: u64) -> bool {
+        self.activity(id) == Some(Activity::BackingOff)
+    }
+
+    /// Whether a single object has to do without a watch.
+    pub fn is_without_slot(&self, id: u64) -> bool {
+        let watched = self.targets.get(&id);
+        watched.is_some_and(|watched| matches!(watched.slot, WatchSlot::Waiting))
+    }
+
+    /// Whether the freshness check of the object has failed, and is not due yet.
+    pub fn is_check_backing_off(&self, object: u64) -> bool {
+        let running = self.checks.get(&object);
+        running.is_some_and(|running| running.check.is_backing_off())
+    }
+
+    /// How many complete states of the target were asked for so far. An object that joins a collection now is covered by the
+    /// states with a higher number.
+    pub fn state_requests(&self, id: u64) -> u64 {
+        let watched = self.targets.get(&id);
+        watched.map_or(0, |watched| watched.driver.state_requests())
+    }
+
+    fn activity(&self, id: u64) -> Option<Activity> {
+        let watched = self.targets.get(&id)?;
+        Some(watched.driver.activity())
+    }
+
+    /// Has obtained what readers need of the objects of a target, unless it is under way. `confirm`: a state that is obtained
+    /// for them has to be as fresh as the newest registration. `single` is the target of one of the objects.
+    ///
+    /// While the state of a collection is being obtained, no object is checked by name. The check might be answered with an
+    /// older state, which does not cover the object, and what happened in between would be lost.
+    pub fn refresh(
+        &mut self,
+        id: u64,
+        needs: &[Need],
+        confirm: bool,
+        single: impl Fn(u64) -> Option<T>,
+    ) {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return;
+        };
+        let is_one = watched.driver.target().name().is_some();
+        let activity = watched.driver.activity();
+        if watched.driver.is_queued() {
+            // Once more, as an urgent one.
+            self.enqueue(id, true);
+        }
+        let check = match activity {
+            _ if self.is_without_slot(id) => true,
+            Activity::Obtaining { confirmed } if confirmed || !is_one => false,
+            Activity::Resting if needs.iter().all(|need| need.known == Known::Final) => true,
+            Activity::Resting => {
+                let _ = self.start(id, confirm);
+                false
+            }
+            Activity::BackingOff => {
+                if let Some(watched) = self.targets.get_mut(&id) {
+                    watched.driver.confirm();
+                }
+                is_one && needs.iter().all(|need| need.known.is_present())
+            }
+            Activity::Obtaining { .. } | Activity::Watching => {
+                // An absence has no version that the answer to a GET could be compared with.
+                let relist = if is_one {
+                    needs.iter().any(|need| need.known == Known::Absent)
+                } else {
+                    needs.len() > CHECKS_PER_COLLECTION
+                };
+                if relist {
+                    let _ = self.start(id, true);
+                }
+                !relist && (!is_one || needs.iter().all(|need| need.known.is_present()))
+            }
+        };
+        if check {
+            let kind = if is_one {
+                CheckKind::Get
+            } else {
+                CheckKind::List
+            };
+            for need in needs {
+                self.check(id, need.object, kind, &single);
+            }
+        }
+    }
+
+    /// The answer of a freshness check was older than what is known. Either an event overtook it, or the API server was
+    /// restored, which a complete state shows. A collection's is expensive, so the object is checked once more before.
+    pub fn check_was_older(&mut self, id: u64, object: u64) {
+        let is_one = id == object;
+        if !is_one
+            && let Some(running) = self.checks.get_mut(&object)
+            && !running.check.repeated
+        {
+            running.check.repeated = true;
+            running.check.requeue();
+            self.requests.enqueue(Part::Check(object), true);
+            return;
+        }
+        self.remove_check(object);
+        let _ = self.start(id, true);
+    }
+
+    /// Checks an object, unless that is under way or backs off.
+    fn check(
+        &mut self,
+        watched: u64,
+        object: u64,
+        kind: CheckKind,
+        single: impl Fn(u64) -> Option<T>,
+    ) {
+        match self.checks.get_mut(&object) {
+            Some(running) if running.check.is_due() => running.check.requeue(),
+            Some(_) => return,
+            None => {
+                let Some(target) = single(object) else {
+                    return;
+                };
+                let running = RunningCheck {
+                    check: FreshnessCheck::new(target, watched, kind),
+                    waker: self.ready.waker(Part::Check(object)),
+                    timer: Timer::default(),
+                };
+                self.checks.insert(object, Box::new(running));
+            }
+        }
+        match self.requests.try_acquire() {
+            Some(permit) => self.send_check(object, permit),
+            None => self.requests.enqueue(Part::Check(object), true),
+        }
+    }
+
+    fn send_check(&mut self, object: u64, permit: Permit) {
+        let seq = self.seqs.current();
+        if let Some(running) = self.checks.get_mut(&object)
+            && running.check.is_queued()
+        {
+            running.check.send(&self.api, InFlight { seq, permit });
+            running.waker.wake();
+        }
+    }
+
+    /// After anything has happened to a driver: sends or queues its request, and sets its timer.
+    fn settle(&mut self, id: u64, urgent: bool) {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return;
+        };
+        let deadline = watched.driver.deadline();
+        watched
+            .timer
+            .set(&mut self.timers, Part::Driver(id), deadline);
+        if let Some(permit) = watched.driver.take_permit() {
+            let seq = self.seqs.current();
+            self.send(id, InFlight { seq, permit });
+        } else if watched.driver.is_queued() {
+            self.enqueue(id, urgent);
+        }
+    }
+
+    /// Queues the request of a driver, or sends it if it may be sent at once.
+    fn enqueue(&mut self, id: u64, urgent: bool) {
+        let Some(watched) = self.targets.get(&id) else {
+            return;
+        };
+        if watched.is_repeat {
+            self.repeated.push(id, urgent);
+        } else if let Some(permit) = self.requests.try_acquire() {
+            self.send_queued(id, permit);
+        } else {
+            self.requests.enqueue(Part::Driver(id), urgent);
+        }
+    }
+
+    /// Sends the request of a driver that has waited in line, made with what is known by now.
+    fn send_queued(&mut self, id: u64, permit: Permit) {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return;
+        };
+        let newest = watched.driver.target().newest_registration();
+        let min = newest.and_then(|newest| self.server.min_version(newest));
+        watched.driver.rebuild_request(&self.server, min.as_ref());
+        let seq = min.map_or_else(|| self.seqs.current(), |min| min.seq);
+        self.send(id, InFlight { seq, permit });
+    }
+
+    fn send(&mut self, id: u64, in_flight: InFlight) {
+        if let Some(watched) = self.targets.get_mut(&id) {
+            watched.is_repeat = true;
+            watched.driver.send(&self.api, in_flight);
+            watched.waker.wake();
+        }
+    }
+
+    /// Sends the requests in line, as long as there are permits.
+    fn admit(&mut self) {
+        while let Some((part, permit)) = self.requests.next() {
+            match part {
+                Part::Driver(id) => {
+                    let queued = self.targets.get(&id);
+                    if queued.is_some_and(|watched| watched.driver.is_queued()) {
+                        self.send_queued(id, permit);
+                    }
+                }
+                Part::Check(object) => self.send_check(object, permit),
+            }
+        }
+        let now = Instant::now();
+        while !self.repeated.is_empty()
+            && let Some(permit) = self.requests.try_acquire()
+        {
+            let repeats = &self.repeats;
+            if *self.reserved.get_or_insert_with(|| repeats.reserve(now)) > now {
+                break;
+            }
+            // An entry may be out of date.
+            while let Some(id) = self.repeated.pop() {
+                let queued = self.targets.get(&id);
+                if queued.is_some_and(|watched| watched.driver.is_queued()) {
+                    self.reserved = None;
+                    self.send_queued(id, permit);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Grants free slots to the targets that wait for one.
+    fn grant_slots(&mut self) {
+        while let Some((id, permit)) = self.slots.next() {
+            if let Some(watched) = self.targets.get_mut(&id)
+                && let WatchSlot::Waiting = watched.slot
+            {
+                watched.slot = WatchSlot::Held { _permit: permit };
+                self.reports.push_back(Report::of(id, Event::SlotGranted));
+            }
+        }
+    }
+
+    /// The next thing that happens.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Report<T> {
+        loop {
+            self.grant_slots();
+            self.admit();
+            if let Some(report) = self.reports.pop_front() {
+                return report;
+            }
+            let repeat = self.reserved.filter(|_| !self.repeated.is_empty());
+            // Only where a permit is free; otherwise an answer comes first.
+            let repeat = repeat.filter(|_| self.requests.try_acquire().is_some());
+            // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what is
+            // ready at the same time is handled in the same order for the same seed. Streams come last, since a server
+            // that never pauses must not hold up timers.
+            let wake = tokio::select! {
+                biased;
+                Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),
+                Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => Wake::Timer(part),
+                () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => Wake::Repeat,
+                part = self.ready.next() => Wake::Ready(part),
+            };
+            match wake {
+                Wake::OutageOver(spread) => self.retry_early(spread),
+                Wake::Ready(Part::Driver(id)) => self.poll_driver(id),
+                Wake::Ready(Part::Check(object)) => self.poll_check(object),
+                Wake::Timer(Part::Driver(id)) => {
+                    if let Some(watched) = self.targets.get_mut(&id) {
+                        watched.timer = Timer::default();
+                        let progress = watched.driver.expired(&mut self.server);
+                        self.reports.extend(Report::of_progress(id, progress));
+                        self.settle(id, false);
+                    }
+                }
+                Wake::Timer(Part::Check(object)) => {
+                    if let Some(running) = self.checks.get_mut(&object) {
+                        running.timer = Timer::default();
+                        running.check.expired();
+                        let due = Event::CheckDue(object);
+                        self.reports
+                            .push_back(Report::of(running.check.watched, due));
+                    }
+                }
+                Wake::Repeat => {}
+            }
+        }
+    }
+
+    fn poll_driver(&mut self, id: u64) {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return;
+        };
+        let WatchedTarget { driver, waker, .. } = &mut **watched;
+        let server = &mut self.server;
+        if let Poll::Ready(progress) = waker.poll(|context| driver.poll(context, server)) {
+            waker.wake();
+            self.reports.extend(Report::of_progress(id, progress));
+            self.settle(id, false);
+        }
+    }
+
+    fn poll_check(&mut self, object: u64) {
+        let Some(running) = self.checks.get_mut(&object) else {
+            return;
+        };
+        let RunningCheck {
+            check,
+            waker,
+            timer,
+        } = &mut **running;
+        let random = &mut self.random;
+        let Poll::Ready(end) = waker.poll(|context| check.poll(context, random)) else {
+            return;
+        };
+        timer.set(&mut self.timers, Part::Check(object), check.deadline());
+        let target = check.watched;
+        let event = match end.result {
+            Err(error) => Some(Event::CheckFailed(object, error)),
+            // It is absent at a version that a GET does not tell: a complete state does.
+            Ok((None, None, _)) if !self.is_without_slot(target) => {
+                self.remove_check(object);
+                let _ = self.start(target, true);
+                None
+            }
+            Ok((item, version, fresh_as_of)) => {
+                // Events that the check was ahead of are no news.
+                if let Some(version) = &version
+                    && target == object
+                    && let Some(watched) = self.targets.get_mut(&target)
+                {
+                    watched.driver.saw(version);
+                }
+                Some(Event::Confirmed(Confirmed {
+                    object,
+                    item,
+                    version,
+                    fresh_as_of,
+                }))
+            }
+        };
+        self.reports.push_back(Report {
+            target,
+            answered: Some(end.answered),
+            restart: None,
+            event,
+        });
+    }
+
+    /// An outage is over: what backs off for it asks soon, targets at the limited rate, checks spread over that time.
+    fn retry_early(&mut self, spread: Duration) {
+        let now = Instant::now();
+        self.repeats.drain_burst(now);
+        self.reserved = None;
+        for (id, watched) in &mut self.targets {
+            watched.driver.retry_early(now);
+            let deadline = watched.driver.deadline();
+            watched
+                .timer
+                .set(&mut self.timers, Part::Driver(*id), deadline);
+        }
+        for (object, running) in &mut self.checks {
+            running
+                .check
+                .retry_early(spread.mul_f64(self.random.f64()), now);
+            let deadline = running.check.deadline();
+            running
+                .timer
+                .set(&mut self.timers, Part::Check(*object), deadline);
+        }
+    }
+}
+
+/// The next timer that fires. Cancel-safe: timers stay in their queue.
+async fn next_timer(timers: &mut DelayQueue<Part>) -> Option<Part> {
+    let expired = std::future::poll_fn(|context| timers.poll_expired(context)).await;
+    Some(expired?.into_inner())
+}
+
+impl Timer {
+    /// Sets the timer to fire at `deadline`, or never.
+    fn set(&mut self, timers: &mut DelayQueue<Part>, part: Part, deadline: Option<Instant>) {
+        match (&mut self.0, deadline) {
+            (None, None) => {}
+            (Some((_, at)), Some(deadline)) if *at == deadline => {}
+            (Some((key, at)), Some(deadline)) => {
+                timers.reset_at(key, deadline);
+                *at = deadline;
+            }
+            (Some((key, _)), None) => {
+                timers.remove(key);
+                self.0 = None;
+            }
+            (None, Some(deadline)) => {
+                self.0 = Some((timers.insert_at(part, deadline), deadline));
+            }
+        }
+    }
+}
+
+impl Known {
+    fn is_present(self) -> bool {
+        matches!(self, Self::Present | Self::Final)
+    }
+}
+
+impl<T: Target> Report<T> {
+    fn of(target: u64, event: Event<T>) -> Self {
+        Self {
+            target,
+            answered: None,
+            restart: None,
+            event: Some(event),
+        }
+    }
+
+    /// The report of a progress, if there is anything to report.
+    fn of_progress(target: u64, progress: crate::driver::Progress<T>) -> Option<Self> {
+        let report = Self {
+            target,
+            answered: progress.answered,
+            restart: progress.restart,
+            event: progress.finding.map(Event::Found),
+        };
+        let empty = report.answered.is_none() && report.restart.is_none() && report.event.is_none();
+        (!empty).then_some(report)
+    }
+}

@@ -1,0 +1,111 @@
+//! What a reflector makes of an error: ask in another way at once, or back off, and for how long.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{Decision, Freshness, Next, Reflector, Restart, Resume};
+use crate::{backoff::retry_after, error::RequestError, server::ServerState};
+
+impl Reflector {
+    /// A request for a complete state failed, or its stream did before it was complete.
+    pub(crate) fn state_failed(
+        &mut self,
+        error: RequestError,
+        freshness: Freshness,
+        streaming: bool,
+        now: Instant,
+        server: &mut ServerState,
+    ) -> Decision {
+        self.note_response(&error, server);
+        if (error.is_expired() || error.is_version_too_large())
+            && freshness != Freshness::MostRecent
+        {
+            // Another API server may know more, but the most recent state is never too old.
+            if freshness == Freshness::AtLeastMin {
+                server.min_version_lost();
+            }
+            self.version_lost = true;
+            let request = self.state_request(now, server, None);
+            return Decision::request(request, Restart::Expired);
+        }
+        if streaming && (error.is_unsupported() || error.is_internal()) {
+            if error.is_unsupported() {
+                server.streaming_rejected(now);
+            } else {
+                server.streaming_failed(now);
+            }
+            return Decision::request(self.list_request(freshness), None);
+        }
+        self.failed(Resume::State, error, now, server)
+    }
+
+    /// A watch could not be opened, was ended by the API server, or sent something that is no event.
+    pub(crate) fn watch_failed(
+        &mut self,
+        error: RequestError,
+        now: Instant,
+        server: &mut ServerState,
+    ) -> Decision {
+        self.note_response(&error, server);
+        if error.is_version_too_large() {
+            self.version_lost = true;
+            let request = self.state_request(now, server, None);
+            return Decision::request(request, Restart::Expired);
+        }
+        if error.is_expired() {
+            // Not a failure: the state is asked for again, from the last version on. It backs off all the same, because
+            // all watches of an API server that compacts expire together.
+            return self.back_off(Resume::State, Some(Restart::Expired), now);
+        }
+        let resume = if error.is_transport() || error.is_too_many_requests() {
+            Resume::Watch
+        } else {
+            Resume::State
+        };
+        self.failed(resume, error, now, server)
+    }
+
+    fn failed(
+        &mut self,
+        resume: Resume,
+        error: RequestError,
+        now: Instant,
+        server: &mut ServerState,
+    ) -> Decision {
+        let random = self.random.f64();
+        let mut delay = self.backoff.delay_after(&error, now, random);
+        if error.is_outage() || error.is_throttled() {
+            let least = retry_after(&error, random);
+            let random = self.random.f64();
+            let (outage, sooner) = server.failed(&error, delay, least, now, random);
+            self.outage = Some(outage);
+            self.not_before = now + least;
+            delay = sooner;
+        }
+        Decision {
+            error: Some(Arc::new(error)),
+            ..Decision::of(Next::BackOff(resume, delay), Some(Restart::Refused))
+        }
+    }
+
+    /// Backs off as the schedule has it, although nothing has failed.
+    pub(super) fn back_off(
+        &mut self,
+        resume: Resume,
+        restart: Option<Restart>,
+        now: Instant,
+    ) -> Decision {
+        let delay = self.backoff.delay(now, false, self.random.f64());
+        Decision::of(Next::BackOff(resume, delay), restart)
+    }
+
+    /// What the error says of the API server: an answer ends an outage, unless it throttles.
+    fn note_response(&mut self, error: &RequestError, server: &ServerState) {
+        if error.is_throttled() {
+            self.outage = None;
+        } else if !error.is_outage() {
+            self.recovered(server);
+        }
+    }
+}

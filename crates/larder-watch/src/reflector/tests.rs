@@ -1,0 +1,474 @@
+//! What the reflector asks for after what happened.
+
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use smol_str::SmolStr;
+
+use super::*;
+use crate::outages::Outages;
+
+/// A reflector with an API server that a test plays.
+struct Scene {
+    reflector: Reflector,
+    server: ServerState,
+    now: Instant,
+    /// The request that was made last.
+    request: Option<Request>,
+    resume: Option<(Resume, Duration)>,
+    log: String,
+}
+
+fn version(number: u64) -> ResourceVersion {
+    ResourceVersion::new(number.to_string())
+}
+
+fn status(code: u16, message: &str) -> RequestError {
+    RequestError::Status {
+        code,
+        reason: SmolStr::default(),
+        message: message.to_owned(),
+        retry_after: None,
+        version_too_large: message.contains("Too large"),
+        names_object: true,
+    }
+}
+
+fn unreachable_server() -> RequestError {
+    RequestError::Timeout(Duration::from_secs(30))
+}
+
+impl Scene {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            reflector: Reflector::new(fastrand::Rng::with_seed(7), now),
+            server: ServerState::new(Outages::default()),
+            now,
+            request: None,
+            resume: None,
+            log: String::new(),
+        }
+    }
+
+    fn note(&mut self, line: &str) {
+        writeln!(self.log, "{line}").unwrap();
+    }
+
+    /// Notes a request and makes it.
+    fn request(&mut self, request: Request) {
+        let from = |version: &Option<ResourceVersion>| match version {
+            Some(version) => format!(" from {version}"),
+            None => String::new(),
+        };
+        let line = match &request {
+            Request::StreamingList { freshness, watch } => {
+                format!("streaming list, {freshness:?}{}", from(&watch.version))
+            }
+            Request::List { freshness, version } => format!("list, {freshness:?}{}", from(version)),
+            Request::Watch(watch) => format!("watch{}", from(&watch.version)),
+        };
+        self.note(&line);
+        self.request = Some(request);
+    }
+
+    fn decision(&mut self, decision: Decision) {
+        if let Some(restart) = decision.restart {
+            self.note(&format!("restart: {}", restart.label()));
+        }
+        if decision.error.is_some() {
+            self.note("failed");
+        }
+        match decision.next {
+            Next::Request(request) => self.request(request),
+            Next::BackOff(resume, delay) => {
+                // Each delay is stretched by up to 100 %.
+                let bases = [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600];
+                let base = bases.iter().rfind(|base| delay.as_millis() >= **base);
+                let base = base.copied().unwrap_or_default();
+                self.note(&format!("back off for {base} ms, then {resume:?}"));
+                self.resume = Some((resume, delay));
+            }
+        }
+    }
+
+    fn start(&mut self, confirm: bool) -> &mut Self {
+        let request = self.reflector.start(confirm, self.now, &self.server);
+        self.request(request);
+        self
+    }
+
+    fn after(&mut self, time: Duration) -> &mut Self {
+        self.now += time;
+        self
+    }
+
+    /// The back-off is over.
+    fn backed_off(&mut self) -> &mut Self {
+        let (resume, delay) = self.resume.take().unwrap();
+        self.now += delay;
+        let request = self.reflector.resume(resume, self.now, &self.server);
+        self.request(request);
+        self
+    }
+
+    /// The state has come, whatever way it was asked for.
+    fn state(&mut self, at: u64) -> &mut Self {
+        let freshness = self.request.as_ref().unwrap().freshness().unwrap();
+        let streaming = matches!(self.request, Some(Request::StreamingList { .. }));
+        let (reflector, server) = (&mut self.reflector, &mut self.server);
+        let result = if streaming {
+            reflector.list_opened(server);
+            reflector
+                .initial_events_ended(freshness, version(at), self.now, server)
+                .map(|synced| (synced, None))
+        } else {
+            reflector
+                .listed(freshness, version(at), self.now, server)
+                .map(|(synced, request)| (synced, Some(request)))
+        };
+        match result {
+            Ok((synced, request)) => {
+                let confirmed = if synced.confirmed { ", confirmed" } else { "" };
+                let reset = if synced.reset { ", reset" } else { "" };
+                self.note(&format!("synced at {}{confirmed}{reset}", synced.version));
+                if let Some(request) = request {
+                    self.request(request);
+                }
+            }
+            Err(decision) => self.decision(decision),
+        }
+        self
+    }
+
+    fn fails(&mut self, error: RequestError) -> &mut Self {
+        let (now, server) = (self.now, &mut self.server);
+        let decision = match self.request.as_ref().unwrap() {
+            Request::Watch(_) => self.reflector.watch_failed(error, now, server),
+            Request::StreamingList { freshness, .. } => {
+                let freshness = *freshness;
+                self.reflector
+                    .state_failed(error, freshness, true, now, server)
+            }
+            Request::List { freshness, .. } => {
+                let freshness = *freshness;
+                self.reflector
+                    .state_failed(error, freshness, false, now, server)
+            }
+        };
+        self.decision(decision);
+        self
+    }
+
+    /// The open watch ends after some time.
+    fn watch_ends(&mut self, after: Duration, quiet: bool) -> &mut Self {
+        let since = self.now;
+        self.now += after;
+        let decision = self
+            .reflector
+            .watch_ended(since, quiet, true, self.now, &self.server);
+        self.decision(decision);
+        self
+    }
+
+    fn event(&mut self, at: u64) -> &mut Self {
+        let news = self.reflector.event(&version(at));
+        self.note(&format!(
+            "event at {at}: {}",
+            if news { "news" } else { "old" }
+        ));
+        self
+    }
+}
+
+const LONG: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Plays a scene and compares what was asked for.
+#[track_caller]
+fn check(play: impl FnOnce(&mut Scene), expected: Expect) {
+    let mut scene = Scene::new();
+    play(&mut scene);
+    expected.assert_eq(&scene.log);
+}
+
+// managers 39
+#[tokio::test(start_paused = true)]
+async fn a_new_reflector_asks_for_the_most_recent_state() {
+    check(
+        |scene| {
+            scene.start(true).state(5).event(7);
+            scene.watch_ends(LONG, false);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            event at 7: news
+            restart: broken
+            watch from 7
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_without_new_registrations_asks_for_no_older_state() {
+    check(
+        |scene| {
+            scene.start(true).state(5);
+            scene.start(false).state(6);
+            scene.start(true);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            streaming list, AtLeastSeen from 5
+            synced at 6
+            streaming list, MostRecent
+        "#]],
+    );
+}
+
+// managers 40
+#[tokio::test(start_paused = true)]
+async fn a_rejected_streaming_list_is_replaced_and_remembered() {
+    check(
+        |scene| {
+            scene.start(true).fails(status(422, "")).state(7);
+            scene.start(false);
+            scene.after(Duration::from_mins(10)).start(false);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            list, MostRecent
+            synced at 7, confirmed
+            watch from 7
+            list, AtLeastSeen from 7
+            streaming list, AtLeastSeen from 7
+        "#]],
+    );
+}
+
+// managers 41
+#[tokio::test(start_paused = true)]
+async fn very_short_quiet_watches_back_off() {
+    check(
+        |scene| {
+            scene.start(true).state(5).watch_ends(SHORT, true);
+            scene.backed_off();
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            restart: broken
+            back off for 800 ms, then State
+            streaming list, AtLeastSeen from 5
+        "#]],
+    );
+}
+
+// managers 42
+#[tokio::test(start_paused = true)]
+async fn an_expired_version_is_asked_for_again_and_then_dropped() {
+    check(
+        |scene| {
+            scene.start(true).state(5).watch_ends(LONG, true);
+            scene.fails(status(410, "")).backed_off();
+            scene.fails(status(410, "")).state(20);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            restart: broken
+            watch from 5
+            restart: expired
+            back off for 800 ms, then State
+            streaming list, AtLeastSeen from 5
+            restart: expired
+            streaming list, MostRecent
+            synced at 20, confirmed
+        "#]],
+    );
+}
+
+// managers 44
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_the_most_recent_state_is_asked_for() {
+    check(
+        |scene| {
+            scene.start(true).state(5).watch_ends(LONG, true);
+            scene.fails(unreachable_server()).backed_off();
+            scene.fails(unreachable_server()).backed_off().state(9);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            restart: broken
+            watch from 5
+            restart: refused
+            failed
+            back off for 800 ms, then Watch
+            streaming list, MostRecent
+            restart: refused
+            failed
+            back off for 1600 ms, then State
+            streaming list, MostRecent
+            synced at 9, confirmed
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttled_watch_is_resumed() {
+    check(
+        |scene| {
+            scene.start(true).state(5).watch_ends(LONG, true);
+            scene.fails(status(429, "")).backed_off();
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            restart: broken
+            watch from 5
+            restart: refused
+            failed
+            back off for 800 ms, then Watch
+            watch from 5
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forbidden_state_is_retried_soon() {
+    check(
+        |scene| {
+            scene.start(true).fails(status(403, "")).backed_off();
+            scene.fails(status(403, "")).backed_off().state(5);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            restart: refused
+            failed
+            back off for 100 ms, then State
+            streaming list, MostRecent
+            restart: refused
+            failed
+            back off for 200 ms, then State
+            streaming list, MostRecent
+            synced at 5, confirmed
+        "#]],
+    );
+}
+
+// B14
+#[tokio::test(start_paused = true)]
+async fn an_older_state_is_believed_the_second_time() {
+    check(
+        |scene| {
+            scene.start(true).state(5).event(9);
+            scene.start(true).state(3).backed_off().state(3).event(4);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            event at 9: news
+            streaming list, MostRecent
+            back off for 800 ms, then State
+            streaming list, MostRecent
+            synced at 3, confirmed, reset
+            event at 4: news
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_the_server_has_not_seen_is_dropped() {
+    check(
+        |scene| {
+            scene.start(true).state(5).watch_ends(LONG, true);
+            scene.fails(status(504, "Too large resource version"));
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            restart: broken
+            watch from 5
+            restart: expired
+            streaming list, MostRecent
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_ahead_of_the_watch_makes_events_old() {
+    check(
+        |scene| {
+            scene.start(true).state(5);
+            scene.reflector.saw(&version(9));
+            scene.event(8).event(10);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            event at 8: old
+            event at 10: news
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waited_takes_a_fresh_enough_version() {
+    check(
+        |scene| {
+            let seq = crate::sequence::SeqCounter::default().advance();
+            scene.server.confirmed(seq, &version(8));
+            scene.start(true);
+            let request = scene.request.take().unwrap();
+            let min = scene.server.min_version(seq);
+            let request =
+                scene
+                    .reflector
+                    .rebuild_request(&request, scene.now, &scene.server, min.as_ref());
+            scene.request(request);
+            scene.fails(status(504, "Too large resource version"));
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            streaming list, AtLeastMin from 8
+            restart: expired
+            streaming list, MostRecent
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_outage_shortens_no_retry_after() {
+    let mut scene = Scene::new();
+    let (now, minute) = (scene.now, Duration::from_mins(1));
+    scene.start(true).fails(unreachable_server());
+    assert_eq!(scene.reflector.retry_early(now + minute, now), Some(now));
+    // Once for each failure.
+    assert_eq!(scene.reflector.retry_early(now + minute, now), None);
+    let RequestError::Status {
+        code,
+        reason,
+        message,
+        version_too_large,
+        names_object,
+        ..
+    } = status(429, "")
+    else {
+        unreachable!()
+    };
+    let throttled = RequestError::Status {
+        code,
+        reason,
+        message,
+        retry_after: Some(Duration::from_secs(20)),
+        version_too_large,
+        names_object,
+    };
+    scene.fails(throttled);
+    let early = scene.reflector.retry_early(now + minute, now).unwrap();
+    let asked = Duration::from_secs(20)..=Duration::from_secs(30);
+    assert!(asked.contains(&(early - now)), "{:?}", early - now);
+}

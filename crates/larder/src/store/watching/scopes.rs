@@ -1,0 +1,218 @@
+//! Whether the objects of a namespace are watched together or one by one.
+//!
+//! Under `Auto` this is chosen when a namespace gains its first reference, by a review of what this identity may do. If the
+//! API server denies the watch of the namespace later on, its objects get watches of their own, for as long as any of them is
+//! referenced.
+//!
+//! The API server sends everything in the namespace, since no selector says "one of these names", and one that excludes
+//! types may hide a Secret that a pod refers to. What is not referenced is dropped while it is read.
+//!
+//! Invariant: a namespace is watched as a whole or by name, never both. When one ends, its objects are served as they are
+//! known until the other has found out more.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use futures::FutureExt as _;
+use larder_objects::{Object, ResourceVersion};
+use larder_watch::{Access, AccessReview};
+use smol_str::SmolStr;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::{target::WatchTarget, task::WatchTask};
+use crate::{
+    config::WatchScope,
+    status::{ObjectState, ScopeChoice},
+};
+
+/// A namespace with references.
+pub(super) struct Namespace {
+    /// Tells it from another one of that name, before or after it.
+    id: u64,
+    state: NamespaceState,
+    /// The referenced objects.
+    pub(super) members: BTreeSet<u64>,
+    pub(super) last_read: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NamespaceState {
+    /// The review is not answered yet.
+    Choosing,
+    /// One watch covers all objects; its number is that of the namespace.
+    Together,
+    /// Each object has a watch of its own.
+    ByName,
+}
+
+/// The answer to the review of a namespace.
+pub(super) struct ReviewAnswer {
+    namespace: SmolStr,
+    id: u64,
+    review: AccessReview,
+    access: Access,
+}
+
+impl<K: Object> WatchTask<K> {
+    /// Adds an object to its namespace. Returns the target that covers it.
+    pub(super) fn join_namespace(&mut self, name: &SmolStr, object: u64) -> Option<u64> {
+        if !self.namespaces.contains_key(name) {
+            self.enter_namespace(name);
+        }
+        let namespace = self.namespaces.get_mut(name)?;
+        namespace.members.insert(object);
+        namespace.last_read = Instant::now();
+        let id = namespace.id;
+        match namespace.state {
+            NamespaceState::Choosing => None,
+            NamespaceState::Together => {
+                self.cover_object(object, id);
+                Some(id)
+            }
+            NamespaceState::ByName => self.watch_object(object),
+        }
+    }
+
+    /// A namespace gains its first reference.
+    fn enter_namespace(&mut self, name: &SmolStr) {
+        let id = self.last_target;
+        self.last_target += 1;
+        let namespace = Namespace {
+            id,
+            state: NamespaceState::Choosing,
+            members: BTreeSet::new(),
+            last_read: Instant::now(),
+        };
+        self.namespaces.insert(name.clone(), namespace);
+        self.by_target.insert(id, name.clone());
+        if self.config.watch_scope == WatchScope::Auto {
+            let (api, resource) = (self.api.clone(), K::KIND.resource());
+            let random = self.random.fork();
+            let review = AccessReview::new(api, resource, name, &self.context, random);
+            self.review(name.clone(), id, review);
+        } else {
+            self.watch_namespace(name);
+        }
+    }
+
+    fn review(&self, namespace: SmolStr, id: u64, mut review: AccessReview) {
+        let answer = async move {
+            let access = review.next().await;
+            ReviewAnswer {
+                namespace,
+                id,
+                review,
+                access,
+            }
+        };
+        self.reviews.push(answer.boxed());
+    }
+
+    /// An object has lost its last reference; its namespace may have with it.
+    pub(super) fn leave_namespace(&mut self, name: &SmolStr, object: u64) {
+        let Some(namespace) = self.namespaces.get_mut(name) else {
+            return;
+        };
+        namespace.members.remove(&object);
+        let id = namespace.id;
+        if namespace.members.is_empty() {
+            self.namespaces.remove(name);
+            self.by_target.remove(&id);
+            self.engine.remove(id);
+            self.inner.scopes.lock().remove(name);
+        } else if namespace.state == NamespaceState::Together {
+            self.rest_if_final(id);
+        }
+    }
+
+    /// The review of a namespace was answered, or failed.
+    pub(super) fn reviewed(&mut self, answer: ReviewAnswer) {
+        let ReviewAnswer {
+            namespace: name,
+            id,
+            review,
+            access,
+        } = answer;
+        let known = self.namespaces.get(&name);
+        if known.is_none_or(|known| known.id != id) {
+            return;
+        }
+        let resource = K::KIND.resource();
+        let reason = match access {
+            Access::Granted => {
+                let reason = "may list and watch the namespace".to_owned();
+                self.choose(&name, WatchScope::Namespace, reason);
+                self.watch_namespace(&name);
+                return;
+            }
+            Access::Failed(error) => {
+                self.failed(id, &error);
+                self.review(name, id, review);
+                return;
+            }
+            Access::Denied(verb) => format!("may not {verb} {resource} of the namespace"),
+            Access::Unknown(error) => format!("permission check failed: {error}"),
+        };
+        self.choose(&name, WatchScope::Object, reason);
+        self.by_target.remove(&id);
+        self.watch_objects(&name);
+    }
+
+    /// The API server denies a watch that it has granted.
+    pub(super) fn fall_back_to_objects(&mut self, target: u64) {
+        if self.config.watch_scope != WatchScope::Auto {
+            return;
+        }
+        let Some(name) = self.by_target.remove(&target) else {
+            return;
+        };
+        self.engine.remove(target);
+        let resource = K::KIND.resource();
+        let reason = format!("may no longer list and watch {resource} of the namespace");
+        self.choose(&name, WatchScope::Object, reason);
+        self.watch_objects(&name);
+    }
+
+    /// Notes the choice where status shows it.
+    fn choose(&self, namespace: &SmolStr, scope: WatchScope, reason: String) {
+        info!(
+            kind = K::KIND.as_str(), %namespace, %scope, %reason, "watch scope chosen"
+        );
+        let choice = ScopeChoice { scope, reason };
+        self.inner.scopes.lock().insert(namespace.clone(), choice);
+    }
+
+    /// Has one watch cover all objects of a namespace.
+    fn watch_namespace(&mut self, name: &SmolStr) {
+        let Some(namespace) = self.namespaces.get_mut(name) else {
+            return;
+        };
+        namespace.state = NamespaceState::Together;
+        let (id, members) = (namespace.id, namespace.members.clone());
+        let target = WatchTarget::Namespace(Arc::clone(&self.inner), name.clone());
+        self.engine.add(id, target, &ResourceVersion::default());
+        for object in members {
+            self.cover_object(object, id);
+        }
+        self.refresh(id);
+    }
+
+    /// Gives each object of a namespace a watch of its own.
+    fn watch_objects(&mut self, name: &SmolStr) {
+        let Some(namespace) = self.namespaces.get_mut(name) else {
+            return;
+        };
+        namespace.state = NamespaceState::ByName;
+        let (id, members) = (namespace.id, namespace.members.clone());
+        for object in members {
+            self.engine.remove_check(object);
+            self.pending.remove(&(id, object));
+            let cell = &self.objects[&object].entry.cell;
+            if cell.state() != ObjectState::Immutable {
+                cell.interrupted(Instant::now());
+            }
+            self.watch_object(object);
+            self.refresh(object);
+        }
+    }
+}

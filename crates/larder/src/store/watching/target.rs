@@ -1,0 +1,157 @@
+//! What the watches of the store are about: one object, or the referenced objects of a namespace.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use larder_objects::{Kind, Object, ObjectMeta, ResourceVersion};
+use larder_transport::path::CollectionPath;
+use larder_watch::{RegistrationSeq, RequestError, Target, collection_path, metadata};
+use smol_str::SmolStr;
+
+use super::{WatchEntry, WatchStoreInner};
+use crate::store::Entry;
+
+/// The target of one watch. Cloning is cheap.
+pub(super) enum WatchTarget<K: Object> {
+    /// One referenced object.
+    Object(Arc<Entry<WatchEntry<K>>>),
+    /// The objects of a namespace that are referenced at the moment.
+    Namespace(Arc<WatchStoreInner<K>>, SmolStr),
+}
+
+/// A referenced object as the API server has it.
+#[derive(Debug)]
+pub(super) struct SeenObject<K> {
+    /// The number of its entry.
+    pub(super) id: u64,
+    pub(super) object: Decoded<K>,
+}
+
+/// An object, if it can be decoded. Small, since a complete state has as many as there are objects.
+pub(super) type Decoded<K> = Result<Arc<K>, Box<UnreadableObject>>;
+
+#[derive(Debug)]
+pub(super) struct UnreadableObject {
+    version: ResourceVersion,
+    pub(super) error: Arc<RequestError>,
+}
+
+impl<K: Object> Clone for WatchTarget<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Object(entry) => Self::Object(Arc::clone(entry)),
+            Self::Namespace(store, namespace) => {
+                Self::Namespace(Arc::clone(store), namespace.clone())
+            }
+        }
+    }
+}
+
+impl<K: Object> fmt::Debug for WatchTarget<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(entry) => f.debug_tuple("Object").field(&entry.key).finish(),
+            Self::Namespace(_, namespace) => f.debug_tuple("Namespace").field(namespace).finish(),
+        }
+    }
+}
+
+impl<K: Object> WatchTarget<K> {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Object(entry) => &entry.key.namespace,
+            Self::Namespace(_, namespace) => namespace,
+        }
+    }
+
+    /// The entry of that name, if the target covers it.
+    fn entry(&self, name: &str) -> Option<Arc<Entry<WatchEntry<K>>>> {
+        match self {
+            Self::Object(entry) => (entry.key.name == name).then(|| Arc::clone(entry)),
+            Self::Namespace(store, namespace) => store.entries.get(namespace, name),
+        }
+    }
+}
+
+impl<K: Object> Target for WatchTarget<K> {
+    type Item = SeenObject<K>;
+    type Gone = u64;
+    type State = BTreeMap<u64, Decoded<K>>;
+
+    const SECRET: bool = matches!(K::KIND, Kind::Secret);
+
+    fn path(&self) -> Result<CollectionPath, RequestError> {
+        collection_path(K::KIND, self.namespace())
+    }
+
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Object(entry) => Some(&entry.key.name),
+            Self::Namespace(..) => None,
+        }
+    }
+
+    fn newest_registration(&self) -> Option<RegistrationSeq> {
+        match self {
+            Self::Object(entry) => Some(entry.newest_reference()),
+            Self::Namespace(..) => None,
+        }
+    }
+
+    fn read(&self, json: &[u8]) -> Result<Option<SeenObject<K>>, RequestError> {
+        // Of a namespace, most objects are dropped: only their metadata is read.
+        let decoded = match self {
+            Self::Object(_) => Some(K::from_json(json)),
+            Self::Namespace(..) => None,
+        };
+        let metadata = match &decoded {
+            Some(Ok(object)) => object.metadata().clone(),
+            _ => metadata(json),
+        };
+        let Some(entry) = self.entry(&metadata.name) else {
+            // One without a name may be any.
+            return if metadata.name.is_empty() {
+                Err(RequestError::Unexpected("an object without a name"))
+            } else {
+                Ok(None)
+            };
+        };
+        let object = match decoded.unwrap_or_else(|| K::from_json(json)) {
+            Ok(object) => Ok(entry.cell.shared(object)),
+            Err(error) => Err(Box::new(UnreadableObject {
+                version: metadata.resource_version,
+                error: Arc::new(error.into()),
+            })),
+        };
+        let id = entry.cell.id;
+        Ok(Some(SeenObject { id, object }))
+    }
+
+    fn gone(&self, metadata: ObjectMeta) -> Option<u64> {
+        Some(self.entry(&metadata.name)?.cell.id)
+    }
+
+    fn version(seen: &SeenObject<K>) -> &ResourceVersion {
+        match &seen.object {
+            Ok(object) => &object.metadata().resource_version,
+            Err(unreadable) => &unreadable.version,
+        }
+    }
+
+    fn decode_error(seen: &SeenObject<K>) -> Option<Arc<RequestError>> {
+        let unreadable = seen.object.as_ref().err()?;
+        Some(Arc::clone(&unreadable.error))
+    }
+
+    fn add(state: &mut Self::State, seen: SeenObject<K>) {
+        state.insert(seen.id, seen.object);
+    }
+
+    fn remove(state: &mut Self::State, id: &u64) {
+        state.remove(id);
+    }
+
+    fn into_item(mut state: Self::State) -> Option<SeenObject<K>> {
+        let (id, object) = state.pop_first()?;
+        Some(SeenObject { id, object })
+    }
+}

@@ -1,0 +1,657 @@
+//! The one task of the store: tells the engine what to watch, and takes its findings over.
+//!
+//! Invariants:
+//! 1. Whatever is under way for an object ends with its removal, and what was found out at that moment reaches no reader (I2).
+//! 2. The absence of an object from the complete state of a namespace counts only if the object was referenced before that
+//!    state was asked for, and if every item of the state could be attributed.
+//! 3. There is no watch while nothing is referenced, or while everything that is referenced is final (I1, I2).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use larder_objects::{Object, ResourceVersion};
+use larder_watch::{
+    Api, Confirmed, Engine, Event, Finding, Known, Limits, Need, NodeContext, RegistrationSeq,
+    Report, RequestError, Snapshot, Start,
+};
+use smol_str::SmolStr;
+use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval_at};
+use tokio_util::time::DelayQueue;
+use tracing::{debug, warn};
+
+use super::{
+    Command, ObjectFinding, WatchEntry, WatchStoreInner,
+    overflow::Overflow,
+    scopes::{Namespace, ReviewAnswer},
+    target::{Decoded, SeenObject, WatchTarget},
+};
+use crate::{
+    changes::ChangeKind,
+    config::{ManagerConfig, WatchScope},
+    status::ObjectState,
+    store::Entry,
+};
+
+/// One referenced object. There may be very many.
+pub(super) struct WatchedObject<K> {
+    pub(super) entry: Arc<Entry<WatchEntry<K>>>,
+    /// The target that covers it: its own, which has the same number, or that of its namespace.
+    pub(super) target: Option<u64>,
+    /// It joined its target after so many requests for the state.
+    joined: u64,
+    last_read: Instant,
+    /// It has no watch of its own, because as many are open as may be.
+    pub(super) overflow: Option<Box<Overflow>>,
+}
+
+impl<K: Object> WatchedObject<K> {
+    /// Whether every reference to the object may read what is known.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.entry.cell.fresh_as_of() >= self.entry.newest_reference()
+    }
+
+    /// Whether what is known is final, and every reference may read it.
+    fn is_final(&self) -> bool {
+        self.entry.cell.state() == ObjectState::Immutable && self.is_fresh()
+    }
+}
+
+/// Everything that wakes the task.
+enum Wake<K: Object> {
+    Commands,
+    Review(Box<ReviewAnswer>),
+    /// What is known of this object has expired.
+    Expired(u64),
+    IdlePass,
+    Report(Box<Report<WatchTarget<K>>>),
+}
+
+pub(super) struct WatchTask<K: Object> {
+    pub(super) inner: Arc<WatchStoreInner<K>>,
+    pub(super) api: Api,
+    pub(super) config: ManagerConfig,
+    pub(super) context: NodeContext,
+    pub(super) engine: Engine<WatchTarget<K>>,
+    /// By the number of the entry.
+    pub(super) objects: BTreeMap<u64, WatchedObject<K>>,
+    /// The namespaces with references, unless each object has a watch of its own.
+    pub(super) namespaces: BTreeMap<SmolStr, Namespace>,
+    /// The namespaces that are watched as a whole, by the number of their target.
+    pub(super) by_target: BTreeMap<u64, SmolStr>,
+    pub(super) last_target: u64,
+    /// Targets and objects for which a reader waits, or that have joined a namespace and are not known.
+    pub(super) pending: BTreeSet<(u64, u64)>,
+    pub(super) reviews: FuturesUnordered<futures::future::BoxFuture<'static, ReviewAnswer>>,
+    /// When what is known of an object without a watch expires.
+    pub(super) expiries: DelayQueue<u64>,
+    /// It was logged that there are not enough watches.
+    pub(super) overflowed: bool,
+    idle_pass: Interval,
+    pub(super) random: fastrand::Rng,
+}
+
+/// Times between two passes that look for idle watches: often enough to end one soon after its time.
+const IDLE_PASS_MIN: Duration = Duration::from_secs(15);
+const IDLE_PASS_MAX: Duration = Duration::from_mins(1);
+
+/// Targets of namespaces have numbers from here on, objects have lower ones.
+const FIRST_NAMESPACE: u64 = 1 << 63;
+
+impl<K: Object> Drop for WatchTask<K> {
+    /// However the task ends, readers get an error instead of waiting.
+    fn drop(&mut self) {
+        self.inner.end();
+    }
+}
+
+impl<K: Object> WatchTask<K> {
+    pub(super) fn new(
+        inner: Arc<WatchStoreInner<K>>,
+        api: Api,
+        config: &ManagerConfig,
+        mut random: fastrand::Rng,
+    ) -> Self {
+        let period = match config.watch_scope {
+            WatchScope::Object => (config.max_idle() / 4).clamp(IDLE_PASS_MIN, IDLE_PASS_MAX),
+            WatchScope::Namespace | WatchScope::Auto => IDLE_PASS_MIN,
+        };
+        let mut idle_pass = interval_at(Instant::now() + period, period);
+        idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let limits = Limits {
+            max_requests_in_flight: config.max_requests_in_flight,
+            max_watches: config.max_watches,
+        };
+        let context = config.node_context.clone().unwrap_or_default();
+        let seqs = Arc::clone(inner.entries.seqs());
+        let engine = Engine::new(api.clone(), limits, seqs, &context, random.fork());
+        Self {
+            inner,
+            api,
+            config: config.clone(),
+            context,
+            engine,
+            objects: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            by_target: BTreeMap::new(),
+            last_target: FIRST_NAMESPACE,
+            pending: BTreeSet::new(),
+            reviews: FuturesUnordered::new(),
+            expiries: DelayQueue::new(),
+            overflowed: false,
+            idle_pass,
+            random,
+        }
+    }
+
+    /// Works until it is told to shut down, or dropped.
+    pub(super) async fn run(mut self) {
+        let inner = Arc::clone(&self.inner);
+        loop {
+            // Every arm is cancel-safe: commands stay in their queue, the others in their collections. Biased, so that what
+            // is ready at the same time is handled in the same order for the same seed. The API server comes last, since
+            // it must not hold up callers.
+            let wake = tokio::select! {
+                biased;
+                () = inner.commands.arrived.notified() => Wake::Commands,
+                Some(answer) = self.reviews.next(), if !self.reviews.is_empty() => Wake::Review(Box::new(answer)),
+                Some(expired) = self.expiries.next(), if !self.expiries.is_empty() => Wake::Expired(expired.into_inner()),
+                _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
+                report = self.engine.next() => Wake::Report(Box::new(report)),
+            };
+            match wake {
+                Wake::Commands => {
+                    let (commands, flow) = inner.commands.take();
+                    // A burst of new objects is looked at once, and not at each of them.
+                    let mut targets = BTreeSet::new();
+                    for command in commands {
+                        targets.extend(self.command(command));
+                    }
+                    for target in targets {
+                        self.refresh(target);
+                    }
+                    if flow.is_break() {
+                        return;
+                    }
+                }
+                Wake::Review(answer) => self.reviewed(*answer),
+                Wake::Expired(id) => self.expired(id),
+                Wake::IdlePass => self.stop_idle_watches(),
+                Wake::Report(report) => self.report(*report),
+            }
+        }
+    }
+
+    /// Does what a command says. Returns the target whose needs may have changed.
+    fn command(&mut self, command: Command<K>) -> Option<u64> {
+        match command {
+            Command::Added(entry) => self.add(entry),
+            Command::Referenced(id) => {
+                let object = self.objects.get(&id)?;
+                let target = object.target?;
+                let failure = object.entry.cell.failure();
+                if self.engine.is_backing_off(target)
+                    && failure.is_some_and(|error| error.is_forbidden())
+                {
+                    self.start(target);
+                }
+                Some(target)
+            }
+            Command::ReadPending(id) => {
+                let target = self.objects.get(&id)?.target;
+                // Without a target, the review of the namespace is under way, and the read is found when it has ended.
+                self.pending.insert((target?, id));
+                target
+            }
+            Command::Removed(id) => {
+                let object = self.objects.remove(&id)?;
+                if let Some(overflow) = object.overflow {
+                    overflow.cancel(&mut self.expiries);
+                }
+                self.engine.remove_check(id);
+                self.engine.remove(id);
+                if let Some(target) = object.target {
+                    self.pending.remove(&(target, id));
+                }
+                self.leave_namespace(&object.entry.key.namespace, id);
+                None
+            }
+        }
+    }
+
+    fn add(&mut self, entry: Arc<Entry<WatchEntry<K>>>) -> Option<u64> {
+        // Its removal is the next command, or one of the next.
+        if entry.cell.state() == ObjectState::Removed {
+            return None;
+        }
+        let id = entry.cell.id;
+        let namespace = entry.key.namespace.clone();
+        let object = WatchedObject {
+            entry,
+            target: None,
+            joined: 0,
+            last_read: Instant::now(),
+            overflow: None,
+        };
+        self.objects.insert(id, object);
+        match self.config.watch_scope {
+            WatchScope::Object => self.watch_object(id),
+            WatchScope::Namespace | WatchScope::Auto => self.join_namespace(&namespace, id),
+        }
+    }
+
+    /// Gives an object a watch of its own.
+    pub(super) fn watch_object(&mut self, id: u64) -> Option<u64> {
+        let object = self.objects.get_mut(&id)?;
+        object.target = Some(id);
+        object.joined = 0;
+        let target = WatchTarget::Object(Arc::clone(&object.entry));
+        // Another watch may have covered it before.
+        let version = object.entry.cell.version();
+        self.engine.add(id, target, &version);
+        let cell = &object.entry.cell;
+        if cell.is_read_pending() {
+            self.pending.insert((id, id));
+        }
+        if cell.state() != ObjectState::Immutable {
+            self.start(id);
+        }
+        Some(id)
+    }
+
+    /// Has an object covered by the watch of its namespace.
+    pub(super) fn cover_object(&mut self, id: u64, target: u64) {
+        let joined = self.engine.state_requests(target);
+        if let Some(object) = self.objects.get_mut(&id) {
+            object.target = Some(target);
+            object.joined = joined;
+            // Whether there is a reader or not: it is to be known.
+            self.pending.insert((target, id));
+        }
+    }
+
+    /// Asks for the complete state of a target, as fresh as its readers need it.
+    pub(super) fn start(&mut self, target: u64) {
+        let confirm = !self.members(target).all(WatchedObject::is_fresh);
+        if self.engine.start(target, confirm) == Start::NoSlot {
+            self.overflow(target);
+        }
+    }
+
+    /// The objects that a target covers.
+    fn members(&self, target: u64) -> impl Iterator<Item = &WatchedObject<K>> {
+        let namespace = self.by_target.get(&target);
+        let namespace = namespace.and_then(|name| self.namespaces.get(name));
+        let together = namespace
+            .into_iter()
+            .flat_map(|namespace| &namespace.members);
+        let own = self.objects.get(&target);
+        own.into_iter()
+            .chain(together.filter_map(|id| self.objects.get(id)))
+    }
+
+    /// Those of them for which a finding can be news.
+    fn open_members(&self, target: u64) -> impl Iterator<Item = &WatchedObject<K>> {
+        self.members(target).filter(|object| !object.is_final())
+    }
+
+    /// Has obtained what the waiting readers of a target need, unless it is under way.
+    pub(super) fn refresh(&mut self, target: u64) {
+        let mut needs = Vec::new();
+        let mut confirm = false;
+        let mut done = Vec::new();
+        for pending in self.pending.range((target, 0)..=(target, u64::MAX)) {
+            let (_, id) = *pending;
+            let Some(object) = self.objects.get(&id) else {
+                done.push(*pending);
+                continue;
+            };
+            let cell = &object.entry.cell;
+            let known = match cell.state() {
+                ObjectState::Removed => {
+                    done.push(*pending);
+                    continue;
+                }
+                ObjectState::Pending | ObjectState::Idle | ObjectState::Unwatched => Known::Nothing,
+                ObjectState::Synced => Known::Present,
+                ObjectState::Absent => Known::Absent,
+                ObjectState::Immutable => Known::Final,
+            };
+            if known != Known::Nothing && object.is_fresh() {
+                cell.clear_read_pending();
+                done.push(*pending);
+                // A registration that came meanwhile found the read still pending and sent no command.
+                if !object.is_fresh() {
+                    self.inner.note_pending_read(cell);
+                }
+                continue;
+            }
+            confirm |= !object.is_fresh();
+            needs.push(Need { object: id, known });
+        }
+        for pending in done {
+            self.pending.remove(&pending);
+        }
+        if needs.is_empty() {
+            return;
+        }
+        if self.engine.is_resting(target) {
+            self.touch(target);
+        }
+        let objects = &self.objects;
+        let single = |id| {
+            let object = objects.get(&id)?;
+            Some(WatchTarget::Object(Arc::clone(&object.entry)))
+        };
+        self.engine.refresh(target, &needs, confirm, single);
+        if self.engine.is_without_slot(target)
+            && let Some(object) = self.objects.get(&target)
+            && object.overflow.is_none()
+        {
+            self.overflow(target);
+            self.refresh(target);
+        }
+    }
+
+    /// The target is in use.
+    fn touch(&mut self, target: u64) {
+        let now = Instant::now();
+        if let Some(object) = self.objects.get_mut(&target) {
+            object.last_read = now;
+        }
+        if let Some(namespace) = self.by_target.get(&target)
+            && let Some(namespace) = self.namespaces.get_mut(namespace)
+        {
+            namespace.last_read = now;
+        }
+    }
+
+    fn report(&mut self, report: Report<WatchTarget<K>>) {
+        let Report {
+            target,
+            answered,
+            restart,
+            event,
+        } = report;
+        if let Some((verb, outcome)) = answered {
+            self.inner.metrics.requested(verb, outcome);
+        }
+        if let Some(reason) = restart {
+            self.inner.metrics.restarted(reason.label());
+            let now = Instant::now();
+            for object in self.open_members(target) {
+                object.entry.cell.interrupted(now);
+            }
+        }
+        match event {
+            None => return,
+            Some(Event::Found(finding)) => self.found(target, finding),
+            Some(Event::Confirmed(confirmed)) => self.confirmed(target, confirmed),
+            Some(Event::CheckFailed(id, error)) => {
+                if let Some(object) = self.objects.get(&id) {
+                    self.object_failed(object, error);
+                    self.serve_stale(id);
+                }
+            }
+            Some(Event::CheckDue(id)) => self.expire(id),
+            Some(Event::SlotGranted) => {
+                self.leave_overflow(target);
+                self.touch(target);
+                self.start(target);
+            }
+        }
+        self.rest_if_final(target);
+        self.refresh(target);
+    }
+
+    /// Takes over what was found out about a target.
+    fn found(&mut self, target: u64, finding: Finding<WatchTarget<K>>) {
+        match finding {
+            Finding::Synced(snapshot) => self.synced(target, snapshot),
+            Finding::Changed(SeenObject { id, object }) => {
+                if let Some(known) = self.open_object(target, id) {
+                    self.see(known, object, None, false);
+                }
+            }
+            Finding::Deleted(id, version) => {
+                if let Some(known) = self.open_object(target, id) {
+                    let finding = ObjectFinding {
+                        object: None,
+                        version,
+                        fresh_as_of: None,
+                        reset: false,
+                    };
+                    self.publish(known, |entry| self.inner.publish(entry, finding));
+                }
+            }
+            Finding::Resumed => {
+                for object in self.open_members(target) {
+                    self.publish(object, |entry| entry.cell.resumed());
+                }
+            }
+            Finding::Failed(error) => {
+                self.failed(target, &error);
+                if error.is_forbidden() {
+                    self.fall_back_to_objects(target);
+                }
+            }
+        }
+    }
+
+    /// The object, if the target covers it and a finding can be news.
+    fn open_object(&self, target: u64, id: u64) -> Option<&WatchedObject<K>> {
+        let object = self.objects.get(&id)?;
+        (object.target == Some(target) && !object.is_final()).then_some(object)
+    }
+
+    /// A request for the target failed.
+    pub(super) fn failed(&self, target: u64, error: &Arc<RequestError>) {
+        let now = Instant::now();
+        let mut is_news = false;
+        for object in self.open_members(target) {
+            is_news |= self.publish(object, |entry| entry.cell.failed(Arc::clone(error), now));
+        }
+        // Once for each cause, not for each attempt.
+        if is_news {
+            let error: &dyn std::error::Error = &**error;
+            warn!(
+                kind = K::KIND.as_str(), target = %self.name(target), error,
+                "failed to sync, will retry"
+            );
+        }
+    }
+
+    /// What is known of one object cannot be made fresher, or its last state cannot be decoded.
+    fn object_failed(&self, object: &WatchedObject<K>, error: Arc<RequestError>) {
+        let now = Instant::now();
+        if self.publish(object, |entry| entry.cell.failed(Arc::clone(&error), now)) {
+            let error: &dyn std::error::Error = &*error;
+            warn!(
+                kind = K::KIND.as_str(), key = %object.entry.key, error,
+                "failed to sync object, will retry"
+            );
+        }
+    }
+
+    /// Takes over the complete state of a target.
+    fn synced(&self, target: u64, snapshot: Snapshot<WatchTarget<K>>) {
+        let Snapshot {
+            mut state,
+            version,
+            fresh_as_of,
+            request,
+            reset,
+            incomplete,
+        } = snapshot;
+        for object in self.open_members(target) {
+            let covered = object.joined < request;
+            let fresh_as_of = fresh_as_of.filter(|_| covered);
+            match (state.remove(&object.entry.cell.id), &incomplete) {
+                (Some(seen), _) => self.see(object, seen, fresh_as_of, reset),
+                (None, _) if !covered => {}
+                (None, Some(error)) => self.object_failed(object, Arc::clone(error)),
+                (None, None) => {
+                    let finding = ObjectFinding {
+                        object: None,
+                        version: version.clone(),
+                        fresh_as_of,
+                        reset,
+                    };
+                    self.publish(object, |entry| self.inner.publish(entry, finding));
+                }
+            }
+        }
+    }
+
+    /// Takes over one state of an object. One that cannot be decoded leaves the last good one in place.
+    fn see(
+        &self,
+        object: &WatchedObject<K>,
+        seen: Decoded<K>,
+        fresh_as_of: Option<RegistrationSeq>,
+        reset: bool,
+    ) {
+        match seen {
+            Ok(found) => {
+                let finding = ObjectFinding {
+                    version: found.metadata().resource_version.clone(),
+                    object: Some(found),
+                    fresh_as_of,
+                    reset,
+                };
+                self.publish(object, |entry| self.inner.publish(entry, finding));
+            }
+            Err(unreadable) => self.object_failed(object, unreadable.error),
+        }
+    }
+
+    /// Takes over the answer to a freshness check.
+    fn confirmed(&mut self, target: u64, confirmed: Confirmed<WatchTarget<K>>) {
+        let Confirmed {
+            object: id,
+            item,
+            version,
+            fresh_as_of,
+        } = confirmed;
+        let Some(object) = self.objects.get(&id) else {
+            return;
+        };
+        let known: ResourceVersion = object.entry.cell.version();
+        let without_watch = self.engine.is_without_slot(target);
+        let version = version.unwrap_or_else(|| known.clone());
+        // Without a watch, no event can have overtaken the check.
+        if !without_watch && version.is_older_than(&known) {
+            self.engine.check_was_older(target, id);
+            return;
+        }
+        let found = match item.map(|item| item.object) {
+            None => None,
+            Some(Ok(found)) => Some(found),
+            // The engine reports that as a failure.
+            Some(Err(_)) => return,
+        };
+        let finding = ObjectFinding {
+            object: found,
+            version,
+            fresh_as_of: Some(fresh_as_of),
+            reset: without_watch,
+        };
+        self.publish(object, |entry| self.inner.publish(entry, finding));
+        let is_final = object.is_final();
+        self.engine.remove_check(id);
+        if without_watch && !is_final {
+            self.answered(id);
+        } else if self.engine.is_resting(target) && !is_final {
+            // It was immutable; another object of that name is not.
+            self.start(target);
+        }
+    }
+
+    /// Stops the watch of a target when nothing can come of it.
+    pub(super) fn rest_if_final(&mut self, target: u64) {
+        let active = !self.engine.is_resting(target) || self.engine.is_without_slot(target);
+        if active && self.members(target).all(WatchedObject::is_final) {
+            self.rest(target);
+        }
+    }
+
+    fn rest(&mut self, target: u64) {
+        self.engine.stop(target);
+        self.leave_overflow(target);
+    }
+
+    /// Stops the watches that no reader has used for longer than `max_idle`.
+    fn stop_idle_watches(&mut self) {
+        let (now, max_idle) = (Instant::now(), self.config.max_idle());
+        let mut accessed = false;
+        let mut idle: BTreeSet<u64> = BTreeSet::new();
+        for (id, object) in &mut self.objects {
+            if object.entry.take_accessed() {
+                object.last_read = now;
+                accessed = true;
+            }
+            if object.target == Some(*id) {
+                // What has not synced yet is not idle, however long it takes; what is immutable is not watched.
+                let state = object.entry.cell.state();
+                let synced = matches!(state, ObjectState::Synced | ObjectState::Absent);
+                let pending = self.pending.contains(&(*id, *id));
+                if synced && !pending && now > object.last_read + max_idle {
+                    idle.insert(*id);
+                }
+            }
+        }
+        for (target, name) in &self.by_target {
+            let Some(namespace) = self.namespaces.get_mut(name) else {
+                continue;
+            };
+            let mut synced = true;
+            for id in &namespace.members {
+                let object = &self.objects[id];
+                namespace.last_read = namespace.last_read.max(object.last_read);
+                synced &= object.entry.cell.state() != ObjectState::Pending
+                    && !self.pending.contains(&(*target, *id));
+            }
+            let resting = self.engine.is_resting(*target);
+            if synced && now > namespace.last_read + max_idle && !resting {
+                idle.insert(*target);
+            }
+        }
+        if accessed {
+            // So that further reads are noticed again.
+            self.inner.entries.changed();
+        }
+        for target in idle {
+            debug!(kind = K::KIND.as_str(), target = %self.name(target), "stop idle watch");
+            for object in self.members(target) {
+                if object.entry.cell.state() != ObjectState::Immutable {
+                    self.inner.idle(&object.entry);
+                }
+            }
+            self.rest(target);
+        }
+    }
+
+    /// What a target covers, for the log.
+    fn name(&self, target: u64) -> String {
+        match (self.by_target.get(&target), self.objects.get(&target)) {
+            (Some(namespace), _) => namespace.to_string(),
+            (None, Some(object)) => object.entry.key.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Changes what is known of the object, and notifies the subscribers if it is news. Returns whether it is.
+    fn publish(
+        &self,
+        object: &WatchedObject<K>,
+        change: impl FnOnce(&Arc<Entry<WatchEntry<K>>>) -> Option<ChangeKind>,
+    ) -> bool {
+        let event = change(&object.entry);
+        if let Some(event) = &event {
+            self.inner.changes.publish(&object.entry.key, event);
+        }
+        event.is_some()
+    }
+}

@@ -1,0 +1,174 @@
+//! Objects and frames that cannot be decoded: they are left out, and everything else is served.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap as ApiConfigMap;
+use larder::{ChangeKind, ConfigMapManager, WatchScope};
+use larder_transport::path::Resource;
+use larder_watch::{
+    NodeContext,
+    collection::{Collection, CollectionEvent},
+};
+
+use crate::scripted::{Script, named, object, pod_with, watching};
+
+/// ConfigMap `n/<name>` whose data is not what it should be.
+fn unreadable(name: &str, version: u64) -> String {
+    let array = named(name, version, "hunter2").replace(r#"{"k":"hunter2"}"#, r#"["hunter2"]"#);
+    assert!(array.contains("[\"hunter2\"]"));
+    array
+}
+
+/// An object whose metadata says nothing.
+const NAMELESS: &str = r#"{"metadata":{"name":7,"resourceVersion":[]},"data":"hunter2"}"#;
+
+async fn value(manager: &ConfigMapManager, name: &str) -> String {
+    match manager.get("n", name).await {
+        Ok(map) => map.data["k"].to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_object_keeps_its_last_good_state() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Object, client);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    let mut changes = manager.subscribe();
+    stream.event("MODIFIED", &unreadable("a", 6));
+    let ChangeKind::Failed(error) = changes.next().await.unwrap().kind else {
+        panic!("it is reported");
+    };
+    assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    assert_eq!(value(&manager, "a").await, "one");
+    // The watch goes on, and the next state heals.
+    stream.event("MODIFIED", &object(7, "two"));
+    changes.next().await.unwrap();
+    assert_eq!(value(&manager, "a").await, "two");
+    assert!(manager.objects()[0].failure.is_none());
+    script.silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_of_an_unreadable_object_back_off() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Object, client);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    let _stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    manager.register_pod(&pod_with("p2", &["a"]));
+    let reads = async {
+        for _ in 0..20 {
+            assert!(manager.get("n", "a").await.is_err());
+        }
+    };
+    let mut checks = 0;
+    let answers = async {
+        loop {
+            script.next().await.answer(200, &unreadable("a", 6));
+            checks += 1;
+        }
+    };
+    tokio::select! {
+        () = reads => {}
+        () = answers => {}
+    }
+    assert!(checks < 8, "{checks} in 20 s");
+    // The pod that runs is not affected.
+    let running = manager.get_for(&pod_with("p1", &[]), "a").await.unwrap();
+    assert_eq!(running.data["k"], "one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_in_a_list_hides_no_other_object() {
+    for streaming in [true, false] {
+        let (client, mut script) = Script::new();
+        let manager = watching(WatchScope::Namespace, client);
+        manager.register_pod(&pod_with("p1", &["a", "b", "c"]));
+        let request = script.next().await;
+        let _stream = if streaming {
+            let stream = request.stream();
+            for item in [&object(5, "one"), &unreadable("b", 5), NAMELESS, "7"] {
+                stream.event("ADDED", item);
+            }
+            stream.raw("}{ no frame\n");
+            stream.end_of_initial_events(5);
+            stream
+        } else {
+            request.refuse(422);
+            let items = format!("{},{},{NAMELESS},7", object(5, "one"), unreadable("b", 5));
+            script.next().await.list(5, Some(&items));
+            script.next().await.stream()
+        };
+        settle().await;
+        assert_eq!(value(&manager, "a").await, "one");
+        let objects = manager.objects();
+        let failures = objects.iter().map(|object| object.failure.is_some());
+        // `c` may be the object without a name, so it is not known to be absent.
+        assert_eq!(failures.collect::<Vec<_>>(), [false, true, true]);
+        assert!(!manager.get("n", "c").await.unwrap_err().is_not_found());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_in_a_watch_is_followed_by_a_new_state() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Namespace, client);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    // An object without a name is none that is referenced.
+    stream.event("MODIFIED", NAMELESS);
+    stream.event("NONSENSE", "7");
+    settle().await;
+    assert!(!stream.is_dropped());
+    // What an unreadable frame was about may concern anything.
+    stream.raw("\u{0}\u{7f}[[[[\n");
+    let request = script.next().await;
+    request.check("sendInitialEvents=true");
+    assert_eq!(value(&manager, "a").await, "one");
+    let _stream = request.synced(7, Some(&object(7, "two")));
+    settle().await;
+    assert_eq!(value(&manager, "a").await, "two");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_names_what_it_cannot_decode() {
+    let (client, mut script) = Script::new();
+    let path = Resource::core("configmaps").collection();
+    let context = NodeContext::default();
+    let mut collection = Collection::<ApiConfigMap>::new(client, path, None, &context);
+    let answer = async {
+        let stream = script.next().await.stream();
+        for item in [&object(5, "one"), &unreadable("b", 5), NAMELESS] {
+            stream.event("ADDED", item);
+        }
+        stream.end_of_initial_events(5);
+        stream
+    };
+    let (stream, event) = tokio::join!(answer, collection.next());
+    let CollectionEvent::All(all) = event else {
+        panic!("{event:?}");
+    };
+    let describe = |found: &larder_watch::collection::Found<ApiConfigMap>| {
+        let readable = if found.object.is_ok() {
+            ""
+        } else {
+            " unreadable"
+        };
+        format!("{}{readable}", found.metadata.name)
+    };
+    let names: Vec<_> = all.iter().map(describe).collect();
+    assert_eq!(names, [" unreadable", "a", "b unreadable"]);
+    stream.event("MODIFIED", &unreadable("a", 6));
+    let CollectionEvent::One(found) = collection.next().await else {
+        panic!("the next event");
+    };
+    assert_eq!(describe(&found), "a unreadable");
+}
