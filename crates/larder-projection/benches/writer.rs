@@ -1,8 +1,9 @@
 //! A pass of the atomic writer: a payload that changed, and one that did not.
 //!
-//! The kubelet's own writer took, on ext4 on a 2-core virtual machine: 290 µs and 63 µs for 5 files of 1 KB, 5.9 ms and 0.72 ms for 50
-//! files of 20 KB. Our budget is 150 µs and 30 µs for the small one. Of a change most is the file system's part, so the same files are also
-//! written without any care, for comparison; each on the disk of `TMPDIR` and on tmpfs.
+//! The kubelet's own writer took, on ext4 on a 2-core virtual machine: 290 µs and 63 µs for 5 files of 1 KB, 5.9 ms and
+//! 0.72 ms for 50 files of 20 KB. Our budget is 150 µs and 30 µs for the small one. Of a change most is the file
+//! system's part, so the same files are also written without any care, for comparison; each on the disk of `TMPDIR` and
+//! on tmpfs.
 
 use std::{env, fs, hint::black_box, io, os::unix::fs::symlink, path::Path};
 

@@ -1,7 +1,7 @@
 //! The downward API: fields of the pod and resources of its containers, as text.
 //!
-//! Kubelet 1.36, `pkg/fieldpath/fieldpath.go` and `pkg/kubelet/kubelet_pods.go`. Variables and volumes accept different paths and have
-//! different texts for what they refuse; the API server refuses most of it before.
+//! Kubelet 1.36, `pkg/fieldpath/fieldpath.go` and `pkg/kubelet/kubelet_pods.go`. Variables and volumes accept different
+//! paths and have different texts for what they refuse; the API server refuses most of it before.
 
 mod quote;
 mod resources;
@@ -46,7 +46,7 @@ pub enum FieldError {
         /// All that is wrong, joined by `;`.
         reasons: String,
     },
-    /// Neither the node nor the pod's status tells the address of the host.
+    /// Neither the node nor the pod's status has an address of the host.
     #[error("host IP unknown; known addresses: []")]
     HostIp,
 }
@@ -142,7 +142,7 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> 
 
 /// The node's first address and the first one of the other family.
 ///
-/// Without facts about the node, as when rendering offline, what the pod's status tells.
+/// Without facts about the node, as when rendering offline, the pod's status is used.
 fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     let Some(node) = node else {
         let status = pod.status.as_ref();

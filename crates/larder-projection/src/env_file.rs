@@ -1,7 +1,8 @@
 //! Env files: `NAME='value'` lines that `fileKeyRef` reads (KEP-3721).
 //!
-//! Kubelet 1.36, `pkg/kubelet/util/env/env_util.go`. A value stands in single quotes right after the `=`; it has no escapes and may
-//! span lines. The first line that defines the key wins and reading stops there: what follows is not looked at.
+//! Kubelet 1.36, `pkg/kubelet/util/env/env_util.go`. A value stands in single quotes right after the `=`; it has no
+//! escapes and may span lines. The first line that defines the key wins and reading stops there: what follows is not
+//! looked at.
 
 /// Longest line, in bytes without its end, that the kubelet's reader takes.
 const MAX_LINE: usize = 64 * 1024 - 1;

@@ -1,15 +1,18 @@
 //! The variables of a container.
 //!
-//! Kubelet 1.36, `makeEnvironmentVariables` in `pkg/kubelet/kubelet_pods.go`: first `envFrom`, then `env`, both in list order, and what
-//! comes later replaces what came before; Service variables last, where no other variable has their name.
+//! Kubelet 1.36, `makeEnvironmentVariables` in `pkg/kubelet/kubelet_pods.go`: first `envFrom`, then `env`, both in list
+//! order, and what comes later replaces what came before; Service variables last, where no other variable has their
+//! name.
 //!
 //! Invariants:
-//! 1. The order is deterministic: a variable stands where its name was first set, the keys of one object are sorted, Service
-//!    variables follow sorted by Service. (The kubelet's order is random.)
-//! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied for
-//!    such a variable are zeroised.
-//! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to refuse.)
-//! 4. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no limit.)
+//! 1. The order is deterministic: a variable stands where its name was first set, the keys of one object are sorted,
+//!    Service variables follow sorted by Service. (The kubelet's order is random.)
+//! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied
+//!    for such a variable are zeroized.
+//! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to
+//!    refuse.)
+//! 4. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no
+//!    limit.)
 
 mod error;
 mod variable;
@@ -35,8 +38,9 @@ use crate::{
     service_links,
 };
 
-/// Most bytes that the names and values of one container's variables may have. A kubelet's request to its container runtime has
-/// this limit (Kubernetes 1.36, `staging/src/k8s.io/cri-client`: `maxMsgSize`), so a larger environment never starts.
+/// Most bytes that the names and values of one container's variables may have. A kubelet's request to its container
+/// runtime has this limit (Kubernetes 1.36, `staging/src/k8s.io/cri-client`: `maxMsgSize`), so a larger environment
+/// never starts.
 pub const MAX_ENVIRONMENT_BYTES: usize = 16 << 20;
 
 /// The variables of one container, in order, and what was absent.
@@ -46,7 +50,8 @@ pub struct Environment<'a> {
     absent: Vec<Absent<'a>>,
 }
 
-/// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the standard hash.
+/// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the
+/// standard hash.
 type Variables<'a> = IndexMap<Cow<'a, str>, Variable<'a>, foldhash::fast::RandomState>;
 
 /// Computes the variables of `container`, which is one of `pod`.
@@ -284,7 +289,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// On purpose different from the kubelet in one point: `optional` covers a missing file as well, as the API says it does.
+    /// On purpose different from the kubelet in one point: `optional` covers a missing file as well, as the API says it
+    /// does.
     fn file_key(
         &self,
         selector: &'a FileKeySelector,
@@ -364,8 +370,8 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
 
 /// Expands `text`; returns whether anything secret is in the result.
 ///
-/// The parts are collected before they are copied, into memory of the final size: a growing buffer would leave pieces of
-/// a secret behind (invariant 2).
+/// The parts are collected before they are copied, into memory of the final size: a growing buffer would leave pieces
+/// of a secret behind (invariant 2).
 fn resolve<'t, 'v, 'a: 'v>(
     text: &'t str,
     variable: impl Fn(&str) -> Option<&'v Variable<'a>>,
@@ -406,7 +412,8 @@ fn resolve<'t, 'v, 'a: 'v>(
 }
 
 impl<'a> Environment<'a> {
-    /// An environment that was computed elsewhere, such as by an agent. Where its values came from is not known, so all count as secret.
+    /// An environment that was computed elsewhere, such as by an agent. Where its values came from is not known, so all
+    /// count as secret.
     pub fn of_values(values: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let variables = values.into_iter().map(|(name, value)| {
             let variable = Variable {

@@ -1,7 +1,7 @@
 //! `$(VAR)` references in `value`, `command`, `args` and `subPathExpr`.
 //!
-//! Kubelet 1.36, `third_party/forked/golang/expansion/expand.go`: one pass, no nesting, substituted text is not looked at
-//! again. The grammar:
+//! Kubelet 1.36, `third_party/forked/golang/expansion/expand.go`: one pass, no nesting, substituted text is not looked
+//! at again. The grammar:
 //! 1. `$(NAME)` is a reference; NAME is everything up to the next `)`.
 //! 2. `$$` is one `$`, and what follows it is plain text.
 //! 3. Every other `$`, also the one of a `$(` without `)`, is plain text.
@@ -11,7 +11,7 @@
 pub(crate) enum Piece<'t> {
     /// Text that stands for itself.
     Text(&'t str),
-    /// A reference: the name between the parentheses, and the whole of it for the case that nobody knows the name.
+    /// A reference: the name between the parentheses, and the whole of it, for unknown names.
     Reference { name: &'t str, whole: &'t str },
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// The first place of `wanted`, an ASCII character. References and the text between them are short, for which a plain loop
-/// beats the set-up of `str::find`.
+/// The first place of `wanted`, an ASCII character. References and the text between them are short, for which a plain
+/// loop beats the set-up of `str::find`.
 fn find(text: &str, wanted: u8) -> Option<usize> {
     text.bytes().position(|byte| byte == wanted)
 }

@@ -1,9 +1,10 @@
 //! What a projection reads besides the pod.
 //!
-//! All of it is gathered beforehand, for one pod, by whoever can wait for a network; [`crate::Needs`] says what.
+//! The caller gathers it beforehand, for one pod, because only the caller can wait for a network. [`crate::Needs`]
+//! lists it.
 //!
-//! Invariant: "does not exist" is always said, never concluded. An object that nobody gathered is an error of its own, so
-//! that an optional reference cannot turn a forgotten look-up into an empty volume.
+//! Invariant: "does not exist" is always said, never concluded. An object that was not gathered is an error of its own,
+//! so that an optional reference cannot turn a forgotten look-up into an empty volume.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -36,12 +37,12 @@ pub struct Inputs {
     pub env_files: BTreeMap<EnvFileRef, Result<Arc<EnvFile>, Unavailable>>,
 }
 
-/// Why something that a pod refers to could not be had.
+/// Something that a pod refers to is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     /// It does not exist; `optional: true` covers this and nothing else.
     NotFound,
-    /// Anything else, in the words that shall reach the user: timeout, forbidden, not synced.
+    /// Anything else, as a message for the user: timeout, forbidden, not synced.
     Failed(Arc<str>),
 }
 
@@ -57,7 +58,7 @@ impl Unavailable {
 pub struct TokenRequest {
     /// The audience; `None` leaves it to the API server.
     pub audience: Option<String>,
-    /// Wanted life time in seconds. The API server's default is 3600, its bounds are 600 and 2^32.
+    /// Requested lifetime in seconds. The API server's default is 3600, its bounds are 600 and 2^32.
     pub expiration_secs: i64,
 }
 
@@ -217,7 +218,7 @@ pub enum ObjectError {
         /// What the look-up said.
         message: Arc<str>,
     },
-    /// Nobody looked it up: an error of the program that gathered the inputs.
+    /// It was not looked up: a bug in the program that gathered the inputs.
     #[error("{} \"{name}\" was not gathered", kind.singular())]
     NotGathered {
         /// ConfigMap or Secret.

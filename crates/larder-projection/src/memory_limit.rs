@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_a_limit_when_it_or_every_container_declares_one() {
+    fn a_pod_or_all_its_containers_declare_its_limit() {
         let (small, none) = (container("100Mi"), json!({"name": "c"}));
         let sidecar =
             json!({"name": "c", "restartPolicy": "Always", "resources": small["resources"]});

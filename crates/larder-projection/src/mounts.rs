@@ -1,7 +1,8 @@
 //! The mounts of a container, as data that any runtime can apply.
 //!
-//! Kubelet 1.36, `makeMounts` in `pkg/kubelet/kubelet_pods.go` and `pkg/volume/util/nested_volumes.go`. Nothing here touches a disk: whether a
-//! volume is set up, and where, and what a sub path names in it, is known to whoever applies the table.
+//! Kubelet 1.36, `makeMounts` in `pkg/kubelet/kubelet_pods.go` and `pkg/volume/util/nested_volumes.go`. Nothing here
+//! touches a disk: whether a volume is set up, and where, and what a sub path names in it, is known to the caller that
+//! applies the table.
 
 use std::borrow::Cow;
 
@@ -256,7 +257,7 @@ fn clean(path: &str) -> String {
     }
 }
 
-/// Why the mount points in a volume cannot be told. The texts are the kubelet's.
+/// The mount points in a volume cannot be computed. The texts are the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NestedMountError {
@@ -270,8 +271,8 @@ pub enum NestedMountError {
 
 /// The directories that `volume` must have so that other volumes can be mounted below it. Sorted, each once.
 ///
-/// A container cannot make them itself, because the volume is read-only there. Of mounts that lie in each other only the
-/// outer one counts.
+/// A container cannot make them itself, because the volume is read-only there. Of mounts that lie in each other only
+/// the outer one counts.
 ///
 /// # Errors
 ///

@@ -70,7 +70,7 @@ impl Origin<'_> {
     }
 }
 
-/// An optional object or key that is not there, so that a reader can be told.
+/// An optional object or key that does not exist, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent<'a> {
     /// ConfigMap or Secret.

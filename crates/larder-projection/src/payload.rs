@@ -1,7 +1,7 @@
-//! The payload of a volume: which files it shall hold.
+//! The payload of a volume: the files that it has to hold.
 //!
-//! Invariant: a [`VolumePath`] is relative, clean, and neither leaves the volume nor touches the names that the atomic writer
-//! reserves for itself. Whoever holds one need not check again (P4).
+//! Invariant: a [`VolumePath`] is relative, clean, and neither leaves the volume nor touches the names that the atomic
+//! writer reserves for itself. A caller that holds one need not check again (P4).
 
 use std::{
     borrow::{Borrow, Cow},
@@ -22,11 +22,11 @@ pub struct File<'a> {
     pub data: FileData<'a>,
     /// Permission bits, 0 to 0777, applied whatever the umask.
     pub mode: u32,
-    /// User that owns the file and its link; `None` leaves root (or whoever runs larder).
+    /// User that owns the file and its link; `None` leaves the user of this process, usually root.
     pub owner: Option<u32>,
 }
 
-/// Content of a file: borrowed from an object, or made for this file and then zeroised on drop.
+/// Content of a file: borrowed from an object, or made for this file and then zeroized on drop.
 #[derive(Clone)]
 pub enum FileData<'a> {
     /// Bytes of a ConfigMap or a Secret.
@@ -72,8 +72,8 @@ const MAX_ELEMENT: usize = 255;
 impl VolumePath {
     /// Checks `path` and cleans it.
     ///
-    /// The rules and texts are those of kubelet 1.36, `pkg/volume/util/atomic_writer.go`. On purpose stricter in one point: the
-    /// last two rules hold for the clean path as well, so that `./..data` does not slip through.
+    /// The rules and texts are those of kubelet 1.36, `pkg/volume/util/atomic_writer.go`. On purpose stricter in one
+    /// point: the last two rules hold for the clean path as well, so that `./..data` does not slip through.
     ///
     /// # Errors
     ///

@@ -1,19 +1,19 @@
-//! Variables that tell a container where the Services of its namespace are.
+//! Variables with the addresses of the Services in a container's namespace.
 //!
-//! Kubelet 1.36, `pkg/kubelet/envvars/envvars.go` and `getServiceEnvVarMap` in `pkg/kubelet/kubelet_pods.go`. Two Services whose
-//! variables clash have them from the later one by name; the kubelet leaves that to chance.
+//! Kubelet 1.36, `pkg/kubelet/envvars/envvars.go` and `getServiceEnvVarMap` in `pkg/kubelet/kubelet_pods.go`. Two
+//! Services whose variables clash have them from the later one by name; the kubelet leaves that to chance.
 
 use std::collections::BTreeMap;
 
 use crate::ServiceFacts;
 
-/// The Service that every pod is told about.
+/// The Service that every pod gets variables for.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// The Services that a pod of `namespace` is told about, by name.
+/// The Services that a pod of `namespace` gets variables for, by name.
 ///
-/// Always `default/kubernetes`. With `links` also those of the pod's namespace; one named `kubernetes` there stands in for
-/// the one of `default`.
+/// Always `default/kubernetes`. With `links` also those of the pod's namespace; one named `kubernetes` there stands in
+/// for the one of `default`.
 pub(crate) fn visible<'a>(
     services: &'a [ServiceFacts],
     namespace: &str,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn named_ports_and_protocols_are_kept_apart_and_ipv6_is_bracketed_in_urls() {
+    fn ports_have_their_own_variables_and_urls_bracket_ipv6() {
         // projection 59
         let ports = [("u-d-p", 8084, "UDP"), ("t", 8084, "TCP"), ("s", 9, "SCTP")];
         check(
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_kubernetes_service_replaces_the_default_one_in_any_order() {
+    fn a_local_kubernetes_service_replaces_the_default_one() {
         // projection 58
         let mut services = vec![
             service(("default", "kubernetes"), "1.1.1.1", &[]),

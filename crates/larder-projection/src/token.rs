@@ -1,8 +1,8 @@
 //! When a service account token is due for renewal, and what is served meanwhile.
 //!
-//! Kubelet 1.36, `pkg/kubelet/token/token_manager.go`: at 80 % of its life or 24 hours after it was issued, whatever comes first, less a few
-//! seconds of jitter. The kubelet looks when it happens to sync the pod; [`Token::refresh_at`] and [`Token::refresh_age`] let a timer do it
-//! in time.
+//! Kubelet 1.36, `pkg/kubelet/token/token_manager.go`: at 80 % of its life or 24 hours after it was issued, whatever
+//! comes first, less a few seconds of jitter. The kubelet looks when it happens to sync the pod; [`Token::refresh_at`]
+//! and [`Token::refresh_age`] let a timer do it in time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,9 +27,9 @@ pub struct Token {
 }
 
 impl Token {
-    /// How old the token is when renewal is due, `jitter` early; `None` for a token that tells no life time.
+    /// How old the token is when renewal is due, `jitter` early; `None` for a token without a lifetime.
     ///
-    /// `jitter` is a random number of whole seconds from 0 to 9, drawn anew for each token or check.
+    /// `jitter` is a random number of whole seconds from 0 to 9, drawn again for each token or check.
     pub fn refresh_age(&self, jitter: Duration) -> Option<Duration> {
         let life_time = self.life_time?.as_secs();
         let by_life_time = life_time - life_time.saturating_mul(20) / 100;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_renewed_at_80_percent_of_its_life_or_after_a_day() {
+    fn tokens_are_renewed_at_80_percent_or_after_a_day() {
         // projection 71
         let hour = 3600;
         for (life_time, age, due) in [

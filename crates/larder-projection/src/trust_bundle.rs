@@ -1,7 +1,8 @@
 //! Trust anchors for `clusterTrustBundle` sources.
 //!
-//! Kubelet 1.36, `pkg/kubelet/clustertrustbundle`: all PEM blocks of all matching bundles, each certificate once. The kubelet shuffles
-//! them; here they stand in the order of the bundles' names and of the blocks in them, so that the same set is the same file.
+//! Kubelet 1.36, `pkg/kubelet/clustertrustbundle`: all PEM blocks of all matching bundles, each certificate once. The
+//! kubelet shuffles them; here they stand in the order of the bundles' names and of the blocks in them, so that the
+//! same set is the same file.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,7 +18,7 @@ use larder_objects::pem;
 /// What is known of ClusterTrustBundles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TrustBundles {
-    /// Nobody can tell: the feature is off, the API server lacks the kind, or there is no API server.
+    /// Unknown: the feature is off, the API server lacks the kind, or there is no API server.
     #[default]
     Unsupported,
     /// They were not listed yet.

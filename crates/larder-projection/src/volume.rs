@@ -1,10 +1,10 @@
 //! The files of a volume, computed from the pod and its inputs.
 //!
-//! Kubelet 1.36: `MakePayload` in `pkg/volume/{configmap,secret}`, `CollectData` in `pkg/volume/downwardapi`, `collectData` in
-//! `pkg/volume/projected`. Object bytes are borrowed, never copied.
+//! Kubelet 1.36: `MakePayload` in `pkg/volume/{configmap,secret}`, `CollectData` in `pkg/volume/downwardapi`,
+//! `collectData` in `pkg/volume/projected`. Object bytes are borrowed, never copied.
 //!
-//! On purpose different: paths are cleaned before they are compared, so that of `a//b` and `a/b` the later one wins (the kubelet
-//! leaves it to chance); and what could not be written, a file that is also a directory, is refused here.
+//! On purpose different: paths are cleaned before they are compared, so that of `a//b` and `a/b` the later one wins
+//! (the kubelet leaves it to chance); and what could not be written, a file that is also a directory, is refused here.
 
 mod sources;
 
@@ -185,8 +185,8 @@ pub fn project<'a>(
 
 /// The user that owns tokens, trust anchors and certificates: the one that every container runs as, if they agree.
 ///
-/// Kubelet 1.36, `FsUserFrom` in `pkg/volume/util`: a container's `runAsUser` goes before the pod's; 0 counts; without a value somewhere there
-/// is no such user.
+/// Kubelet 1.36, `FsUserFrom` in `pkg/volume/util`: a container's `runAsUser` goes before the pod's; 0 counts; without
+/// a value somewhere there is no such user.
 pub fn fs_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod
         .spec

@@ -1,6 +1,6 @@
 //! What Kubernetes itself computed for random pods, and for the pods of public manifests where they are at hand.
 //!
-//! `testdata/vectors/README.md` tells the format. `LARDER_VECTORS` names another folder.
+//! `testdata/vectors/README.md` describes the format. `LARDER_VECTORS` names another folder.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

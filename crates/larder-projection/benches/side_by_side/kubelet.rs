@@ -1,6 +1,6 @@
 //! The system calls of the kubelet's atomic writer, one by one, in the order that Kubernetes 1.36 makes them
-//! (`pkg/volume/util/atomic_writer.go`; `docs/spec/projection.md`, section 5). It has no cost but the system's: no garbage
-//! collector, no poller. The real writer is slower than this.
+//! (`pkg/volume/util/atomic_writer.go`; `docs/spec/projection.md`, section 5). It has no cost but the system's: no
+//! garbage collector, no poller. The real writer is slower than this.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +12,8 @@ use std::{
 
 use larder_projection::Payload;
 
-/// Writes `payload` into the directory `volume`; returns whether it has replaced the set. `number` makes the new name unique.
+/// Writes `payload` into the directory `volume`; returns whether it has replaced the set. `number` makes the new name
+/// unique.
 pub(crate) fn write(volume: &Path, payload: &Payload<'_>, number: usize) -> io::Result<bool> {
     let data = volume.join("..data");
     // Step 2: the current set.

@@ -1,6 +1,7 @@
-//! The atomic writer beside the kubelet's system calls: both subjects write the same payloads in turns, so that a busy machine slows
-//! both. Prints for each case the median of a pass of either, and the ratio: the median of all pairs, with their quartiles.
-//! Above 1, larder is faster. CPU time is that of the thread, system calls included; it hardly depends on other processes.
+//! The atomic writer beside the kubelet's system calls: both subjects write the same payloads in turns, so that a busy
+//! machine slows both. Prints for each case the median of a pass of either, and the ratio: the median of all pairs,
+//! with their quartiles. Above 1, larder is faster. CPU time is that of the thread, system calls included; it hardly
+//! depends on other processes.
 //!
 //! On the disk of `TMPDIR` and on tmpfs. `LARDER_PAIRS` sets the number of pairs, 300 by default.
 

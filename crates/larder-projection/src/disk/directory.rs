@@ -109,7 +109,7 @@ impl Directory {
         Ok(child)
     }
 
-    /// What the directory holds, sorted; names that are not UTF-8 are somebody else's.
+    /// What the directory holds, sorted; names that are not UTF-8 belong to other programs.
     pub(crate) fn entries(&self) -> Result<Vec<(String, FileType)>, DiskError> {
         let failed = |errno| DiskError::new(DiskOperation::ListDirectory, &self.path, errno);
         // A handle of its own: a directory can be listed once for each handle.

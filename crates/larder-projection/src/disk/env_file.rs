@@ -1,8 +1,8 @@
 //! Env files: what the containers of a pod write into an `emptyDir`, for variables of others (`fileKeyRef`).
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/kubelet_pods.go`, with two differences. A link that leads out of the volume is an error, where
-//! the kubelet takes the root of the volume for the root of the file system. And a file has a limit: it comes from a container,
-//! which must not be able to fill the memory of the node.
+//! Rules: kubelet 1.36, `pkg/kubelet/kubelet_pods.go`, with two differences. A link that leads out of the volume is an
+//! error, where the kubelet takes the root of the volume for the root of the file system. And a file has a limit: it
+//! comes from a container, which must not be able to fill the memory of the node.
 
 use std::{
     mem,
@@ -33,8 +33,8 @@ impl VolumeHost {
     ///
     /// # Errors
     ///
-    /// The path leads out of the volume, or to something other than a file, or the file has more than 1 MiB, grows while it is
-    /// read, or cannot be read.
+    /// The path leads out of the volume, or to something other than a file, or the file has more than 1 MiB, grows
+    /// while it is read, or cannot be read.
     pub fn read_env_file(
         &self,
         pod_uid: &str,
@@ -82,7 +82,7 @@ fn read(handle: &OwnedFd) -> rustix::io::Result<SecretBytes> {
     let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::open(path, flags, Mode::empty())?;
-    // One byte more than there is tells whether there is more.
+    // Reading one byte beyond the size detects a file that has grown.
     let mut buffer = Zeroizing::new(vec![0; size + 1]);
     let count = sys::read(&file, &mut buffer)?;
     if count > size {

@@ -1,7 +1,7 @@
-//! `containers/<container>/env.json`: the environment of a container, for whoever starts it.
+//! `containers/<container>/env.json`: the environment of a container, for the program that starts it.
 //!
-//! One JSON object, names sorted, mode 0600. A value is a string; one that is not UTF-8, which only a Secret can hold, is an object
-//! `{"base64":"…"}`. Values of Secrets are in it: the directory is a tmpfs wherever Secret volumes are.
+//! One JSON object, names sorted, mode 0600. A value is a string; one that is not UTF-8, which only a Secret can hold,
+//! is an object `{"base64":"…"}`. Values of Secrets are in it: the directory is a tmpfs wherever Secret volumes are.
 
 use std::{collections::BTreeMap, os::fd::AsFd};
 
@@ -22,7 +22,7 @@ use super::{
     sys,
 };
 
-/// The file before it is renamed to what it shall replace.
+/// The new file, before it is renamed over the old one.
 const TMP: &str = "..env.json_tmp";
 const MODE: u32 = 0o600;
 
@@ -100,7 +100,7 @@ enum ReadValue {
     Raw { base64: String },
 }
 
-/// Whether the file has this content and mode. One that cannot be read is written anew.
+/// Whether the file has this content and mode. One that cannot be read is written again.
 fn holds(directory: &Directory, text: &[u8]) -> bool {
     let found = || -> Result<bool> {
         let file = sys::open_file(directory.as_fd(), layout::ENVIRONMENT)?;

@@ -1,7 +1,8 @@
 //! Volumes where the kubelet has them: set-up, tear-down, and what is still there after a restart.
 //!
-//! The order of a set-up is the kubelet's (kubelet 1.36, `pkg/volume/configmap/configmap.go` and its siblings), with one
-//! difference: a set-up that fails takes down only what it has itself brought up (P2). The kubelet takes the volume down.
+//! The order of a set-up is the kubelet's (kubelet 1.36, `pkg/volume/configmap/configmap.go` and its siblings), with
+//! one difference: a set-up that fails takes down only what it has itself brought up (P2). The kubelet takes the volume
+//! down.
 //!
 //! Calls for one pod must not overlap; calls for different pods may.
 
@@ -27,7 +28,8 @@ use super::{
 };
 use crate::{Payload, VolumeKind, VolumePath};
 
-/// Mode of the root of a volume, beside what its kind asks for, when the pod has an `fsGroup`: what is created there inherits it.
+/// Mode of the root of a volume, beside what its kind asks for, when the pod has an `fsGroup`: what is created there
+/// inherits it.
 const GROUP_ROOT: u32 = 0o2770;
 
 /// A root directory with volumes of pods.
@@ -50,8 +52,8 @@ pub struct PodVolume<'a> {
     pub kind: VolumeKind,
     /// `securityContext.fsGroup` of the pod.
     pub fs_group: Option<u32>,
-    /// Upper limit of a tmpfs, in bytes: the node's allocatable memory or the pod's limit. `None` and 0 leave it to the kernel,
-    /// which takes half of the memory.
+    /// Upper limit of a tmpfs, in bytes: the node's allocatable memory or the pod's limit. `None` and 0 leave it to the
+    /// kernel, which takes half of the memory.
     pub size_limit: Option<u64>,
     /// Mount points of other volumes inside this one, relative to it; directories, created if need be.
     pub mount_points: &'a [VolumePath],
@@ -128,8 +130,8 @@ impl VolumeHost {
         Self::over(Directory::open(&root)?, may_mount)
     }
 
-    /// Like [`Self::open`], for a root directory that is open already. `path` is its absolute path without links; it names the
-    /// volumes and is not resolved.
+    /// Like [`Self::open`], for a root directory that is open already. `path` is its absolute path without links; it
+    /// names the volumes and is not resolved.
     ///
     /// # Errors
     ///
@@ -180,14 +182,16 @@ impl VolumeHost {
 
     /// Sets a volume up, or refreshes it, so that it holds exactly `payload`. `now` names a new set.
     ///
-    /// 1. The directory of the volume, and its tmpfs if it wants one. After a reboot the directory is there, the tmpfs is not.
-    /// 2. The marker, for those who know the kubelet's layout; a set-up itself looks at what is there.
+    /// 1. The directory of the volume, and its tmpfs if it wants one. After a reboot the directory is there, the tmpfs
+    ///    is not.
+    /// 2. The marker, for readers of the kubelet's layout; a set-up itself does not rely on it.
     /// 3. Mode and group of the root; the mount points in it.
     /// 4. The payload.
     ///
     /// # Errors
     ///
-    /// The first step that failed. A volume that was there before still holds its old set; one that was not is gone again.
+    /// The first step that failed. A volume that was there before still holds its old set; one that was not is gone
+    /// again.
     pub fn set_up(
         &self,
         volume: &PodVolume<'_>,
@@ -213,9 +217,9 @@ impl VolumeHost {
         })
     }
 
-    /// Takes a volume down: unmounts it, and removes it with its marker. It may be gone already.
+    /// Tears a volume down: unmounts it, and removes it with its marker. A missing volume is no error.
     ///
-    /// Whoever has the volume mounted elsewhere keeps a tmpfs with what is in it; a directory on disk is emptied.
+    /// A container that has the volume mounted keeps a tmpfs with its content; a directory on disk is emptied.
     ///
     /// # Errors
     ///
@@ -228,8 +232,8 @@ impl VolumeHost {
         }
     }
 
-    /// Takes all volumes of a pod down and removes all else that is ours: environments and markers. The link by name is
-    /// [`Self::unlink_pod`]'s: who has ten thousand pods does not want them searched for the end of one.
+    /// Tears down all volumes of a pod and removes all else that is larder's: environments and markers. The link by
+    /// name is [`Self::unlink_pod`]'s: on a node with ten thousand pods, the end of one must not search them all.
     ///
     /// The directory of the pod goes if nothing of others is left in it, such as volumes of other types.
     ///
@@ -262,8 +266,8 @@ impl VolumeHost {
         }
     }
 
-    /// Takes down the volumes of a pod, and removes the environments of its containers, but for those that `volumes` and
-    /// `containers` name: what a pod had before it was changed.
+    /// Takes down the volumes of a pod, and removes the environments of its containers, but for those that `volumes`
+    /// and `containers` name: what a pod had before it was changed.
     ///
     /// # Errors
     ///

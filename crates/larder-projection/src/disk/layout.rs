@@ -22,7 +22,7 @@ pub(crate) const PLUGINS: &str = "plugins";
 pub(crate) const SUBPATHS: &str = "volume-subpaths";
 pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const BY_NAME: &str = "by-name";
-/// Plugin of the volumes that containers share files in. Whoever starts containers makes them.
+/// Plugin of the volumes that containers share files in. The program that starts containers creates them.
 pub(crate) const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 /// Plugin that the kubelet wraps our volumes in; its directory holds the markers.
 pub(crate) const WRAPPER: &str = EMPTY_DIR;

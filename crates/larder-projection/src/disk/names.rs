@@ -1,4 +1,4 @@
-//! `by-name/<namespace>/<pod>`: links to the directories of pods, for people and for those who know no UIDs.
+//! `by-name/<namespace>/<pod>`: links to the directories of pods, for people and for programs that know no UIDs.
 //!
 //! Pods share the directories of their namespaces and the temporary link in them, so one thread at a time changes them.
 
@@ -155,7 +155,7 @@ mod tests {
     use crate::disk::testing::show;
 
     #[test]
-    fn a_pod_is_found_by_its_name_and_the_link_goes_with_it() {
+    fn links_by_name_come_and_go_with_their_pods() {
         let root = TempDir::new().unwrap();
         let host = VolumeHost::open_without_mounts(root.path()).unwrap();
         for uid in ["u1", "u2"] {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_come_and_go_at_once_do_not_hinder_each_other() {
+    fn concurrent_links_of_pods_do_not_interfere() {
         let root = TempDir::new().unwrap();
         let host = VolumeHost::open_without_mounts(root.path()).unwrap();
         std::thread::scope(|scope| {

@@ -1,8 +1,8 @@
 //! Users, groups and modes: what `fsGroup` makes of them.
 //!
-//! Rules: kubelet 1.36, `pkg/volume/volume_linux.go`, for volumes that containers only read. A group adds bits and never takes
-//! any away. Where the process may not give a file away (an ordinary user, an identity that its user namespace does not map),
-//! that is counted and reported, not an error; the kubelet logs it and goes on as well.
+//! Rules: kubelet 1.36, `pkg/volume/volume_linux.go`, for volumes that containers only read. A group adds bits and
+//! never takes any away. Where the process may not give a file away (an ordinary user, an identity that its user
+//! namespace does not map), that is counted and reported, not an error; the kubelet logs it and goes on as well.
 
 use std::os::fd::AsFd;
 
@@ -18,8 +18,8 @@ const GROUP_DIRECTORY: u32 = 0o2550;
 const SET_GROUP: u32 = 0o2000;
 /// Mode of directories inside a set, before the group adds to it.
 const DIRECTORY: u32 = 0o755;
-/// The bits that this module can always set on its own files. Linux drops the set-group-ID bit where the process is not in
-/// the group, so that bit is asked for but not insisted on.
+/// The bits that this module can always set on its own files. Linux drops the set-group-ID bit where the process is not
+/// in the group, so that bit is asked for but not insisted on.
 pub(crate) const PERMISSIONS: u32 = 0o777;
 
 /// The group that a pod's `fsGroup` gives to its volumes, if any.
@@ -53,7 +53,7 @@ pub(crate) fn settle(file: impl AsFd, user: Option<u32>, group: Group, mode: u32
     Ok(owned)
 }
 
-/// Tells "this process may not" from failures.
+/// Separates a missing permission (`false`) from failures.
 pub(crate) fn permitted(given: Result<()>) -> Result<bool> {
     match given {
         Ok(()) => Ok(true),

@@ -1,8 +1,9 @@
 //! `subPath`: one file or directory of a volume, mounted by itself.
 //!
-//! Rules: kubelet 1.36, `pkg/volume/util/subpath/subpath_linux.go`. All links are resolved once, beneath the volume, and what they
-//! lead to is bind-mounted on `volume-subpaths/<volume>/<container>/<index>`. A later set of the volume therefore does not show
-//! through: the content is that of the last call of [`VolumeHost::prepare_subpath`], which belongs before a start of the container.
+//! Rules: kubelet 1.36, `pkg/volume/util/subpath/subpath_linux.go`. All links are resolved once, beneath the volume,
+//! and what they lead to is bind-mounted on `volume-subpaths/<volume>/<container>/<index>`. A later set of the volume
+//! therefore does not show through: the content is that of the last call of [`VolumeHost::prepare_subpath`], which
+//! belongs before a start of the container.
 //!
 //! Invariant: nothing outside the volume is reached, whatever links are in it: paths are resolved by `openat2` with
 //! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6).
@@ -53,9 +54,10 @@ pub struct SubPath<'a> {
 impl VolumeHost {
     /// Bind-mounts what a `subPath` leads to, and returns where: the source of the container's mount.
     ///
-    /// 1. Resolve the path. What does not exist is created as a directory with the mode of the volume's root, as by the kubelet; if
-    ///    it is the name of a key, that directory hides the key from then on.
-    /// 2. If that very file or directory is mounted already, there is nothing to do; if another one is, it is unmounted.
+    /// 1. Resolve the path. What does not exist is created as a directory with the mode of the volume's root, as by the
+    ///    kubelet; if it is the name of a key, that directory hides the key from then on.
+    /// 2. If that very file or directory is mounted already, there is nothing to do; if another one is, it is
+    ///    unmounted.
     /// 3. Bind-mount it.
     ///
     /// # Errors
@@ -95,8 +97,9 @@ impl VolumeHost {
     }
 }
 
-/// Bind-mounts what the `subPath` `path` of the volume at `volume` leads to on `name` in the directory `targets`, and returns where. This
-/// is for volumes of others: nothing is created in them. What is mounted there already is replaced. `None` if there is no such path.
+/// Bind-mounts what the `subPath` `path` of the volume at `volume` leads to on `name` in the directory `targets`, and
+/// returns where. This is for volumes of others: nothing is created in them. What is mounted there already is replaced.
+/// `None` if there is no such path.
 ///
 /// # Errors
 ///
@@ -119,8 +122,8 @@ pub fn bind_subpath(
     Ok(Some(targets.path().join(name)))
 }
 
-/// What `path` leads to, if anything, in a volume that its owner may swap meanwhile: a set that went while it was looked at does
-/// not make its keys missing.
+/// What `path` leads to, if anything, in a volume that its owner may swap meanwhile: a set that went while it was
+/// looked at does not make its keys missing.
 fn resolve_at_rest(root: &Directory, path: &str) -> Result<Option<OwnedFd>> {
     let set = || match sys::read_link(root.as_fd(), writer::DATA) {
         Ok(set) => Ok(Some(set)),
@@ -224,7 +227,8 @@ pub(super) fn remove(pod: &Directory, volume: &str) -> std::result::Result<(), D
     Ok(())
 }
 
-/// Creates the directories of `path` that are missing, each with exactly `mode`. Links that stay inside `base` are followed.
+/// Creates the directories of `path` that are missing, each with exactly `mode`. Links that stay inside `base` are
+/// followed.
 ///
 /// # Errors
 ///
@@ -283,8 +287,8 @@ pub(super) fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
         return match fs::openat2(base, path, flags, Mode::empty(), resolve) {
-            // Something on the machine was renamed or mounted while `..` was followed, so the kernel could not tell whether that
-            // led out.
+            // Something on the machine was renamed or mounted while `..` was followed, so the kernel could not tell
+            // whether that led out.
             Err(Errno::AGAIN) => continue,
             // Linux before 5.6, or a filter that does not know the call.
             Err(Errno::NOSYS | Errno::PERM) => resolve_by_elements(base, path),

@@ -32,8 +32,8 @@ pub(crate) fn open_dir_beneath(dir: BorrowedFd<'_>, path: &[u8]) -> Result<Owned
     open_beneath(dir, path, DIRECTORY)
 }
 
-/// The same, but the handle is only good for [`set_mode_by_path`] and for opening what is below: it needs no permission on the
-/// directory itself.
+/// The same, but the handle is only good for [`set_mode_by_path`] and for opening what is below: it needs no permission
+/// on the directory itself.
 pub(crate) fn open_dir_path(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     open_beneath(dir, path, DIRECTORY.union(OFlags::PATH))
 }
@@ -71,7 +71,7 @@ pub(super) fn open_by_elements(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) 
     reached.ok_or(Errno::NOENT)
 }
 
-/// The mount that an open file belongs to. Device numbers do not tell a bind mount from what is around it.
+/// The mount that an open file belongs to. A bind mount can have the device number of its surroundings.
 fn mount_id(file: BorrowedFd<'_>) -> Result<String> {
     let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
     let text = std::fs::read_to_string(path).map_err(|_| Errno::NOSYS)?;

@@ -1,8 +1,8 @@
 //! Memory for volumes that hold secrets: tmpfs mounts, and what to do where mounting is not permitted.
 //!
-//! Rules: kubelet 1.36, `pkg/volume/emptydir`: a tmpfs of its own for each volume, with `size` when a limit is known and `noswap`
-//! when the kernel has it (6.4, and not in a user namespace). Unlike there, such mounts are `nosuid` and `nodev`. Needs the mount
-//! interface of Linux 5.2; on older kernels it is as if mounting were not permitted.
+//! Rules: kubelet 1.36, `pkg/volume/emptydir`: a tmpfs of its own for each volume, with `size` when a limit is known
+//! and `noswap` when the kernel has it (6.4, and not in a user namespace). Unlike there, such mounts are `nosuid` and
+//! `nodev`. Needs the mount interface of Linux 5.2; on older kernels it is as if mounting were not permitted.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -17,7 +17,7 @@ use super::sys;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// Where this process can keep what shall not get onto a disk.
+/// Where this process can keep what must not get onto a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// In a tmpfs of its own for each volume.
@@ -25,9 +25,10 @@ pub enum Memory {
         /// The kernel keeps it out of the swap space.
         noswap: bool,
     },
-    /// In directories under the root directory, because this process may not mount, or was told not to.
+    /// In directories under the root directory, because this process may not mount, or was configured not to.
     Directory {
-        /// The root directory itself lies on a file system in memory. If not, secrets are on a disk: tell the user.
+        /// The root directory itself lies on a file system in memory. If not, secrets are on a disk, and the user
+        /// should be warned.
         in_memory: bool,
     },
 }
@@ -75,7 +76,8 @@ pub(crate) fn is_mounted(parent: BorrowedFd<'_>, child: BorrowedFd<'_>) -> Resul
     Ok(is_in_memory(child)? && sys::stat(parent)?.st_dev != sys::stat(child)?.st_dev)
 }
 
-/// Takes away all that is mounted on the entry `name` of `parent`; whoever uses it keeps it until done.
+/// Detaches everything that is mounted on the entry `name` of `parent`. Processes that use it keep it until they are
+/// done.
 ///
 /// Where this process may not unmount, nothing of ours is mounted.
 pub(crate) fn unmount(parent: BorrowedFd<'_>, name: &str) -> Result<()> {

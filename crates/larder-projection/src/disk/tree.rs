@@ -1,12 +1,12 @@
 //! Removes a directory with all its contents, without following a link or crossing a mount.
 //!
 //! Invariants:
-//! 1. Every name is a single element, resolved relative to an open directory. A mount is never entered, not even one of the
-//!    same file system.
-//! 2. At most [`MAX_OPEN`] directories of the tree are open at a time, however deep it is. The way back to a directory that was
-//!    closed meanwhile is `..`; device and inode prove that it leads there.
-//! 3. Each entry is visited once, so the cost is linear. A directory that another process fills meanwhile is listed at most
-//!    [`MAX_LISTINGS`] times.
+//! 1. Every name is a single element, resolved relative to an open directory. A mount is never entered, not even one of
+//!    the same file system.
+//! 2. At most [`MAX_OPEN`] directories of the tree are open at a time, however deep it is. The way back to a directory
+//!    that was closed meanwhile is `..`; device and inode prove that it leads there.
+//! 3. Each entry is visited once, so the cost is linear. A directory that another process fills meanwhile is listed at
+//!    most [`MAX_LISTINGS`] times.
 //! 4. A failure keeps no other entry from being removed. The first failure is reported.
 
 use std::{
@@ -46,8 +46,8 @@ pub(crate) fn remove(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// The first failure; everything else is removed. It is `EXDEV` for a mount in the tree. It is `ESTALE` for a directory that
-/// another process moved away during the removal, which then ends early.
+/// The first failure; everything else is removed. It is `EXDEV` for a mount in the tree. It is `ESTALE` for a directory
+/// that another process moved away during the removal, which then ends early.
 pub(crate) fn remove_dir_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     Removal::of(dir, vec![name]).run()
@@ -144,7 +144,8 @@ impl<'t> Removal<'t> {
         self.enter_opened(name, opened)
     }
 
-    /// Makes the directory `name` of the innermost one, open as `opened`, the innermost one, and removes the files in it.
+    /// Makes the directory `name` of the innermost one, open as `opened`, the innermost one, and removes the files in
+    /// it.
     fn enter_opened(&mut self, name: CString, opened: OwnedFd) -> Result<()> {
         let directory = Directory {
             name,
@@ -252,7 +253,8 @@ fn open(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     }
 }
 
-/// Runs `action` in `dir`, a directory that is about to be removed; again, with the owner's permissions added, if they are missing.
+/// Runs `action` in `dir`, a directory that is about to be removed; again, with the owner's permissions added, if they
+/// are missing.
 fn with_permission<T>(
     dir: BorrowedFd<'_>,
     action: impl Fn(BorrowedFd<'_>) -> Result<T>,
@@ -263,8 +265,8 @@ fn with_permission<T>(
     }
 }
 
-/// Lists `listed`, a handle of `dir`: removes all but directories, and adds the names of those to `pending`. The first failure
-/// is returned at the end.
+/// Lists `listed`, a handle of `dir`: removes all but directories, and adds the names of those to `pending`. The first
+/// failure is returned at the end.
 fn remove_files(listed: &OwnedFd, dir: BorrowedFd<'_>, pending: &mut Vec<CString>) -> Result<()> {
     let mut removed = Ok(());
     let done = sys::list(listed, |name, kind| match kind {

@@ -15,9 +15,9 @@
 //! 2. Read `..data`. Only a bare name that begins with `..` is followed; any other target counts as no set.
 //! 3. List the volume.
 //! 4. Remove what a crash left: `..data_tmp`, and sets that are not current.
-//! 5. Compare the current set with the payload: paths, bytes, modes, owners. If it holds exactly that, go on at 10; an owner
-//!    alone is corrected in place.
-//! 6. Create the directory of the new set, which nobody else may enter yet.
+//! 5. Compare the current set with the payload: paths, bytes, modes, owners. If it holds exactly that, go on at 10; an
+//!    owner alone is corrected in place.
+//! 6. Create the directory of the new set, which only its owner may enter yet.
 //! 7. Create its directories and files, with their exact modes and owners; then let readers enter.
 //! 8. Create the link `..data_tmp` to the new set.
 //! 9. Rename it over `..data`. **This is the commit**, and it is atomic.
@@ -27,21 +27,21 @@
 //!
 //! # Failures and crashes
 //!
-//! A failure in 1 to 3 has touched nothing. One in 6 to 9 removes the new set and `..data_tmp` again: the old set stays (P2).
-//! One in 4, 10, 11 or 12 does not keep the other steps from being done; it is reported, and the next pass, which finds the
-//! leftovers in 4 and the links in 10 and 11, makes good for it. A crash is the same without the report (P3).
+//! A failure in 1 to 3 has touched nothing. One in 6 to 9 removes the new set and `..data_tmp` again: the old set stays
+//! (P2). One in 4, 10, 11 or 12 does not keep the other steps from being done; it is reported, and the next pass, which
+//! finds the leftovers in 4 and the links in 10 and 11, makes good for it. A crash is the same without the report (P3).
 //!
-//! Nothing is synced. After a power cut a file of a volume on disk may be empty or short; step 5 of the next pass finds that
-//! and writes the set anew. On tmpfs nothing is left to be found.
+//! Nothing is synced. After a power cut a file of a volume on disk may be empty or short; step 5 of the next pass finds
+//! that and writes the set again. On tmpfs nothing is left to be found.
 //!
 //! # Where we differ from the kubelet
 //!
-//! It ignores changes of mode or owner alone, refuses a path that changes between file and directory, keeps what crashes leave
-//! behind for ever, fails when a link that it wants to remove is gone, trusts the target of `..data`, and never corrects a
-//! link. As there, keys that are new appear at the root, and removed ones vanish, only after the commit: to read a
-//! consistent set, resolve `..data` once.
+//! It ignores changes of mode or owner alone, refuses a path that changes between file and directory, keeps what
+//! crashes leave behind for ever, fails when a link that it wants to remove is gone, trusts the target of `..data`, and
+//! never corrects a link. As there, keys that are new appear at the root, and removed ones vanish, only after the
+//! commit: to read a consistent set, resolve `..data` once.
 //!
-//! Passes in one directory must not overlap; as with the kubelet, whoever calls sees to that.
+//! Passes in one directory must not overlap; as with the kubelet, the caller ensures that.
 
 mod compare;
 mod pass;
@@ -94,12 +94,14 @@ pub struct AtomicWriter {
 pub struct Written {
     /// A new set was published.
     pub swapped: bool,
-    /// Something beside the set was not as it should have been: a leftover of a crash, an owner, or, without a new set, a link.
+    /// Something beside the set was not as it should have been: a leftover of a crash, an owner, or, without a new set,
+    /// a link.
     pub repaired: bool,
-    /// First elements of paths that have no link because a real file or directory has their name (a nested mount point, for
-    /// instance). The content is below `..data` only, as with the kubelet.
+    /// First elements of paths that have no link because a real file or directory has their name (a nested mount point,
+    /// for instance). The content is below `..data` only, as with the kubelet.
     pub shadowed: Vec<String>,
-    /// Number of files, directories and links that this process was not permitted to give to the user or group asked for.
+    /// Number of files, directories and links that this process was not permitted to give to the user or group asked
+    /// for.
     pub not_owned: usize,
 }
 
@@ -263,7 +265,7 @@ struct Set {
     dir: OwnedFd,
 }
 
-/// What lies in the directory of a volume, but for `..data`. Names that are not UTF-8 are somebody else's.
+/// What lies in the directory of a volume, but for `..data`. Names that are not UTF-8 belong to other programs.
 #[derive(Default)]
 struct Root {
     /// `..data_tmp`, and whatever has the name of a set.

@@ -1,8 +1,8 @@
 //! Requests and limits of containers, divided and rounded up.
 //!
-//! Kubelet 1.36, `pkg/api/v1/resource/helpers.go` and `pkg/kubelet/kubelet_resources.go`. A limit of cpu, memory or ephemeral storage that is
-//! missing or 0 falls back to what the node can allocate; between the two, variables consider the limit of the pod, and
-//! volumes do not. The kubelet divides in floating point; here the result stays exact.
+//! Kubelet 1.36, `pkg/api/v1/resource/helpers.go` and `pkg/kubelet/kubelet_resources.go`. A limit of cpu, memory or
+//! ephemeral storage that is missing or 0 falls back to what the node can allocate; between the two, variables consider
+//! the limit of the pod, and volumes do not. The kubelet divides in floating point; here the result stays exact.
 
 use std::collections::BTreeMap;
 

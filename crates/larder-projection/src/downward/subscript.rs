@@ -2,7 +2,8 @@
 
 /// Splits `base['key']`; `None` when `path` has no subscript.
 ///
-/// Kubelet 1.36, `SplitMaybeSubscriptedPath` in `pkg/fieldpath/fieldpath.go`: at the first `['`, so that the key may contain more of them.
+/// Kubelet 1.36, `SplitMaybeSubscriptedPath` in `pkg/fieldpath/fieldpath.go`: at the first `['`, so that the key may
+/// contain more of them.
 pub(super) fn split_subscript(path: &str) -> Option<(&str, &str)> {
     let inner = path.strip_suffix("']")?;
     let (base, key) = inner.split_once("['")?;
@@ -48,7 +49,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_split_is_a_base_and_a_key_in_brackets(path in "(\\[|'|\\]|\\['|'\\]|[a.]){0,12}") {
+        fn a_subscript_is_a_base_and_a_key_in_brackets(path in "(\\[|'|\\]|\\['|'\\]|[a.]){0,12}") {
             // The naive reading: try every place, from the left.
             let naive = (1..path.len()).find_map(|at| {
                 let fits = path.is_char_boundary(at) && path[at..].starts_with("['")

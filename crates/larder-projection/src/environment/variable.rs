@@ -24,7 +24,7 @@ pub enum Value<'a> {
     Borrowed(&'a [u8]),
     /// Computed.
     Owned(Vec<u8>),
-    /// Computed from something secret; zeroised on drop.
+    /// Computed from something secret; zeroized on drop.
     Secret(SecretBytes),
 }
 

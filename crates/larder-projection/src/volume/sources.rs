@@ -122,8 +122,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Gives `file` to the user of the pod. With a user or a group of the pod nobody else may read it, whatever the volume's
-    /// mode; the group gets its bit when the file is written.
+    /// Gives `file` to the user of the pod. With a user or a group of the pod, no other user may read it, whatever the
+    /// volume's mode; the group gets its bit when the file is written.
     fn special(&self, file: File<'a>) -> File<'a> {
         let owner = fs_user(self.pod);
         let restricted = owner.is_some() || fs_group(self.pod).is_some();

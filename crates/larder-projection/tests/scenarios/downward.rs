@@ -93,7 +93,7 @@ fn unknown_fields_are_refused() {
 }
 
 #[test]
-fn all_failures_of_a_downward_volume_are_told_and_the_first_source_counts() {
+fn a_downward_volume_reports_all_failures_in_order() {
     let item = |path: &str, field: &str| json!({"path": path, "fieldRef": {"fieldPath": field}});
     World::with_volume(json!({"downwardAPI": {"defaultMode": 0o644, "items": [
         item("a", "bad"), item("b", "metadata.name"), item("c", "worse")]}}))
@@ -123,7 +123,7 @@ fn address_world(pod_ip: Value, pod_ips: &[&str]) -> World {
 }
 
 #[test]
-fn addresses_are_one_per_family_in_the_order_of_the_node() {
+fn addresses_are_one_per_family_in_node_order() {
     // projection 51
     let v4_node = [("InternalIP", "10.0.0.1"), ("Hostname", "node-1")];
     let v6_node = [
@@ -199,7 +199,7 @@ fn host_addresses_are_internal_ones_first() {
 }
 
 #[test]
-fn without_a_node_the_host_address_is_that_of_the_status() {
+fn without_a_node_the_status_gives_the_host_address() {
     let mut world = address_world(json!("1.1.1.1"), &[]);
     world.check_environment_fails("host IP unknown; known addresses: []");
     let status = world.pod.status.as_mut().unwrap();
@@ -299,7 +299,7 @@ fn missing_and_zero_limits_are_what_the_node_can_allocate() {
 }
 
 #[test]
-fn limits_of_the_pod_count_for_variables_and_not_for_files() {
+fn limits_of_the_pod_apply_to_variables_only() {
     // projection 50
     let pod = json!({"resources": {"limits": {"cpu": "1250m", "memory": "64Mi"}}});
     resource_world(pod, json!({}), &FIELDS)
@@ -317,7 +317,7 @@ fn limits_of_the_pod_count_for_variables_and_not_for_files() {
 }
 
 #[test]
-fn limits_of_a_named_init_container_are_not_defaulted_for_variables() {
+fn init_containers_named_in_variables_have_no_default_limits() {
     let reference = |name: Value| json!([{"name": "A", "valueFrom": {"resourceFieldRef": {"containerName": name, "resource": "limits.cpu"}}}]);
     let world = World::new(json!({
         "initContainers": [{"name": "init", "env": reference(json!(null))}],
@@ -332,7 +332,7 @@ fn limits_of_a_named_init_container_are_not_defaulted_for_variables() {
 }
 
 #[test]
-fn what_cannot_be_told_of_a_resource_is_an_error() {
+fn a_resource_without_a_value_is_an_error() {
     let world = |name: &str, resource: &str| {
         let reference = json!({"containerName": name, "resource": resource});
         World::new(json!({

@@ -151,7 +151,7 @@ fn references_see_what_was_set_before_them() {
 }
 
 #[test]
-fn a_value_wins_over_value_from_and_no_source_is_an_empty_value() {
+fn value_overrides_value_from_and_an_empty_source_is_empty() {
     World::with_container(json!({
         "envFrom": [{"configMapRef": {"name": "cm"}}],
         "env": [
@@ -165,7 +165,7 @@ fn a_value_wins_over_value_from_and_no_source_is_an_empty_value() {
 }
 
 #[test]
-fn values_of_sources_are_not_expanded_and_can_be_referred_to() {
+fn values_of_sources_are_not_expanded_but_can_be_referenced() {
     World::with_env(json!([
         {"name": "A", "value": "1"},
         {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}},
@@ -213,7 +213,7 @@ fn a_local_kubernetes_service_stands_in_for_the_default_one() {
 }
 
 #[test]
-fn an_explicit_variable_wins_over_that_of_a_service_but_references_see_both() {
+fn explicit_variables_override_those_of_services_in_references_too() {
     // projection 58
     let services = [("ns", "svc", "10.0.0.3")];
     let world = World::with_env(json!([
@@ -229,7 +229,7 @@ fn an_explicit_variable_wins_over_that_of_a_service_but_references_see_both() {
 }
 
 #[test]
-fn unlisted_services_stop_a_pod_of_the_api_server_but_not_a_static_one() {
+fn unlisted_services_stop_api_pods_but_not_static_pods() {
     // projection 58
     let mut world = World::with_env(json!([]));
     world.inputs.services = None;
@@ -354,7 +354,7 @@ fn what_an_env_file_lacks_fails_unless_optional() {
 }
 
 #[test]
-fn a_malformed_env_file_fails_even_if_optional_and_tells_why_in_its_source() {
+fn malformed_env_files_fail_with_their_cause_even_if_optional() {
     // projection 61
     let world = env_file_world(true, true).env_file("tmp", "env", "K = 'v'");
     let error = world.environment_of("c").unwrap_err();
@@ -367,7 +367,7 @@ fn a_malformed_env_file_fails_even_if_optional_and_tells_why_in_its_source() {
 }
 
 #[test]
-fn the_volume_of_an_env_file_must_exist_and_be_used() {
+fn an_env_file_needs_a_volume_in_use() {
     // projection 61
     let text = "cannot find the volume \"tmp\" referenced by FileKeyRef";
     env_file_world(true, false)
@@ -379,7 +379,7 @@ fn the_volume_of_an_env_file_must_exist_and_be_used() {
 }
 
 #[test]
-fn values_of_secrets_are_bytes_and_stay_secret_when_referred_to() {
+fn values_of_secrets_stay_secret_in_references() {
     let world = World::with_container(json!({
         "envFrom": [{"secretRef": {"name": "s"}}],
         "env": [{"name": "URL", "value": "db://$(PASSWORD)@host"}, {"name": "COPY", "value": "$(URL)"}, {"name": "OPEN", "value": "1"}],
@@ -416,7 +416,7 @@ fn a_nul_byte_is_refused_by_name_without_its_value() {
 }
 
 #[test]
-fn order_and_origins_are_those_of_the_first_and_the_last_setting() {
+fn first_settings_give_the_order_and_last_ones_the_origin() {
     let world = World::with_container(json!({
         "envFrom": [{"configMapRef": {"name": "cm"}}],
         "env": [

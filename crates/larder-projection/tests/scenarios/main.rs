@@ -1,4 +1,4 @@
-//! Scenarios of the kubelet's behaviour, from a pod and objects to what a container sees.
+//! Scenarios of the kubelet's behavior, from a pod and objects to what a container sees.
 //!
 //! A comment `projection N` gives the number of the scenario.
 

@@ -36,7 +36,7 @@ impl World {
 }
 
 #[test]
-fn volumes_that_are_filled_from_objects_are_read_only_and_others_as_asked() {
+fn object_volumes_are_read_only_and_others_as_requested() {
     let names = ["cm", "s", "d", "p", "tmp", "host"];
     let entries: Vec<_> = names
         .iter()
@@ -217,7 +217,7 @@ fn nested(mounts: &[(&str, &str)]) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn mount_points_below_a_volume_are_found_without_those_in_each_other() {
+fn only_outermost_mount_points_below_a_volume_are_found() {
     // projection 70
     for (mounts, expected) in [
         (&[("v", "/dir")][..], &[][..]),
@@ -259,7 +259,7 @@ fn mount_points_below_a_volume_are_found_without_those_in_each_other() {
 }
 
 #[test]
-fn mount_points_outside_the_container_or_with_reserved_names_are_refused() {
+fn mount_points_outside_or_with_reserved_names_are_rejected() {
     // projection 70
     let text = "unable to create nested volume mountpoints: invalid container mount point ../dir";
     assert_eq!(nested(&[("v", "../dir")]), Err(text.to_owned()));

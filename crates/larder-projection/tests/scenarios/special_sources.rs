@@ -28,7 +28,7 @@ fn token_world(spec: Value, default_mode: Value) -> World {
 }
 
 #[test]
-fn a_token_is_its_file_and_belongs_to_the_user_of_the_pod() {
+fn a_token_file_belongs_to_the_user_of_the_pod() {
     // projection 42, 72
     let context = |user: Option<i64>, group: Option<i64>| json!({"securityContext": {"runAsUser": user, "fsGroup": group}});
     for (user, group, mode, owner) in [
@@ -89,7 +89,7 @@ fn all_containers_must_agree_on_the_user() {
 }
 
 #[test]
-fn a_token_that_could_not_be_had_fails_the_volume_in_its_own_words() {
+fn an_unavailable_token_fails_the_volume_with_its_message() {
     let mut world = token_world(json!({}), json!(0o644));
     for token in world.inputs.tokens.values_mut() {
         *token = Err(Unavailable::failed("failed to fetch token: timeout"));
@@ -141,7 +141,7 @@ fn trust_anchors_of_a_name() {
 }
 
 #[test]
-fn trust_anchors_of_a_signer_and_labels_stand_once_in_a_stable_order() {
+fn trust_anchors_are_unique_and_in_a_stable_order() {
     // projection 73
     let all = |certificates: &[&str]| {
         certificates

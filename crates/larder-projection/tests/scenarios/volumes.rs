@@ -72,7 +72,7 @@ fn a_missing_key_fails_or_is_skipped_if_optional() {
 }
 
 #[test]
-fn an_absent_object_is_an_empty_volume_if_optional_and_fails_otherwise() {
+fn only_optional_objects_may_be_absent() {
     // projection 28, 36
     let volume = |optional: bool| {
         World::with_volume(
@@ -129,7 +129,7 @@ fn binary_data_is_kept_byte_for_byte() {
 }
 
 #[test]
-fn a_key_in_both_maps_is_binary_without_items_and_text_with_them() {
+fn a_key_in_both_maps_is_text_only_with_items() {
     let world = |items| {
         World::with_volume(
             json!({"configMap": {"name": "cm", "defaultMode": 0o644, "items": items}}),
@@ -212,7 +212,7 @@ fn a_later_source_overwrites_an_earlier_one_also_after_cleaning() {
 }
 
 #[test]
-fn one_failing_source_fails_the_volume_and_all_failures_are_told() {
+fn one_failing_source_fails_the_volume_with_all_failures() {
     // projection 40
     let world = World::with_volume(json!({"projected": {"defaultMode": 0o644, "sources": [
         {"configMap": {"name": "cm"}},

@@ -134,7 +134,7 @@ fn a_first_set_up_that_fails_leaves_no_volume() {
 }
 
 #[test]
-fn a_set_up_after_one_that_broke_off_anywhere_ends_in_the_same_tree() {
+fn an_interrupted_set_up_is_completed_by_the_next_one() {
     let mount_points = [VolumePath::parse("nested/point").unwrap()];
     let volume = PodVolume {
         mount_points: &mount_points,
@@ -351,7 +351,7 @@ fn a_path_in_the_way_is_named() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_could_not_be_given_away() {
+fn an_ordinary_user_sees_how_many_owners_are_wrong() {
     let root = TempDir::new().unwrap();
     if rustix::process::geteuid().is_root() {
         chown(root.path(), Some(1000), Some(1000)).unwrap();
@@ -397,7 +397,7 @@ fn a_directory_that_may_not_be_written_keeps_its_set() {
     });
 }
 
-/// A file that belongs to somebody.
+/// A file with an owner.
 fn owned(path: &str, mode: u32, owner: Option<u32>) -> (VolumePath, File<'static>) {
     let (path, mut file) = file(path, "x", mode);
     file.owner = owner;
@@ -552,7 +552,7 @@ fn secrets_lie_in_a_tmpfs_of_their_own() {
 }
 
 #[test]
-fn a_mount_in_place_of_a_set_is_neither_read_nor_emptied() {
+fn a_mount_in_place_of_a_set_is_not_entered() {
     as_root_with_mounts(|| {
         let root = TempDir::new().unwrap();
         let victim = TempDir::new().unwrap();
@@ -671,7 +671,7 @@ fn after_a_reboot_a_volume_is_mounted_and_filled_again() {
 }
 
 #[test]
-fn secrets_of_a_run_without_mounts_do_not_stay_on_disk() {
+fn secrets_on_disk_are_removed_once_mounts_work() {
     as_root_with_mounts(|| {
         let root = TempDir::new().unwrap();
         let host = VolumeHost::open_without_mounts(root.path()).unwrap();

@@ -1,7 +1,7 @@
 //! Whether the set on disk is the one that a payload asks for.
 //!
-//! Runs each time an object is heard of, nearly always to find nothing changed: as few system calls as there can be, no file
-//! read whose size says enough, and no more bytes read than up to the first difference.
+//! Runs each time an object is heard of, nearly always to find nothing changed: as few system calls as there can be, no
+//! file read whose size says enough, and no more bytes read than up to the first difference.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -28,12 +28,12 @@ pub(super) enum Comparison<'p> {
     Different,
     /// Same paths, types, modes and bytes.
     Same {
-        /// The files that belong to somebody else than they should.
+        /// The files with a wrong owner.
         misowned: Vec<Misowned<'p>>,
     },
 }
 
-/// A file that belongs to somebody else than it should.
+/// A file with a wrong owner.
 pub(super) struct Misowned<'p> {
     /// Within the set.
     pub(super) path: &'p str,
@@ -58,8 +58,8 @@ impl Misowned<'_> {
 
 /// Compares `set` with the plan. Files without owner belong to `own_user`.
 ///
-/// What cannot be read is different: writing it anew is the way to heal it. That includes a file without the owner's read
-/// bit when this process has no privilege to read it all the same.
+/// A file that cannot be read is different, because writing it again heals it. That includes a file without the owner's
+/// read bit when this process has no privilege to read it all the same.
 pub(super) fn compare<'p>(
     set: &OwnedFd,
     plan: &Plan<'p>,

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// What a volume holds before a pass, and what it shall hold then.
+/// The payload of a volume before a pass, and the one to be written.
 type Change = (Option<Payload<'static>>, Payload<'static>);
 
 fn changes() -> Vec<Change> {
@@ -57,7 +57,7 @@ fn tree_of(payload: &Payload<'_>) -> String {
     show(TestVolume::holding(payload).path())
 }
 
-/// What a reader finds who resolves `..data` once.
+/// The files that a reader finds by resolving `..data` once.
 fn current_set(volume: &TestVolume) -> BTreeMap<String, (u32, String)> {
     fn collect(directory: &Path, prefix: &str, set: &mut BTreeMap<String, (u32, String)>) {
         for entry in fs::read_dir(directory).unwrap() {
@@ -88,7 +88,7 @@ fn set_of(payload: &Payload<'_>) -> BTreeMap<String, (u32, String)> {
 }
 
 #[test]
-fn a_failure_at_any_system_call_leaves_the_old_set_and_nothing_else() {
+fn a_failed_system_call_leaves_only_the_old_set() {
     for fault in [
         Fault::Once(Errno::NOSPC),
         Fault::FromNowOn(Errno::IO),
@@ -154,7 +154,7 @@ fn check_failure(
 const VICTIM: &str = "LARDER_TEST_VICTIM";
 
 #[test]
-fn a_pass_after_a_kill_at_any_system_call_ends_in_the_same_tree() {
+fn a_pass_after_a_kill_ends_in_the_same_tree() {
     for (number, change) in changes().iter().enumerate() {
         let expected = tree_of(&change.1);
         for at in 0.. {

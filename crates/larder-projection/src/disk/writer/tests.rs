@@ -231,7 +231,7 @@ fn what_the_payload_no_longer_has_is_gone() {
 }
 
 #[test]
-fn lost_and_wrong_links_are_put_right_without_a_new_set() {
+fn lost_and_wrong_links_are_repaired_without_a_swap() {
     // projection 16
     let payload = files([("a", "1"), ("b", "2"), ("c", "3")]);
     let mut volume = TestVolume::holding(&payload);
