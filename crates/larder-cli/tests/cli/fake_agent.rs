@@ -9,7 +9,7 @@ use std::{
         process::CommandExt as _,
     },
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     thread,
 };
 
@@ -208,19 +208,17 @@ fn paths_outside_the_root_directory_are_rejected() {
     }
 }
 
-/// Runs `larder` as [`USER`], whose default root directory is `larder-65534` on the desk.
-fn as_user(desk: &Desk, args: &str) -> Output {
-    let larder = larder_for_everybody(desk);
-    set_mode(desk.path(), 0o1777);
-    Command::new(larder)
+/// A run of `larder` as [`USER`], whose default root directory is `larder-65534` on the desk.
+fn as_user(desk: &Desk, larder: &Path, args: &str) -> Command {
+    let mut command = Command::new(larder);
+    command
         .args(args.split(' '))
         .current_dir(desk.path())
         .env_clear()
         .env("TMPDIR", desk.path())
         .uid(USER)
-        .gid(USER)
-        .output()
-        .unwrap()
+        .gid(USER);
+    command
 }
 
 #[test]
@@ -229,13 +227,15 @@ fn default_root_directory_made_by_another_user_is_not_trusted() {
         return;
     }
     let desk = Desk::with([]);
+    let larder = larder_for_everybody(&desk);
+    set_mode(desk.path(), 0o1777);
     let root = desk.path().join(format!("larder-{USER}"));
     let own = desk.path().join("own");
     fs::create_dir(&own).unwrap();
     chown(&own, Some(USER), None).unwrap();
     let check = |expected: &str| {
         for args in ["status", "exec --pod web -- true", "run --manifests ."] {
-            let output = as_user(&desk, args);
+            let output = as_user(&desk, &larder, args).output().unwrap();
             let error = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(1), "{args}: {error}");
             assert!(error.contains(expected), "{args}: {error}");
@@ -258,13 +258,7 @@ fn default_root_directory_is_closed_to_other_users() {
     let larder = larder_for_everybody(&desk);
     set_mode(desk.path(), 0o1777);
     fs::create_dir(desk.path().join("m")).unwrap();
-    let mut agent = Command::new(larder)
-        .args(["run", "--manifests", "m"])
-        .current_dir(desk.path())
-        .env_clear()
-        .env("TMPDIR", desk.path())
-        .uid(USER)
-        .gid(USER)
+    let mut agent = as_user(&desk, &larder, "run --manifests m")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -274,7 +268,7 @@ fn default_root_directory_is_closed_to_other_users() {
     stdout.read_line(&mut summary).unwrap();
     let root = desk.path().join(format!("larder-{USER}"));
     let mode = fs::metadata(root).unwrap().permissions().mode();
-    let status = as_user(&desk, "status");
+    let status = as_user(&desk, &larder, "status").output().unwrap();
     agent.kill().unwrap();
     agent.wait().unwrap();
     assert_eq!(mode & 0o7777, 0o700, "{summary}");
