@@ -1,4 +1,4 @@
-//! Logs, on standard error. `LARDER_LOG` selects what is in them: `debug`, `larder=trace`.
+//! Logs, on standard error. `LARDER_LOG` sets the filter: `debug`, `larder=trace`.
 
 use std::{io, panic};
 
@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{args::LogFormat, output::Style};
 
-/// Starts logging. Once, by commands that stay. A panic is logged by its place only: its text may quote data.
+/// Starts logging, once, in commands that keep running. Of a panic, only the place is logged: its text may quote data.
 pub(crate) fn start(format: LogFormat) {
     let filter = EnvFilter::builder()
         .with_env_var("LARDER_LOG")
@@ -16,6 +16,8 @@ pub(crate) fn start(format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_env_filter(filter)
+        // They would be printed to standard error, which panics when that is a broken pipe.
+        .log_internal_errors(false)
         .with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(Style::of_stderr().has_color()).init(),

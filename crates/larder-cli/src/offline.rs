@@ -17,6 +17,7 @@ use larder_objects::{
 use larder_projection::{
     Inputs, Needs, NodeFacts, ServiceFacts, TrustBundle, TrustBundles, Unavailable,
 };
+use smol_str::SmolStr;
 
 /// Content of every service account token.
 const PLACEHOLDER_TOKEN: &str = "placeholder.of-a-service-account-token.larder-renders-offline";
@@ -50,6 +51,8 @@ pub(crate) struct Offline {
     services: Arc<[ServiceFacts]>,
     nodes: HashMap<String, Arc<NodeFacts>>,
     trust_bundles: Arc<[TrustBundle]>,
+    /// Namespaces of ConfigMaps and Secrets, by kind and name.
+    namespaces: HashMap<Kind, HashMap<SmolStr, BTreeSet<SmolStr>>>,
     /// Stands in for `kube-root-ca.crt`, if assumed.
     root_ca: Option<Arc<ConfigMap>>,
 }
@@ -82,9 +85,11 @@ impl Offline {
                     });
                 }
                 Manifest::ConfigMap(map) => {
+                    offline.note_namespace(Kind::ConfigMap, &key);
                     offline.config_maps.insert(key, Arc::new(map));
                 }
                 Manifest::Secret(secret) => {
+                    offline.note_namespace(Kind::Secret, &key);
                     offline.secrets.insert(key, Arc::new(secret));
                 }
                 Manifest::Service(service) => services.extend(ServiceFacts::new(&service)),
@@ -103,14 +108,16 @@ impl Offline {
         offline
     }
 
+    fn note_namespace(&mut self, kind: Kind, key: &ObjectKey) {
+        let names = self.namespaces.entry(kind).or_default();
+        let namespaces = names.entry(key.name.clone()).or_default();
+        namespaces.insert(key.namespace.clone());
+    }
+
     /// Namespaces that have an object of this name, sorted.
     pub(crate) fn namespaces_with(&self, kind: Kind, name: &str) -> BTreeSet<&str> {
-        let maps = self.config_maps.keys().filter(|_| kind == Kind::ConfigMap);
-        let secrets = self.secrets.keys().filter(|_| kind == Kind::Secret);
-        maps.chain(secrets)
-            .filter(|key| key.name == name)
-            .map(|key| key.namespace.as_str())
-            .collect()
+        let found = self.namespaces.get(&kind).and_then(|names| names.get(name));
+        found.into_iter().flatten().map(SmolStr::as_str).collect()
     }
 
     /// Whether the object is a placeholder, because no manifest has it.

@@ -25,9 +25,13 @@ pub(crate) use self::style::Style;
 
 /// Prints clap's message: help on standard output, errors on standard error. Returns clap's exit code.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
     match error.print() {
-        Err(failure) if failure.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
-        _ => u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+        // Help that was asked for and could not be printed.
+        Err(failure) if !error.use_stderr() && failure.kind() != io::ErrorKind::BrokenPipe => {
+            ExitCode::FAILURE
+        }
+        _ => code,
     }
 }
 

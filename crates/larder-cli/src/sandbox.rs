@@ -10,14 +10,15 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The host's file tree is never modified: what is mounted and created lies in namespaces and a tmpfs that only these processes
-//!    have, and that the kernel takes away with the last of them, however it ends.
+//! 1. The host's file tree is never modified: mounts and new files lie in private namespaces and a private tmpfs. The kernel removes
+//!    them with the last of these processes, however it ends.
 //! 2. The supervisor does not see the mounts of the command, so a volume cannot hide the manifests that are followed.
-//! 3. Nothing that the command has started outlives it or the supervisor.
+//! 3. No process that the command has started outlives the command or the supervisor.
 
 mod follow;
 mod namespace;
 mod plan;
+mod privileges;
 mod processes;
 mod stage;
 mod supervisor;
@@ -26,6 +27,7 @@ mod view;
 pub(crate) use follow::{Follower, Stamps};
 pub(crate) use namespace::Sandbox;
 pub(crate) use plan::{Identity, Plan, PlannedMount};
+pub(crate) use privileges::Privileges;
 pub(crate) use processes::{Processes, run_anchor};
 pub(crate) use stage::run as run_stage;
 pub(crate) use supervisor::{Update, exit_code, supervise};

@@ -4,7 +4,7 @@
 //! touches a disk: whether a volume is set up, and where, and what a sub path names in it, is known to the caller that
 //! applies the table.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashMap};
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 
@@ -124,10 +124,16 @@ pub fn mounts<'a>(
 ) -> Result<MountTable<'a>, MountError> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
     let volumes = volumes.unwrap_or_default();
+    // Of two with one name, which validation rejects, the first counts.
+    let volumes: HashMap<_, _> = volumes
+        .iter()
+        .rev()
+        .map(|volume| (volume.name.as_str(), volume))
+        .collect();
     let entries = container.volume_mounts.iter().enumerate();
     entries
         .map(|(index, entry)| {
-            let named = volumes.iter().find(|volume| volume.name == entry.name);
+            let named = volumes.get(entry.name.as_str()).copied();
             let volume = named.ok_or_else(|| MountError::NoVolume {
                 volume: entry.name.clone(),
                 container: container.name.to_owned(),

@@ -1,15 +1,12 @@
 //! What has to be gathered before a pod can be projected.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, DownwardAPIVolumeFile, Pod, PodCertificateProjection, Volume,
 };
 
-use crate::{
-    ContainerView, EnvFileRef, SourceKey, TokenRequest,
-    container::{containers, is_used},
-};
+use crate::{ContainerView, EnvFileRef, SourceKey, TokenRequest, container::containers};
 
 /// The inputs that some containers and volumes of a pod read. Adding more of them only makes it grow.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,8 +37,11 @@ impl<'a> Needs<'a> {
             needs.add_container(container);
         }
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+        let used: HashSet<_> = containers(pod)
+            .flat_map(|container| container.volumes())
+            .collect();
         for volume in volumes.unwrap_or_default() {
-            if is_used(pod, &volume.name) {
+            if used.contains(volume.name.as_str()) {
                 needs.add_volume(volume);
             }
         }

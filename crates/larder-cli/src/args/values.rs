@@ -24,7 +24,7 @@ pub(crate) struct PodName {
 }
 
 impl PodName {
-    /// The namespace, which is `default` if the user named none.
+    /// The namespace, or `default` if the name has none.
     pub(crate) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
         self.namespace.as_deref().unwrap_or(default)
     }
@@ -57,7 +57,7 @@ pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     if is_label(text) {
         Ok(text.to_owned())
     } else {
-        Err("a namespace is named by lower case letters, digits and '-'")
+        Err("expected lower-case letters, digits and '-', as in kube-system")
     }
 }
 

@@ -8,10 +8,12 @@
 //! | `origin` | where the pod comes from, and which paths to follow |
 //! | `delivered` | a pod of a running agent: what the agent delivered to a container |
 //! | `start` | variables, mounts, user and command of one start |
+//! | `security` | security contexts: user, groups, capabilities |
 //! | `target` | the container, and what it reads |
 
 mod delivered;
 mod origin;
+mod security;
 mod session;
 mod start;
 mod target;

@@ -22,7 +22,11 @@ use crate::{
 
 pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     let input = input::read(&args.manifests)?;
-    let offline = Offline::new(input.manifests, ClusterObjects::FromManifests);
+    let cluster = match args.output {
+        RenderOutput::Json if !args.assume_cluster => ClusterObjects::FromManifests,
+        RenderOutput::Json | RenderOutput::Tree => ClusterObjects::Assumed,
+    };
+    let offline = Offline::new(input.manifests, cluster);
     let pods = chosen(args, &offline)?;
     let inputs: Vec<_> = pods.iter().map(|pod| offline.inputs(&pod.pod)).collect();
     let rendered: Vec<_> = pods

@@ -16,15 +16,15 @@ pub(super) fn completion(args: &CompletionArgs) -> Result<CommandOutcome, Failur
     Ok(CommandOutcome::Done)
 }
 
-/// The command without the subcommands that only larder itself runs. They are hidden, which a script does not respect.
+/// The command without the subcommands that only larder itself runs: completion scripts list hidden ones, too.
 fn offered() -> clap::Command {
     let whole = Args::command();
-    let of_users = whole
+    let public = whole
         .get_subcommands()
         .filter(|command| ![STAGE, ANCHOR].contains(&command.get_name()));
     clap::Command::new("larder")
         .version(env!("CARGO_PKG_VERSION"))
-        .subcommands(of_users.cloned())
+        .subcommands(public.cloned())
 }
 
 pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, Failure> {
@@ -35,7 +35,7 @@ pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, Failure> {
         None => command,
         Some(name) => {
             let found = command.find_subcommand(name).cloned();
-            found.ok_or_else(|| Failure::unreadable(format!("there is no subcommand {name:?}")))?
+            found.ok_or_else(|| Failure::unreadable(format!("unknown subcommand {name:?}")))?
         }
     };
     let title = command

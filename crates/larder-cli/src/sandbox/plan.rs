@@ -1,8 +1,10 @@
-//! What the supervisor tells the stage. It is handed over in the private tmpfs, because it holds the environment.
+//! The plan that the supervisor writes for the stage. It lies in the private tmpfs, because it holds the environment.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use super::privileges::Privileges;
 
 /// Everything that the stage needs to become the command.
 #[derive(Serialize, Deserialize)]
@@ -11,38 +13,42 @@ pub(crate) struct Plan {
     pub(crate) staging: PathBuf,
     /// Mounts, outer ones before inner ones.
     pub(crate) mounts: Vec<PlannedMount>,
-    /// Where the command starts; created in the private view if it does not exist.
+    /// Working directory; created in the private view if it is missing.
     pub(crate) working_dir: Option<String>,
-    /// Who the command is.
+    /// User and groups of the command.
     pub(crate) identity: Identity,
     /// The command and its arguments. A command without `/` is looked up in the `PATH` of `environment`.
     pub(crate) command: Vec<Vec<u8>>,
     /// All variables of the command.
     pub(crate) environment: Vec<(String, Vec<u8>)>,
-    /// Whether `/proc` shows the processes of this machine, as `hostPID` asks for, and not only those of the command.
+    /// Whether `/proc` shows all processes of this machine (`hostPID`), instead of only the command's.
     pub(crate) host_processes: bool,
+    /// Capabilities of the command.
+    pub(crate) privileges: Privileges,
+    /// Whether the command may write to its volumes only, and not to the rest of the file tree.
+    pub(crate) read_only_root: bool,
 }
 
 /// One bind mount.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PlannedMount {
-    /// What is mounted, as the supervisor sees it.
+    /// The mounted file or directory, as the supervisor sees it.
     pub(crate) source: PathBuf,
-    /// Where, as the command sees it: absolute and clean.
+    /// The mount point, as the command sees it: absolute and clean.
     pub(crate) target: String,
-    /// Whether the command must not write.
+    /// Whether the command may only read.
     pub(crate) read_only: bool,
 }
 
-/// Who a command is.
+/// User and groups of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// `runAsUser`; `None` keeps the caller's.
     pub(crate) user: Option<u32>,
-    /// `runAsGroup`; without it, a given user is in group 0, as a runtime has it for a user that the image does not know.
+    /// `runAsGroup`; without it, a given user is in group 0, as in a runtime for a user unknown to the image.
     pub(crate) group: Option<u32>,
     /// `supplementalGroups` and `fsGroup`.
     pub(crate) groups: Vec<u32>,
-    /// User and group outside, when they are mapped into a user namespace: then only one of each can be given.
+    /// User and group outside, if they are mapped into a user namespace, which then has only one of each.
     pub(crate) mapped: Option<(u32, u32)>,
 }

@@ -2,10 +2,10 @@
 //!
 //! 1. Take the plan.
 //! 2. Enter a mount namespace of its own and make all mounts in it.
-//! 3. Become the user.
+//! 3. Become the user, with the capabilities of the container.
 //! 4. Go to the working directory; become the command.
 //!
-//! Exit codes for a command that cannot be run are those of `env`: 127 if there is none, 126 if it cannot be executed.
+//! Exit codes for a command that cannot be run are those of `env`: 127 if it is not found, 126 if it cannot be executed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,6 +27,7 @@ use rustix::{
 use super::{
     namespace::{map_identity, unshare},
     plan::{Identity, Plan},
+    privileges::Privileges,
     view::{PROC, View},
 };
 use crate::{outcome::Failure, output};
@@ -52,14 +53,18 @@ pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
     if !plan.host_processes && !plan.mounts.iter().any(|mount| is_of_proc(&mount.target)) {
         view.mount_proc().context("cannot mount /proc")?;
     }
+    if plan.read_only_root {
+        view.make_root_read_only()
+            .context("cannot apply readOnlyRootFilesystem")?;
+    }
     view.enter()?;
     // Step 3
-    become_user(&plan.identity)?;
+    become_user(&plan.identity, &plan.privileges)?;
     // Step 4
     match (&plan.working_dir, here) {
         (Some(directory), _) => chdir(directory.as_str())
             .with_context(|| format!("cannot use {directory} as the working directory"))?,
-        // Its path, because the handle means the directory below what is mounted now. It may be hidden: then the root has to do.
+        // By path, because the process is still in the directory below the new mounts. If that is hidden, in the root.
         (None, Ok(here)) => chdir(&here)
             .or_else(|_| chdir(c"/"))
             .context("cannot use /")?,
@@ -74,13 +79,13 @@ fn take(path: &Path) -> anyhow::Result<Plan> {
     serde_json::from_slice(&text).context("cannot read the plan")
 }
 
-/// Whether a volume is mounted on `/proc` or in it: then the pod has chosen what is there.
+/// Whether a volume is mounted on `/proc` or in it; then the pod decides what is there.
 fn is_of_proc(target: &str) -> bool {
     Path::new(target).starts_with(PROC)
 }
 
 /// Step 3.
-fn become_user(identity: &Identity) -> anyhow::Result<()> {
+fn become_user(identity: &Identity, privileges: &Privileges) -> anyhow::Result<()> {
     if let Some(outside) = identity.mapped {
         let inside = (
             identity.user.unwrap_or(outside.0),
@@ -90,11 +95,14 @@ fn become_user(identity: &Identity) -> anyhow::Result<()> {
                 outside.1
             }),
         );
-        // So far this process is root in its namespace; a namespace in it makes it whoever it shall be.
+        // This process is root in its namespace; one more namespace in it gives it any user and group.
         let here = (getuid().as_raw(), getgid().as_raw());
         unshare(UnshareFlags::NEWUSER).context("cannot enter a user namespace")?;
-        return map_identity(inside, here);
+        map_identity(inside, here)?;
+        privileges.limit()?;
+        return privileges.seal();
     }
+    privileges.limit()?;
     let groups: Vec<_> = identity.groups.iter().copied().map(Gid::from_raw).collect();
     if identity.user.is_some() || identity.group.is_some() || !groups.is_empty() {
         set_thread_groups(&groups).context("cannot set supplemental groups")?;
@@ -108,7 +116,7 @@ fn become_user(identity: &Identity) -> anyhow::Result<()> {
         set_thread_uid(Uid::from_raw(user))
             .with_context(|| format!("cannot become user {user}"))?;
     }
-    Ok(())
+    privileges.seal()
 }
 
 /// The end of step 4. Returns the exit code if there is no command to become.

@@ -1,18 +1,18 @@
-//! Mounts anywhere in the file tree, without a change to what the host has.
+//! Mounts anywhere in the file tree, without a change to the host's.
 //!
-//! A target that does not exist needs a directory to be created in. That directory is replaced, in the private view, by a mirror: a
-//! directory of the private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new ones
-//! can be made. A mirror of `/` becomes the root of the view when all is mounted. What a command creates in a mirror is
-//! gone with it.
+//! A missing mount point has to be created in a directory. In the private view, a mirror replaces that directory: a directory of the
+//! private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new entries can be created. A mirror of
+//! `/` becomes the root of the view once everything is mounted. What a command creates in a mirror ends with the command.
 //!
-//! Unlike an overlay, this shows what is mounted below, and needs no permission that a user namespace lacks.
+//! Unlike an overlay, a mirror shows the mounts below, and needs no permission that a user namespace lacks.
 
 use std::{
     collections::BTreeSet,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     os::{
         fd::AsRawFd,
+        unix::ffi::OsStringExt as _,
         unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     },
     path::{Component, Path, PathBuf},
@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstatvfs, openat2},
+    fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstatvfs, open, openat2},
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount, mount_bind_recursive, mount_remount, unmount},
     process::{chdir, pivot_root},
@@ -33,24 +33,26 @@ const MIRRORS: &str = "mirrors";
 /// Where processes are shown.
 pub(super) const PROC: &str = "/proc";
 
-/// The file tree as the command will see it.
+/// The file tree that the command will see.
 pub(super) struct View {
     /// `/`, or the mirror of it.
     root: PathBuf,
     staging: PathBuf,
-    /// Directories that are ours to create in.
+    /// Directories in which mount points can be created.
     own: BTreeSet<PathBuf>,
     mirrors: usize,
+    /// Mount points of the volumes, in the tree of this process.
+    volumes: Vec<PathBuf>,
 }
 
-/// What a target shall be.
+/// The required type of a mount point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Directory,
     File,
 }
 
-/// Removes the mirrors of an earlier start from the private tmpfs. What was mounted in them went with that start's mount namespace.
+/// Removes the mirrors of an earlier start from the private tmpfs. Their mounts have ended with that start's mount namespace.
 pub(crate) fn clear(staging: &Path) -> io::Result<()> {
     match fs::remove_dir_all(staging.join(MIRRORS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -66,6 +68,7 @@ impl View {
             staging: staging.to_owned(),
             own: BTreeSet::new(),
             mirrors: 0,
+            volumes: Vec::new(),
         }
     }
 
@@ -80,6 +83,38 @@ impl View {
         if mount.read_only {
             make_read_only(&target).context("cannot make the mount read-only")?;
         }
+        self.volumes.push(target);
+        Ok(())
+    }
+
+    /// Makes every mount read-only but the volumes and, as in containers, `/proc`, `/dev` and `/sys`.
+    pub(super) fn make_root_read_only(&self) -> anyhow::Result<()> {
+        let table = fs::read("/proc/self/mountinfo").context("cannot read the mounts")?;
+        let kept: Vec<_> = [PROC, "/dev", "/sys"]
+            .iter()
+            .map(|path| self.root.join(path.trim_start_matches('/')))
+            .chain(self.volumes.iter().cloned())
+            .collect();
+        for point in table.split(|&byte| byte == b'\n').filter_map(mount_point) {
+            let is_visible = point.starts_with(&self.root)
+                && (self.root != Path::new("/") || !point.starts_with(&self.staging));
+            if !is_visible || kept.iter().any(|kept| point.starts_with(kept)) {
+                continue;
+            }
+            match make_read_only(&point) {
+                Ok(()) => {}
+                // A mount that this user cannot reach, the command cannot reach either.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                    ) && fs::symlink_metadata(&point).is_err() => {}
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("cannot make {} read-only", point.display()));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -90,8 +125,8 @@ impl View {
 
     /// Shows the processes of the PID namespace of this process, and no others.
     ///
-    /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the one that is there stays;
-    /// `/proc/self` is right in either.
+    /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the current one stays;
+    /// `/proc/self` is right in both.
     pub(super) fn mount_proc(&mut self) -> anyhow::Result<()> {
         let target = self.ensure(Path::new(PROC), Kind::Directory)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -109,7 +144,7 @@ impl View {
         }
         let enter = || {
             chdir(&self.root)?;
-            // The old root ends up on the new one, from where it is taken away.
+            // The old root is mounted on the new one, and unmounted from there.
             pivot_root(c".", c".")?;
             unmount(c".", UnmountFlags::DETACH)?;
             chdir(c"/")
@@ -117,7 +152,7 @@ impl View {
         enter().context("cannot change the root directory")
     }
 
-    /// What `path` of the view is in the tree of this process, links followed; created if need be.
+    /// The path in the tree of this process for `path` of the view, with links followed. Creates what is missing.
     fn ensure(&mut self, path: &Path, kind: Kind) -> anyhow::Result<PathBuf> {
         let names: Vec<_> = path
             .components()
@@ -132,7 +167,7 @@ impl View {
             reached = match self.resolve(&so_far)? {
                 Some(found) => found,
                 None if fs::symlink_metadata(reached.join(name)).is_ok() => {
-                    bail!("/{} is a link that leads nowhere", so_far.display())
+                    bail!("/{} is a dangling link", so_far.display())
                 }
                 None => {
                     let is_last = depth + 1 == names.len();
@@ -145,13 +180,13 @@ impl View {
         }
         let is_dir = fs::metadata(&reached)?.is_dir();
         match (kind, is_dir) {
-            (Kind::Directory, false) => bail!("a directory cannot be mounted on a file"),
-            (Kind::File, true) => bail!("a file cannot be mounted on a directory"),
+            (Kind::Directory, false) => bail!("cannot mount a directory on a file"),
+            (Kind::File, true) => bail!("cannot mount a file on a directory"),
             _ => Ok(reached),
         }
     }
 
-    /// What `path` leads to, with the root of the view as `/` of all links.
+    /// The target of `path`, with the root of the view as the root of all links.
     fn resolve(&self, path: &Path) -> anyhow::Result<Option<PathBuf>> {
         let root = fs::File::open(&self.root)?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -170,7 +205,7 @@ impl View {
         if !self.own.contains(parent) {
             self.mirror(parent)?;
         }
-        // A mirror of the root is elsewhere.
+        // The mirror of the root has a path of its own.
         let parent = if parent == Path::new("/") {
             self.root.clone()
         } else {
@@ -193,7 +228,7 @@ impl View {
         let mirror = self.staging.join(MIRRORS).join(self.mirrors.to_string());
         self.mirrors += 1;
         fs::create_dir_all(&mirror)?;
-        // From here on a mount, which the root of a view has to be.
+        // The root of a view has to be a mount.
         mount_bind_recursive(&mirror, &mirror)?;
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -215,7 +250,7 @@ impl View {
                 .with_context(|| format!("cannot mount {} in a mirror", source.display()))?;
         }
         let metadata = fs::metadata(directory)?;
-        // Where this user may not give it away, the mirror is the user's.
+        // A user who may not change the owner keeps the mirror.
         let _ = chown(&mirror, Some(metadata.uid()), Some(metadata.gid()));
         fs::set_permissions(&mirror, metadata.permissions())?;
         if directory == Path::new("/") {
@@ -229,9 +264,29 @@ impl View {
     }
 }
 
+/// The mount point of a line of `mountinfo`, which escapes some bytes in octal.
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    let field = line.split(|&byte| byte == b' ').nth(4)?;
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte == b'\\' && rest.len() >= 3 {
+            let (digits, after) = rest.split_at(3);
+            path.push(u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok()?);
+            rest = after;
+        } else {
+            path.push(byte);
+        }
+    }
+    Some(OsString::from_vec(path).into())
+}
+
 /// Makes a mount read-only, and keeps its other flags, which a user namespace may not drop.
-fn make_read_only(target: &Path) -> anyhow::Result<()> {
-    let kept = fstatvfs(fs::File::open(target)?)?.f_flag;
+fn make_read_only(target: &Path) -> io::Result<()> {
+    // Not opened for reading: that may need a permission, or block on a special file.
+    let file = open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let kept = fstatvfs(&file)?.f_flag;
     let mut flags = MountFlags::BIND | MountFlags::RDONLY;
     for (has, keep) in [
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),

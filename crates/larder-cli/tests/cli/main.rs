@@ -8,6 +8,7 @@ mod examples;
 mod exec;
 mod exec_agent;
 mod fake_agent;
+mod hostile;
 mod layers;
 mod refs;
 mod render;

@@ -1,9 +1,13 @@
 //! `larder render`.
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, chown, symlink},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use expect_test::{Expect, expect};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use crate::Desk;
@@ -414,7 +418,107 @@ fn a_volume_that_cannot_be_written_is_named_and_the_others_are_written() {
 }
 
 #[test]
-fn what_was_skipped_is_said_in_one_line() {
+fn volumes_are_not_written_through_links_or_to_another_user() {
+    for planted in ["out/prod", "out/prod/web", "out/prod/web/config"] {
+        let desk = Desk::with([("app.yaml", APP)]);
+        let planted = desk.path().join(planted);
+        let elsewhere = desk.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::create_dir_all(planted.parent().unwrap()).unwrap();
+        symlink(&elsewhere, &planted).unwrap();
+        let run = desk.run("render -f app.yaml --to out");
+        assert_eq!(run.code, 1);
+        assert!(
+            run.stderr.contains("expected a directory"),
+            "{}",
+            run.stderr
+        );
+        assert_eq!(
+            fs::read_dir(&elsewhere).unwrap().count(),
+            0,
+            "{planted:?} was followed"
+        );
+    }
+    if geteuid().is_root() {
+        let desk = Desk::with([("app.yaml", APP)]);
+        let planted = desk.path().join("out/prod");
+        fs::create_dir_all(&planted).unwrap();
+        chown(&planted, Some(65534), None).unwrap();
+        let run = desk.run("render -f app.yaml --to out");
+        assert!(
+            run.stderr
+                .contains("cannot write to out/prod: it belongs to user 65534, expected user 0"),
+            "{}",
+            run.stderr
+        );
+        assert_eq!(fs::read_dir(&planted).unwrap().count(), 0);
+    }
+}
+
+/// A pod as charts have it: with a token and the cluster's authorities.
+const TOKEN: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes:
+  - name: v
+    projected:
+      sources:
+      - serviceAccountToken: {path: token}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+";
+
+#[test]
+fn tree_assumes_the_config_map_that_every_namespace_has() {
+    check_tree(
+        TOKEN,
+        "",
+        0,
+        expect![[r#"
+            default/web  app.yaml: document 1, line 2
+            ├─ ready to start: every reference is met
+            └─ container c
+               └─ /v  volume v: projected, read-only
+                  ├─ ca.crt  0644  76 B  ConfigMap kube-root-ca.crt (a placeholder: every namespace has it)
+                  └─ token   0644  61 B  service account token (a placeholder)
+        "#]],
+    );
+    // Only the one key that a cluster publishes.
+    let other = TOKEN.replace("key: ca.crt", "key: other");
+    let run = Desk::with([("app.yaml", &*other)]).run("render -f app.yaml");
+    assert_eq!(run.code, 1, "{run:?}");
+    // The manifests' own wins.
+    let map = "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}, data: {ca.crt: mine}}";
+    let own = format!("{TOKEN}{map}");
+    let run = Desk::with([("app.yaml", &*own)]).run("render -f app.yaml");
+    assert!(!run.stdout.contains("every namespace has it"), "{run:?}");
+}
+
+#[test]
+fn json_assumes_cluster_objects_only_when_asked() {
+    let desk = Desk::with([("app.yaml", TOKEN)]);
+    let run = desk.run("render -f app.yaml -o json");
+    assert_eq!(run.code, 1);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(
+        report["pods"][0]["volumes"]["v"],
+        json!({"error": "configmap \"kube-root-ca.crt\" not found"})
+    );
+    let run = desk.run("render -f app.yaml -o json --assume-cluster");
+    assert_eq!(run.code, 0);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let file = &report["pods"][0]["volumes"]["v"]["files"]["ca.crt"];
+    assert_eq!(file["mode"], "0644");
+    assert_eq!(
+        report["pods"][0]["references"],
+        json!({"configMaps": ["kube-root-ca.crt"], "secrets": []})
+    );
+}
+
+#[test]
+fn skipped_kinds_are_counted_on_one_line() {
     let role = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\n";
     let run = Desk::with([("app.yaml", &format!("{GOOD}{role}"))]).run("render -f app.yaml");
     assert_eq!(run.code, 0);

@@ -10,11 +10,33 @@ fn help_and_version_are_results() {
         assert_eq!((run.code, &*run.stderr), (0, ""), "{args}");
         assert!(run.stdout.contains("larder"), "{args}: {}", run.stdout);
     }
-    assert!(desk.run("render --help").stdout.contains("Examples:"));
 }
 
 #[test]
-fn packages_can_make_completions_and_manual_pages() {
+fn help_of_every_command_has_examples() {
+    let desk = Desk::with([]);
+    for command in [
+        "",
+        "run",
+        "status",
+        "render",
+        "refs",
+        "exec",
+        "apiserver",
+        "completion",
+        "man",
+    ] {
+        for flag in ["-h", "--help"] {
+            let help = desk.run(&format!("{command} {flag}")).stdout;
+            let (_, examples) = help.split_once("Examples:\n").unwrap_or_default();
+            let example = format!("larder {command}");
+            assert!(examples.contains(&example), "{command} {flag}: {help}");
+        }
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_are_generated() {
     let desk = Desk::with([]);
     for shell in ["bash", "zsh", "fish"] {
         let run = desk.run(&format!("completion {shell}"));
@@ -32,7 +54,7 @@ fn packages_can_make_completions_and_manual_pages() {
 }
 
 #[test]
-fn bad_usage_ends_with_2_and_says_why() {
+fn bad_usage_is_explained_and_exits_with_2() {
     let desk = Desk::with([("app.yaml", "")]);
     for (args, words) in [
         ("", "Usage"),
@@ -42,11 +64,11 @@ fn bad_usage_ends_with_2_and_says_why() {
         ("render -f app.yaml --pod a/b/c", "expected NAMESPACE/NAME"),
         (
             "render -f app.yaml -n A_b",
-            "a namespace is named by lower case letters",
+            "expected lower-case letters, digits and '-'",
         ),
         (
             "refs -f app.yaml --namespace=",
-            "a namespace is named by lower case letters",
+            "expected lower-case letters, digits and '-'",
         ),
     ] {
         let run = desk.run(args);

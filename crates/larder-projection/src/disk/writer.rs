@@ -118,7 +118,7 @@ impl AtomicWriter {
     }
 
     /// A writer on an open directory that errors call `path`.
-    pub(crate) fn new(volume: OwnedFd, path: PathBuf) -> Self {
+    pub fn new(volume: OwnedFd, path: PathBuf) -> Self {
         Self {
             volume,
             path,

@@ -1,4 +1,4 @@
-//! Everything that lasts as long as the command does, over all its starts: its volumes, and how they stay fresh.
+//! State that outlasts the starts of the command: its volumes, and how they are kept up to date.
 
 use std::{
     cell::RefCell,
@@ -19,7 +19,8 @@ use larder_projection::{
 
 use super::{
     origin::Origin,
-    start::{MountedVolume, Source, Start, identity, mode_for_only_user},
+    security::{identity, unsupported},
+    start::{MountedVolume, Source, Start, mode_for_only_user},
     target::{Contents, ExecTarget},
 };
 use crate::{
@@ -35,12 +36,12 @@ pub(super) struct Session<'a> {
     sandbox: &'a Sandbox,
     host: VolumeHost,
     target: RefCell<ExecTarget>,
-    /// The set that each volume of an agent had when last looked at.
+    /// The target of `..data` in each volume of an agent, when last read.
     sets: RefCell<BTreeMap<PathBuf, PathBuf>>,
 }
 
 impl<'a> Session<'a> {
-    /// Sets all volumes up, before the first start, and says what the command will not have.
+    /// Sets up all volumes, before the first start, and prints what the command will not have.
     pub(super) fn new(
         args: &'a ExecArgs,
         origin: &'a Origin,
@@ -59,25 +60,32 @@ impl<'a> Session<'a> {
         for volume in target.volumes() {
             session
                 .refresh(&target, volume)
-                .with_context(|| format!("cannot set volume {} up", volume.name))?;
+                .with_context(|| format!("cannot set up volume {}", volume.name))?;
             if Source::of(volume, &target.contents).is_none() {
                 output::note(format_args!(
-                    "volume {} is of a type that is not provided here: its path stays as it is",
+                    "volume {} is of an unsupported type, ignored: its path stays as it is",
                     volume.name
                 ));
             }
+        }
+        let unsupported = unsupported(&target.pod, target.container());
+        if !unsupported.is_empty() {
+            output::note(format_args!(
+                "securityContext: {} cannot be applied here, ignored",
+                unsupported.join(", ")
+            ));
         }
         drop(target);
         Ok(session)
     }
 
-    /// Makes sure that a volume holds what it should; returns whether it did not.
+    /// Brings a volume up to date; returns whether it changed.
     fn refresh(&self, target: &ExecTarget, volume: &Volume) -> anyhow::Result<bool> {
         match (Source::of(volume, &target.contents), &target.contents) {
             (Some(Source::Objects(kind)), Contents::Inputs(inputs)) => {
                 self.set_up(target, volume, kind, inputs)
             }
-            // The agent does it, and this notices.
+            // The agent writes this volume; here its changes are noticed.
             (Some(Source::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
                 let set = fs::read_link(directory.join("..data")).unwrap_or_default();
                 let before = self.sets.borrow_mut().insert(directory, set.clone());
@@ -115,7 +123,7 @@ impl<'a> Session<'a> {
         Ok(set_up.written.swapped)
     }
 
-    /// Starts the command: hands the stage its plan.
+    /// Starts the command: writes the plan for the stage.
     pub(super) fn start(&self) -> anyhow::Result<Processes> {
         let target = self.target.borrow();
         let start = self.start_of(&target)?;
@@ -132,7 +140,7 @@ impl<'a> Session<'a> {
                 })
             })
             .collect::<anyhow::Result<_>>()?;
-        // Outer ones first; of two on one path, the later one shows.
+        // Outer mounts first; of two on one path, the later one is visible.
         mounts.sort_by(|a, b| Path::new(&a.target).cmp(Path::new(&b.target)));
         let plan = Plan {
             staging: self.sandbox.staging().to_owned(),
@@ -142,6 +150,8 @@ impl<'a> Session<'a> {
             command: start.command,
             environment: start.environment,
             host_processes: start.host_processes,
+            privileges: start.privileges,
+            read_only_root: start.read_only_root,
         };
         sandbox::clear(self.sandbox.staging()).context("cannot clear the private tmpfs")?;
         let path = self.sandbox.staging().join("plan");
@@ -160,7 +170,7 @@ impl<'a> Session<'a> {
         Start::of(target, &self.args.command, self.sandbox.mapped())
     }
 
-    /// What is bind-mounted.
+    /// The file or directory to bind-mount.
     fn source(&self, target: &ExecTarget, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
         let root = match &mount.source {
             Source::Objects(kind) => {
@@ -179,7 +189,7 @@ impl<'a> Session<'a> {
             Source::EmptyDir => {
                 let path = self.directory(&format!("empty/{}", mount.volume))?;
                 if let Some(group) = fs_group(&target.pod) {
-                    // Files in it get the group, too. Where this user may not give it away, the volume is the user's.
+                    // New files inherit the group. A user who may not change the group keeps the volume.
                     if chown(&path, None, Some(group)).is_ok() {
                         fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
                     }
@@ -198,9 +208,9 @@ impl<'a> Session<'a> {
         }
         if mount.source == Source::EmptyDir {
             self.directory(&format!("empty/{}/{sub_path}", mount.volume))?;
-            return bind()?.context("the directory is gone again");
+            return bind()?.context("the directory has disappeared");
         }
-        // The kubelet makes a directory in the volume. This one is not ours to change, so it looks as if.
+        // The kubelet creates a directory in the volume. This volume must not be changed, so an empty one is mounted instead.
         output::note(format_args!(
             "volume {} has no {sub_path}: {} is an empty directory",
             mount.volume, mount.target
@@ -208,7 +218,7 @@ impl<'a> Session<'a> {
         Ok(self.directory(&format!("missing/{}", mount.index))?)
     }
 
-    /// A directory that is private to this command, open to any user of it. It outlives restarts, as an emptyDir those of a container.
+    /// A directory that is private to this command and open to any user in it. Like an emptyDir it survives restarts.
     fn directory(&self, path: &str) -> io::Result<PathBuf> {
         let path = self.sandbox.staging().join(path);
         fs::create_dir_all(&path)?;
@@ -216,7 +226,7 @@ impl<'a> Session<'a> {
         Ok(path)
     }
 
-    /// Brings everything up to date. What fails stays as it was and is reported.
+    /// Brings everything up to date. A failed part is reported and keeps its last good copy.
     pub(super) fn update(&self, follower: Option<&mut Follower>) -> Update {
         let Some(next) = self.read_again() else {
             return Update::default();
@@ -229,7 +239,10 @@ impl<'a> Session<'a> {
             match self.refresh(&next, volume) {
                 Ok(changed) => update.volumes |= changed,
                 Err(error) => {
-                    let what = format!("volume {} stays as it was", volume.name);
+                    let what = format!(
+                        "cannot update volume {}, keeping its last good copy",
+                        volume.name
+                    );
                     output::error(error.context(what).as_ref());
                 }
             }
@@ -239,7 +252,7 @@ impl<'a> Session<'a> {
             (Ok(before), Ok(now)) => update.start = before != now,
             (Err(_), Ok(_)) => update.start = true,
             (_, Err(error)) => {
-                let error = error.context("the command keeps what it was started with");
+                let error = error.context("cannot compute the next start, keeping the current one");
                 output::error(error.as_ref());
                 return update;
             }
@@ -248,19 +261,19 @@ impl<'a> Session<'a> {
         update
     }
 
-    /// The target as it is now; `None`, and a report, if anything about it is wrong.
+    /// The current target; `None` if it cannot be read whole, which is reported.
     fn read_again(&self) -> Option<ExecTarget> {
         match self.origin.read(self.args) {
             Ok((target, complete)) if complete => return Some(target),
             Ok(_) => {}
             Err(failure) => output::error(&failure),
         }
-        output::note("everything stays as it was");
+        output::note("keeping the last good state");
         None
     }
 }
 
-/// The wall clock, which names the sets of volumes.
+/// The wall clock, from which the `..data` directories get their names.
 fn now() -> Timestamp {
     #[expect(
         clippy::disallowed_methods,

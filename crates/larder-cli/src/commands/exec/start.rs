@@ -1,20 +1,21 @@
-//! What a command is started with, computed from the container. Pure but for the caller's environment.
+//! Variables, mounts, user and command of one start, computed from the container. Pure but for the caller's environment.
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
 
 use anyhow::bail;
-use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, Volume};
-use larder_projection::{
-    ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, fs_group, mounts,
+use k8s_openapi::api::core::v1::Volume;
+use larder_projection::{ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, mounts};
+
+use super::{
+    security::{has_read_only_root, identity, privileges},
+    target::{Contents, ExecTarget},
 };
+use crate::sandbox::{Identity, Privileges};
 
-use super::target::{Contents, ExecTarget};
-use crate::sandbox::Identity;
-
-/// Variables that an image would set, and that the caller's stand for when the container does not set them.
+/// Variables that an image would set; the caller's take their place where the container sets none.
 const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
 
-/// What a command is started with, besides the content of its volumes.
+/// Everything that a command is started with, besides the content of its volumes.
 #[derive(PartialEq)]
 pub(super) struct Start {
     pub(super) mounts: Vec<MountedVolume>,
@@ -23,6 +24,8 @@ pub(super) struct Start {
     pub(super) command: Vec<Vec<u8>>,
     pub(super) environment: Vec<(String, Vec<u8>)>,
     pub(super) host_processes: bool,
+    pub(super) privileges: Privileges,
+    pub(super) read_only_root: bool,
 }
 
 /// A mount of the container, without the pod that it comes from.
@@ -36,7 +39,7 @@ pub(super) struct MountedVolume {
     pub(super) read_only: bool,
 }
 
-/// Where the content of a volume is.
+/// The place of a volume's content.
 #[derive(Clone, PartialEq)]
 pub(super) enum Source {
     /// In a volume that is set up for this command.
@@ -67,8 +70,8 @@ impl Source {
 }
 
 impl Start {
-    /// What the container of `target` would be started with now, or in its place the command `given`. `mapped` are user and group
-    /// outside, where they are mapped into a user namespace.
+    /// The start of the container of `target`, or of the command `given` in its place. `mapped` are user and group outside, where they
+    /// are mapped into a user namespace.
     pub(super) fn of(
         target: &ExecTarget,
         given: &[OsString],
@@ -89,6 +92,8 @@ impl Start {
             identity: identity(pod, container, mapped)?,
             command: command(given, container, &variables)?,
             environment: with_caller(&variables),
+            privileges: privileges(container)?,
+            read_only_root: has_read_only_root(container),
             host_processes: pod.spec.as_ref().and_then(|spec| spec.host_pid) == Some(true),
         })
     }
@@ -107,8 +112,8 @@ impl MountedVolume {
     }
 }
 
-/// The mode of a file for a user namespace, which has one user only, so that everything belongs to that one: the owner's bits become those
-/// that the user of the pod would have, were the file `owner`'s and the group root's or that of `fs_group`.
+/// The mode of a file for a user namespace, which has a single user, so that every file belongs to that user. The owner's bits become
+/// those that the user of the pod would have if the file belonged to `owner` and to the group `fs_group` or root.
 pub(super) fn mode_for_only_user(
     identity: &Identity,
     owner: Option<u32>,
@@ -116,7 +121,7 @@ pub(super) fn mode_for_only_user(
     mode: u32,
 ) -> u32 {
     let Some(user) = identity.user else {
-        // Nobody in particular: the caller, whose files these are.
+        // The command runs as the caller, who owns these files.
         return mode;
     };
     if user == 0 || user == owner.unwrap_or(0) {
@@ -125,7 +130,7 @@ pub(super) fn mode_for_only_user(
     let in_group =
         fs_group.is_some() || identity.group.unwrap_or(0) == 0 || identity.groups.contains(&0);
     let bits = match (in_group, fs_group) {
-        // The group gets these, whatever the mode.
+        // fsGroup grants the group read access, whatever the mode.
         (true, Some(_)) => mode >> 3 | 0o4,
         (true, None) => mode >> 3,
         (false, _) => mode,
@@ -133,49 +138,7 @@ pub(super) fn mode_for_only_user(
     mode & 0o077 | (bits & 0o7) << 6
 }
 
-/// Who the command is, by the security contexts of container and pod.
-pub(super) fn identity(
-    pod: &Pod,
-    container: ContainerView<'_>,
-    mapped: Option<(u32, u32)>,
-) -> anyhow::Result<Identity> {
-    let of_pod = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.security_context.as_ref());
-    let own = container.security_context;
-    let id = |id: Option<i64>| id.map(u32::try_from).transpose();
-    let user = own.and_then(|own| own.run_as_user);
-    let user = id(user.or(of_pod.and_then(|pod| pod.run_as_user)))?;
-    let group = own.and_then(|own| own.run_as_group);
-    let group = id(group.or(of_pod.and_then(|pod| pod.run_as_group)))?;
-    let non_root = own.and_then(|own| own.run_as_non_root);
-    let non_root = non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
-    let root = user.unwrap_or_else(|| mapped.unwrap_or_default().0) == 0;
-    if non_root == Some(true) && root {
-        bail!("container has runAsNonRoot and would run as root");
-    }
-    Ok(Identity {
-        user,
-        group,
-        groups: groups(of_pod, fs_group(pod)),
-        mapped,
-    })
-}
-
-fn groups(of_pod: Option<&PodSecurityContext>, fs_group: Option<u32>) -> Vec<u32> {
-    let supplemental = of_pod.and_then(|pod| pod.supplemental_groups.as_deref());
-    let supplemental = supplemental.unwrap_or_default().iter();
-    let mut groups: Vec<_> = supplemental
-        .filter_map(|&group| u32::try_from(group).ok())
-        .chain(fs_group)
-        .collect();
-    groups.sort_unstable();
-    groups.dedup();
-    groups
-}
-
-/// The command that the user gave, or the container's.
+/// The command that is given, or the container's.
 fn command(
     given: &[OsString],
     container: ContainerView<'_>,
@@ -184,7 +147,7 @@ fn command(
     let mut command: Vec<_> = given.iter().map(|word| word.as_bytes().to_vec()).collect();
     if command.is_empty() {
         if container.command.is_empty() {
-            bail!("the container has no command of its own: give one after --");
+            bail!("the container has no command: give one after --");
         }
         let words = container.command.iter().chain(container.args);
         for word in words {
@@ -194,7 +157,7 @@ fn command(
     Ok(command)
 }
 
-/// The variables of the container, and those of the caller that stand for the image's.
+/// The variables of the container, and those of the caller in place of the image's.
 fn with_caller(variables: &Environment<'_>) -> Vec<(String, Vec<u8>)> {
     let own = variables.iter();
     let mut all: Vec<_> = own
@@ -215,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_user_of_a_namespace_may_do_what_the_user_of_the_pod_may() {
+    fn single_user_of_a_namespace_gets_the_access_of_the_pods_user() {
         // projection 41, 42
         let user = |user, group, groups: &[u32]| Identity {
             user,
@@ -227,7 +190,7 @@ mod tests {
         for (identity, owner, fs_group, mode, expected) in [
             (user(Some(4711), Some(42), &[]), None, None, 0o400, 0o000),
             (user(Some(4711), Some(42), &[]), None, None, 0o644, 0o444),
-            // A user without a group is in root's.
+            // A user without a group is in group 0.
             (user(Some(4711), None, &[]), None, None, 0o440, 0o440),
             (user(Some(4711), Some(42), &[0]), None, None, 0o640, 0o440),
             (

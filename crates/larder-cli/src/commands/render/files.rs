@@ -1,36 +1,51 @@
-//! The volumes as directories: `DIR/NAMESPACE/POD/VOLUME`, each in the layout that a container would find.
+//! The volumes as directories: `DIR/NAMESPACE/POD/VOLUME`, each in the layout that a container finds.
 //!
-//! Files get their modes; owners and groups are left to whoever runs the command. A volume that has an error stays as it is.
+//! Files get their modes; all belong to the user that runs the command. A volume with an error keeps its last content.
+//!
+//! Invariant: below `DIR` no link is followed, and nothing is written to a directory of another user. Volumes hold Secrets, and `DIR` may
+//! lie where others can write.
 
 use std::{
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::DirBuilderExt as _,
+    fs,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use larder_projection::{Payload, disk::AtomicWriter};
+use rustix::{
+    fs::{Mode, OFlags, fstat, mkdirat, open, openat},
+    io::Errno,
+    process::geteuid,
+};
 
 use super::rendered::RenderedPod;
 use crate::{outcome::Failure, output};
 
-/// Writes all volumes without error below `dir`; `false` if some could not be written, which is reported.
+/// Mode of the directories of namespaces and pods: their content may be secret.
+const PRIVATE: Mode = Mode::from_raw_mode(0o750);
+/// Mode of volumes, as the kubelet creates them.
+const VOLUME: Mode = Mode::from_raw_mode(0o755);
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+/// Writes all volumes without errors below `dir`; returns `false` if some could not be written, which is reported.
 ///
 /// # Errors
 ///
-/// `dir` itself cannot be made.
+/// `dir` itself cannot be created or opened.
 pub(super) fn write(dir: &Path, pods: &[RenderedPod<'_>]) -> Result<bool, Failure> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let root = open(dir, DIRECTORY, Mode::empty())
+        .with_context(|| format!("cannot open {}", dir.display()))?;
     let mut complete = true;
     for pod in pods {
-        let pod_dir = dir.join(pod.namespace()).join(pod.name());
         for (volume, projection) in &pod.volumes {
             let Ok(projection) = projection else { continue };
-            // Names of volumes are checked to be single labels, names of pods to be no `..`.
-            let path = pod_dir.join(&volume.name);
-            if let Err(error) = write_volume(&path, &projection.payload) {
+            let names = [pod.namespace(), pod.name(), &volume.name];
+            if let Err(error) = write_volume(&root, dir, names, &projection.payload) {
                 output::error(error.as_ref());
                 complete = false;
             }
@@ -39,17 +54,18 @@ pub(super) fn write(dir: &Path, pods: &[RenderedPod<'_>]) -> Result<bool, Failur
     Ok(complete)
 }
 
-fn write_volume(path: &Path, payload: &Payload<'_>) -> anyhow::Result<()> {
-    // What is below may be secret: others do not get past the pod's directory.
-    if let Some(parent) = path.parent() {
-        create_private(parent)?;
-    }
-    match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot create {}", path.display()));
-        }
-        _ => {}
-    }
+fn write_volume(
+    root: &OwnedFd,
+    dir: &Path,
+    [namespace, pod, volume]: [&str; 3],
+    payload: &Payload<'_>,
+) -> anyhow::Result<()> {
+    let path = dir.join(namespace);
+    let directory = enter(root.as_fd(), namespace, PRIVATE, &path)?;
+    let path = path.join(pod);
+    let directory = enter(directory.as_fd(), pod, PRIVATE, &path)?;
+    let path = path.join(volume);
+    let directory = enter(directory.as_fd(), volume, VOLUME, &path)?;
     let mut payload = payload.clone();
     for file in payload.values_mut() {
         file.owner = None;
@@ -59,14 +75,34 @@ fn write_volume(path: &Path, payload: &Payload<'_>) -> anyhow::Result<()> {
         reason = "the wall clock is read here, once for each volume"
     )]
     let now = Timestamp::now();
-    AtomicWriter::open(path)?.write(&payload, now, &mut fastrand::Rng::new())?;
+    AtomicWriter::new(directory, path).write(&payload, now, &mut fastrand::Rng::new())?;
     Ok(())
 }
 
-fn create_private(path: &Path) -> anyhow::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o750)
-        .create(path)
-        .with_context(|| format!("cannot create {}", path.display()))
+/// Opens the directory `name` of `parent`, which errors call `path`, and creates it if it is missing.
+fn enter(parent: BorrowedFd<'_>, name: &str, mode: Mode, path: &Path) -> anyhow::Result<OwnedFd> {
+    // Names of objects are validated: this is a single component, and not `..`.
+    match mkdirat(parent, name, mode) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => {
+            return Err(errno).with_context(|| format!("cannot create {}", path.display()));
+        }
+    }
+    let opened = match openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) => {
+            bail!("cannot write to {}: expected a directory", path.display())
+        }
+        opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
+    };
+    let owner = fstat(&opened)
+        .with_context(|| format!("cannot examine {}", path.display()))?
+        .st_uid;
+    let user = geteuid().as_raw();
+    if owner != user {
+        bail!(
+            "cannot write to {}: it belongs to user {owner}, expected user {user}",
+            path.display()
+        );
+    }
+    Ok(opened)
 }

@@ -1,5 +1,7 @@
 //! A pod as its containers see it, computed by the libraries. The sibling modules print and write it.
 
+use std::collections::{HashMap, HashSet};
+
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::Kind;
 use larder_projection::{
@@ -21,6 +23,10 @@ pub(super) struct RenderedPod<'a> {
     pub(super) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
     /// The volumes that are filled from objects, mounted or not.
     pub(super) volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
+    /// Indexes of `volumes`, by name.
+    indexes: HashMap<&'a str, usize>,
+    /// Names of the volumes that containers use.
+    used: HashSet<&'a str>,
 }
 
 /// The view of one container.
@@ -75,6 +81,11 @@ impl<'a> RenderedPod<'a> {
             .spec
             .iter()
             .flat_map(|spec| spec.volumes.iter().flatten());
+        let volumes: Vec<_> = volumes
+            .filter(|volume| VolumeKind::of(volume).is_some())
+            .map(|volume| (volume, project(pod, volume, inputs)))
+            .collect();
+        let names = volumes.iter().enumerate();
         Self {
             pod,
             inputs,
@@ -83,10 +94,13 @@ impl<'a> RenderedPod<'a> {
             containers: containers(pod)
                 .map(|container| (container, RenderedContainer::new(pod, container, inputs)))
                 .collect(),
-            volumes: volumes
-                .filter(|volume| VolumeKind::of(volume).is_some())
-                .map(|volume| (volume, project(pod, volume, inputs)))
+            indexes: names
+                .map(|(index, (volume, _))| (volume.name.as_str(), index))
                 .collect(),
+            used: containers(pod)
+                .flat_map(|container| container.volumes())
+                .collect(),
+            volumes,
         }
     }
 
@@ -96,6 +110,17 @@ impl<'a> RenderedPod<'a> {
 
     pub(super) fn name(&self) -> &'a str {
         self.pod.metadata.name.as_deref().unwrap_or("")
+    }
+
+    /// The content of the volume `name`; `None` if it is not filled from objects.
+    pub(super) fn projection(&self, name: &str) -> Option<&Result<Projection<'a>, PayloadError>> {
+        let index = *self.indexes.get(name)?;
+        Some(&self.volumes[index].1)
+    }
+
+    /// Whether a container uses the volume. The kubelet sets up no other volume.
+    pub(super) fn is_used(&self, volume: &Volume) -> bool {
+        self.used.contains(volume.name.as_str())
     }
 
     /// Whether the object is a placeholder, because no manifest has it.

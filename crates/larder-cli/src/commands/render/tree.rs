@@ -5,13 +5,16 @@
 mod missing;
 mod words;
 
-use std::io::{self, Write};
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+};
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::chain;
 use larder_projection::{
     Absent, ContainerKind, ContainerView, Environment, EnvironmentError, Mount, MountError,
-    ObjectError, Origin, PayloadError, Projection, SourceError, is_used,
+    ObjectError, Origin, PayloadError, Projection, SourceError,
 };
 
 use self::{
@@ -91,10 +94,7 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
         ]))
     });
     // A volume that no container mounts is never set up, so its error is harmless.
-    let used = pod
-        .volumes
-        .iter()
-        .filter(|(volume, _)| is_used(pod.pod, &volume.name));
+    let used = pod.volumes.iter().filter(|(volume, _)| pod.is_used(volume));
     let volumes = used.filter_map(|(volume, projection)| {
         let error = projection.as_ref().err()?;
         let hint = error.errors().iter().find_map(|error| match error {
@@ -136,15 +136,14 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, show_secrets:
     };
     let mut branch = Branch::new([TableCell::plain(heading)]);
     let mut services: Vec<(&str, &str, usize)> = Vec::new();
+    let mut seen = HashMap::new();
     for (name, variable) in environment.iter() {
         if let Origin::Service { namespace, name } = variable.origin {
-            match services
-                .iter_mut()
-                .find(|service| (service.0, service.1) == (namespace, name))
-            {
-                Some(service) => service.2 += 1,
-                None => services.push((namespace, name, 1)),
+            let index = *seen.entry((namespace, name)).or_insert(services.len());
+            if index == services.len() {
+                services.push((namespace, name, 0));
             }
+            services[index].2 += 1;
             continue;
         }
         let shown = if variable.secret && !show_secrets {
@@ -200,11 +199,7 @@ fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> Branch {
         what += ", read-only";
     }
     let mut branch = Branch::new([TableCell::plain(&mount.mount_path), TableCell::dim(what)]);
-    let filled = pod
-        .volumes
-        .iter()
-        .find(|(filled, _)| filled.name == volume.name);
-    if let Some((_, projection)) = filled {
+    if let Some(projection) = pod.projection(&volume.name) {
         let sub_path = mount.sub_path.as_deref().unwrap_or("");
         branch.extend(content(pod, projection, sub_path));
     }
@@ -267,7 +262,7 @@ fn unmounted(pod: &RenderedPod<'_>) -> Branch {
     let volumes = pod
         .volumes
         .iter()
-        .filter(|(volume, _)| !is_used(pod.pod, &volume.name));
+        .filter(|(volume, _)| !pod.is_used(volume));
     let branches = volumes.map(|(volume, projection)| {
         let volume: &Volume = volume;
         let text = format!("volume {}: {}", volume.name, volume_type(volume));

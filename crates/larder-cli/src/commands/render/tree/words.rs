@@ -1,5 +1,7 @@
 //! Values, sizes and sources as people read them.
 
+use std::collections::{HashMap, HashSet};
+
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
 use larder_projection::{Absent, Origin};
@@ -89,17 +91,14 @@ pub(super) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
 /// What is missing, one line for each object: the object itself, or keys of it.
 pub(super) fn absent(all: &[Absent<'_>]) -> Vec<String> {
     let mut objects: Vec<(Kind, &str, Vec<&str>)> = Vec::new();
+    let (mut indexes, mut seen) = (HashMap::new(), HashSet::new());
     for Absent { kind, name, key } in all {
-        let known = objects
-            .iter()
-            .position(|object| (object.0, object.1) == (*kind, *name));
-        let index = known.unwrap_or_else(|| {
+        let index = *indexes.entry((*kind, *name)).or_insert(objects.len());
+        if index == objects.len() {
             objects.push((*kind, name, Vec::new()));
-            objects.len() - 1
-        });
-        let keys = &mut objects[index].2;
-        if let Some(key) = key.filter(|key| !keys.contains(key)) {
-            keys.push(key);
+        }
+        if let Some(key) = key.filter(|key| seen.insert((index, *key))) {
+            objects[index].2.push(key);
         }
     }
     let lines = objects

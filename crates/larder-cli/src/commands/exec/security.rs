@@ -1,0 +1,235 @@
+//! Security contexts of pod and container: what a command can be given of them, and what it cannot.
+
+use anyhow::{anyhow, bail};
+use k8s_openapi::api::core::v1::{Capabilities, Pod, PodSecurityContext, SecurityContext};
+use larder_projection::{ContainerView, fs_group};
+use rustix::thread::CapabilitySet;
+
+use crate::sandbox::{Identity, Privileges};
+
+/// The capabilities of a container whose pod neither adds nor drops any (containerd 2.2, `pkg/oci/spec.go`).
+const DEFAULT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::AUDIT_WRITE);
+/// The word for every capability.
+const ALL: &str = "ALL";
+
+/// The user and groups of the command. `mapped` are user and group outside, where they are mapped into a user namespace.
+///
+/// # Errors
+///
+/// `runAsNonRoot` is set, and the command would run as root. The messages are the kubelet's
+/// (kubelet v1.36, `pkg/kubelet/kuberuntime/security_context_others.go`).
+pub(super) fn identity(
+    pod: &Pod,
+    container: ContainerView<'_>,
+    mapped: Option<(u32, u32)>,
+) -> anyhow::Result<Identity> {
+    let (of_pod, own) = (of_pod(pod), container.security_context);
+    let id = |id: Option<i64>| id.map(u32::try_from).transpose();
+    let user = own.and_then(|own| own.run_as_user);
+    let user = id(user.or(of_pod.and_then(|pod| pod.run_as_user)))?;
+    let group = own.and_then(|own| own.run_as_group);
+    let group = id(group.or(of_pod.and_then(|pod| pod.run_as_group)))?;
+    let non_root = own.and_then(|own| own.run_as_non_root);
+    let non_root = non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
+    if non_root == Some(true) {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let subject = format!(
+            "(pod: \"{}_{}({})\", container: {})",
+            text(&pod.metadata.name),
+            text(&pod.metadata.namespace),
+            text(&pod.metadata.uid),
+            container.name
+        );
+        // Without runAsUser the command runs as the caller, who stands for the user of the image.
+        let caller = mapped.unwrap_or_default().0;
+        match user {
+            Some(0) => bail!("container's runAsUser breaks non-root policy {subject}"),
+            None if caller == 0 => {
+                bail!("container has runAsNonRoot and image will run as root {subject}")
+            }
+            _ => {}
+        }
+    }
+    Ok(Identity {
+        user,
+        group,
+        groups: groups(of_pod, fs_group(pod)),
+        mapped,
+    })
+}
+
+fn of_pod(pod: &Pod) -> Option<&PodSecurityContext> {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.security_context.as_ref())
+}
+
+fn groups(of_pod: Option<&PodSecurityContext>, fs_group: Option<u32>) -> Vec<u32> {
+    let supplemental = of_pod.and_then(|pod| pod.supplemental_groups.as_deref());
+    let supplemental = supplemental.unwrap_or_default().iter();
+    let mut groups: Vec<_> = supplemental
+        .filter_map(|&group| u32::try_from(group).ok())
+        .chain(fs_group)
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// The limits of the container's privileges. Without `capabilities` the caller's stay.
+///
+/// # Errors
+///
+/// A capability is unknown.
+pub(super) fn privileges(container: ContainerView<'_>) -> anyhow::Result<Privileges> {
+    let Some(own) = container.security_context else {
+        return Ok(Privileges::default());
+    };
+    let unlimited = own.privileged == Some(true);
+    let limited = own.capabilities.as_ref().filter(|_| !unlimited);
+    let added = limited.and_then(|given| given.add.as_deref());
+    let added = added.unwrap_or_default().iter();
+    Ok(Privileges {
+        capabilities: limited.map(capabilities).transpose()?,
+        added: added
+            .map(|name| capability(name).map(|capability| capability.bits()))
+            .try_fold(0, |set, bits| bits.map(|bits| set | bits))?,
+        no_escalation: own.allow_privilege_escalation == Some(false) && !unlimited,
+    })
+}
+
+/// The set that a runtime computes: `ALL` first, then what is added, then what is dropped.
+fn capabilities(given: &Capabilities) -> anyhow::Result<u64> {
+    let (add, drop) = (given.add.as_deref(), given.drop.as_deref());
+    let (add, drop) = (add.unwrap_or_default(), drop.unwrap_or_default());
+    let has_all = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(ALL));
+    let mut set = if has_all(drop) {
+        CapabilitySet::empty()
+    } else if has_all(add) {
+        CapabilitySet::from_bits_retain(u64::MAX)
+    } else {
+        DEFAULT_CAPABILITIES
+    };
+    for name in add {
+        set |= capability(name)?;
+    }
+    for name in drop {
+        set &= !capability(name)?;
+    }
+    Ok(set.bits())
+}
+
+/// The capability of this name; none for `ALL`.
+fn capability(name: &str) -> anyhow::Result<CapabilitySet> {
+    let upper = name.to_ascii_uppercase();
+    let short = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    if short == ALL {
+        return Ok(CapabilitySet::empty());
+    }
+    CapabilitySet::from_name(short).ok_or_else(|| anyhow!("unknown capability {name:?}"))
+}
+
+/// Whether the root file system is read-only.
+pub(super) fn has_read_only_root(container: ContainerView<'_>) -> bool {
+    let own = container.security_context;
+    own.and_then(|own| own.read_only_root_filesystem) == Some(true)
+}
+
+/// Fields of the security contexts that only a container runtime can apply.
+pub(super) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'static str> {
+    let unset_pod = PodSecurityContext::default();
+    let unset = SecurityContext::default();
+    let of_pod = of_pod(pod).unwrap_or(&unset_pod);
+    let own = container.security_context.unwrap_or(&unset);
+    let seccomp = own
+        .seccomp_profile
+        .as_ref()
+        .or(of_pod.seccomp_profile.as_ref());
+    let app_armor = own
+        .app_armor_profile
+        .as_ref()
+        .or(of_pod.app_armor_profile.as_ref());
+    let unconfined = "Unconfined";
+    [
+        (
+            "seccompProfile",
+            seccomp.is_some_and(|profile| profile.type_ != unconfined),
+        ),
+        (
+            "appArmorProfile",
+            app_armor.is_some_and(|profile| profile.type_ != unconfined),
+        ),
+        (
+            "seLinuxOptions",
+            own.se_linux_options.is_some() || of_pod.se_linux_options.is_some(),
+        ),
+        (
+            "windowsOptions",
+            own.windows_options.is_some() || of_pod.windows_options.is_some(),
+        ),
+        ("procMount", own.proc_mount.is_some()),
+        (
+            "sysctls",
+            of_pod
+                .sysctls
+                .as_ref()
+                .is_some_and(|sysctls| !sysctls.is_empty()),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(field, is_set)| is_set.then_some(field))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(add: &[&str], drop: &[&str], expected: CapabilitySet) {
+        let names = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
+        let given = Capabilities {
+            add: names(add),
+            drop: names(drop),
+        };
+        let set = CapabilitySet::from_bits_retain(capabilities(&given).unwrap());
+        assert_eq!(set, expected, "add {add:?}, drop {drop:?}");
+    }
+
+    #[test]
+    fn capabilities_are_added_to_the_default_and_dropped_from_it() {
+        let (admin, raw) = (CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW);
+        let everything = CapabilitySet::from_bits_retain(u64::MAX);
+        check(&[], &[], DEFAULT_CAPABILITIES);
+        check(&["NET_ADMIN"], &[], DEFAULT_CAPABILITIES | admin);
+        check(&[], &["NET_RAW"], DEFAULT_CAPABILITIES & !raw);
+        check(&[], &["ALL"], CapabilitySet::empty());
+        check(&["net_admin"], &["all"], admin);
+        check(&["CAP_NET_ADMIN"], &["ALL"], admin);
+        check(&["ALL"], &[], everything);
+        check(&["ALL"], &["NET_RAW"], everything & !raw);
+        check(&["NET_RAW"], &["NET_RAW"], DEFAULT_CAPABILITIES & !raw);
+    }
+
+    #[test]
+    fn unknown_capability_is_an_error() {
+        let given = Capabilities {
+            add: Some(vec!["FLY".to_owned()]),
+            drop: None,
+        };
+        let error = capabilities(&given).unwrap_err();
+        assert_eq!(error.to_string(), "unknown capability \"FLY\"");
+    }
+}

@@ -1,0 +1,171 @@
+//! Hostile input and hostile surroundings: no command panics, hangs or lets a terminal be controlled.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    os::unix::ffi::OsStrExt as _,
+    process::{Command, Stdio},
+};
+
+use crate::Desk;
+
+const POD: &str =
+    "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, image: i}]}}";
+
+/// Runs `larder` with its output going nowhere: to a pipe that is closed, or to a full device.
+fn code_with(desk: &Desk, args: &str, stdout: Stdio, stderr: Stdio) -> Option<i32> {
+    let status = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(args.split(' '))
+        .current_dir(desk.path())
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(stderr)
+        .status();
+    status.unwrap().code()
+}
+
+/// The writing end of a pipe that nothing reads.
+fn broken_pipe() -> Stdio {
+    let (_, writer) = std::io::pipe().unwrap();
+    writer.into()
+}
+
+fn full_device() -> Stdio {
+    File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap()
+        .into()
+}
+
+#[test]
+fn closed_and_full_outputs_end_a_command_without_a_panic() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    for args in [
+        "render -f app.yaml",
+        "render -f app.yaml -o json",
+        "refs -f app.yaml",
+        "--help",
+        "completion bash",
+        "man",
+    ] {
+        let code = code_with(&desk, args, broken_pipe(), Stdio::null());
+        assert_eq!(code, Some(0), "{args} | true");
+        let code = code_with(&desk, args, full_device(), Stdio::null());
+        assert_eq!(code, Some(1), "{args} > /dev/full");
+    }
+    for args in ["render -f missing.yaml", "nonsense", "render -f"] {
+        for stderr in [broken_pipe(), full_device()] {
+            let code = code_with(&desk, args, Stdio::null(), stderr);
+            assert_eq!(code, Some(2), "{args}");
+        }
+    }
+}
+
+#[test]
+fn agent_survives_a_broken_standard_error() {
+    let desk = Desk::with([]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["run", "--manifests", "m", "--root-dir", "root"])
+        .current_dir(desk.path())
+        .env_clear()
+        .env("LARDER_LOG", "trace")
+        .stdout(Stdio::piped())
+        .stderr(broken_pipe())
+        .spawn()
+        .unwrap();
+    // The summary, printed once the agent serves.
+    let read = agent.stdout.take().unwrap().read(&mut [0; 1]).unwrap();
+    let status = desk.run("status --root-dir root");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert_eq!((read, status.code), (1, 0), "{status:?}");
+}
+
+#[test]
+fn control_characters_in_names_and_errors_are_printed_as_escapes() {
+    let evil = "\\e]0;owned\\a\\u009b2J\\u202e";
+    let text = format!(
+        "apiVersion: v1\nkind: \"Po{evil}d\"\nmetadata: {{name: a}}\n---\n{}\n---\n{}",
+        POD.replace(
+            "image: i",
+            &format!("image: i, \"x{evil}\": 1, env: [{{name: \"A{evil}\", value: \"{evil}\"}}]")
+        ),
+        format_args!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: \"x{evil}\"}}, spec: {{containers: [{{name: c, image: i}}]}}}}"
+        ),
+    );
+    let desk = Desk::with([("app.yaml", &*text), ("e\x1b[2Jvil.yaml", "a: [")]);
+    for args in [
+        "render -f .",
+        "render -f . -o json",
+        "render -f . --show-secrets",
+        "refs -f .",
+        "refs -f . -o json",
+        "render -f app.yaml --pod \x1b[2J",
+        "render -f app.yaml -n \x1b[2J",
+        "exec -f . --pod \x1b[2J -- true",
+    ] {
+        let run = desk.run(args);
+        for text in [&run.stdout, &run.stderr] {
+            let acts = |character: char| {
+                character != '\n' && (character.is_control() || character == '\u{202e}')
+            };
+            let json = args.ends_with("json") && std::ptr::eq(text, &raw const run.stdout);
+            assert!(
+                !text.contains(acts) || (json && !text.contains(char::is_control)),
+                "{args}: {text:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn arguments_that_are_not_unicode_are_bad_usage_or_file_names() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    let bad = std::ffi::OsStr::from_bytes(b"a\xff\x1b[2J");
+    for args in [
+        &["render", "-f", "app.yaml", "--pod"][..],
+        &["render", "-f", "app.yaml", "-n"],
+        &["render", "-f"],
+        &["status", "--config"],
+        &["run", "--node-name"],
+        &["exec", "-f", "app.yaml", "--on-change"],
+        &[],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(args)
+            .arg(bad)
+            .current_dir(desk.path())
+            .env_clear()
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(!output.stderr.contains(&0x1b), "{args:?}: {output:?}");
+    }
+}
+
+#[test]
+fn huge_values_and_many_parts_take_linear_time() {
+    let count = 3000;
+    let list = |item: &dyn Fn(usize) -> String| (0..count).map(item).collect::<Vec<_>>().join(", ");
+    let env = list(&|index| {
+        format!("{{name: A{index}, valueFrom: {{secretKeyRef: {{name: s{index}, key: k}}}}}}")
+    });
+    let mounts = list(&|index| format!("{{name: v{index}, mountPath: /v{index}}}"));
+    let volumes =
+        list(&|index| format!("{{name: v{index}, configMap: {{name: m{index}, optional: true}}}}"));
+    let pod = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: web}}, spec: {{containers: [{{name: c, image: i, env: [{env}], volumeMounts: [{mounts}]}}], volumes: [{volumes}]}}}}"
+    );
+    let value = "x".repeat(900 << 10);
+    let map = format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: m0}}, data: {{k: {value}}}}}"
+    );
+    let desk = Desk::with([("app.yaml", &*format!("{pod}\n---\n{map}"))]);
+    let run = desk.run("render -f app.yaml");
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.len() < 4 << 20, "{}", run.stdout.len());
+}
