@@ -1,5 +1,5 @@
-//! Cost per pod of the merge of the sources, the pod manager and the lifecycle. It is the same beside a hundred pods and
-//! beside ten thousand.
+//! Cost per pod of the merge of the sources, the pod manager and the lifecycle. It is the same beside a hundred pods
+//! and beside ten thousand.
 //!
 //! Every figure is the CPU time of the thread for one pod, so that other work on the machine disturbs little.
 //!
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use larder_pods::{
     FullName, Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods,
     StoredPod,
-    lifecycle::{PodLifecycle, Step},
+    lifecycle::{LifecycleAction, PodLifecycle},
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
@@ -53,7 +53,7 @@ impl Node {
         node
     }
 
-    /// What an agent does with a report, but for the volumes, which are gone as soon as they shall be.
+    /// Handles a report as an agent does. Volumes are torn down at once.
     fn take(&mut self, pods: SourcePods) {
         let merged = self
             .merge
@@ -64,8 +64,8 @@ impl Node {
                     Operation::Remove => self.manager.remove_pod(&pod),
                     _ => self.manager.add_pod(Arc::clone(&pod)),
                 }
-                for step in self.lifecycle.handle(update.operation, &pod) {
-                    if let Step::Retire(pod) = step {
+                for action in self.lifecycle.handle(update.operation, &pod) {
+                    if let LifecycleAction::Retire(pod) = action {
                         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
                         black_box(self.lifecycle.volumes_gone(&uid));
                     }
@@ -75,19 +75,19 @@ impl Node {
         // For the metrics and the mirror pods, after every report.
         black_box((
             self.lifecycle.working(),
-            self.lifecycle.ending_static_pods(),
+            self.lifecycle.terminating_static_pods(),
             self.manager.mirror_overview(),
         ));
     }
 }
 
-/// Processor time of this thread until now.
+/// CPU time of this thread so far.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.try_into().unwrap()
 }
 
-/// Measures what `run` needs for each of `pods` pods. What it starts from and leaves behind is not counted.
+/// Measures the time of `run` per pod. Setup and cleanup are not counted.
 fn per_pod<S, R>(
     bencher: &mut Bencher<'_>,
     pods: usize,
@@ -150,7 +150,8 @@ fn all_changes(criterion: &mut Criterion) {
     }
 }
 
-/// The pod manager alone, as the kubelet's benchmark of `pkg/kubelet/pod` runs it: the pods exist, only the calls count.
+/// The pod manager alone, as the kubelet's benchmark of `pkg/kubelet/pod` runs it: the pods exist, only the calls
+/// count.
 fn manager_alone(criterion: &mut Criterion) {
     const ROUNDS: usize = 1000;
     let mut group = criterion.benchmark_group("pod manager alone");
@@ -214,7 +215,7 @@ fn one_change(criterion: &mut Criterion) {
     }
 }
 
-/// All pods of a node come in one set.
+/// All pods of a node arrive in one set.
 fn first_set(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("first set, a pod");
     group.sample_size(10);
@@ -234,7 +235,7 @@ fn first_set(criterion: &mut Criterion) {
     }
 }
 
-/// Reads beside a writer that is idle, a hundred at a time.
+/// Reads beside an idle writer, a hundred at a time.
 fn lookups(criterion: &mut Criterion) {
     const READS: usize = 100;
     let mut group = criterion.benchmark_group("look up a pod");

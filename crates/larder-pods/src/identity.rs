@@ -1,8 +1,9 @@
-//! What a pod is called, where it came from, and which of its two identities a UID is.
+//! Names and UIDs of pods, their sources, and the annotations that identify static and mirror pods.
 //!
-//! Terms and annotation keys are those of kubelet 1.36 (`pkg/kubelet/types/pod_update.go`, `pkg/kubelet/container/helpers.go`).
+//! Terms and annotation keys are those of kubelet 1.36 (`pkg/kubelet/types/pod_update.go`,
+//! `pkg/kubelet/container/helpers.go`).
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use smol_str::SmolStr;
@@ -26,7 +27,7 @@ macro_rules! uid_type {
         pub struct $name(SmolStr);
 
         impl $name {
-            /// The UID that `text` is.
+            /// The UID with this text.
             pub fn new(text: impl Into<SmolStr>) -> Self {
                 Self(text.into())
             }
@@ -51,11 +52,11 @@ macro_rules! uid_type {
 }
 
 uid_type! {
-    /// `metadata.uid` of a pod, of which it is not known yet whether it is that of a mirror pod.
+    /// `metadata.uid` of a pod that may be a mirror pod.
     PodUid
 }
 uid_type! {
-    /// UID under which the node knows a pod: its volumes, its registrations. Never that of a mirror pod.
+    /// UID under which the node knows a pod: in volumes and registrations. Never that of a mirror pod.
     ResolvedPodUid
 }
 uid_type! {
@@ -63,7 +64,7 @@ uid_type! {
     MirrorPodUid
 }
 
-/// `<pod name>_<namespace>`: what connects a static pod with its mirror pod.
+/// `<pod name>_<namespace>`, which a static pod shares with its mirror pod.
 ///
 /// Neither part can hold a `_` in a valid pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,13 +85,30 @@ impl FullName {
     }
 }
 
+/// Escapes control characters, which no valid name holds: an API server that sends some cannot forge lines of a log.
 impl fmt::Display for FullName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_{}", self.name, self.namespace)
+        write!(f, "{}_{}", escaped(&self.name), escaped(&self.namespace))
     }
 }
 
-/// A text that is not exactly two non-empty parts around one `_`.
+/// `text` with its control characters escaped.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::new();
+    for char in text.chars() {
+        if char.is_control() {
+            escaped.extend(char.escape_default());
+        } else {
+            escaped.push(char);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// The text is not two non-empty parts around one `_`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to parse the pod full name {0:?}")]
 pub struct FullNameError(String);
@@ -113,7 +131,7 @@ impl FromStr for FullName {
     }
 }
 
-/// Where pods come from.
+/// A source of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PodSource {
     /// A manifest file, or a directory of them.
@@ -134,7 +152,7 @@ impl PodSource {
         }
     }
 
-    /// The source that the pod with `metadata` is annotated with; `None` when there is no annotation or none of the three.
+    /// The annotated source of the pod with `metadata`; `None` without annotation or with an unknown value.
     pub fn of(metadata: &ObjectMeta) -> Option<Self> {
         match annotation(metadata, CONFIG_SOURCE)? {
             "file" => Some(Self::File),
@@ -157,7 +175,7 @@ pub(crate) fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a 
     annotations.get(key).map(String::as_str)
 }
 
-/// Sets the annotation `key`, or takes it away.
+/// Sets or removes the annotation `key`.
 pub(crate) fn set_annotation(metadata: &mut ObjectMeta, key: &str, value: Option<String>) {
     match value {
         Some(value) => {
@@ -172,17 +190,17 @@ pub(crate) fn set_annotation(metadata: &mut ObjectMeta, key: &str, value: Option
     }
 }
 
-/// Whether the pod with `metadata` is the API server's copy of a static pod: the annotation is there, whatever its value.
+/// Whether the pod with `metadata` is the API server's copy of a static pod: it has the annotation, whatever its value.
 pub fn is_mirror_pod(metadata: &ObjectMeta) -> bool {
     annotation(metadata, CONFIG_MIRROR).is_some()
 }
 
-/// Whether the pod with `metadata` comes from a file or URL. Without [`CONFIG_SOURCE`] it does not.
+/// Whether the pod with `metadata` comes from a file or URL. A pod without [`CONFIG_SOURCE`] does not.
 pub fn is_static_pod(metadata: &ObjectMeta) -> bool {
     annotation(metadata, CONFIG_SOURCE).is_some_and(|source| source != PodSource::Api.as_str())
 }
 
-/// Whether the node must keep `pod` under pressure: static, mirror, or of a system-critical priority.
+/// Whether the node must keep `pod` under pressure: it is static, a mirror, or has a system-critical priority.
 pub fn is_critical_pod(pod: &Pod) -> bool {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
     is_static_pod(&pod.metadata)
@@ -190,8 +208,8 @@ pub fn is_critical_pod(pod: &Pod) -> bool {
         || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
 }
 
-/// Whether the pod with the metadata `mirror` is the mirror pod of that with `pod` as it is now: same full name, and made from the same
-/// manifest.
+/// Whether the pod with the metadata `mirror` is the current mirror pod of the pod with the metadata `pod`: it has the
+/// same full name and was made from the same manifest.
 pub fn is_mirror_pod_of(mirror: &ObjectMeta, pod: &ObjectMeta) -> bool {
     mirror.name == pod.name
         && mirror.namespace == pod.namespace
@@ -218,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_belongs_to_the_static_pod_with_its_name_and_hash() {
+    fn a_mirror_pod_matches_by_name_and_hash() {
         // managers 51
         let metadata = |pod: PodBuilder| pod.build().metadata;
         let static_pod = metadata(pod("web").uid("s").annotation(CONFIG_HASH, "h"));
@@ -233,13 +251,13 @@ mod tests {
             let other = metadata(other);
             assert!(!is_mirror_pod_of(&other, &static_pod), "{other:?}");
         }
-        // Two missing annotations are not the same hash.
+        // Two missing annotations do not match.
         let web = metadata(pod("web"));
         assert!(!is_mirror_pod_of(&web, &web));
     }
 
     #[test]
-    fn the_annotations_tell_static_mirror_and_ordinary_pods_apart() {
+    fn annotations_distinguish_static_mirror_and_ordinary_pods() {
         assert!(is_static_pod(
             &pod("p").annotation(CONFIG_SOURCE, "file").build().metadata
         ));

@@ -1,4 +1,5 @@
-//! The pods of the node: where they come from, what they are called, and which are here now.
+//! The pods of a Kubernetes node: their sources, the merge of the sources, the pod manager, their lifecycle, mirror
+//! pods.
 //!
 //! ```text
 //!  ApiSource ──┐
@@ -8,7 +9,8 @@
 //!                                             └───► MirrorReconciler: the API server's copies of static pods
 //! ```
 //!
-//! The [`PodManager`] stands by itself. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`; where we differ, the module says why.
+//! Each part works without the others. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`. Where a part differs, its
+//! module says why.
 
 pub mod identity;
 pub mod lifecycle;

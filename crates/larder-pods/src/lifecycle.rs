@@ -1,25 +1,25 @@
-//! When a pod is registered with the object managers, and when no longer.
+//! The lifecycle of a pod: when it is registered with the object managers, and when it is unregistered.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/{kubelet,pod_workers}.go`, without what concerns containers. Pure: it is told what happens and
-//! answers what to do, in [`Step`]s.
+//! Rules: kubelet 1.36, `pkg/kubelet/{kubelet,pod_workers}.go`, without the parts about containers. Pure: the caller
+//! passes events in, and performs the [`LifecycleAction`]s that come back.
 //!
 //! ```text
 //!            ┌────────────────────────────────────────────────┐
 //!            │ network not ready, name in use                 ▼
 //!  seen ──► Held ──────────────► Served ──────────────► Retiring ──────────────► Finished ──► forgotten
-//!            │    Step::Serve       ▲  │   Step::Retire      volumes gone         gone from its source
-//!            │                      └──┘                     Step::Unregister
+//!            │        Serve         ▲  │      Retire         volumes gone         gone from its source
+//!            │                      └──┘                      Unregister
 //!            └─ gone from its source: forgotten        (ended, or gone from its source)
 //! ```
 //!
 //! Invariants:
-//! 1. A pod is registered from `Serve` until its volumes are gone, never in between and never after (K1, K3). So whatever is on
-//!    disk can be kept fresh.
-//! 2. A pod that was never served is never unregistered (K4), and a mirror pod is neither (K5).
-//! 3. A pod that is ending when it is first seen, after a restart, is served: its containers may run. (In the kubelet it is not,
-//!    so a remount of its volumes fails.) One that ends before it could start is not.
+//! 1. A pod stays registered from `Serve` until its volumes are gone (K1, K3). So everything on disk can be kept fresh.
+//! 2. A pod that was never served is never unregistered (K4). A mirror pod is neither served nor unregistered (K5).
+//! 3. A pod that is terminating when it is first seen, after a restart, is served: its containers may run. (In the
+//!    kubelet it is not, so a remount of its volumes fails.) A pod that terminates before it could start is not served.
 //! 4. Of the static pods with one full name at most one is served or retiring; the others wait in order of arrival.
-//! 5. Nothing retires for being gone from its source until every source has been seen: it may only seem to be gone.
+//! 5. No pod retires because it is missing from its source until every source has been seen: before that, the source
+//!    may just not have reported it yet.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -32,30 +32,30 @@ use super::{
     stored::StoredPod,
 };
 
-/// One thing to do, in the order given.
+/// An action for the caller. Several are performed in the order given.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Register the pod with the managers, also when it is registered already, and bring its volumes up to date.
+pub enum LifecycleAction {
+    /// Register the pod with the managers, even if it is registered already, and bring its volumes up to date.
     Serve(Arc<StoredPod>),
-    /// Take the pod's volumes away; then say so with [`PodLifecycle::volumes_gone`]. The pod stays registered meanwhile.
+    /// Tear down the pod's volumes, then call [`PodLifecycle::volumes_gone`]. The pod stays registered meanwhile.
     Retire(Arc<StoredPod>),
     /// Unregister the pod from the managers.
     Unregister(ResolvedPodUid),
 }
 
-/// How far a pod has come.
+/// The state of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodLife {
-    /// Not registered, and nothing of it is on disk.
+    /// Not registered, without data on disk.
     Held(HeldBecause),
-    /// Registered, and its volumes are kept up to date.
+    /// Registered, with its volumes kept up to date.
     Served,
-    /// Its volumes are being taken away.
+    /// Its volumes are being torn down.
     Retiring {
         /// Whether it was served.
         registered: bool,
     },
-    /// Over, but still in its source.
+    /// Finished, but still in its source.
     Finished,
 }
 
@@ -66,11 +66,11 @@ pub enum HeldBecause {
     NetworkNotReady,
     /// Another static pod has its full name.
     NameInUse,
-    /// It was to end before it could start.
+    /// Its deletion was requested before it could start.
     EndedUnstarted,
 }
 
-/// All pods of the node, and how far each has come.
+/// All pods of the node and their states.
 #[derive(Debug, Default)]
 pub struct PodLifecycle {
     network_ready: bool,
@@ -79,13 +79,13 @@ pub struct PodLifecycle {
     /// Static pods by full name in order of arrival; the first may run. Never empty.
     static_pods: HashMap<FullName, VecDeque<ResolvedPodUid>>,
     restarted: RestartedPods,
-    /// What [`Self::working`] tells: kept up with each change, for it is asked after each.
+    /// The answer of [`Self::working`], which is read after each change and so updated with each.
     working: WorkingPods,
-    /// What [`Self::ending_static_pods`] tells, likewise.
-    ending: BTreeSet<FullName>,
+    /// The answer of [`Self::terminating_static_pods`], likewise.
+    terminating: BTreeSet<FullName>,
 }
 
-/// How many pods came again under a UID that was known; kubelet 1.36, `restarted_pods_total`.
+/// Number of pods that came again under a known UID; kubelet 1.36, `restarted_pods_total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestartedPods {
     /// Pods that are not static.
@@ -94,17 +94,17 @@ pub struct RestartedPods {
     pub r#static: u64,
 }
 
-/// Pods by how far they have come; kubelet 1.36, `working_pods`.
+/// Number of pods by state; kubelet 1.36, `working_pods`.
 pub type WorkingPods = BTreeMap<WorkingKind, u64>;
 
-/// What the pods of one entry have in common.
+/// The labels of an entry of [`WorkingPods`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkingKind {
-    /// The kubelet's word: `sync`, `terminating`, `terminated`.
+    /// The kubelet's label: `sync`, `terminating` or `terminated`.
     pub lifecycle: &'static str,
-    /// Whether they have gone from their source.
+    /// Whether the pods are missing from their source.
     pub gone: bool,
-    /// Whether they are static pods.
+    /// Whether the pods are static.
     pub is_static: bool,
 }
 
@@ -114,14 +114,14 @@ struct Tracked {
     life: PodLife,
     /// No longer in its source.
     gone: bool,
-    /// A pod of the same UID that came while this one was ending.
+    /// A pod of the same UID that came while this one was terminating.
     successor: Option<Arc<StoredPod>>,
-    /// As what it is counted.
+    /// The entry of [`WorkingPods`] that counts it.
     counted: Option<WorkingKind>,
 }
 
 impl Tracked {
-    /// What it is to be counted as. Held pods count as `sync`, as the kubelet's do whose start waits.
+    /// The entry that should count it. Held pods count as `sync`, like the kubelet's pods whose start waits.
     fn kind(&self) -> WorkingKind {
         WorkingKind {
             lifecycle: match self.life {
@@ -144,59 +144,59 @@ impl PodLifecycle {
         }
     }
 
-    /// How far the pod with `uid` has come.
+    /// The state of the pod with `uid`.
     pub fn life(&self, uid: &ResolvedPodUid) -> Option<&PodLife> {
         self.pods.get(uid).map(|tracked| &tracked.life)
     }
 
-    /// How many pods came again under a known UID.
+    /// Number of pods that came again under a known UID.
     pub fn restarted(&self) -> RestartedPods {
         self.restarted
     }
 
-    /// How many pods have come how far.
+    /// Number of pods by state.
     pub fn working(&self) -> WorkingPods {
         self.working.clone()
     }
 
-    /// Static pods that have gone from their source and still end: their mirror pods have to stay.
-    pub fn ending_static_pods(&self) -> BTreeSet<FullName> {
-        self.ending.clone()
+    /// Static pods that are missing from their source and still terminate. Their mirror pods have to stay.
+    pub fn terminating_static_pods(&self) -> BTreeSet<FullName> {
+        self.terminating.clone()
     }
 
-    /// Takes in one pod of an update of the sources.
-    pub fn handle(&mut self, operation: Operation, pod: &Arc<StoredPod>) -> Vec<Step> {
+    /// Handles one pod of an update of the sources.
+    pub fn handle(&mut self, operation: Operation, pod: &Arc<StoredPod>) -> Vec<LifecycleAction> {
         if is_mirror_pod(&pod.metadata) {
             return Vec::new();
         }
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let steps = match operation {
+        let actions = match operation {
             Operation::Remove => self.removed(&uid),
             Operation::Add | Operation::Update | Operation::Delete | Operation::Reconcile => {
                 self.seen(uid.clone(), pod)
             }
         };
         self.recount(&uid);
-        steps
+        actions
     }
 
-    /// Every source has named all its pods: what is gone is gone.
-    pub fn all_sources_seen(&mut self) -> Vec<Step> {
+    /// Every source has reported all its pods: a pod that is missing is really gone.
+    pub fn all_sources_seen(&mut self) -> Vec<LifecycleAction> {
         if std::mem::replace(&mut self.all_sources_seen, true) {
             return Vec::new();
         }
         let gone = self.pods.iter().filter(|(_, tracked)| tracked.gone);
         let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
-        let mut steps = Vec::new();
+        let mut actions = Vec::new();
         for uid in gone {
-            steps.extend(self.removed(&uid));
+            actions.extend(self.removed(&uid));
             self.recount(&uid);
         }
-        steps
+        actions
     }
 
-    /// The network of the node came or went. What is served stays so.
-    pub fn network_ready(&mut self, ready: bool) -> Vec<Step> {
+    /// The network of the node became ready or not. Served pods stay served.
+    pub fn network_ready(&mut self, ready: bool) -> Vec<LifecycleAction> {
         self.network_ready = ready;
         let waits = |tracked: &Tracked| tracked.life == PodLife::Held(HeldBecause::NetworkNotReady);
         let waiting = self.pods.iter().filter(|(_, tracked)| waits(tracked));
@@ -204,8 +204,8 @@ impl PodLifecycle {
         waiting.iter().filter_map(|uid| self.start(uid)).collect()
     }
 
-    /// The volumes of the pod with `uid` are gone, after [`Step::Retire`].
-    pub fn volumes_gone(&mut self, uid: &ResolvedPodUid) -> Vec<Step> {
+    /// The volumes of the pod with `uid` are gone, after [`LifecycleAction::Retire`].
+    pub fn volumes_gone(&mut self, uid: &ResolvedPodUid) -> Vec<LifecycleAction> {
         let Some(tracked) = self.pods.get_mut(uid) else {
             return Vec::new();
         };
@@ -215,9 +215,9 @@ impl PodLifecycle {
         tracked.life = PodLife::Finished;
         let full_name = FullName::of(&tracked.pod.metadata);
         let (gone, successor) = (tracked.gone, tracked.successor.take());
-        let mut steps = Vec::new();
+        let mut actions = Vec::new();
         if registered {
-            steps.push(Step::Unregister(uid.clone()));
+            actions.push(LifecycleAction::Unregister(uid.clone()));
         }
         if gone || successor.is_some() {
             self.forget(uid);
@@ -229,21 +229,21 @@ impl PodLifecycle {
             } else {
                 self.restarted.ordinary += 1;
             }
-            steps.extend(self.seen(uid.clone(), &pod));
+            actions.extend(self.seen(uid.clone(), &pod));
         }
-        steps.extend(next.and_then(|next| self.start(&next)));
+        actions.extend(next.and_then(|next| self.start(&next)));
         self.recount(uid);
-        steps
+        actions
     }
 
-    /// The pod is in its source, as `pod` says.
-    fn seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<Step> {
+    /// The source has `pod`.
+    fn seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<LifecycleAction> {
         let Some(tracked) = self.pods.get_mut(&uid) else {
             return self.first_seen(uid, pod);
         };
-        let ends = pod.metadata.deletion_timestamp.is_some();
+        let terminates = pod.metadata.deletion_timestamp.is_some();
         if tracked.gone && matches!(tracked.life, PodLife::Retiring { .. }) {
-            // The same UID again while the old pod ends: one after the other.
+            // The same UID again while the old pod terminates: one after the other.
             tracked.successor = Some(Arc::clone(pod));
             return Vec::new();
         }
@@ -258,7 +258,7 @@ impl PodLifecycle {
                     .into_iter()
                     .collect()
             }
-            PodLife::Held(_) if ends => {
+            PodLife::Held(_) if terminates => {
                 tracked.life = PodLife::Held(HeldBecause::EndedUnstarted);
                 let full_name = FullName::of(&pod.metadata);
                 let next = self.leave_queue(&full_name, &uid);
@@ -269,17 +269,17 @@ impl PodLifecycle {
             PodLife::Held(_) => self.start(&uid).into_iter().collect(),
             PodLife::Served if pod.is_terminal() => {
                 tracked.life = PodLife::Retiring { registered: true };
-                vec![Step::Retire(Arc::clone(pod))]
+                vec![LifecycleAction::Retire(Arc::clone(pod))]
             }
-            PodLife::Served => vec![Step::Serve(Arc::clone(pod))],
+            PodLife::Served => vec![LifecycleAction::Serve(Arc::clone(pod))],
             PodLife::Retiring { .. } | PodLife::Finished => Vec::new(),
         }
     }
 
-    fn first_seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<Step> {
+    fn first_seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<LifecycleAction> {
         let terminal = pod.is_terminal();
         let life = if terminal {
-            // Over before this run: what it left on disk goes, and there is nobody to read its objects.
+            // Finished before this run: its data on disk is removed, and nothing reads its objects.
             PodLife::Retiring { registered: false }
         } else {
             PodLife::Held(HeldBecause::NetworkNotReady)
@@ -300,14 +300,14 @@ impl PodLifecycle {
             queue.push_back(uid.clone());
         }
         if terminal {
-            vec![Step::Retire(Arc::clone(pod))]
+            vec![LifecycleAction::Retire(Arc::clone(pod))]
         } else {
             self.start(&uid).into_iter().collect()
         }
     }
 
     /// The pod is no longer in its source.
-    fn removed(&mut self, uid: &ResolvedPodUid) -> Vec<Step> {
+    fn removed(&mut self, uid: &ResolvedPodUid) -> Vec<LifecycleAction> {
         let Some(tracked) = self.pods.get_mut(uid) else {
             return Vec::new();
         };
@@ -316,7 +316,7 @@ impl PodLifecycle {
         match tracked.life {
             PodLife::Served if self.all_sources_seen => {
                 tracked.life = PodLife::Retiring { registered: true };
-                vec![Step::Retire(Arc::clone(&tracked.pod))]
+                vec![LifecycleAction::Retire(Arc::clone(&tracked.pod))]
             }
             PodLife::Served | PodLife::Retiring { .. } => Vec::new(),
             PodLife::Held(_) | PodLife::Finished => {
@@ -330,8 +330,8 @@ impl PodLifecycle {
         }
     }
 
-    /// Serves a held pod, if nothing speaks against it any more.
-    fn start(&mut self, uid: &ResolvedPodUid) -> Option<Step> {
+    /// Serves a held pod if no reason to hold it remains.
+    fn start(&mut self, uid: &ResolvedPodUid) -> Option<LifecycleAction> {
         let tracked = self.pods.get_mut(uid)?;
         if !matches!(
             tracked.life,
@@ -348,9 +348,10 @@ impl PodLifecycle {
         } else {
             PodLife::Served
         };
-        let step = (tracked.life == PodLife::Served).then(|| Step::Serve(Arc::clone(&tracked.pod)));
+        let action = (tracked.life == PodLife::Served)
+            .then(|| LifecycleAction::Serve(Arc::clone(&tracked.pod)));
         self.recount(uid);
-        step
+        action
     }
 
     fn forget(&mut self, uid: &ResolvedPodUid) {
@@ -359,7 +360,7 @@ impl PodLifecycle {
         }
     }
 
-    /// Counts the pod as what it is now.
+    /// Moves the pod to the entry of its current state.
     fn recount(&mut self, uid: &ResolvedPodUid) {
         if let Some(tracked) = self.pods.get_mut(uid) {
             let kind = tracked.kind();
@@ -384,17 +385,17 @@ impl PodLifecycle {
         if let Some(kind) = now {
             *self.working.entry(kind).or_default() += 1;
         }
-        // A held pod that goes is forgotten at once, so what is gone and not over is on disk.
-        let ends =
+        // A held pod is forgotten as soon as it is gone. So a pod that is gone and not terminated has data on disk.
+        let terminates =
             |kind: WorkingKind| kind.is_static && kind.gone && kind.lifecycle != "terminated";
-        if now.is_some_and(ends) {
-            self.ending.insert(FullName::of(&pod.metadata));
-        } else if before.is_some_and(ends) {
-            self.ending.remove(&FullName::of(&pod.metadata));
+        if now.is_some_and(terminates) {
+            self.terminating.insert(FullName::of(&pod.metadata));
+        } else if before.is_some_and(terminates) {
+            self.terminating.remove(&FullName::of(&pod.metadata));
         }
     }
 
-    /// Takes `uid` out of the static pods with `full_name`; the one that is first now, if that has changed.
+    /// Removes `uid` from the static pods with `full_name`. Returns the pod that is first now, if that has changed.
     fn leave_queue(
         &mut self,
         full_name: &FullName,

@@ -1,19 +1,19 @@
 //! The pod manager: every pod of the node by UID and by full name, and which mirror pod belongs to which static pod.
 //!
 //! It holds the node's desired state, starts no work and sends no notices. One [`PodManager`] writes; any number of
-//! [`Pods`] read. Contract: kubelet 1.36, `pkg/kubelet/pod/pod_manager.go`. The operations have the names that they have
-//! there, without `Get`.
+//! [`Pods`] read. Contract: kubelet 1.36, `pkg/kubelet/pod/pod_manager.go`. The operations have the names that they
+//! have there, without `Get`.
 //!
 //! Invariants:
 //! 1. Every operation is atomic: a list shows the state between two writes.
 //! 2. A full name leads to a pod as long as a pod of that name is present. Where two share a name, it leads to the pod
 //!    added or updated last, and to the other one again when that pod is removed. (In the kubelet the removal of either
 //!    takes the name from both.)
-//! 3. A mirror pod's UID translates to the pod that its full name leads to, whichever of the two came first. When that pod
-//!    is removed the translation stays until the mirror pod is removed, because news of the ending pod still arrives
-//!    under the mirror pod's UID.
-//! 4. The cost of an operation does not grow with the number of pods. Lists are the exception; those of static pods grow
-//!    with the static and mirror pods only.
+//! 3. A mirror pod's UID translates to the pod that its full name leads to, whichever of the two came first. When that
+//!    pod is removed the translation stays until the mirror pod is removed, because news of the ending pod still
+//!    arrives under the mirror pod's UID.
+//! 4. The cost of an operation does not grow with the number of pods. Lists are the exception; those of static pods
+//!    grow with the static and mirror pods only.
 
 mod table;
 
@@ -33,7 +33,7 @@ use super::{
     stored::StoredPod,
 };
 
-/// The writing half, of which there is one. Reads as [`Pods`] does.
+/// The writing half, of which there is one. Dereferences to [`Pods`].
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct PodManager {
     pods: Pods,
 }
 
-/// The reading half; cheap to clone.
+/// The reading half. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
     /// Held for one operation at a time.
@@ -71,7 +71,7 @@ struct PodIndex {
     static_slots: HashSet<usize, RandomState>,
 }
 
-/// All pods of the node at one moment.
+/// All pods of the node, read at once.
 #[derive(Clone, Debug, Default)]
 pub struct PodsAndMirrorPods {
     /// Regular pods, static ones included.
@@ -80,11 +80,11 @@ pub struct PodsAndMirrorPods {
     pub mirror_pods: Vec<Arc<StoredPod>>,
     /// Those of `mirror_pods` whose full name no regular pod has.
     ///
-    /// The kubelet gives only their full names and so deletes them without UID, at the risk of hitting a successor.
+    /// The kubelet returns only their full names, so it deletes them without UID and may hit a successor.
     pub orphaned_mirror_pods: Vec<Arc<StoredPod>>,
 }
 
-/// What the mirror pods of the node hang on, at one moment.
+/// The pods that decide about mirror pods, read at once.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorOverview {
     /// Every static pod, with its mirror pod if there is one.
@@ -93,36 +93,36 @@ pub struct MirrorOverview {
     pub orphaned_mirror_pods: Vec<Arc<StoredPod>>,
 }
 
-/// A pod and its counterpart, as [`Pods::pod_and_mirror_pod`] found them.
+/// A pod and its counterpart; see [`Pods::pod_and_mirror_pod`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodAndMirrorPod {
     /// The regular pod.
     pub pod: Option<Arc<StoredPod>>,
     /// Its mirror pod.
     pub mirror_pod: Option<Arc<StoredPod>>,
-    /// Whether the question was about the mirror pod.
+    /// Whether the argument was the mirror pod.
     pub was_mirror: bool,
 }
 
-/// Which UID is which, see [`Pods::uid_translations`].
+/// Translations of UIDs; see [`Pods::uid_translations`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UidTranslations {
-    /// Every static pod; `None` as long as it has no mirror pod.
+    /// Every static pod; `None` while it has no mirror pod.
     pub pod_to_mirror: HashMap<ResolvedPodUid, Option<MirrorPodUid>>,
-    /// Every mirror pod for which a pod was known.
+    /// Every mirror pod whose pod is or was known.
     pub mirror_to_pod: HashMap<MirrorPodUid, ResolvedPodUid>,
 }
 
-/// How many pods of which sort there are; derived from the pods each time, so that it cannot drift from them.
+/// Number of pods of each sort, counted by each call so that it cannot drift.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounts {
     /// Regular pods that are not static.
     pub ordinary: u64,
     /// Static pods.
     pub r#static: u64,
-    /// Of the ordinary pods, those that have not ended.
+    /// Ordinary pods whose phase is not terminal.
     pub active_ordinary: u64,
-    /// Of the static pods, those that have not ended.
+    /// Static pods whose phase is not terminal.
     pub active_static: u64,
     /// Mirror pods.
     pub mirrors: u64,
@@ -131,22 +131,22 @@ pub struct PodCounts {
 }
 
 impl PodManager {
-    /// A reading half, which sees all that is written from now on.
+    /// A reading half. It sees every later write.
     pub fn reader(&self) -> Pods {
         self.pods.clone()
     }
 
-    /// Adds `pod`, or replaces the pod with its UID. Mirror pods are told by their annotation.
+    /// Adds `pod`, or replaces the pod with its UID. The annotation decides whether it is a mirror pod.
     pub fn add_pod(&mut self, pod: Arc<StoredPod>) {
         self.pods.index.write().upsert(pod);
     }
 
-    /// The same as [`add_pod`](Self::add_pod), for the reader's sake.
+    /// The same as [`add_pod`](Self::add_pod), under the kubelet's second name.
     pub fn update_pod(&mut self, pod: Arc<StoredPod>) {
         self.add_pod(pod);
     }
 
-    /// Removes the pod with the UID of `pod`. An unknown pod changes nothing.
+    /// Removes the pod with the UID of `pod`, if present.
     pub fn remove_pod(&mut self, pod: &StoredPod) {
         self.pods.index.write().remove(pod);
     }
@@ -251,7 +251,8 @@ impl Pods {
         }
     }
 
-    /// The UID under which the node knows the pod with `uid`: that of the static pod for a known mirror pod, else `uid`.
+    /// The UID under which the node knows the pod with `uid`: that of the static pod for a known mirror pod, else
+    /// `uid`.
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
         let index = self.index.read();
         let mirror = index.mirrors.by_uid(index.keys.uid(uid.as_str()));

@@ -1,16 +1,20 @@
-//! From what the sources report to what the node shall do: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
+//! Merges the reports of the sources into operations: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
 //!
 //! Contract: kubelet 1.36, `pkg/kubelet/config/config.go`. Pure: no clock, no channel. We differ where it is weak:
-//! - A source may report one pod instead of all its pods; the cost is then that of one pod, not of the node.
-//! - What is handed on is the new object in full, resource version and owners included. The kubelet patches some fields of the
-//!   object it saw first. So a change outside of what the kubelet compares is a RECONCILE too, where the kubelet drops it.
+//! - A source may report one pod instead of all its pods. The cost is then that of one pod, not of the node.
+//! - An operation carries the new object in full, resource version and owners included. The kubelet patches some fields
+//!   of the object that it saw first. So a change outside the fields that the kubelet compares is a RECONCILE too,
+//!   where the kubelet drops it.
 //! - Two pods of one source with one UID are reported like two with one full name.
 //!
 //! Invariants:
 //! 1. Sources never see each other's pods.
 //! 2. Within a source, full names and UIDs are unique; the pod that came first keeps them.
-//! 3. Every pod handed on carries its source, and the time of its first sight under its UID.
-//! 4. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and nothing may be removed for good.
+//! 3. Every pod of an operation carries its source, and the time when its UID was first seen.
+//! 4. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and no pod may be removed for
+//!    good.
+//! 5. The cost of a report grows with the pods in it, and for a full set with those known before, times the logarithm
+//!    of their number at most.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -28,67 +32,66 @@ use super::{
     stored::StoredPod,
 };
 
-/// What a source has to say about its pods.
+/// A report of a source about its pods.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourcePods {
-    /// These are all of them.
+    /// The complete set.
     All(Vec<StoredPod>),
-    /// This one is new, or replaces the one with its full name.
+    /// A pod that is new, or replaces the pod with its full name.
     One(Box<StoredPod>),
-    /// The one with this full name and UID is gone.
+    /// The pod with this full name and UID is gone.
     Gone(FullName, PodUid),
 }
 
-/// What the node shall do with some pods. The order is the one in which the operations of one message are to be handled.
+/// The operation for some pods. The operations of one report are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// They are gone from the source. The pods are as last seen.
+    /// They are gone from the source. The pods are those last seen.
     Remove,
-    /// They are new in the source. With no pods, and only as the first word of a source, it says that the source is there.
+    /// They are new in the source. Without pods it announces a source whose first set was empty.
     Add,
-    /// What makes them what they are has changed: spec, labels, annotations, deletion.
+    /// Their desired state has changed: spec, labels, annotations or deletion.
     Update,
-    /// As UPDATE, and they are to end: they have a deletion timestamp.
+    /// As UPDATE, and they have a deletion timestamp.
     Delete,
-    /// Only what others observed of them has changed: their status, owners, resource version.
+    /// Only observed state has changed: status, owners or resource version.
     Reconcile,
 }
 
 /// One operation on some pods of one source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUpdate {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Where the pods come from.
+    /// The source of the pods.
     pub source: PodSource,
-    /// The pods, in the order in which the source named them.
+    /// The pods, in the order of the source.
     pub pods: Vec<Arc<StoredPod>>,
 }
 
-/// A pod that was dropped because another of its source has its full name or UID. Text of the kubelet's event `FailedValidation`.
+/// A pod that was dropped because another pod of its source has its full name or UID. Text of the kubelet's event
+/// `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "pod {full_name} of source {source_of_both} is ignored: a pod with its {what} is there already"
-)]
+#[error("ignoring pod {full_name} of source {source_of_both}: another pod already has its {what}")]
 pub struct DuplicatePod {
     /// The pod that is ignored.
     pub full_name: FullName,
-    /// The source that names both.
+    /// The source of both.
     pub source_of_both: PodSource,
     /// `full name` or `UID`.
     pub what: &'static str,
 }
 
-/// What came of one report of a source.
+/// The result of one report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Merged {
-    /// To be handled in this order; none is empty but the ADD that announces a source without pods.
+    /// Updates to be handled in this order. Only the ADD that announces a source without pods is empty.
     pub updates: Vec<PodUpdate>,
-    /// Pods that the source should not have named.
+    /// Pods that were ignored.
     pub duplicates: Vec<DuplicatePod>,
 }
 
-/// What the sources have reported so far.
+/// The pods of all sources, as reported so far.
 #[derive(Debug)]
 pub struct PodMerge {
     expected: BTreeSet<PodSource>,
@@ -97,14 +100,14 @@ pub struct PodMerge {
 
 #[derive(Debug, Default)]
 struct SourceState {
-    /// Whether the source has named all its pods at least once.
+    /// Whether the source has reported a complete set.
     seen: bool,
     by_uid: HashMap<PodUid, Arc<StoredPod>>,
     uid_by_name: HashMap<FullName, PodUid>,
 }
 
 impl PodMerge {
-    /// Nothing reported yet; `expected` are the sources that are configured.
+    /// An empty merge. `expected` are the configured sources.
     pub fn new(expected: impl IntoIterator<Item = PodSource>) -> Self {
         Self {
             expected: expected.into_iter().collect(),
@@ -112,9 +115,9 @@ impl PodMerge {
         }
     }
 
-    /// Whether every expected source has named all its pods at least once.
+    /// Whether every expected source has reported a complete set.
     ///
-    /// Whoever handles the updates elsewhere than where it merges must ask after it has handled them.
+    /// A caller that handles updates asynchronously must ask after it has handled them.
     pub fn all_sources_seen(&self) -> bool {
         let seen = |source| self.sources.get(source).is_some_and(|state| state.seen);
         self.expected.iter().all(seen)
@@ -126,7 +129,7 @@ impl PodMerge {
         self.expected.iter().copied().filter(silent)
     }
 
-    /// Takes in what `source` reports at `now`.
+    /// Merges a report of `source`, received at `now`.
     pub fn merge(&mut self, source: PodSource, pods: SourcePods, now: Timestamp) -> Merged {
         let state = self.sources.entry(source).or_default();
         let mut pass = Pass {
@@ -136,7 +139,7 @@ impl PodMerge {
             operations: BTreeMap::new(),
             duplicates: Vec::new(),
         };
-        let announces = match pods {
+        let is_first_set = match pods {
             SourcePods::All(pods) => {
                 pass.all(pods);
                 !mem::replace(&mut pass.state.seen, true)
@@ -155,9 +158,9 @@ impl PodMerge {
             duplicates,
             ..
         } = pass;
-        let word = [Operation::Add, Operation::Update, Operation::Delete];
-        if announces
-            && !word
+        let announcing = [Operation::Add, Operation::Update, Operation::Delete];
+        if is_first_set
+            && !announcing
                 .iter()
                 .any(|operation| operations.contains_key(operation))
         {
@@ -175,7 +178,7 @@ impl PodMerge {
     }
 }
 
-/// One report being taken in.
+/// The merge of one report.
 struct Pass<'a> {
     state: &'a mut SourceState,
     source: PodSource,
@@ -201,7 +204,7 @@ impl Pass<'_> {
                 unique.push(pod);
             }
         }
-        // First what is gone, so that its name and UID are free for what comes.
+        // First the pods that are gone, so that their names and UIDs are free for new ones.
         let identity =
             |pod: &Arc<StoredPod>| (FullName::of(&pod.metadata), PodUid::of(&pod.metadata));
         let known = self.state.by_uid.values().map(identity);
@@ -226,7 +229,7 @@ impl Pass<'_> {
     }
 
     fn gone(&mut self, full_name: &FullName, uid: &PodUid) {
-        // Late word of the end of a pod whose name has gone to another is no word about that other.
+        // The report may be about an old pod whose name belongs to another one by now.
         if self.state.uid_by_name.get(full_name) == Some(uid) {
             self.state.uid_by_name.remove(full_name);
             let pod = self.state.by_uid.remove(uid);
@@ -275,10 +278,10 @@ impl Pass<'_> {
     }
 }
 
-/// Annotations that the node's own copy of a pod keeps from first sight on.
+/// Annotations that the node's copy of a pod keeps as first seen. So a later edit cannot make a pod static or a mirror.
 const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_MIRROR, CONFIG_SEEN];
 
-/// What the change from `before` to `after` asks for; the local annotations are the same in both.
+/// The operation for the change from `before` to `after`, whose local annotations are equal.
 fn operation(before: &StoredPod, after: &StoredPod) -> Option<Operation> {
     let (old, new) = (&before.metadata, &after.metadata);
     let same = before.same_spec(after)
@@ -297,7 +300,7 @@ fn operation(before: &StoredPod, after: &StoredPod) -> Option<Operation> {
     }
 }
 
-/// Whether two maps say the same; an absent one is an empty one.
+/// Whether two maps are equal. A missing map is an empty one.
 fn same_map(
     one: Option<&BTreeMap<String, String>>,
     other: Option<&BTreeMap<String, String>>,

@@ -1,8 +1,9 @@
 //! Metrics of the pods, under the kubelet's names: register them in a sub-registry with the prefix `kubelet`.
 //!
-//! Everything but one counter is derived from the pods at each scrape, so nothing can drift. (The kubelet's gauge of ephemeral
-//! containers, changed by differences, does.) Names and labels: kubelet 1.36, `pkg/kubelet/metrics/metrics.go`. Its
-//! `orphaned_runtime_pods_total` is not here, for there is no container runtime.
+//! All but one counter are computed from the pods at each scrape, so they cannot drift. (The kubelet updates its gauge
+//! of ephemeral containers by differences, which drifts.) Names and labels: kubelet 1.36,
+//! `pkg/kubelet/metrics/metrics.go`. Its `orphaned_runtime_pods_total` is missing, because larder has no container
+//! runtime.
 
 use std::{fmt, sync::Arc};
 
@@ -23,7 +24,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct PodMetrics {
     pods: Pods,
-    /// What the lifecycle said last.
+    /// The last [observation](Self::observe).
     lives: Arc<Mutex<(WorkingPods, RestartedPods)>>,
 }
 
@@ -36,7 +37,7 @@ impl PodMetrics {
         }
     }
 
-    /// Takes over what the lifecycle knows. Call it after each change.
+    /// Stores the lifecycle's counts. Call it after each change.
     pub fn observe(&self, working: WorkingPods, restarted: RestartedPods) {
         *self.lives.lock() = (working, restarted);
     }
@@ -50,7 +51,7 @@ impl PodMetrics {
 /// A metric's values by labels.
 type Values = Vec<(Vec<(&'static str, &'static str)>, u64)>;
 
-/// The kubelet's way to write a boolean label.
+/// The label `static`, in the kubelet's form.
 const fn is_static(is_static: bool) -> (&'static str, &'static str) {
     ("static", if is_static { "true" } else { "" })
 }
@@ -78,12 +79,12 @@ impl Collector for PodMetrics {
         let gauges = [
             (
                 "desired_pods",
-                "Pods that the node is told to run",
+                "Pods that the node should run",
                 by_static(counts.ordinary, counts.r#static),
             ),
             (
                 "active_pods",
-                "Pods that the node is told to run and that have not ended",
+                "Pods that the node should run and that are not terminal",
                 by_static(counts.active_ordinary, counts.active_static),
             ),
             (
@@ -93,12 +94,12 @@ impl Collector for PodMetrics {
             ),
             (
                 "managed_ephemeral_containers",
-                "Ephemeral containers of the pods that the node is told to run",
+                "Ephemeral containers of the pods that the node should run",
                 vec![(Vec::new(), counts.ephemeral_containers)],
             ),
             (
                 "working_pods",
-                "Pods that are served, ending or over",
+                "Pods by lifecycle: served, terminating or terminated",
                 working.collect(),
             ),
         ];
@@ -109,7 +110,7 @@ impl Collector for PodMetrics {
                 value.encode(metric.encode_family(&labels)?)?;
             }
         }
-        let help = "Pods that came again under the UID of one that was ending";
+        let help = "Pods that came again under the UID of a terminating pod";
         let mut metric =
             encoder.encode_descriptor("restarted_pods", help, None, MetricType::Counter)?;
         for (labels, value) in by_static(restarted.ordinary, restarted.r#static) {
@@ -133,8 +134,8 @@ mod tests {
     };
 
     #[test]
-    fn metrics_have_the_kubelets_names_and_follow_the_pods() {
-        // managers 61, without its container runtime: a static pod that ends is terminating, an orphan, and not desired.
+    fn metrics_have_the_kubelets_names_and_labels() {
+        // managers 61, without its container runtime: a terminating static pod is an orphan, and not desired.
         let mut manager = PodManager::default();
         let metrics = PodMetrics::new(manager.reader());
         let mut registry = Registry::with_prefix("kubelet");

@@ -1,7 +1,7 @@
-//! Where pods come from: each source is a future that reports what it sees until its receiver is gone.
+//! Sources of pods. Each is a future that reports its pods until the receiver is dropped.
 //!
-//! Sources know nothing of each other; [`PodMerge`](super::PodMerge) keeps them apart. A source that cannot read says so and keeps
-//! quiet about its pods, so that those it named before stay.
+//! Sources do not know each other; [`PodMerge`](super::PodMerge) keeps their pods apart. A source that cannot read
+//! reports a problem and no pods, so that the pods reported before stay.
 
 mod api;
 mod directory;
@@ -24,31 +24,31 @@ pub use http::{HttpService, HttpSource, HttpSourceError};
 /// One report of a source.
 #[derive(Debug)]
 pub struct SourceReport {
-    /// Who reports.
+    /// The reporting source.
     pub source: PodSource,
-    /// What there is to say.
+    /// The report.
     pub event: SourceEvent,
 }
 
-/// What a source has to say.
+/// The content of a report.
 #[derive(Debug)]
 pub enum SourceEvent {
     /// Pods, to be merged.
     Pods(SourcePods),
-    /// All that is wrong with the source now, in place of what was wrong before; nothing when all is well again.
+    /// All current problems of the source. They replace those reported before; empty when all are solved.
     Problems(Vec<SourceProblem>),
 }
 
-/// Something that keeps a source from seeing all its pods.
+/// A problem that keeps a source from seeing all its pods.
 #[derive(Clone, Debug)]
 pub struct SourceProblem {
-    /// File, URL or server that has it.
+    /// File, URL or server with the problem.
     pub subject: String,
-    /// What it is.
+    /// The problem.
     pub error: Arc<dyn Error + Send + Sync>,
 }
 
-/// Displays as subject and chain of causes, of which some name the subject again.
+/// Displays as subject and chain of causes. Causes that repeat the subject are shortened.
 impl fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = format!("{}: ", self.subject);
@@ -57,16 +57,16 @@ impl fmt::Display for SourceProblem {
     }
 }
 
-/// The reporting end of one source. Tells each problem once, not at every attempt.
+/// The reporting end of one source. Reports each problem once, not at every attempt.
 #[derive(Debug)]
 struct Reporter {
     source: PodSource,
     reports: mpsc::Sender<SourceReport>,
-    /// The problems told last, as text.
-    told: Vec<String>,
+    /// The problems reported last, as text.
+    reported: Vec<String>,
 }
 
-/// Nobody receives any more, so the source ends.
+/// The receiver was dropped, so the source ends.
 #[derive(Debug)]
 struct Closed;
 
@@ -75,7 +75,7 @@ impl Reporter {
         Self {
             source,
             reports,
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
@@ -85,10 +85,10 @@ impl Reporter {
 
     async fn problems(&mut self, problems: Vec<SourceProblem>) -> Result<(), Closed> {
         let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        if self.told == texts {
+        if self.reported == texts {
             return Ok(());
         }
-        self.told = texts;
+        self.reported = texts;
         self.send(SourceEvent::Problems(problems)).await
     }
 
@@ -118,17 +118,17 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("gives no static pod")]
+    #[error("invalid static pod")]
     struct Outer(#[source] io::Error);
 
     #[test]
-    fn a_file_is_named_once() {
+    fn a_problem_names_its_subject_once() {
         let cause = io::Error::other("m/a.yaml: document 1: no kind");
         let problem = SourceProblem {
             subject: "m/a.yaml".to_owned(),
             error: Arc::new(Outer(cause)),
         };
-        let text = "m/a.yaml: gives no static pod: document 1: no kind";
+        let text = "m/a.yaml: invalid static pod: document 1: no kind";
         assert_eq!(problem.to_string(), text);
     }
 }

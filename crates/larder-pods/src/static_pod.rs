@@ -1,21 +1,26 @@
-//! Static pods: from the text of a manifest to the pod that the node runs.
+//! Static pods: makes the pod that the node runs from the text of a manifest.
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/config/{common,file,http}.go`. The steps, in order:
 //! 1. The text is decoded and gets the API server's defaults; line and field are named when that fails.
 //! 2. The UID is the manifest's own, or else derived from content, node and place.
 //! 3. Name, namespace, node, the hash annotation, the phase, and for files one toleration are set.
 //! 4. The result is validated as a pod that is created at the API server.
-//! 5. A pod that refers to API objects is refused, unless the user allows it.
+//! 5. A pod that references API objects is rejected, unless the user allows it.
 //!
 //! # The UID, version 1
 //!
-//! FNV-1a with 128 bits, 32 lower-case hexadecimal digits, over these bytes without separators: `larder/static-pod/1`; the
-//! manifest as JSON without white space, with the keys of every mapping in byte order, without nulls, with its namespace filled in,
-//! before any default; for a file `host:<node name>` and `file:<path>`, for a URL `url:<url>`. So comments, order and layout do
-//! not matter; any value, the node and the place do. The kubelet hashes a debug print of its own Go types, which nothing but the
-//! same build of the kubelet can repeat.
+//! FNV-1a with 128 bits, 32 lower-case hexadecimal digits, over these bytes without separators:
+//! - `larder/static-pod/1`;
+//! - the manifest as JSON without white space and nulls, with the keys of every mapping in byte order, with its
+//!   namespace filled in, before any default;
+//! - for a file `host:<node name>` and `file:<path>`, for a URL `url:<url>`.
 //!
-//! A change of this form changes the identity of running pods; it needs a new version.
+//! So comments, order and layout do not matter; any value, the node and the place do. The kubelet hashes a debug print
+//! of its own Go types, which only the same build of the kubelet can repeat.
+//!
+//! A change of this format changes the identity of running pods; it needs a new version.
+//!
+//! Invariant: no manifest ends the process. A panic in a parser is an error of the manifest.
 
 use std::{
     fmt,
@@ -32,13 +37,13 @@ use larder_objects::{
 use serde_json::Value;
 
 use super::{
-    identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, set_annotation},
+    identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, escaped, set_annotation},
     stored::{StoredPod, StoredPodError},
 };
 
 pub use larder_objects::api_reference;
 
-/// Where a manifest was found.
+/// The place of a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManifestPlace<'a> {
     /// A file, by its full path.
@@ -50,22 +55,22 @@ pub enum ManifestPlace<'a> {
 /// Whether static pods may refer to ConfigMaps, Secrets and other objects of the API server: `staticPodAPIReferences`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiReferences {
-    /// They are refused, as the kubelet does since 1.34. The default, and right for every node of a cluster.
+    /// Such pods are rejected, as in the kubelet since 1.34. The default, and right for every node of a cluster.
     #[default]
     Refuse,
-    /// They are served with larder's own identity. For hosts that are no cluster nodes. Resource claims stay refused: a static
-    /// pod has nobody who would allocate them.
+    /// Such pods are served with larder's own identity. For hosts that are not cluster nodes. Resource claims stay
+    /// rejected: no controller allocates them for a static pod.
     Allow,
 }
 
-/// Why a manifest gives no static pod.
+/// Why a manifest is not a static pod.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StaticPodError {
     /// It cannot be decoded.
     #[error(transparent)]
     Manifest(Box<ManifestError>),
-    /// It holds nothing.
+    /// It is empty.
     #[error("{place}: no pod found")]
     Empty {
         /// File or URL.
@@ -79,18 +84,18 @@ pub enum StaticPodError {
         /// Kind and group.
         kind: String,
     },
-    /// It is something else than a pod.
+    /// It is another object than a pod.
     #[error("{origin}: expected a Pod, found {kind}")]
     NotAPod {
         /// The place.
         origin: Origin,
-        /// What it is.
+        /// The kind found.
         kind: String,
     },
-    /// A file holds one pod. The first one is taken; this names what is ignored.
+    /// A file holds one pod. The first one is used; this error names the ignored one.
     #[error("{origin}: only the first document of a static pod's file is read")]
     MoreThanOne {
-        /// Place of the second.
+        /// Place of the second document.
         origin: Origin,
     },
     /// A file holds a pod, not a list of them.
@@ -99,13 +104,13 @@ pub enum StaticPodError {
         /// The place.
         origin: Origin,
     },
-    /// It claims to be a mirror pod. Such a pod would never run, and its mirror pod would be taken for an orphan.
+    /// It has the annotation of a mirror pod. Such a pod would never run, and its mirror pod would count as an orphan.
     #[error("{origin}: a static pod must not have the annotation {CONFIG_MIRROR}")]
     Mirror {
         /// The place.
         origin: Origin,
     },
-    /// The API server would refuse it.
+    /// The API server would reject it.
     #[error("{origin}: invalid pod: {errors}")]
     Invalid {
         /// The place.
@@ -113,7 +118,7 @@ pub enum StaticPodError {
         /// The fields.
         errors: FieldErrors,
     },
-    /// It refers to something that only the API server has.
+    /// It references an object that only the API server has.
     #[error("{origin}: static pods may not reference {resource}")]
     ApiReference {
         /// The place.
@@ -143,7 +148,7 @@ impl From<ManifestError> for StaticPodError {
     }
 }
 
-/// Makes static pods of manifests, for one node.
+/// Makes static pods from manifests, for one node.
 #[derive(Clone, Debug)]
 pub struct StaticPods {
     node_name: String,
@@ -151,7 +156,7 @@ pub struct StaticPods {
 }
 
 impl StaticPods {
-    /// For the node `node_name`.
+    /// A maker of static pods for the node `node_name`.
     pub fn new(node_name: impl Into<String>, api_references: ApiReferences) -> Self {
         Self {
             node_name: node_name.into(),
@@ -159,7 +164,7 @@ impl StaticPods {
         }
     }
 
-    /// The pod in the file at `path`: its first document. What else is in the file comes as an error beside it.
+    /// The pod in the file at `path`: its first document. A second document is returned as an error beside it.
     ///
     /// # Errors
     ///
@@ -169,7 +174,7 @@ impl StaticPods {
         path: &Path,
         text: &str,
     ) -> Result<(StoredPod, Option<StaticPodError>), StaticPodError> {
-        let name = path.display().to_string();
+        let name = shown_path(path);
         guarded(&name, || self.first_of_file(path, &name, text))
     }
 
@@ -219,11 +224,11 @@ impl StaticPods {
         Ok((pod, more))
     }
 
-    /// The pods that `url` answered with: one, or a list of them.
+    /// The pods in a response of `url`: one, or a list of them.
     ///
     /// # Errors
     ///
-    /// One of them is not a static pod; then none is taken.
+    /// One of them is not a static pod; then none is used.
     pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<StoredPod>, StaticPodError> {
         let name = shown_url(url);
         guarded(&name, || self.all_of_url(url, &name, text))
@@ -252,7 +257,7 @@ impl StaticPods {
         if let Some(kind) = manifests.skipped.into_keys().next() {
             return Err(StaticPodError::UnsupportedKind { place, kind });
         }
-        // An empty list is a document, and means no pods.
+        // An empty list is a document without pods.
         if manifests.documents_read == 0 {
             return Err(StaticPodError::Empty { place });
         }
@@ -318,7 +323,7 @@ impl StaticPods {
         pod.status.get_or_insert_default().phase = Some("Pending".to_owned());
     }
 
-    /// The UID of a manifest that has none.
+    /// The UID of a manifest without one.
     fn uid(&self, place: ManifestPlace<'_>, manifest: &Value) -> String {
         let hash = StableHash::EMPTY
             .with("larder/static-pod/1")
@@ -335,7 +340,12 @@ impl StaticPods {
     }
 }
 
-/// `url` without what may be secret in it: user and query.
+/// `path` as text in one line: control characters are escaped, so that a file's name cannot forge lines of a log.
+pub(super) fn shown_path(path: &Path) -> String {
+    escaped(&path.to_string_lossy()).into_owned()
+}
+
+/// `url` without its secret parts: user, password and query.
 pub(super) fn shown_url(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -344,8 +354,8 @@ pub(super) fn shown_url(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// Runs a parser of the manifest at `place`, and makes an error of its panic. A manifest comes from outside: whatever it
-/// holds, it must not end the agent.
+/// Runs a parser of the manifest at `place`, and makes an error of its panic. A manifest comes from outside: whatever
+/// it holds, it must not end the agent.
 fn guarded<T>(
     place: &str,
     parse: impl FnOnce() -> Result<T, StaticPodError>,
@@ -376,7 +386,7 @@ fn is_before(error: &ManifestError, document: &Document) -> bool {
     }
 }
 
-/// A static pod from a file stays whatever taints the node gets.
+/// Makes a static pod from a file tolerate every NoExecute taint.
 fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     let wanted = Toleration {
         operator: Some("Exists".to_owned()),
@@ -396,7 +406,7 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     }
 }
 
-/// JSON in the form that the UID is made of. Depends on no feature of serde_json that somebody may switch.
+/// JSON in the canonical form behind the UID. It depends on no feature of serde_json that another crate may enable.
 pub(super) struct Canonical<'a>(pub(super) &'a Value);
 
 impl fmt::Display for Canonical<'_> {

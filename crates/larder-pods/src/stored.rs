@@ -1,12 +1,12 @@
 //! A pod as the node keeps it: small, with the frequently read fields decoded.
 //!
-//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has three.
-//! The whole pod is needed rarely: it is registered when it changes, and projected when an object that it references
-//! changes.
+//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has
+//! three. The whole pod is needed rarely: it is registered when it changes, and projected when an object that it
+//! references changes.
 //!
 //! Invariants:
-//! 1. The metadata and the answers of the accessors are decoded. A caller that needs more [decodes](StoredPod::decode) the
-//!    pod and drops the result soon.
+//! 1. The metadata and the answers of the accessors are decoded. A caller that needs more [decodes](StoredPod::decode)
+//!    the pod and drops the result soon.
 //! 2. Specification and status are JSON that was encoded, and decoded again as a test, when the pod was stored. So they
 //!    always decode. Two are equal exactly when their bytes are.
 

@@ -1,4 +1,4 @@
-//! Pods for the tests of this module, in a line.
+//! Builders of pods for the tests of this crate.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -14,7 +14,7 @@ thread_local! {
     static IS_RUNTIME: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that the current thread runs the runtime, so that nothing may be parsed on it.
+/// Marks the current thread as the runtime's, on which no manifest may be parsed.
 pub(crate) fn mark_runtime_thread() {
     IS_RUNTIME.set(true);
 }

@@ -17,7 +17,7 @@ use larder_pods::{
     FullName, Operation, PodManager, PodMerge, PodSource, PodUid, Pods, ResolvedPodUid, SourcePods,
     StoredPod,
     identity::{CONFIG_HASH, CONFIG_MIRROR, is_mirror_pod, is_mirror_pod_of},
-    lifecycle::{PodLifecycle, Step},
+    lifecycle::{LifecycleAction, PodLifecycle},
     mirror::{MirrorClient, MirrorReconciler, MirrorScope},
     source::{ApiSource, SourceEvent, SourceReport},
     static_pod::{ApiReferences, StaticPods},
@@ -165,15 +165,15 @@ async fn follow(
                 }
             }
         }
-        for step in steps {
-            if let Step::Retire(pod) = step {
+        for action in steps {
+            if let LifecycleAction::Retire(pod) = action {
                 let uid = PodUid::of(&pod.metadata);
                 retiring.push(ResolvedPodUid::new(uid.as_str()));
             }
         }
         scope.send_replace(MirrorScope {
             all_sources_seen: merge.all_sources_seen(),
-            ending: lifecycle.ending_static_pods(),
+            terminating: lifecycle.terminating_static_pods(),
             epoch: 0,
         });
     }

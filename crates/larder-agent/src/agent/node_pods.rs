@@ -6,7 +6,7 @@ use larder_objects::{ObjectKey, chain};
 use larder_pods::{
     Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid, StoredPod,
     identity::is_mirror_pod,
-    lifecycle::{HeldBecause, PodLife, PodLifecycle, Step},
+    lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
     mirror::MirrorScope,
     source::{SourceEvent, SourceReport},
 };
@@ -128,18 +128,18 @@ impl NodePods {
         }
     }
 
-    fn take(&mut self, steps: Vec<Step>) {
+    fn take(&mut self, steps: Vec<LifecycleAction>) {
         for step in steps {
             match step {
-                Step::Serve(pod) => {
+                LifecycleAction::Serve(pod) => {
                     let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
                     self.reconciler.serve(&pod);
                     self.registered.insert(uid, pod);
                 }
-                Step::Retire(pod) => {
+                LifecycleAction::Retire(pod) => {
                     self.reconciler.retire(&pod);
                 }
-                Step::Unregister(uid) => {
+                LifecycleAction::Unregister(uid) => {
                     if let Some(pod) = self.registered.remove(&uid) {
                         self.reconciler.unregister(&pod);
                     }
@@ -168,7 +168,7 @@ impl NodePods {
             .observe(self.lifecycle.working(), self.lifecycle.restarted());
         self.mirrors.send_replace(MirrorScope {
             all_sources_seen: self.ready,
-            ending: self.lifecycle.ending_static_pods(),
+            terminating: self.lifecycle.terminating_static_pods(),
             epoch: self.epoch,
         });
     }

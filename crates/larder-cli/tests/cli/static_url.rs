@@ -245,9 +245,9 @@ async fn static_pods_come_over_tls_and_stay_whatever_the_server_says_but_nothing
     );
 
     for (status, body, why) in [
-        ("404 Not Found", "", "the answer is 404 Not Found"),
-        ("500 Internal Server Error", "oops", "the answer is 500"),
-        ("200 OK", "garbage", "the answer gives no static pods"),
+        ("404 Not Found", "", "unexpected status 404 Not Found"),
+        ("500 Internal Server Error", "oops", "unexpected status 500"),
+        ("200 OK", "garbage", "the response holds no static pods"),
         ("200 OK", &"x".repeat(10 << 20), "10485760 bytes or more"),
     ] {
         server.answers(status, body);
@@ -256,7 +256,7 @@ async fn static_pods_come_over_tls_and_stay_whatever_the_server_says_but_nothing
     server.answers_with("302 Found", "Location: /moved\r\n", &manifest("b"));
     agent.until_pods(&["b-n1"]).await;
     server.answers("200 OK", "");
-    agent.until_problem("the answer is empty").await;
+    agent.until_problem("the response is empty").await;
     agent
         .until("no pods", |status| pods(status).is_empty().then_some(()))
         .await;
@@ -269,7 +269,7 @@ async fn static_pods_come_over_tls_and_stay_whatever_the_server_says_but_nothing
     let agent = Agent::start(&desk);
     assert_eq!(
         agent
-            .until_problem("the answer is 503 Service Unavailable")
+            .until_problem("unexpected status 503 Service Unavailable")
             .await,
         ["b-n1"]
     );
@@ -290,7 +290,7 @@ async fn a_certificate_that_nobody_vouches_for_is_told_as_such() {
     )
     .unwrap();
     let agent = Agent::start(&desk);
-    let pods = agent.until_problem("/pods.yaml: no answer: ").await;
+    let pods = agent.until_problem("/pods.yaml: no response: ").await;
     assert!(pods.is_empty());
     agent.until_problem("invalid peer certificate").await;
     assert!(

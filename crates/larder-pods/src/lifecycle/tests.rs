@@ -1,4 +1,4 @@
-//! The scenarios of a pod's life, as far as they concern registration.
+//! The scenarios of a pod's lifecycle that concern registration.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     testing::{PodBuilder, pod},
 };
 
-/// A lifecycle whose sources have been seen, and its steps as text.
+/// A lifecycle whose sources have been seen, with its actions as text.
 struct Lives(PodLifecycle);
 
 impl Lives {
@@ -18,32 +18,32 @@ impl Lives {
 
     #[track_caller]
     fn check(&mut self, operation: Operation, pod: PodBuilder, expected: &[&str]) {
-        let steps = self.0.handle(operation, &pod.shared());
-        assert_eq!(words(&steps), expected);
+        let actions = self.0.handle(operation, &pod.shared());
+        assert_eq!(words(&actions), expected);
         self.check_counts();
     }
 
     #[track_caller]
     fn check_volumes_gone(&mut self, uid: &str, expected: &[&str]) {
-        let steps = self.0.volumes_gone(&ResolvedPodUid::new(uid));
-        assert_eq!(words(&steps), expected);
+        let actions = self.0.volumes_gone(&ResolvedPodUid::new(uid));
+        assert_eq!(words(&actions), expected);
         self.check_counts();
     }
 
-    /// What is kept up with each change is what a count of all pods gives.
+    /// The counts that are updated with each change equal a count of all pods.
     #[track_caller]
     fn check_counts(&self) {
         let mut working = WorkingPods::new();
-        let mut ending = BTreeSet::new();
+        let mut terminating = BTreeSet::new();
         for tracked in self.0.pods.values() {
             *working.entry(tracked.kind()).or_default() += 1;
             let on_disk = matches!(tracked.life, PodLife::Served | PodLife::Retiring { .. });
             if is_static_pod(&tracked.pod.metadata) && tracked.gone && on_disk {
-                ending.insert(FullName::of(&tracked.pod.metadata));
+                terminating.insert(FullName::of(&tracked.pod.metadata));
             }
         }
         assert_eq!(self.0.working(), working);
-        assert_eq!(self.0.ending_static_pods(), ending);
+        assert_eq!(self.0.terminating_static_pods(), terminating);
     }
 
     #[track_caller]
@@ -52,13 +52,13 @@ impl Lives {
     }
 }
 
-fn words(steps: &[Step]) -> Vec<String> {
-    let word = |step: &Step| match step {
-        Step::Serve(pod) => format!("serve {}", PodUid::of(&pod.metadata)),
-        Step::Retire(pod) => format!("retire {}", PodUid::of(&pod.metadata)),
-        Step::Unregister(uid) => format!("unregister {uid}"),
+fn words(actions: &[LifecycleAction]) -> Vec<String> {
+    let word = |action: &LifecycleAction| match action {
+        LifecycleAction::Serve(pod) => format!("serve {}", PodUid::of(&pod.metadata)),
+        LifecycleAction::Retire(pod) => format!("retire {}", PodUid::of(&pod.metadata)),
+        LifecycleAction::Unregister(uid) => format!("unregister {uid}"),
     };
-    steps.iter().map(word).collect()
+    actions.iter().map(word).collect()
 }
 
 fn static_pod(uid: &str) -> PodBuilder {
@@ -83,8 +83,8 @@ fn a_pod_is_registered_until_its_volumes_are_gone() {
 }
 
 #[test]
-fn a_rejected_pod_and_a_mirror_pod_are_never_registered() {
-    // managers 77: who rejects a pod writes the phase Failed.
+fn rejected_pods_and_mirror_pods_are_never_registered() {
+    // managers 77: admission rejects a pod by the phase Failed.
     let mut lives = Lives::new();
     lives.check(Add, pod("p").uid("1").phase("Failed"), &["retire 1"]);
     lives.check_volumes_gone("1", &[]);
@@ -102,7 +102,7 @@ fn a_rejected_pod_and_a_mirror_pod_are_never_registered() {
 }
 
 #[test]
-fn without_a_network_only_pods_of_the_hosts_are_registered() {
+fn without_a_network_only_host_network_pods_are_registered() {
     // managers 78
     let mut lives = Lives(PodLifecycle::new(false));
     lives.0.all_sources_seen();
@@ -110,10 +110,10 @@ fn without_a_network_only_pods_of_the_hosts_are_registered() {
     lives.check_life("1", Some(PodLife::Held(HeldBecause::NetworkNotReady)));
     let mut on_host = pod("q").uid("2").build();
     on_host.spec.get_or_insert_default().host_network = Some(true);
-    let steps = lives
+    let actions = lives
         .0
         .handle(Add, &Arc::new(StoredPod::new(on_host).unwrap()));
-    assert_eq!(words(&steps), ["serve 2"]);
+    assert_eq!(words(&actions), ["serve 2"]);
     assert_eq!(words(&lives.0.network_ready(true)), ["serve 1"]);
     // What is served stays so.
     assert_eq!(lives.0.network_ready(false), []);
@@ -121,7 +121,7 @@ fn without_a_network_only_pods_of_the_hosts_are_registered() {
 }
 
 #[test]
-fn a_pod_that_has_succeeded_is_registered_until_its_volumes_are_gone() {
+fn a_succeeded_pod_stays_registered_until_its_volumes_are_gone() {
     // managers 78
     let mut lives = Lives::new();
     lives.check(Add, pod("p").uid("1"), &["serve 1"]);
@@ -143,7 +143,7 @@ fn a_pod_that_has_succeeded_is_registered_until_its_volumes_are_gone() {
 }
 
 #[test]
-fn of_static_pods_with_one_name_one_runs_and_the_others_wait_in_order() {
+fn of_static_pods_with_one_name_one_runs_others_wait() {
     // managers 79
     let mut lives = Lives::new();
     lives.check(Add, static_pod("2"), &["serve 2"]);
@@ -160,7 +160,7 @@ fn of_static_pods_with_one_name_one_runs_and_the_others_wait_in_order() {
 }
 
 #[test]
-fn a_manifest_changed_often_while_the_old_pod_ends_leads_to_the_last_one() {
+fn the_last_of_many_manifest_changes_wins_during_termination() {
     // managers 59
     let mut lives = Lives::new();
     lives.check(Add, static_pod("0"), &["serve 0"]);
@@ -169,16 +169,16 @@ fn a_manifest_changed_often_while_the_old_pod_ends_leads_to_the_last_one() {
     for uid in 1..300 {
         lives.check(Remove, static_pod(&uid.to_string()), &[]);
         lives.check(Add, static_pod(&(uid + 1).to_string()), &[]);
-        let ending = lives.0.ending_static_pods();
+        let ending = lives.0.terminating_static_pods();
         assert_eq!(ending, ["web_default".parse().unwrap()].into());
     }
     lives.check_volumes_gone("0", &["unregister 0", "serve 300"]);
-    assert!(lives.0.ending_static_pods().is_empty());
+    assert!(lives.0.terminating_static_pods().is_empty());
     assert_eq!(lives.0.pods.len(), 1);
 }
 
 #[test]
-fn a_pod_that_comes_again_under_its_uid_starts_when_the_old_one_is_over() {
+fn a_pod_of_a_reused_uid_starts_after_the_old_one() {
     // managers 60
     let mut lives = Lives::new();
     lives.check(Add, static_pod("1"), &["serve 1"]);
@@ -199,7 +199,7 @@ fn a_pod_that_comes_again_under_its_uid_starts_when_the_old_one_is_over() {
 }
 
 #[test]
-fn a_pod_that_ends_when_first_seen_is_served_and_one_that_never_started_is_not() {
+fn a_terminating_pod_is_served_only_if_it_may_run() {
     let mut lives = Lives(PodLifecycle::new(false));
     lives.0.all_sources_seen();
     lives.check(Add, pod("p").uid("1"), &[]);
@@ -212,7 +212,7 @@ fn a_pod_that_ends_when_first_seen_is_served_and_one_that_never_started_is_not()
 }
 
 #[test]
-fn nothing_retires_for_being_gone_until_every_source_has_been_seen() {
+fn missing_pods_retire_only_after_all_sources_are_seen() {
     // managers 76
     let mut lives = Lives(PodLifecycle::new(true));
     lives.check(Add, pod("p").uid("1"), &["serve 1"]);

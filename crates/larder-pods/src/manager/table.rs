@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. A UID stands in the table at most once. A full name may stand in it several times; the pod upserted last has it.
-//! 2. Hashes are computed once per call and kept beside the pod. So growing an index reads no pod, and an update touches
-//!    the index by full name only if the name changes.
+//! 2. Hashes are computed once per call and kept beside the pod. So growing an index reads no pod, and an update
+//!    touches the index by full name only if the name changes.
 
 use std::{hash::BuildHasher as _, mem, sync::Arc};
 

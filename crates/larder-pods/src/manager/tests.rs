@@ -1,4 +1,4 @@
-//! The scenarios of the pod manager, and a random walk beside a naive model.
+//! The scenarios of the pod manager, and a random walk compared with a naive model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ fn resolved(uid: &str) -> ResolvedPodUid {
 }
 
 #[test]
-fn lists_hold_regular_pods_and_uids_translate_both_ways() {
+fn lists_hold_regular_pods_and_uids_translate() {
     // managers 46
     let mut manager = PodManager::default();
     manager.set_pods([mirror_pod("web"), static_pod("web"), pod("app")].map(PodBuilder::shared));
@@ -54,7 +54,7 @@ fn lists_hold_regular_pods_and_uids_translate_both_ways() {
     let translate = |uid: &str| manager.translate_pod_uid(&PodUid::new(uid)).to_string();
     assert_eq!(translate("web-mirror-uid"), "web-uid");
     assert_eq!(translate("app-uid"), "app-uid");
-    assert_eq!(translate("nobody"), "nobody");
+    assert_eq!(translate("unknown"), "unknown");
     assert_eq!(translate(""), "");
 
     let translations = manager.uid_translations();
@@ -69,7 +69,7 @@ fn lists_hold_regular_pods_and_uids_translate_both_ways() {
 }
 
 #[test]
-fn a_name_leads_to_the_static_pod_and_a_pod_to_its_counterpart() {
+fn names_and_pods_lead_to_their_counterparts() {
     // managers 47
     let manager = manager_of([mirror_pod("web"), static_pod("web"), pod("app")]);
     let web = manager.pod_by_uid(&resolved("web-uid")).unwrap();
@@ -82,7 +82,7 @@ fn a_name_leads_to_the_static_pod_and_a_pod_to_its_counterpart() {
         Some(Arc::clone(&web))
     );
     assert_eq!(manager.pod_by_mirror_pod(&mirror), Some(Arc::clone(&web)));
-    // A mirror pod's UID is no regular pod's.
+    // A mirror pod's UID finds no regular pod.
     assert_eq!(manager.pod_by_uid(&resolved("web-mirror-uid")), None);
 
     let both = |was_mirror| PodAndMirrorPod {
@@ -99,14 +99,14 @@ fn a_name_leads_to_the_static_pod_and_a_pod_to_its_counterpart() {
         was_mirror: false,
     };
     assert_eq!(manager.pod_and_mirror_pod(&app), alone);
-    // Whether the pod asked for is known does not matter.
+    // The argument need not be known.
     let stranger = mirror_pod("stranger").shared();
     let answer = manager.pod_and_mirror_pod(&stranger);
     assert_eq!((answer.pod, answer.mirror_pod), (None, Some(stranger)));
 }
 
 #[test]
-fn a_mirror_pod_is_an_orphan_from_when_its_static_pod_goes() {
+fn a_mirror_pod_without_its_static_pod_is_an_orphan() {
     // managers 48
     let web = static_pod("web").stored();
     let manager = || manager_of([mirror_pod("web"), static_pod("web"), pod("app")]);
@@ -123,7 +123,7 @@ fn a_mirror_pod_is_an_orphan_from_when_its_static_pod_goes() {
     let mirror_uid = BTreeSet::from(["web-mirror-uid".to_owned()]);
     assert_eq!(uids(&lists.orphaned_mirror_pods), mirror_uid);
     assert_eq!(uids(&lists.mirror_pods), mirror_uid);
-    // Word about the ending pod still finds it.
+    // News of the ending pod still finds it.
     let translated = without_static.translate_pod_uid(&PodUid::new("web-mirror-uid"));
     assert_eq!(translated, resolved("web-uid"));
 
@@ -137,7 +137,7 @@ fn a_mirror_pod_is_an_orphan_from_when_its_static_pod_goes() {
 }
 
 #[test]
-fn a_static_pod_without_mirror_translates_to_none_and_order_does_not_matter() {
+fn translations_do_not_depend_on_the_order_of_arrival() {
     // managers 49
     let lonely = manager_of([static_pod("web"), pod("app")]);
     assert_eq!(
@@ -155,7 +155,7 @@ fn a_static_pod_without_mirror_translates_to_none_and_order_does_not_matter() {
 }
 
 #[test]
-fn of_two_pods_with_one_full_name_either_may_go_and_the_other_stays_found() {
+fn a_shared_full_name_survives_the_removal_of_either_pod() {
     let api = || pod("web").uid("api-uid");
     let by_name = |manager: &PodManager| {
         let pod = manager.pod_by_name("default", "web");
@@ -176,7 +176,7 @@ fn of_two_pods_with_one_full_name_either_may_go_and_the_other_stays_found() {
 }
 
 #[test]
-fn late_word_of_an_old_mirror_pods_end_leaves_its_successor_alone() {
+fn a_late_removal_leaves_the_mirror_pods_successor() {
     let successor = || mirror_pod("web").uid("successor");
     let mut manager = manager_of([static_pod("web"), mirror_pod("web"), successor()]);
     manager.remove_pod(&mirror_pod("web").stored());
@@ -192,7 +192,7 @@ fn late_word_of_an_old_mirror_pods_end_leaves_its_successor_alone() {
 }
 
 #[test]
-fn counts_are_those_of_the_pods_that_are_there() {
+fn counts_equal_the_pods_present() {
     let mut busy = pod("busy").build();
     busy.spec.get_or_insert_default().ephemeral_containers =
         Some(vec![EphemeralContainer::default(); 2]);
@@ -227,7 +227,7 @@ fn counts_are_those_of_the_pods_that_are_there() {
     );
 }
 
-/// What the manager should be: a list in the order of last touch, searched from the end.
+/// A naive manager: a list in the order of the last upsert, searched from the end.
 #[derive(Default)]
 struct Model {
     pods: Vec<Arc<StoredPod>>,
@@ -349,7 +349,7 @@ fn steps() -> impl Strategy<Value = Vec<(bool, Arc<StoredPod>)>> {
 
 proptest! {
     #[test]
-    fn any_walk_of_adds_and_removes_agrees_with_a_list(steps in steps()) {
+    fn any_walk_agrees_with_the_model(steps in steps()) {
         let mut manager = PodManager::default();
         let mut model = Model::default();
         for (add, pod) in steps {

@@ -37,7 +37,7 @@ fn check(merge: &mut PodMerge, pods: SourcePods, expected: &str) {
 }
 
 #[test]
-fn a_pod_is_added_updated_and_removed_and_an_identical_set_says_nothing() {
+fn sets_add_update_and_remove_pods_unchanged_sets_do_nothing() {
     // managers 70
     let mut merge = merge();
     check(&mut merge, all([pod("p")]), "ADD p");
@@ -48,7 +48,7 @@ fn a_pod_is_added_updated_and_removed_and_an_identical_set_says_nothing() {
 }
 
 #[test]
-fn operations_come_in_the_order_in_which_they_are_to_be_handled() {
+fn operations_come_in_handling_order() {
     // managers 71
     let mut merge = merge();
     check(
@@ -74,7 +74,7 @@ fn operations_come_in_the_order_in_which_they_are_to_be_handled() {
 }
 
 #[test]
-fn a_deletion_timestamp_makes_a_known_pod_a_delete_and_a_new_one_an_add() {
+fn a_deletion_timestamp_deletes_known_pods_and_adds_new_ones() {
     // managers 72
     let mut merge = merge();
     check(&mut merge, all([pod("p")]), "ADD p");
@@ -99,7 +99,7 @@ fn a_changed_status_is_a_reconcile_unless_more_has_changed() {
 }
 
 #[test]
-fn annotations_and_labels_are_updates_and_the_local_ones_are_nobodys_business() {
+fn annotations_and_labels_are_updates_except_local_annotations() {
     // managers 74
     let mut merge = merge();
     check(&mut merge, all([pod("p").annotation("k", "1")]), "ADD p");
@@ -122,7 +122,7 @@ fn annotations_and_labels_are_updates_and_the_local_ones_are_nobodys_business() 
 }
 
 #[test]
-fn a_source_without_pods_says_so_once() {
+fn a_source_without_pods_is_announced_once() {
     // managers 75
     let mut merge = merge();
     check(&mut merge, all([]), "ADD");
@@ -130,7 +130,7 @@ fn a_source_without_pods_says_so_once() {
 }
 
 #[test]
-fn of_two_pods_with_one_full_name_or_uid_the_first_is_kept_and_the_other_named() {
+fn of_two_pods_with_one_identity_the_first_is_kept() {
     // managers 75
     let mut merge = merge();
     let merged = merge.merge(
@@ -152,14 +152,14 @@ fn of_two_pods_with_one_full_name_or_uid_the_first_is_kept_and_the_other_named()
     assert_eq!(
         texts,
         [
-            "pod p_default of source file is ignored: a pod with its full name is there already",
-            "pod q_default of source file is ignored: a pod with its UID is there already",
+            "ignoring pod p_default of source file: another pod already has its full name",
+            "ignoring pod q_default of source file: another pod already has its UID",
         ]
     );
 }
 
 #[test]
-fn a_pod_recreated_or_renamed_replaces_the_old_one_in_one_step() {
+fn a_recreated_or_renamed_pod_replaces_the_old_one() {
     let mut merge = merge();
     check(&mut merge, all([pod("p").uid("1")]), "ADD p");
     check(&mut merge, all([pod("p").uid("2")]), "REMOVE p, ADD p");
@@ -179,7 +179,7 @@ fn a_pod_recreated_or_renamed_replaces_the_old_one_in_one_step() {
 }
 
 #[test]
-fn single_reports_do_what_the_same_set_would() {
+fn single_reports_equal_a_full_set() {
     let mut merge = merge();
     check(&mut merge, all([]), "ADD");
     check(&mut merge, one(pod("p")), "ADD p");
@@ -199,7 +199,7 @@ fn single_reports_do_what_the_same_set_would() {
 }
 
 #[test]
-fn pods_carry_their_source_and_the_time_of_first_sight() {
+fn pods_carry_their_source_and_first_seen_time() {
     let mut merge = merge();
     let mut at = |second, pods| {
         let now = Timestamp::from_second(second).unwrap();
@@ -226,7 +226,7 @@ fn pods_carry_their_source_and_the_time_of_first_sight() {
 }
 
 #[test]
-fn what_is_handed_on_is_the_new_object() {
+fn updates_carry_the_new_object() {
     let mut merge = merge();
     let version = |version: &str, owner: &str| {
         let mut pod = pod("p").stored();
@@ -246,7 +246,7 @@ fn what_is_handed_on_is_the_new_object() {
 }
 
 #[test]
-fn sources_are_apart_and_ready_when_each_has_named_all_its_pods() {
+fn sources_are_separate_and_ready_after_a_full_set() {
     // managers 76
     let mut merge = PodMerge::new([PodSource::File, PodSource::Api]);
     let now = Timestamp::UNIX_EPOCH;

@@ -1,4 +1,4 @@
-//! The requests about mirror pods and the Node that owns them.
+//! Requests for mirror pods and for the Node that owns them.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ use crate::{
     stored::StoredPod,
 };
 
-/// Annotation of a mirror pod with the hash of what its static pod holds; our own, so absent in a kubelet's mirror pods.
+/// Annotation of a mirror pod with the hash of its static pod's content. It is larder's own; a kubelet's mirror pods
+/// lack it.
 pub(super) const CONTENT_HASH: &str = "larder.dev/static-pod-content";
 
 /// The owner of this node's mirror pods.
@@ -36,7 +37,7 @@ pub struct NodeIdentity {
     pub uid: String,
 }
 
-/// Why a mirror pod is not as it should be.
+/// Why a mirror pod is missing or outdated.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MirrorError {
@@ -47,16 +48,16 @@ pub enum MirrorError {
         verb: &'static str,
         /// Name of the Node.
         name: String,
-        /// What the API server said.
+        /// The API server's error.
         source: Arc<RequestError>,
     },
-    /// There is no Node, and larder was not told to register one.
+    /// The Node does not exist, and larder is not configured to register one.
     #[error("node {name} does not exist")]
     NoNode {
         /// Its name.
         name: String,
     },
-    /// The Node has no UID, so nothing can be owned by it.
+    /// The Node has no UID, so it cannot own a pod.
     #[error("node {name} has no UID")]
     NodeWithoutUid {
         /// Its name.
@@ -75,40 +76,40 @@ pub enum MirrorError {
         verb: &'static str,
         /// The pod.
         full_name: FullName,
-        /// What the API server said.
+        /// The API server's error.
         source: Arc<RequestError>,
     },
-    /// A mirror pod that was made from another manifest, or is being deleted, does not go: it has finalizers, or comes again.
-    #[error("an outdated mirror pod {full_name} does not go")]
+    /// An outdated mirror pod survives its deletion: it has finalizers, or another client recreates it.
+    #[error("outdated mirror pod {full_name} still exists after its deletion")]
     InTheWay {
         /// The pod.
         full_name: FullName,
     },
-    /// The name belongs to a pod that is no mirror pod, which is nobody's to delete.
-    #[error("there is a pod {full_name} that is not a mirror pod")]
+    /// A pod that is not a mirror pod has the name, and is left alone.
+    #[error("the name {full_name} belongs to a pod that is not a mirror pod")]
     NameTaken {
         /// The name.
         full_name: FullName,
     },
 }
 
-/// What [`MirrorClient::create`] found or did.
+/// The result of [`MirrorClient::create`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It was created.
+    /// The mirror pod was created.
     Now,
-    /// It was there, as it should be.
+    /// The current mirror pod existed before.
     Before,
-    /// One is there that is not as it should be, with this UID. Nothing was done.
+    /// An outdated mirror pod exists, with this UID. Nothing was changed.
     Outdated(MirrorPodUid),
 }
 
-/// Requests about this node's mirror pods. Cheap to clone.
+/// Client for this node's mirror pods. Cheap to clone.
 #[derive(Clone)]
 pub struct MirrorClient {
     client: Client,
     node_name: String,
-    /// The Node to be created where there is none: `registerNode`.
+    /// The Node to create if it does not exist: `registerNode`.
     registration: Option<Arc<Node>>,
 }
 
@@ -121,7 +122,7 @@ impl std::fmt::Debug for MirrorClient {
 }
 
 impl MirrorClient {
-    /// For the mirror pods of the node `node_name`.
+    /// A client for the mirror pods of the node `node_name`.
     pub fn new(client: Client, node_name: impl Into<String>) -> Self {
         Self {
             client,
@@ -130,14 +131,14 @@ impl MirrorClient {
         }
     }
 
-    /// Creates `node` where there is no Node of this node's name: `registerNode: true`.
+    /// Creates `node` if no Node of this name exists: `registerNode: true`.
     #[must_use]
     pub fn registering(mut self, node: Node) -> Self {
         self.registration = Some(Arc::new(node));
         self
     }
 
-    /// The Node that owns the mirror pods; created first if that is wanted.
+    /// The Node that owns the mirror pods. Created first if [registering](Self::registering).
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl MirrorClient {
                         tracing::info!(node = %name, "registered the node");
                         node
                     }
-                    // Somebody else was faster.
+                    // Another client was faster.
                     Err(error) if error.is_conflict() => {
                         let found = self.get_node().await.map_err(failed("get"))?;
                         found.ok_or(MirrorError::NoNode { name: name.clone() })?
@@ -189,11 +190,11 @@ impl MirrorClient {
         }
     }
 
-    /// Creates the mirror pod of `pod`, if there is none.
+    /// Creates the mirror pod of `pod` if it does not exist.
     ///
     /// # Errors
     ///
-    /// The API server refuses it, or its name is taken by a pod that is no mirror pod.
+    /// The API server rejects it, or a pod that is not a mirror pod has its name.
     pub async fn create(
         &self,
         pod: &StoredPod,
@@ -209,14 +210,14 @@ impl MirrorClient {
                 source: Arc::new(source),
             }
         };
-        let refused = match self.create_pod(&full_name, &mirror).await {
+        let conflict = match self.create_pod(&full_name, &mirror).await {
             Ok(()) => return Ok(Created::Now),
             Err(error) if error.is_conflict() => error,
             Err(error) => return Err(failed("create")(error)),
         };
         match self.get_pod(&full_name).await.map_err(failed("get"))? {
-            // Gone in between: that is for the next attempt.
-            None => Err(failed("create")(refused)),
+            // Deleted in between: the next attempt creates it.
+            None => Err(failed("create")(conflict)),
             Some(found) if !is_mirror_pod(&found.metadata) => {
                 Err(MirrorError::NameTaken { full_name })
             }
@@ -227,11 +228,11 @@ impl MirrorClient {
         }
     }
 
-    /// Deletes the mirror pod with exactly this UID, at once. `false` when it was gone already.
+    /// Deletes the mirror pod with exactly this UID, at once. Returns `false` if it was gone already.
     ///
     /// # Errors
     ///
-    /// The API server refuses it. (The kubelet only logs that.)
+    /// The API server rejects the request. (The kubelet only logs that.)
     pub async fn delete(
         &self,
         full_name: &FullName,
@@ -250,7 +251,7 @@ impl MirrorClient {
         };
         match deleted.await {
             Ok(()) => Ok(true),
-            // Not there, or another pod of this name is.
+            // It does not exist, or another pod has its name.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
             Err(source) => Err(MirrorError::Pod {
                 verb: "delete",
@@ -296,7 +297,7 @@ fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, Reque
     }
 }
 
-/// The mirror pod of `pod`, as it is to be created.
+/// The mirror pod of `pod`, ready to be created.
 fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
     let mut mirror = pod.decode();
     let hash = annotation(&pod.metadata, CONFIG_HASH)
@@ -307,7 +308,7 @@ fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
     set_annotation(metadata, CONFIG_MIRROR, Some(hash));
     set_annotation(metadata, CONTENT_HASH, Some(content));
     metadata.resource_version = None;
-    // What the API server's admission demands of a node, no more and no less.
+    // Exactly what the NodeRestriction admission plugin requires of a node.
     metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
@@ -319,14 +320,14 @@ fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
     mirror
 }
 
-/// Whether the mirror pod with the metadata `mirror` shows `pod` as it is now and is there to stay.
+/// Whether the mirror pod with the metadata `mirror` shows the current `pod` and is not being deleted.
 pub(super) fn is_current(mirror: &ObjectMeta, pod: &StoredPod) -> bool {
     mirror.deletion_timestamp.is_none()
         && is_mirror_pod_of(mirror, &pod.metadata)
         && annotation(mirror, CONTENT_HASH).is_none_or(|hash| hash == content_hash(&pod.decode()))
 }
 
-/// Hash of what a user sees of `pod`: labels, annotations and spec.
+/// Hash of the content of `pod` that users see: labels, annotations and spec.
 fn content_hash(pod: &Pod) -> String {
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     for key in [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR, CONTENT_HASH] {
@@ -362,8 +363,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_pod_carries_the_hash_and_is_owned_by_the_node_alone() {
-        // managers 52, 81: exactly what the admission of a real cluster lets a node create.
+    fn a_mirror_pod_has_the_hash_and_the_node_as_owner() {
+        // managers 52, 81: exactly what a real cluster lets a node create.
         let mirror = mirror_of(&static_pod().stored(), &node());
         assert_eq!(annotation(&mirror.metadata, CONFIG_MIRROR), Some("hash"));
         assert_eq!(annotation(&mirror.metadata, CONFIG_SOURCE), Some("file"));
@@ -375,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_pod_is_current_as_long_as_hash_and_content_are_the_same() {
+    fn a_mirror_pod_is_current_while_hash_and_content_match() {
         let mirror = mirror_of(&static_pod().stored(), &node());
         assert!(is_current(&mirror.metadata, &static_pod().stored()));
-        // First sight is no content.
+        // The time of first sight is not part of the content.
         let seen_again = static_pod().annotation(CONFIG_SEEN, "later");
         assert!(is_current(&mirror.metadata, &seen_again.stored()));
         for changed in [

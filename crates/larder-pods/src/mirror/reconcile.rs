@@ -23,36 +23,36 @@ use crate::{
 /// Delay after the first failure.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long the watch of the pods gets to show what was done before more is done for the same pod.
+/// Time for the watch of the pods to show an action before the next action for the same pod.
 const SETTLE: Duration = Duration::from_millis(250);
 
-/// The longest delay. Each is twice the last as long as attempts fail, or what was done does not last.
+/// The longest delay. It doubles while attempts fail, or while another client undoes them.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// So often in a row what was done may not last before it is done more seldom: somebody tries out what happens.
-const PATIENCE: u32 = 16;
+/// Number of undone actions in a row before delays grow: a user may be experimenting.
+const UNDELAYED: u32 = 16;
 
-/// Requests under way at the same time.
+/// Limit of requests in flight.
 const CONCURRENCY: usize = 8;
 
-/// What the mirror pods depend on beside the pods themselves.
+/// The conditions on which mirror pods depend, besides the pods themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorScope {
-    /// Every source has named all its pods. Before that a mirror pod without static pod may only seem to be one.
+    /// Every source has reported all its pods. Before that, the static pod of an orphan may just be unreported.
     pub all_sources_seen: bool,
-    /// Static pods that have gone from their source but still end. Their mirror pods stay until they have ended.
-    pub ending: BTreeSet<FullName>,
-    /// Another number than before: the API server was away and is back, perhaps as another one, or the Node is. What has failed and
-    /// what was learned until then counts no more.
+    /// Static pods that are gone from their source and still terminate. Their mirror pods stay until that is done.
+    pub terminating: BTreeSet<FullName>,
+    /// Changes when the API server, possibly another one, or the Node is back. Earlier failures and findings are then
+    /// dropped.
     pub epoch: u64,
 }
 
-/// One thing to do.
+/// An action for one mirror pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MirrorAction {
     /// The static pod has no mirror pod.
     Create(Arc<StoredPod>),
-    /// The static pod's mirror pod is being deleted, or made from another manifest.
+    /// The static pod's mirror pod is being deleted, or was made from another manifest.
     Replace {
         /// The static pod.
         pod: Arc<StoredPod>,
@@ -72,7 +72,7 @@ impl MirrorAction {
         }
     }
 
-    /// The static pod that is to have a mirror pod.
+    /// The static pod that needs a mirror pod.
     fn pod(&self) -> Option<&Arc<StoredPod>> {
         match self {
             Self::Create(pod) | Self::Replace { pod, .. } => Some(pod),
@@ -81,7 +81,7 @@ impl MirrorAction {
     }
 }
 
-/// All that there is to do.
+/// All pending actions.
 pub fn plan(overview: MirrorOverview, scope: &MirrorScope) -> Vec<MirrorAction> {
     let of_static = |(pod, mirror): (Arc<StoredPod>, Option<Arc<StoredPod>>)| match mirror {
         None => Some(MirrorAction::Create(pod)),
@@ -96,14 +96,14 @@ pub fn plan(overview: MirrorOverview, scope: &MirrorScope) -> Vec<MirrorAction> 
         .map(MirrorAction::Delete);
     let of_static = overview.static_pods.into_iter().filter_map(of_static);
     let mut actions: Vec<_> = of_static.chain(orphans).collect();
-    actions.retain(|action| !scope.ending.contains(&action.full_name()));
+    actions.retain(|action| !scope.terminating.contains(&action.full_name()));
     actions
 }
 
-/// What is wrong with the mirror pods, by the full name of the pod.
+/// Problems of mirror pods, by the full name of the pod.
 pub type MirrorProblems = BTreeMap<FullName, MirrorError>;
 
-/// Keeps the mirror pods of one node. Built first, then [run](Self::run) by whoever owns the task.
+/// Maintains the mirror pods of one node. Built first; the owner of the task then calls [`run`](Self::run).
 #[derive(Debug)]
 pub struct MirrorReconciler {
     client: MirrorClient,
@@ -113,23 +113,23 @@ pub struct MirrorReconciler {
     /// [`MirrorScope::epoch`] of the last pass.
     epoch: u64,
     attempts: HashMap<FullName, Attempt>,
-    /// Mirror pods that are no more, or are about to go without any help, though the watch still shows them.
+    /// Mirror pods that are deleted or about to disappear, although the watch still shows them.
     gone: HashMap<MirrorPodUid, FullName>,
-    /// Static pods and mirror pods that were found in step; compared again only when one of the two is another object.
+    /// Static pods with current mirror pods. Compared again only when either of the two is replaced.
     settled: HashMap<FullName, (Arc<StoredPod>, Arc<StoredPod>)>,
 }
 
-/// What was last tried for a pod.
+/// The last attempt for a pod.
 #[derive(Debug)]
 struct Attempt {
-    /// When it ended.
+    /// End of the attempt.
     at: Instant,
-    /// How long nothing more is tried.
+    /// Delay until the next one.
     wait: Duration,
-    /// How many attempts there were before it with the same outcome.
+    /// Number of attempts before it with the same result.
     streak: u32,
     failed: bool,
-    /// The static pod that it was for; `None` for an orphan.
+    /// The static pod of the attempt; `None` for an orphan.
     pod: Option<Arc<StoredPod>>,
 }
 
@@ -138,22 +138,22 @@ impl Attempt {
         self.at + self.wait
     }
 
-    /// Whether an attempt that began at `began` goes on with what this one was for.
-    fn goes_on(&self, began: Instant) -> bool {
+    /// Whether an attempt that began at `began` continues the same streak.
+    fn continues(&self, began: Instant) -> bool {
         self.failed || began <= self.at + 2 * self.wait
     }
 }
 
-/// How an attempt ended.
-enum Outcome {
-    /// All is done; the watch will show it.
+/// The progress that an attempt made.
+enum MirrorProgress {
+    /// The action is complete; the watch will show it.
     Done,
-    /// There is more to do, and no reason to wait.
+    /// The next part can follow at once.
     Half,
 }
 
 impl MirrorReconciler {
-    /// A loop over `pods`, which looks at them after every word through `scope`, also an unchanged one.
+    /// A reconciler of `pods`. It runs a pass after every value sent to `scope`, changed or not.
     pub fn new(client: MirrorClient, pods: Pods, scope: watch::Receiver<MirrorScope>) -> Self {
         Self {
             client,
@@ -167,12 +167,12 @@ impl MirrorReconciler {
         }
     }
 
-    /// What is wrong at any time.
+    /// The current problems.
     pub fn problems(&self) -> watch::Receiver<MirrorProblems> {
         self.problems.subscribe()
     }
 
-    /// Keeps the mirror pods until nobody can speak through `scope` any more.
+    /// Maintains the mirror pods until the sender of `scope` is dropped.
     ///
     /// # Cancel safety
     ///
@@ -188,15 +188,15 @@ impl MirrorReconciler {
                 }
             };
             tokio::select! {
-                // Cancel-safe: a change not yet taken in stays to be seen.
+                // Cancel-safe: an unseen change stays unseen.
                 changed = self.scope.changed() => if changed.is_err() { return },
                 () = wait => {}
             }
         }
     }
 
-    /// What the mirror pods hang on, as it is for all that is known: without mirror pods that are gone, and without the static pods
-    /// whose mirror pod is as it should be.
+    /// The pods that may need an action: without mirror pods that are gone, and without static pods whose mirror pod is
+    /// current.
     fn unsettled(&mut self) -> MirrorOverview {
         let mut overview = self.pods.mirror_overview();
         let mut gone = HashMap::new();
@@ -212,7 +212,7 @@ impl MirrorReconciler {
         overview
             .orphaned_mirror_pods
             .retain(|mirror| !is_gone(mirror));
-        // Those that the watch shows no more were perhaps in the way.
+        // A mirror pod that the watch no longer shows may have caused a failure.
         for full_name in std::mem::replace(&mut self.gone, gone).into_values() {
             if self
                 .attempts
@@ -230,17 +230,17 @@ impl MirrorReconciler {
             let same = known.is_some_and(|(known_pod, known_mirror)| {
                 Arc::ptr_eq(known_pod, pod) && Arc::ptr_eq(known_mirror, mirror)
             });
-            let in_step = same || is_current(&mirror.metadata, pod);
-            if in_step {
+            let is_current_pair = same || is_current(&mirror.metadata, pod);
+            if is_current_pair {
                 settled.insert(full_name, (Arc::clone(pod), Arc::clone(mirror)));
             }
-            !in_step
+            !is_current_pair
         });
         self.settled = settled;
         overview
     }
 
-    /// Does what is due; when something will be due without any change.
+    /// Performs the due actions. Returns when the next one is due without any change.
     async fn pass(&mut self, scope: &MirrorScope) -> Option<Instant> {
         if self.epoch != scope.epoch {
             self.epoch = scope.epoch;
@@ -251,13 +251,13 @@ impl MirrorReconciler {
         let actions = plan(self.unsettled(), scope);
         let open: BTreeSet<_> = actions.iter().map(MirrorAction::full_name).collect();
         self.attempts.retain(|full_name, attempt| {
-            open.contains(full_name) || (!attempt.failed && attempt.goes_on(began))
+            open.contains(full_name) || (!attempt.failed && attempt.continues(began))
         });
         let is_due = |action: &MirrorAction| {
             let Some(attempt) = self.attempts.get(&action.full_name()) else {
                 return true;
             };
-            // What has failed for one manifest says nothing of another.
+            // A failure of one manifest does not delay another.
             let same = attempt.pod.as_ref().map(Arc::as_ptr) == action.pod().map(Arc::as_ptr);
             attempt.next() <= began || (attempt.failed && !same)
         };
@@ -268,13 +268,13 @@ impl MirrorReconciler {
             None
         };
         let (client, known) = (&self.client, &self.gone);
-        let outcomes: Vec<_> = stream::iter(due)
+        let results: Vec<_> = stream::iter(due)
             .map(|action| {
                 let node = node.clone();
                 async move {
                     let mut gone = Vec::new();
-                    let outcome = perform(client, &action, node, known, &mut gone).await;
-                    (action, outcome, gone)
+                    let result = perform(client, &action, node, known, &mut gone).await;
+                    (action, result, gone)
                 }
             })
             .buffer_unordered(CONCURRENCY)
@@ -282,28 +282,28 @@ impl MirrorReconciler {
             .await;
         let mut problems = self.problems.borrow().clone();
         problems.retain(|full_name, _| open.contains(full_name));
-        for (action, outcome, gone) in outcomes {
+        for (action, result, gone) in results {
             let full_name = action.full_name();
             self.gone
                 .extend(gone.into_iter().map(|uid| (uid, full_name.clone())));
-            let failed = outcome.is_err();
+            let failed = result.is_err();
             let before = self.attempts.remove(&full_name);
-            let before = before.filter(|before| before.failed == failed && before.goes_on(began));
+            let before = before.filter(|before| before.failed == failed && before.continues(began));
             let streak = before.map_or(0, |before| before.streak.saturating_add(1));
-            let wait = match &outcome {
-                Ok(Outcome::Half) => Duration::ZERO,
-                Ok(Outcome::Done) => doubled(SETTLE, streak.saturating_sub(PATIENCE)),
+            let wait = match &result {
+                Ok(MirrorProgress::Half) => Duration::ZERO,
+                Ok(MirrorProgress::Done) => doubled(SETTLE, streak.saturating_sub(UNDELAYED)),
                 Err(_) => doubled(RETRY, streak),
             };
-            match outcome {
+            match result {
                 Ok(_) => drop(problems.remove(&full_name)),
                 Err(error) => {
                     let text = chain(&error);
                     let before = problems.insert(full_name.clone(), error);
                     if before.is_none_or(|before| chain(&before) != text) {
-                        tracing::warn!(pod = %shown(&full_name), error = text, retry_in = ?wait, "mirror pod is not as it should be");
+                        tracing::warn!(pod = %shown(&full_name), error = text, retry_in = ?wait, "failed to reconcile mirror pod, will retry");
                     } else {
-                        tracing::debug!(pod = %shown(&full_name), error = text, retry_in = ?wait, "mirror pod is still not as it should be");
+                        tracing::debug!(pod = %shown(&full_name), error = text, retry_in = ?wait, "failed to reconcile mirror pod again, will retry");
                     }
                 }
             }
@@ -325,13 +325,13 @@ impl MirrorReconciler {
     }
 }
 
-/// `first`, doubled so many times.
+/// `first`, doubled `times` times.
 fn doubled(first: Duration, times: u32) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(LONGEST)
 }
 
-/// The pod as people write it.
+/// The pod as `namespace/name`.
 fn shown(full_name: &FullName) -> ObjectKey {
     ObjectKey::new(full_name.namespace.clone(), full_name.name.clone())
 }
@@ -340,43 +340,43 @@ fn uid(mirror: &StoredPod) -> MirrorPodUid {
     MirrorPodUid::new(PodUid::of(&mirror.metadata).as_str())
 }
 
-/// Does one thing. `known` are the mirror pods that are no more; those that prove to be none either come to `gone`.
+/// Performs one action. `known` are mirror pods known to be gone; those found to be gone are added to `gone`.
 async fn perform(
     client: &MirrorClient,
     action: &MirrorAction,
     node: Option<Result<NodeIdentity, MirrorError>>,
     known: &HashMap<MirrorPodUid, FullName>,
     gone: &mut Vec<MirrorPodUid>,
-) -> Result<Outcome, MirrorError> {
+) -> Result<MirrorProgress, MirrorError> {
     let full_name = action.full_name();
     let pod = match action {
         MirrorAction::Delete(mirror) => {
             if client.delete(&full_name, &uid(mirror)).await? {
-                tracing::info!(pod = %shown(&full_name), "deleted the mirror pod of a static pod that is gone");
+                tracing::info!(pod = %shown(&full_name), "deleted orphaned mirror pod");
             }
             gone.push(uid(mirror));
-            return Ok(Outcome::Done);
+            return Ok(MirrorProgress::Done);
         }
         MirrorAction::Replace { pod, mirror } => {
             let deleted = client.delete(&full_name, &uid(mirror)).await?;
             gone.push(uid(mirror));
-            // It was gone before, so what else has changed? That is for the next pass.
+            // It was gone already, so the state is outdated: the next pass decides.
             if !deleted {
-                return Ok(Outcome::Half);
+                return Ok(MirrorProgress::Half);
             }
             pod
         }
         MirrorAction::Create(pod) => pod,
     };
     let node = node.expect("the node is read for every action that creates")?;
-    // One that the watch has not shown may be there.
+    // A mirror pod that the watch has not shown may exist.
     for _ in 0..2 {
         match client.create(pod, &node).await? {
             Created::Now => {
                 tracing::info!(pod = %shown(&full_name), "created mirror pod");
-                return Ok(Outcome::Done);
+                return Ok(MirrorProgress::Done);
             }
-            Created::Before => return Ok(Outcome::Done),
+            Created::Before => return Ok(MirrorProgress::Done),
             Created::Outdated(uid) if known.contains_key(&uid) || gone.contains(&uid) => break,
             Created::Outdated(uid) => {
                 client.delete(&full_name, &uid).await?;

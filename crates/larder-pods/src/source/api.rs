@@ -1,11 +1,12 @@
 //! The pods that the API server has bound to this node: the [`Collection`] with `spec.nodeName=<node>`.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`. The field selector is not a matter of thrift: the node authorizer allows a
-//! node nothing else. After the first list each change is reported by itself, so that its cost does not grow with the pods of the
-//! node.
+//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`. The field selector is required: the node authorizer allows a
+//! node nothing else. After the first list each change is reported by itself, so that its cost does not grow with the
+//! pods of the node.
 //!
-//! Invariant: a pod that cannot be decoded stays as it was reported last, and is named as a problem. As long as there is one, what
-//! else there is are not all pods. So they are reported one by one, and nothing on the node is removed for not being among them.
+//! Invariant: a pod that cannot be decoded stays as last reported, and is a problem. While one exists, the readable
+//! pods are not the complete set. So they are reported one by one, and no pod of the node is removed because the list
+//! lacks it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -48,30 +49,30 @@ impl fmt::Debug for ApiSource {
     }
 }
 
-/// Why the pods of the node are not known, or not known any more.
+/// Why the pods of the node are unknown or out of date.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiSourceError {
-    /// A list or watch was refused, not answered, or broke.
+    /// A list or watch was rejected, got no response, or broke.
     #[error("failed to follow the pods of node {node_name}")]
     Follow {
         /// The node.
         node_name: String,
-        /// What went wrong.
+        /// The cause.
         source: Arc<RequestError>,
     },
-    /// One pod is not what a pod should be.
-    #[error("pod {full_name} stays as it was")]
+    /// One pod cannot be decoded.
+    #[error("failed to decode pod {full_name}, keeping its last good copy")]
     Pod {
         /// The pod.
         full_name: FullName,
-        /// What is wrong with it.
+        /// The cause.
         source: DecodeError,
     },
 }
 
 impl ApiSource {
-    /// The pods that `client`'s API server has bound to `node_name`.
+    /// The pods bound to `node_name` at the API server of `client`.
     pub fn new(client: Client, node_name: impl Into<String>) -> Self {
         Self {
             client,
@@ -80,14 +81,14 @@ impl ApiSource {
         }
     }
 
-    /// Shares the rate of repeated requests, and what is known of outages, with the rest of the node.
+    /// Shares the rate limit of repeated requests, and the knowledge of outages, with the rest of the node.
     #[must_use]
     pub fn with_context(mut self, context: &NodeContext) -> Self {
         self.context = context.clone();
         self
     }
 
-    /// The UIDs of the pods as they are now, asked for until they are known.
+    /// The UIDs of the current pods. Requested until they are known.
     pub async fn uids(self) -> HashSet<PodUid> {
         let mut pods = self.follow();
         loop {
@@ -108,7 +109,7 @@ impl ApiSource {
         )
     }
 
-    /// Reports the pods until nobody receives. While the API server is away, what was reported stays.
+    /// Reports the pods until the receiver is dropped. During an outage the pods reported last stay.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut pods = self.follow();
         let mut seen = Seen {
@@ -119,7 +120,7 @@ impl ApiSource {
             failure: None,
             owes_all: false,
         };
-        // The receiver's end also ends a wait or a silent watch.
+        // The dropped receiver also ends a wait or a silent watch.
         let report = async {
             while seen.report(pods.next().await).await.is_ok() {
                 if seen.owes_all && seen.unreadable.is_empty() {
@@ -135,15 +136,15 @@ impl ApiSource {
     }
 }
 
-/// What was seen and said so far.
+/// The pods seen and reported so far.
 struct Seen {
     node_name: String,
     reporter: Reporter,
-    /// The pods that were reported and are not gone.
+    /// The reported pods that are not gone.
     uids: HashMap<FullName, PodUid>,
     unreadable: BTreeMap<FullName, DecodeError>,
     failure: Option<Arc<RequestError>>,
-    /// The last list had unreadable pods, so that it was not reported as all pods.
+    /// The last list had unreadable pods, so it was not reported as the complete set.
     owes_all: bool,
 }
 
@@ -215,7 +216,7 @@ impl Seen {
             Err(error) => {
                 self.unreadable.insert(full_name.clone(), error);
                 match self.uids.get(&full_name) {
-                    // It is not the pod that had its name.
+                    // Another pod has the name now.
                     Some(before) if *before != uid => {
                         let before = before.clone();
                         self.gone(full_name, before).await

@@ -1,47 +1,55 @@
-//! The system's word on a directory of manifests: which of its files somebody touches, and how.
+//! Change notices of a directory of manifests: which of its files were touched, and how.
 //!
-//! For everything that follows such a directory. Who does looks at it from time to time as well: of a network file system, or of
-//! the target of a link, the system tells nothing.
+//! Every reader of such a directory uses it, and polls as well: the kernel sends no notices for network file systems
+//! and for the targets of links.
 //!
 //! Invariants:
-//! 1. A directory that goes, or that another one replaces, is noticed, and [`DirectoryWatch::renew`] watches what is there then.
-//! 2. No word is lost without a word: when the system cannot keep up, [`Signal::Overflow`] says so.
+//! 1. When the directory is removed or replaced, [`DirectoryWatch::renew`] notices and watches its successor.
+//! 2. No event is lost silently: if the kernel's queue or ours overflows, [`Signal::Overflow`] is returned.
+//! 3. At most [`QUEUE`] notices wait in memory, however fast files are touched.
 
 use std::{
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use notify::{
     Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _,
     event::{AccessKind, AccessMode, ModifyKind, RenameMode},
 };
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
-/// What the system said.
+/// Notices that wait to be received; the kernel's own queue holds 16384.
+const QUEUE: usize = 1024;
+
+/// A notice of the kernel.
 #[derive(Debug)]
 pub enum Signal {
-    /// Somebody touched a file of the directory.
+    /// A file of the directory was touched.
     Touched(PathBuf, Touch),
-    /// Words were lost; only a look at everything tells.
+    /// Notices were lost, so the whole directory must be read.
     Overflow,
-    /// The directory itself was removed or renamed: nothing more is heard of it.
+    /// The directory itself was removed or renamed. No further notices follow.
     Ended,
 }
 
-/// What somebody did to a file.
+/// What happened to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// Wrote or created it, and may go on.
+    /// It was created or written, and its writer may continue.
     Writing,
-    /// Closed it, or renamed it into place: it is whole.
+    /// It was closed, or renamed into place: it is complete.
     Settled,
-    /// Removed it, or renamed it away.
+    /// It was removed, or renamed away.
     Gone,
 }
 
-/// A watch of one directory, as long as that is there; ends when dropped.
+/// A watch of one directory, as long as that exists. Ends when dropped.
 #[derive(Debug, Default)]
 pub struct DirectoryWatch {
     armed: Option<Armed>,
@@ -49,20 +57,23 @@ pub struct DirectoryWatch {
 
 #[derive(Debug)]
 struct Armed {
-    signals: mpsc::UnboundedReceiver<Signal>,
-    /// Which directory is watched, whatever its path leads to by now.
+    signals: mpsc::Receiver<Signal>,
+    /// Whether notices were dropped since the last one was received.
+    overflowed: Arc<AtomicBool>,
+    /// The directory that is watched, whatever its path leads to by now.
     identity: (u64, u64),
     _watcher: RecommendedWatcher,
 }
 
 impl DirectoryWatch {
-    /// Watches the directory that `path` leads to now, unless that is watched already. One that is missing is not watched.
+    /// Watches the directory that `path` leads to now, unless that is watched already. A missing directory is not
+    /// watched.
     ///
-    /// To be called before the directory is read: what changes in between is then read twice, rather than never.
+    /// Call it before reading the directory: a change in between is then read twice rather than missed.
     ///
     /// # Errors
     ///
-    /// The system does not watch it.
+    /// The system refuses the watch.
     pub fn renew(&mut self, path: &Path) -> io::Result<()> {
         let identity = match identity(path) {
             Ok(identity) => identity,
@@ -80,21 +91,27 @@ impl DirectoryWatch {
             return Ok(());
         }
         self.armed = None;
-        let (sender, signals) = mpsc::unbounded_channel();
-        let directory = path.to_owned();
+        let (sender, signals) = mpsc::channel(QUEUE);
+        let overflowed = Arc::new(AtomicBool::new(false));
+        let (directory, overflow) = (path.to_owned(), Arc::clone(&overflowed));
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // The receiver may be gone while the watch's thread winds down.
-            if let Some(signal) = signal(event, &directory) {
-                let _ = sender.send(signal);
+            if let Some(signal) = signal(event, &directory)
+                && let Err(TrySendError::Full(_)) = sender.try_send(signal)
+            {
+                overflow.store(true, Ordering::SeqCst);
+                // Wakes a receiver that has emptied the queue meanwhile. While the queue is full, the receiver finds
+                // the flag with the next notice.
+                let _ = sender.try_send(Signal::Overflow);
             }
         })
         .map_err(system_error)?;
-        // The identity was taken first: should the path be re-pointed in between, the next comparison finds a difference.
+        // The identity was taken first: if the path is pointed elsewhere in between, the next call finds a difference.
         watcher
             .watch(path, RecursiveMode::NonRecursive)
             .map_err(system_error)?;
         self.armed = Some(Armed {
             signals,
+            overflowed,
             identity,
             _watcher: watcher,
         });
@@ -106,16 +123,21 @@ impl DirectoryWatch {
         self.armed.is_some()
     }
 
-    /// The next signal. Waits for ever while nothing is watched, as after [`Signal::Ended`].
+    /// The next notice. Waits forever while nothing is watched, as after [`Signal::Ended`].
     ///
     /// # Cancel safety
     ///
-    /// Safe: no signal is lost.
+    /// Safe: no notice is lost.
     pub async fn next(&mut self) -> Signal {
         let Some(armed) = &mut self.armed else {
             return std::future::pending().await;
         };
         match armed.signals.recv().await {
+            // Of the dropped notices one may have been the directory's end: `renew` finds out.
+            Some(_) if armed.overflowed.swap(false, Ordering::SeqCst) => {
+                while armed.signals.try_recv().is_ok() {}
+                Signal::Overflow
+            }
             Some(signal @ (Signal::Touched(..) | Signal::Overflow)) => signal,
             Some(Signal::Ended) | None => {
                 self.armed = None;
@@ -150,10 +172,10 @@ fn signal(event: notify::Result<Event>, directory: &Path) -> Option<Signal> {
         EventKind::Access(AccessKind::Close(AccessMode::Write))
         | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Touch::Settled,
         EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Touch::Gone,
-        // Both halves of a rename have been told before.
+        // Both halves of the rename were reported before.
         EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => return None,
         EventKind::Create(_) | EventKind::Modify(_) => Touch::Writing,
-        // Among them the traces of our own reading.
+        // Among them the traces of our own reads.
         EventKind::Access(_) | EventKind::Any | EventKind::Other => return None,
     };
     let path = event.paths.into_iter().next()?;
@@ -172,16 +194,16 @@ mod tests {
 
     use super::*;
 
-    /// Signals up to one that is wanted. Real time: they come from the system.
+    /// Receives signals up to a wanted one. Real time: they come from the kernel.
     async fn until(watch: &mut DirectoryWatch, wanted: impl Fn(&Signal) -> bool) {
         let found = async { while !wanted(&watch.next().await) {} };
         timeout(Duration::from_mins(1), found)
             .await
-            .expect("the system tells");
+            .expect("the kernel sends a notice");
     }
 
     #[tokio::test]
-    async fn what_is_done_to_files_is_told_and_reading_is_not() {
+    async fn writes_and_removals_are_signaled_reads_are_not() {
         let root = TempDir::new().unwrap();
         let mut watch = DirectoryWatch::default();
         watch.renew(root.path()).unwrap();
@@ -199,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_is_missing_or_replaced_is_watched_when_it_is_there() {
+    async fn a_missing_or_replaced_directory_is_watched_once_renewed() {
         let root = TempDir::new().unwrap();
         let path = root.path().join("m");
         let mut watch = DirectoryWatch::default();
@@ -213,7 +235,7 @@ mod tests {
             fs::write(path.join("a"), "1").unwrap();
             until(&mut watch, |signal| matches!(signal, Signal::Touched(..))).await;
             if round == 0 {
-                // Replaced behind its back: nothing is heard of the new one until the watch is renewed.
+                // Replaced: the new one sends no notices until the watch is renewed.
                 fs::rename(&path, root.path().join("aside")).unwrap();
             } else {
                 fs::remove_dir_all(&path).unwrap();
@@ -221,5 +243,24 @@ mod tests {
                 assert!(!watch.is_armed());
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_becomes_an_overflow() {
+        let root = TempDir::new().unwrap();
+        let mut watch = DirectoryWatch::default();
+        watch.renew(root.path()).unwrap();
+        for index in 0..2 * QUEUE {
+            fs::write(root.path().join(index.to_string()), "1").unwrap();
+        }
+        until(&mut watch, |signal| matches!(signal, Signal::Overflow)).await;
+        // Later notices arrive as before.
+        fs::write(root.path().join("last"), "1").unwrap();
+        let is_last =
+            |signal: &Signal| matches!(signal, Signal::Touched(path, _) if path.ends_with("last"));
+        until(&mut watch, |signal| {
+            is_last(signal) || matches!(signal, Signal::Overflow)
+        })
+        .await;
     }
 }

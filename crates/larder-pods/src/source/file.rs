@@ -1,23 +1,27 @@
 //! The pods of a manifest file, or of a directory of them.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/config/{file,file_linux}.go`: one pod per file, names with a leading dot are skipped, no
-//! recursion, symlinks are followed. We differ where the kubelet loses pods:
-//! - A file that cannot be read or decoded keeps the pod that it had (the kubelet drops it at the next full read), also over a
-//!   restart if [`FileSource::remembering`] says where.
-//! - A path that disappears keeps its pods; one that was never there has none. (The kubelet drops them all.)
-//! - A directory that is deleted and made again is watched again.
-//! - Backup files of editors and package managers are no pods, and of two files with one pod the ignored one is named.
+//! Rules: kubelet 1.36, `pkg/kubelet/config/{file,file_linux}.go`: one pod per file, names with a leading dot are
+//! skipped, no recursion, symlinks are followed. We differ where the kubelet loses pods:
+//! - A file that cannot be read or decoded keeps its last pod (the kubelet drops it at the next full read), also over a
+//!   restart if [`FileSource::remembering`] names a directory for copies.
+//! - A path that disappears keeps its pods; a path that never existed has none. (The kubelet drops them all.)
+//! - A directory that is deleted and created again is watched again.
+//! - A swap of the `..data` link of a ConfigMap volume is noticed at once. (The kubelet finds it by polling.)
+//! - Backup files of editors and package managers are skipped, and of two files with one pod the ignored file is
+//!   reported.
 //!
 //! Invariants:
-//! 1. A look without a notice reads what is there as a whole; notices of changes only say when to look sooner, and at what. So
-//!    polling alone gives the same, later.
-//! 2. A file is decoded once per text, and read whenever a notice names it: times of files are too coarse to tell two quick edits
-//!    apart.
+//! 1. A scan without a notice reads everything. Notices only say when to scan sooner, and which files to read. So
+//!    polling alone gives the same result, later.
+//! 2. A file is decoded once per text, good or bad, and read whenever a notice names it: file times are too coarse to
+//!    tell two quick edits apart.
+//! 3. Files are read and decoded on a blocking thread; the runtime only waits.
 
 mod scan;
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -31,17 +35,22 @@ use super::{
     directory::{DirectoryWatch, Signal},
     off_runtime,
 };
-use crate::{identity::PodSource, merge::SourcePods, static_pod::StaticPods};
+use crate::{
+    identity::PodSource,
+    merge::SourcePods,
+    static_pod::{StaticPods, shown_path},
+};
 
 pub use scan::FileSourceError;
 
-/// After a notice, how long nothing must happen before the files are read: whoever writes them shall be done.
+/// Time without notices before the files are read, so that their writer can finish.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Longest wait for that quiet.
-const RESTLESS: Duration = Duration::from_millis(500);
+/// Longest wait for such a quiet time.
+const MAX_WAIT: Duration = Duration::from_millis(500);
 
-/// How often a missing path, or one that cannot be watched, is looked for. kubelet 1.36, `file_linux.go`: every second.
+/// Time between scans of a path that is missing or cannot be watched. kubelet 1.36, `pkg/kubelet/config/file_linux.go`:
+/// every second.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A file or directory of static pods: `staticPodPath`.
@@ -56,12 +65,12 @@ pub struct FileSource {
 impl FileSource {
     /// The pods at `path`, as `static_pods` makes them.
     ///
-    /// `check_frequency` is `fileCheckFrequency`, 20 s by default in the kubelet: how often to look without a notice, for file
-    /// systems that give none and for the targets of symlinks. Must be positive.
+    /// `check_frequency` is `fileCheckFrequency`, 20 s by default in the kubelet: the time between scans without a
+    /// notice, for file systems that send none and for the targets of symlinks. Must be positive.
     pub fn new(path: &Path, check_frequency: Duration, static_pods: StaticPods) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self {
-            // Slashes at the end have no meaning, but the path is part of what UIDs are made of.
+            // Trailing slashes mean nothing, and the path is part of the hash that makes UIDs.
             path: path.components().collect(),
             check_frequency,
             static_pods,
@@ -69,16 +78,16 @@ impl FileSource {
         }
     }
 
-    /// Keeps copies of the last good manifests in `directory`, which is the source's own: private to the user, since a manifest may
-    /// hold a password. So a manifest that is broken, or a path that is missing, when the next source starts keeps its pods
-    /// then too.
+    /// Keeps copies of the last good manifests in `directory`, which belongs to the source alone and is private to the
+    /// user: a manifest may hold a password. So a manifest that is broken, or a path that is missing, keeps its pods
+    /// over a restart.
     #[must_use]
     pub fn remembering(mut self, directory: PathBuf) -> Self {
         self.copies = Some(directory);
         self
     }
 
-    /// Reports the pods until nobody receives.
+    /// Reports the pods until the receiver is dropped.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::File, reports.clone());
         tokio::select! {
@@ -94,34 +103,34 @@ impl FileSource {
         let mut scanner = off_runtime(move || Scanner::new(path, static_pods, copies)).await;
         loop {
             let path = self.path.clone();
-            let (looked, unwatched);
-            (watch, scanner, looked, unwatched) = off_runtime(move || {
+            let (scan, unwatched);
+            (watch, scanner, scan, unwatched) = off_runtime(move || {
                 let directory = if path.is_file() {
                     path.parent()
                 } else {
                     Some(path.as_path())
                 };
                 let unwatched = directory.and_then(|directory| watch.renew(directory).err());
-                let (scanner, looked) = scanner.look(&touched);
-                (watch, scanner, looked, unwatched)
+                let (scanner, scan) = scanner.scan(&touched);
+                (watch, scanner, scan, unwatched)
             })
             .await;
-            let missing = looked.missing;
-            let mut problems = looked.problems;
+            let missing = scan.missing;
+            let mut problems = scan.problems;
             problems.extend(unwatched.map(|source| SourceProblem {
-                subject: self.path.display().to_string(),
+                subject: shown_path(&self.path),
                 error: Arc::new(FileSourceError::Watch { source }),
             }));
-            if let Some(pods) = looked.pods {
+            if let Some(pods) = scan.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
             reporter.problems(problems).await?;
-            let patience = if missing || !watch.is_armed() {
+            let wait = if missing || !watch.is_armed() {
                 self.check_frequency.min(RETRY)
             } else {
                 self.check_frequency
             };
-            touched = match time::timeout(patience, watch.next()).await {
+            touched = match time::timeout(wait, watch.next()).await {
                 Err(_) => Touched::All,
                 Ok(signal) => {
                     let mut touched = Touched::These(BTreeSet::new());
@@ -131,8 +140,8 @@ impl FileSource {
                             touched.add(signal);
                         }
                     };
-                    // Either way it is time to look.
-                    let _ = time::timeout(RESTLESS, quiet).await;
+                    // Either way it is time to scan.
+                    let _ = time::timeout(MAX_WAIT, quiet).await;
                     touched
                 }
             };
@@ -140,18 +149,19 @@ impl FileSource {
     }
 }
 
-/// What there is to read.
+/// The files to read.
 #[derive(Debug)]
 enum Touched {
-    /// Everything.
+    /// All of them.
     All,
-    /// These files, and those that are new.
+    /// These, and new ones.
     These(BTreeSet<PathBuf>),
 }
 
 impl Touched {
     fn add(&mut self, signal: Signal) {
         match (signal, self) {
+            (Signal::Touched(path, _), touched) if is_atomic_writers(&path) => *touched = Self::All,
             (Signal::Touched(path, _), Self::These(paths)) => {
                 paths.insert(path);
             }
@@ -160,13 +170,19 @@ impl Touched {
         }
     }
 
-    /// Whether the file at `path` is to be read though it is known.
+    /// Whether the file at `path` is to be read although it is known.
     fn concerns(&self, path: &Path) -> bool {
         match self {
             Self::All => true,
             Self::These(paths) => paths.contains(path),
         }
     }
+}
+
+/// Whether the path belongs to the kubelet's atomic writer. Links to all files of the directory may lead through it.
+fn is_atomic_writers(path: &Path) -> bool {
+    let name = path.file_name().map(OsStr::as_encoded_bytes);
+    name.is_some_and(|name| name.starts_with(b".."))
 }
 
 #[cfg(test)]

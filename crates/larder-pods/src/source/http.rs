@@ -2,8 +2,9 @@
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/config/http.go`: one pod or a list of pods, fetched periodically, unchanged bodies
 //! skipped. A bad response keeps the pods; an empty one means no pods. We differ where the kubelet forgets or leaks:
-//! - A body counts as seen only once its pods were reported. (The kubelet remembers it first: a body that does not decode
-//!   is reported once and then counts as success, and after an empty response the old body does not bring its pods back.)
+//! - A body counts as seen only once its pods were reported. (The kubelet remembers it first: a body that does not
+//!   decode is reported once and then counts as success, and after an empty response the old body does not bring its
+//!   pods back.)
 //! - A URL that gives no good response after a restart has the pods that it had, if [`HttpSource::remembering`] names a
 //!   directory for a copy.
 //! - No text quotes bodies, header values, or the user, password and query of the URL.
@@ -134,8 +135,8 @@ pub enum HttpSourceError {
 impl HttpSource {
     /// The pods at `url`, as `static_pods` makes them, requested with `headers`: `staticPodURLHeader`.
     ///
-    /// `check_frequency` is `httpCheckFrequency`, 20 s by default in the kubelet: the time between a response and the next
-    /// request. Must be positive.
+    /// `check_frequency` is `httpCheckFrequency`, 20 s by default in the kubelet: the time between a response and the
+    /// next request. Must be positive.
     ///
     /// # Errors
     ///
@@ -198,8 +199,8 @@ impl HttpSource {
         })
     }
 
-    /// Keeps a copy of the last good body in `directory`, which belongs to the source alone and is private to the user. So
-    /// the pods survive a restart during which the URL gives no good response. An empty response removes the copy.
+    /// Keeps a copy of the last good body in `directory`, which belongs to the source alone and is private to the user.
+    /// So the pods survive a restart during which the URL gives no good response. An empty response removes the copy.
     #[must_use]
     pub fn remembering(mut self, directory: PathBuf) -> Self {
         self.copies = Some(directory);

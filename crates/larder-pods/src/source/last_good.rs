@@ -1,16 +1,18 @@
-//! Copies of the last good manifests of a source, so that after a restart a file that is broken by now, or a URL that does not
-//! answer, still has the pods that it had.
+//! Copies of the last good manifests of a source. With them a file that is broken, or a URL that does not respond, keeps
+//! its pods over a restart.
 //!
-//! One file for each manifest, named by the hash of its place: `larder/last-good/1`, the place, the hash of the text, and the text,
-//! with a NUL after each but the last. The text is kept as it was, rather than the pod made of it, so that a restart decides
-//! by its own rules and settings whether it is a pod.
+//! Each manifest has one file, named by the hash of its place. It holds `larder/last-good/1`, the place, the hash of the
+//! text, and the text, with a NUL after each but the last. The text is kept rather than the pod made from it, so that the
+//! next run decides by its own rules and settings whether it is a pod.
 //!
 //! Invariants:
-//! 1. A copy is whole or not there: it is written aside and renamed. It is not synced; what a power cut tears is told by its hash,
-//!    and the manifest itself is older than the kernel's patience or still at hand.
-//! 2. Nobody else reads them: a manifest may have passwords among its variables. Directory 0700, files 0600, whatever the umask.
-//! 3. No link is followed: files are reached from the open directory, and its own path has to be free of links.
-//! 4. A copy that cannot be written or read is a problem that is told, and costs nothing else.
+//! 1. A copy is complete or absent: it is written aside and renamed. It is not synced. A copy torn by a power cut is
+//!    detected by its hash; the manifest itself is usually still available.
+//! 2. Only the user can read the copies: a manifest may have passwords among its variables. The directory has mode 0700,
+//!    files have 0600, whatever the umask.
+//! 3. No link is followed: files are reached from the open directory, whose own path must be free of links.
+//! 4. A copy that cannot be written or read is a reported problem, and has no other effect.
+//! 5. Reading a copy takes bounded memory and never waits, whatever lies in its place.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,51 +32,51 @@ use rustix::{
 
 use super::SourceProblem;
 
-/// First field of a copy: its form and version.
+/// First field of a copy: its format and version.
 const FORM: &[u8] = b"larder/last-good/1";
-/// Longest copy that is read, in bytes: the longest manifest, with room for what is stored beside it.
+/// Longest copy that is read, in bytes: the longest manifest and room for the other fields.
 const MAX_COPY_BYTES: u64 = 11 << 20;
 /// A copy that is being written. Copies have hashes for names.
 const ASIDE: &str = "aside";
 
-/// Why there is no copy of the last good manifest, or none that can be used.
+/// Why a copy is missing or unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LastGoodError {
-    /// A step of keeping or reading it failed.
-    #[error("cannot {step} the copy that a restart would need")]
+    /// A step of writing or reading it failed.
+    #[error("cannot {step} the copy of the last good manifest")]
     Io {
         /// `list`, `read`, `write`, `remove`.
         step: &'static str,
         /// The system's reason.
         source: io::Error,
     },
-    /// Somebody or something has changed it.
-    #[error("the copy of a last good manifest is damaged, and not used")]
+    /// It was changed.
+    #[error("the copy of a last good manifest is damaged, ignoring")]
     Damaged,
 }
 
-/// A manifest as it was when it was last good.
+/// The copy of a manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Remembered {
-    /// File or URL, as it was given to [`LastGood::keep`].
+    /// File or URL, as passed to [`LastGood::keep`].
     pub(super) place: Vec<u8>,
     pub(super) text: String,
 }
 
-/// The copies of one source, in a directory of their own.
+/// The copies of one source, in their own directory.
 #[derive(Debug)]
 pub(super) struct LastGood {
     directory: PathBuf,
     /// The directory, once it is there.
     handle: Option<OwnedFd>,
-    /// What is there, by file name: the hash of the text, if it is a copy at all.
+    /// Hash of the text by file name; `None` for a file that is not a copy.
     copies: BTreeMap<String, Option<StableHash>>,
-    /// What went wrong, by path.
+    /// Problems by path.
     problems: BTreeMap<PathBuf, Arc<LastGoodError>>,
 }
 
 impl LastGood {
-    /// Opens the directory, which is made with the first copy, and reads the copies in it. Its path must have no links.
+    /// Reads the copies in `directory`, which the first copy creates. Its path must have no links.
     pub(super) fn recall(directory: PathBuf) -> (Self, Vec<Remembered>) {
         let mut this = Self {
             directory,
@@ -90,7 +92,7 @@ impl LastGood {
         let mut remembered = Vec::new();
         for name in names {
             let path = this.directory.join(&name);
-            // What was being written is no copy, and neither is one under another's name: it was not made here.
+            // An unfinished copy, or one under another's name, is not used.
             let copy = match this.read(&name) {
                 Ok(copy) if file_name(&copy.place) != name => Err(LastGoodError::Damaged),
                 copy => copy,
@@ -109,7 +111,7 @@ impl LastGood {
         (this, remembered)
     }
 
-    /// Keeps `text` as the last good one of `place`. Costs a comparison of hashes when it is kept already.
+    /// Keeps `text` as the copy of `place`. Compares hashes only if it is kept already.
     pub(super) fn keep(&mut self, place: &[u8], text: &str) {
         let (name, hash) = (file_name(place), hash(text));
         if self.copies.get(&name) == Some(&Some(hash)) {
@@ -133,7 +135,7 @@ impl LastGood {
         }
     }
 
-    /// Removes what is no copy of one of these places.
+    /// Removes every file that is not the copy of one of these places.
     pub(super) fn retain<'a>(&mut self, places: impl IntoIterator<Item = &'a [u8]>) {
         let wanted: BTreeSet<_> = places.into_iter().map(file_name).collect();
         let Self {
@@ -168,7 +170,7 @@ impl LastGood {
         });
     }
 
-    /// What is wrong at present.
+    /// The current problems.
     pub(super) fn problems(&self) -> impl Iterator<Item = SourceProblem> {
         self.problems.iter().map(|(path, error)| SourceProblem {
             subject: path.display().to_string(),
@@ -202,7 +204,7 @@ impl LastGood {
             source,
         };
         let handle = self.handle.as_ref().ok_or(Errno::NOENT);
-        // Whatever it is, opening it does not wait.
+        // Opening never waits, whatever the file is.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = handle.and_then(|handle| openat(handle, name, flags, Mode::empty()));
         let file = File::from(opened.map_err(|errno| failed(errno.into()))?);
@@ -241,14 +243,14 @@ impl LastGood {
             .map_err(io::Error::from)
             .and_then(|()| file.write_all(&copy))
             .and_then(|()| Ok(renameat(&*handle, ASIDE, &*handle, name)?))
-            // Its remains would only be in the way.
+            // Its remains would block the next attempt.
             .inspect_err(|_| {
                 let _ = unlinkat(&*handle, ASIDE, AtFlags::empty());
             })
     }
 }
 
-/// Opens the directory `path` without following a link; with `create`, what is missing of it is made with mode 0700.
+/// Opens the directory `path` without following a link; with `create`, missing components are created with mode 0700.
 fn open_directory(path: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |dir: &OwnedFd, name: &OsStr| openat(dir, name, flags | OFlags::PATH, Mode::empty());
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_text_kept_is_recalled_and_private() {
+    fn the_last_kept_text_is_recalled_and_private() {
         let root = TempDir::new().unwrap();
         let (mut copies, before) = recall(&root);
         assert_eq!(before, []);
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_wanted_is_removed() {
+    fn unwanted_copies_are_removed() {
         let root = TempDir::new().unwrap();
         let (mut copies, _) = recall(&root);
         copies.keep(PLACE, "1");
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_copy_is_told_until_it_is_made_again() {
+    fn a_damaged_copy_is_reported_until_rewritten() {
         let root = TempDir::new().unwrap();
         recall(&root).0.keep(PLACE, "text");
         let path = copy(&root);
@@ -377,7 +379,7 @@ mod tests {
         copies.keep(PLACE, "text");
         assert_eq!(problems(&copies), [""; 0]);
         assert_eq!(recall(&root).1.len(), 1);
-        // Under another name it is somebody else's.
+        // Under another name it is not used.
         fs::rename(&path, path.with_file_name("0")).unwrap();
         let (mut copies, remembered) = recall(&root);
         assert_eq!((remembered.len(), problems(&copies).len()), (0, 1));
@@ -386,7 +388,21 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_cannot_be_written_is_told_and_tried_again() {
+    fn pipes_and_huge_files_among_the_copies_are_ignored() {
+        let root = TempDir::new().unwrap();
+        let directory = root.path().join("copies");
+        fs::create_dir(&directory).unwrap();
+        let pipe = directory.join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, pipe, 0o600.into()).unwrap();
+        let sparse = fs::File::create(directory.join("sparse")).unwrap();
+        sparse.set_len(1_500_000_000).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", directory.join("zero")).unwrap();
+        let (copies, remembered) = recall(&root);
+        assert_eq!((remembered.len(), problems(&copies).len()), (0, 3));
+    }
+
+    #[test]
+    fn a_failed_write_of_a_copy_is_reported_and_retried() {
         let root = TempDir::new().unwrap();
         let (mut copies, _) = recall(&root);
         fs::write(root.path().join("copies"), "in the way").unwrap();
@@ -395,7 +411,7 @@ mod tests {
             panic!("one problem");
         };
         assert!(
-            problem.contains("cannot write the copy that a restart would need"),
+            problem.contains("cannot write the copy of the last good manifest"),
             "{problem}"
         );
         fs::remove_file(root.path().join("copies")).unwrap();

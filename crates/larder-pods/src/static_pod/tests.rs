@@ -44,7 +44,7 @@ fn uid(metadata: &ObjectMeta) -> &str {
 }
 
 #[test]
-fn a_static_pod_is_what_the_kubelet_would_make_of_the_manifest() {
+fn a_static_pod_equals_the_kubelets() {
     // managers 62
     let text = WEB.replace(
         "{name: web}",
@@ -78,8 +78,8 @@ fn a_static_pod_is_what_the_kubelet_would_make_of_the_manifest() {
 }
 
 #[test]
-fn the_name_of_the_node_is_lowered_in_the_pods_name_only() {
-    // managers 63: as the kubelet does it; its validation then refuses such a node's name, and so does ours.
+fn only_the_pods_name_has_the_node_name_lowercased() {
+    // managers 63: as in the kubelet, whose validation then rejects the name of such a node.
     let mut pod = Pod::default();
     pod.metadata.name = Some("static-pod1".to_owned());
     on("Node1").derive(ManifestPlace::Url("u"), &json!({}), &mut pod);
@@ -119,7 +119,7 @@ fn an_equal_toleration_loses_its_seconds_and_another_stays() {
 }
 
 #[test]
-fn the_uid_follows_content_node_and_place_and_nothing_else() {
+fn the_uid_depends_on_content_node_and_place_only() {
     // managers 64
     let at = |node_name: &str, path: &str, text: &str| {
         let pod = from_file(node_name, path, text);
@@ -147,8 +147,8 @@ fn the_uid_follows_content_node_and_place_and_nothing_else() {
 }
 
 #[test]
-fn the_form_behind_the_uid_is_version_1() {
-    // Fails when the form changes, which restarts every static pod: then count the version up.
+fn the_format_behind_the_uid_is_version_1() {
+    // Fails when the format changes, which restarts every static pod: then increment the version.
     let canonical = json!({"b": [1, {"z": null, "y": "\"\n"}], "a": true, "é": 0.5});
     assert_eq!(
         Canonical(&canonical).to_string(),
@@ -200,7 +200,7 @@ fn the_hash_gives_the_known_answers() {
 }
 
 #[test]
-fn a_file_holds_one_pod_and_what_else_is_in_it_is_named() {
+fn a_second_document_in_a_file_is_reported() {
     let two = format!("{WEB}---\n{}", WEB.replace("name: web", "name: second"));
     let (pod, more) = on("n1").from_file(Path::new("/m/web.yaml"), &two).unwrap();
     assert_eq!(pod.metadata.name.as_deref(), Some("web-n1"));
@@ -208,7 +208,7 @@ fn a_file_holds_one_pod_and_what_else_is_in_it_is_named() {
         more.unwrap().to_string(),
         "/m/web.yaml: document 2, line 10: only the first document of a static pod's file is read"
     );
-    // What follows may be anything, also broken; what is first may not.
+    // A broken second document does not matter; a broken first one does.
     let broken = "apiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n";
     assert!(
         on("n1")
@@ -223,7 +223,7 @@ fn a_file_holds_one_pod_and_what_else_is_in_it_is_named() {
 }
 
 #[test]
-fn what_is_no_pod_is_refused_with_its_place() {
+fn other_documents_are_rejected_with_their_place() {
     let list = "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n";
     for (text, part) in [
         ("", "/m/web.yaml: no pod found"),
@@ -248,7 +248,7 @@ fn what_is_no_pod_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_url_gives_one_pod_or_a_list_as_a_whole() {
+fn a_url_gives_one_pod_or_a_whole_list() {
     let item =
         |name: &str, spec: &str| format!("- metadata: {{name: {name}}}\n  spec: {{{spec}}}\n");
     let containers = "containers: [{name: c, image: i}]";
@@ -280,7 +280,7 @@ fn a_url_gives_one_pod_or_a_list_as_a_whole() {
 }
 
 #[test]
-fn references_are_allowed_only_to_those_who_asked_for_it() {
+fn references_are_rejected_unless_allowed() {
     // managers 65
     let with = |spec: &str| format!("{}\n{spec}", WEB.trim_end());
     let secret = with("  volumes: [{name: v, secret: {secretName: s}}]\n");
@@ -344,7 +344,7 @@ struct Vector {
     error: Option<String>,
 }
 
-/// What upstream's text says about the cause, which ours must say too.
+/// The cause in upstream's text, which ours must contain too.
 fn cause(error: &str) -> &str {
     if let Some(field) = error.strip_prefix("invalid pod: [") {
         return field.split(':').next().unwrap();

@@ -77,7 +77,7 @@ impl Fixture {
         let client = MirrorClient::new(Client::new(service, "default"), "n1");
         let scope = MirrorScope {
             all_sources_seen: true,
-            ending: BTreeSet::new(),
+            terminating: BTreeSet::new(),
             epoch: 0,
         };
         let (scope_sender, receiver) = watch::channel(scope.clone());
@@ -154,7 +154,7 @@ async fn answer(script: &Mutex<Script>, request: Request<Body>) -> Response<Body
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_node_or_its_uid_nothing_is_created() {
+async fn without_a_node_uid_no_mirror_pod_is_created() {
     // managers 52
     let mut fixture = Fixture::new([static_pod("web")]);
     fixture.script.lock().node = None;
@@ -173,7 +173,7 @@ async fn without_a_node_or_its_uid_nothing_is_created() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_static_pod_without_mirror_gets_one_and_only_one() {
+async fn a_static_pod_gets_exactly_one_mirror_pod() {
     // managers 53
     let mut fixture = Fixture::new([static_pod("web"), pod("ordinary")]);
     assert_eq!(fixture.pass().await, ["create web hash"]);
@@ -188,7 +188,7 @@ async fn a_static_pod_without_mirror_gets_one_and_only_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pair_in_step_is_compared_again_when_either_changes() {
+async fn a_current_pair_is_compared_again_after_a_change() {
     let mut fixture = Fixture::new([static_pod("web"), mirror_pod("web")]);
     for _ in 0..2 {
         assert_eq!(fixture.pass().await, [""; 0]);
@@ -215,7 +215,7 @@ async fn a_pair_in_step_is_compared_again_when_either_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outdated_or_ending_mirror_pod_is_replaced() {
+async fn an_outdated_or_terminating_mirror_pod_is_replaced() {
     // managers 54
     for outdated in [
         mirror_pod("web").annotation(CONFIG_MIRROR, "other"),
@@ -231,7 +231,7 @@ async fn an_outdated_or_ending_mirror_pod_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_deleted_is_not_created_in_the_same_pass() {
+async fn after_a_failed_delete_nothing_is_created() {
     // managers 55
     for (code, problem) in [
         (404, ""),
@@ -262,14 +262,17 @@ async fn a_node_that_is_being_deleted_gets_no_mirror_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphans_are_deleted_by_uid_but_not_while_their_static_pod_ends() {
+async fn orphans_are_deleted_by_uid_after_their_static_pod() {
     // managers 57
     let mut fixture = Fixture::new(["a", "b", "c"].map(mirror_pod));
     fixture.scope.all_sources_seen = false;
     assert_eq!(fixture.pass().await, [""; 0]);
 
     fixture.scope.all_sources_seen = true;
-    fixture.scope.ending.insert("b_default".parse().unwrap());
+    fixture
+        .scope
+        .terminating
+        .insert("b_default".parse().unwrap());
     let mut writes = fixture.pass().await;
     writes.sort();
     assert_eq!(
@@ -277,12 +280,12 @@ async fn orphans_are_deleted_by_uid_but_not_while_their_static_pod_ends() {
         ["delete a a-mirror-uid 0", "delete c c-mirror-uid 0"]
     );
 
-    fixture.scope.ending.clear();
+    fixture.scope.terminating.clear();
     assert_eq!(fixture.pass().await, ["delete b b-mirror-uid 0"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_taken_is_looked_at_before_anything_is_deleted() {
+async fn a_conflicting_pod_is_read_before_it_is_deleted() {
     let taken = |pod: PodBuilder| {
         let fixture = Fixture::new([static_pod("web")]);
         let mut script = fixture.script.lock();
@@ -291,14 +294,14 @@ async fn a_name_that_is_taken_is_looked_at_before_anything_is_deleted() {
         drop(script);
         fixture
     };
-    // The mirror pod is there, only the watch is late.
+    // The mirror pod exists, only the watch is late.
     let mut fixture = taken(mirror_pod("web"));
     assert_eq!(fixture.pass().await, ["create web hash"]);
     fixture.check_problem("");
-    // Somebody's pod.
+    // A user's pod.
     let mut fixture = taken(pod("web"));
     assert_eq!(fixture.pass().await, ["create web hash"]);
-    fixture.check_problem("there is a pod web_default that is not a mirror pod");
+    fixture.check_problem("the name web_default belongs to a pod that is not a mirror pod");
     // An old mirror pod that the watch has not shown, and that a finalizer keeps.
     let mut fixture = taken(mirror_pod("web").annotation(CONFIG_MIRROR, "old"));
     assert_eq!(
@@ -309,14 +312,14 @@ async fn a_name_that_is_taken_is_looked_at_before_anything_is_deleted() {
             "create web hash"
         ]
     );
-    let in_the_way = "an outdated mirror pod web_default does not go";
+    let in_the_way = "outdated mirror pod web_default still exists after its deletion";
     fixture.check_problem(in_the_way);
     let mirror = mirror_pod("web").annotation(CONFIG_MIRROR, "old").deleted();
     fixture.manager.add_pod(mirror.shared());
     tokio::time::advance(RETRY).await;
     assert_eq!(fixture.pass().await, ["create web hash"]);
     fixture.check_problem(in_the_way);
-    // It goes at last, which ends the wait.
+    // It is deleted at last, which ends the wait.
     fixture.manager.remove_pod(&mirror_pod("web").stored());
     fixture.script.lock().create_code = 201;
     assert_eq!(fixture.pass().await, ["create web hash"]);
@@ -324,7 +327,7 @@ async fn a_name_that_is_taken_is_looked_at_before_anything_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_pod_that_is_gone_is_not_deleted_again_however_long_the_watch_shows_it() {
+async fn a_gone_mirror_pod_is_deleted_only_once() {
     let ended = static_pod("web").annotation(CONFIG_HASH, "new");
     let mut fixture = Fixture::new([ended, mirror_pod("web"), mirror_pod("orphan")]);
     fixture.script.lock().delete_code = 404;
@@ -361,10 +364,10 @@ async fn a_mirror_pod_that_is_gone_is_not_deleted_again_however_long_the_watch_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom() {
+async fn a_mirror_pod_deleted_repeatedly_returns_with_growing_delays() {
     let mut fixture = Fixture::new([static_pod("web")]);
     let mut number = 0;
-    // It is there, and somebody deletes it by force.
+    // It exists, and a user force-deletes it.
     let mut shown = |fixture: &mut Fixture| {
         number += 1;
         let mirror = mirror_pod("web").uid(&number.to_string());
@@ -372,7 +375,7 @@ async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom()
         mirror
     };
     let mut wait = SETTLE;
-    for round in 0..PATIENCE + 9 {
+    for round in 0..UNDELAYED + 9 {
         assert_eq!(fixture.pass().await, ["create web hash"]);
         let mirror = shown(&mut fixture);
         assert_eq!(fixture.pass().await, [""; 0]);
@@ -380,7 +383,7 @@ async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom()
         let due = fixture.reconciler.pass(&fixture.scope.clone()).await;
         assert_eq!(due, Some(Instant::now() + wait));
         tokio::time::advance(wait).await;
-        if round >= PATIENCE {
+        if round >= UNDELAYED {
             wait = (wait * 2).min(LONGEST);
         }
     }
@@ -397,7 +400,7 @@ async fn a_mirror_pod_that_somebody_keeps_deleting_comes_back_ever_more_seldom()
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_forgotten_with_the_manifest_and_with_the_api_server() {
+async fn a_new_manifest_or_api_server_resets_failures() {
     let mut fixture = Fixture::new([static_pod("web")]);
     fixture.script.lock().create_code = 500;
     for _ in 0..10 {
@@ -420,7 +423,7 @@ async fn failures_are_forgotten_with_the_manifest_and_with_the_api_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_tried_again_with_growing_delays() {
+async fn failures_are_retried_with_growing_delays() {
     let mut fixture = Fixture::new([static_pod("web")]);
     fixture.script.lock().create_code = 500;
     let mut delay = RETRY;

@@ -15,8 +15,8 @@ use crate::{
     testing::{PodBuilder, pod},
 };
 
-/// A client of a server that gives `answers` in turn, then none any more; and the queries that it was sent. An answer with code 0 is
-/// none: the server is not reached.
+/// A client of a server that gives `answers` in turn, then none any more; and the queries that it was sent. An answer
+/// with code 0 is none: the server is not reached.
 fn server(answers: Vec<(u16, String)>) -> (Client, Arc<Mutex<Vec<String>>>) {
     let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
     let queries = Arc::new(Mutex::new(Vec::new()));
@@ -140,7 +140,7 @@ async fn until(source: impl Future<Output = ()>, reported: impl Future<Output = 
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_all_pods_then_each_change_by_itself() {
+async fn changes_are_reported_singly_after_the_first_set() {
     // managers 69
     let (client, queries) = server(vec![watch([
         event("ADDED", "4", pod("p")),
@@ -208,7 +208,7 @@ async fn a_server_without_streaming_lists_is_listed_page_by_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_watch_asks_for_all_pods_since_then_and_then_for_any() {
+async fn an_expired_watch_relists() {
     let (client, queries) = server(vec![
         watch([
             event("ADDED", "4", pod("p")),
@@ -231,7 +231,7 @@ async fn an_expired_watch_asks_for_all_pods_since_then_and_then_for_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_in_trouble_is_told_once_and_recovery_too() {
+async fn an_outage_and_its_end_are_reported_once() {
     let (client, _) = server(vec![
         refused(403, "Forbidden"),
         refused(403, "Forbidden"),
@@ -239,16 +239,16 @@ async fn a_server_in_trouble_is_told_once_and_recovery_too() {
         watch([event("ADDED", "4", pod("p")), all("5")]),
     ]);
     let (mut reports, source) = Reports::of(client);
-    let told = "problems [API server: failed to follow the pods of node n1: no]";
+    let problem = "problems [API server: failed to follow the pods of node n1: no]";
     until(
         source,
-        reports.check(&[told, "all [default/p]", "problems []"]),
+        reports.check(&[problem, "all [default/p]", "problems []"]),
     )
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_was_away_is_asked_anew_for_it_may_be_another_one() {
+async fn after_an_outage_the_pods_are_relisted() {
     let away = || (0, String::new());
     let outage = 20;
     let mut answers = vec![watch([event("ADDED", "400", pod("p")), all("500")])];
@@ -275,7 +275,7 @@ async fn a_server_that_was_away_is_asked_anew_for_it_may_be_another_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_is_told_after_half_a_minute() {
+async fn a_silent_server_is_a_problem_after_half_a_minute() {
     let (client, _) = server(vec![]);
     let (mut reports, source) = Reports::of(client);
     let start = Instant::now();
@@ -287,7 +287,7 @@ async fn a_silent_server_is_told_after_half_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreadable_pod_is_named_and_stays_as_it_was() {
+async fn an_unreadable_pod_is_reported_and_keeps_its_last_copy() {
     let (client, _) = server(vec![watch([
         event("ADDED", "3", pod("p")),
         event("ADDED", "4", pod("q")),
@@ -300,7 +300,7 @@ async fn an_unreadable_pod_is_named_and_stays_as_it_was() {
     until(source, async {
         reports.check(&["all [default/p default/q]"]).await;
         let problem = reports.next().await;
-        let expected = "problems [API server: pod p_default stays as it was: cannot decode Pod: \
+        let expected = "problems [API server: failed to decode pod p_default, keeping its last good copy: cannot decode Pod: \
              a field has the wrong type or value at line 1 column ";
         assert!(problem.starts_with(expected), "{problem}");
         assert!(!problem.contains("hunter2"), "{problem}");
@@ -311,9 +311,9 @@ async fn an_unreadable_pod_is_named_and_stays_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_all_pods_were_readable_once_none_is_taken_for_gone() {
+async fn no_pod_is_removed_before_the_first_readable_list() {
     let (client, _) = server(vec![
-        // What was removed meanwhile is not said to be gone either, since nobody knows what else there is.
+        // A removed pod is not reported as gone either, because the list is incomplete.
         watch([
             event("ADDED", "3", pod("q")),
             unreadable("ADDED", "4", "p"),
@@ -338,7 +338,7 @@ async fn before_all_pods_were_readable_once_none_is_taken_for_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_list_with_an_unreadable_pod_still_tells_who_is_gone() {
+async fn a_later_list_with_an_unreadable_pod_removes_missing_pods() {
     let (client, _) = server(vec![
         watch([
             event("ADDED", "2", pod("p")),

@@ -1,4 +1,4 @@
-//! One look at the path: what is there now, beside what was there before. Synchronous.
+//! One scan of the path: its pods now, or the last good ones. Synchronous.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,30 +22,30 @@ use crate::{
         SourceProblem,
         last_good::{LastGood, Remembered},
     },
-    static_pod::{StaticPodError, StaticPods},
+    static_pod::{StaticPodError, StaticPods, shown_path},
     stored::StoredPod,
 };
 
-/// Why a file gives no pod, or not the one in it.
+/// Why a file gives no pod, or only its last good one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileSourceError {
-    /// There is nothing at the path.
+    /// The path does not exist.
     #[error("path does not exist, ignoring")]
     Missing,
     /// A step of reading failed.
     #[error("cannot {step}")]
     Read {
-        /// What was attempted: `stat`, `list`, `open`, `read`.
+        /// `stat`, `list`, `open` or `read`.
         step: &'static str,
         /// The system's reason.
         source: io::Error,
     },
     /// It is neither a file nor a directory.
-    #[error("is neither a file nor a directory")]
+    #[error("expected a regular file or a directory")]
     NotAFile,
-    /// It is a directory within the directory.
-    #[error("directories within the directory are not read")]
+    /// It is a directory in the directory.
+    #[error("subdirectories are not read")]
     Nested,
     /// It is too long for a manifest.
     #[error("has {MAX_MANIFEST_BYTES} bytes or more")]
@@ -54,70 +54,71 @@ pub enum FileSourceError {
     #[error("is not UTF-8 text")]
     NotText,
     /// Its text is not that of a static pod.
-    #[error("gives no static pod")]
+    #[error("invalid static pod")]
     Manifest(#[from] StaticPodError),
-    /// Another file has a pod of this name; the last one in the order of file names is taken, as the kubelet does.
-    #[error("is ignored: its pod {full_name} is also in {taken}")]
+    /// Another file has a pod of this name. The last file by name is used, as in the kubelet.
+    #[error("ignored: its pod {full_name} is also in {}", shown_path(used))]
     Duplicate {
         /// The pod.
         full_name: FullName,
-        /// The file that counts.
-        taken: PathBuf,
+        /// The file that is used.
+        used: PathBuf,
     },
-    /// The system does not tell of changes, so they are noticed by looking from time to time.
-    #[error("cannot be watched for changes")]
+    /// The system sends no change notices, so changes are found by polling.
+    #[error("cannot watch for changes, polling")]
     Watch {
         /// The system's reason.
         source: io::Error,
     },
 }
 
-/// What a look found.
+/// The result of a scan.
 #[derive(Debug)]
-pub(super) struct Looked {
-    /// All pods; `None` when nothing can be said about them, so that what was said stays.
+pub(super) struct Scan {
+    /// All pods; `None` if they are unknown, so that those reported last stay.
     pub(super) pods: Option<Vec<StoredPod>>,
-    /// All that is wrong.
+    /// All current problems.
     pub(super) problems: Vec<SourceProblem>,
-    /// There is nothing at the path.
+    /// The path does not exist.
     pub(super) missing: bool,
 }
 
-/// Looks at one path, again and again.
+/// Scans one path repeatedly.
 #[derive(Debug)]
 pub(super) struct Scanner {
     path: PathBuf,
     static_pods: StaticPods,
-    /// What each file had when it was last there.
-    files: BTreeMap<PathBuf, Manifest>,
-    /// Where that is kept for the next run.
+    /// Each file's content when it was last present.
+    files: BTreeMap<PathBuf, ManifestFile>,
+    /// Copies for the next run.
     last_good: Option<LastGood>,
-    /// Whether pods have been named, so that silence means those.
-    told: bool,
+    /// Whether a scan has returned pods, so that `None` means those.
+    reported: bool,
 }
 
-/// What is known of one file.
+/// The state of one file.
 #[derive(Debug, Default)]
-struct Manifest {
+struct ManifestFile {
     /// Hash of the text that was read last.
     text: Option<StableHash>,
-    /// Whether `pod` was made of that text.
+    /// Whether `pod` was made from that text.
     is_good: bool,
     /// The last good pod.
     pod: Option<StoredPod>,
-    /// What is wrong with the file now.
+    /// The file's current problem.
     problem: Option<Arc<FileSourceError>>,
 }
 
 impl Scanner {
-    /// Of `path`. With a directory for copies of the last good manifests, those of an earlier run count as read before.
+    /// Scans `path`. With a directory for copies of the last good manifests, those of an earlier run count as read
+    /// before.
     pub(super) fn new(path: PathBuf, static_pods: StaticPods, copies: Option<PathBuf>) -> Self {
         let mut this = Self {
             path,
             static_pods,
             files: BTreeMap::new(),
             last_good: None,
-            told: false,
+            reported: false,
         };
         if let Some(copies) = copies {
             let (last_good, remembered) = LastGood::recall(copies);
@@ -136,9 +137,9 @@ impl Scanner {
         if !is_here {
             return;
         }
-        // What is no pod any more, by other settings or another version, is for its file to say.
+        // A copy that is not a valid pod by today's settings or version is left to its file's error.
         if let Ok((pod, more)) = self.static_pods.from_file(&path, &text) {
-            let manifest = Manifest {
+            let manifest = ManifestFile {
                 text: Some(StableHash::EMPTY.with(&text)),
                 is_good: true,
                 pod: Some(pod),
@@ -148,39 +149,39 @@ impl Scanner {
         }
     }
 
-    /// Looks once. Comes back with its result, so that a blocking task can own it meanwhile.
-    pub(super) fn look(mut self, touched: &Touched) -> (Self, Looked) {
-        let mut looked = match fs::metadata(&self.path) {
-            Ok(metadata) if metadata.is_dir() => self.look_at_directory(touched),
-            Ok(metadata) if metadata.is_file() => self.look_at_file(),
-            Ok(_) => self.silent(FileSourceError::NotAFile),
+    /// Scans once. Takes and returns the scanner, so that a blocking task can own it meanwhile.
+    pub(super) fn scan(mut self, touched: &Touched) -> (Self, Scan) {
+        let mut scan = match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.is_dir() => self.scan_directory(touched),
+            Ok(metadata) if metadata.is_file() => self.scan_file(),
+            Ok(_) => self.unchanged(FileSourceError::NotAFile),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let looked = self.silent(FileSourceError::Missing);
-                Looked {
-                    // With nothing known there are no pods, which is worth saying: the source is there.
-                    pods: looked.pods.or_else(|| (!self.told).then(Vec::new)),
+                let scan = self.unchanged(FileSourceError::Missing);
+                Scan {
+                    // Without last good pods there are none. Reporting that marks the source as seen.
+                    pods: scan.pods.or_else(|| (!self.reported).then(Vec::new)),
                     missing: true,
-                    ..looked
+                    ..scan
                 }
             }
-            Err(source) => self.silent(FileSourceError::Read {
+            Err(source) => self.unchanged(FileSourceError::Read {
                 step: "stat",
                 source,
             }),
         };
-        self.told |= looked.pods.is_some();
+        self.reported |= scan.pods.is_some();
         let copies = self.last_good.iter().flat_map(LastGood::problems);
-        looked.problems.extend(copies);
-        (self, looked)
+        scan.problems.extend(copies);
+        (self, scan)
     }
 
-    /// Nothing new to say about pods but that something is wrong. What was named stays, and so does what an earlier run knew.
-    fn silent(&self, error: FileSourceError) -> Looked {
+    /// A problem, and no new pods: those reported before stay, or else those of an earlier run.
+    fn unchanged(&self, error: FileSourceError) -> Scan {
         let known = || self.collect().pods.filter(|pods| !pods.is_empty());
-        Looked {
-            pods: if self.told { None } else { known() },
+        Scan {
+            pods: if self.reported { None } else { known() },
             problems: vec![SourceProblem {
-                subject: self.path.display().to_string(),
+                subject: shown_path(&self.path),
                 error: Arc::new(error),
             }],
             missing: false,
@@ -196,20 +197,23 @@ impl Scanner {
         }
     }
 
-    fn look_at_file(&mut self) -> Looked {
+    fn scan_file(&mut self) -> Scan {
         let path = self.path.clone();
-        self.retain(std::slice::from_ref(&path));
         self.read(&path);
-        let looked = self.collect();
-        // A file that never was good says nothing; one that was keeps its pod.
-        let anything = looked.pods.as_ref().is_some_and(|pods| !pods.is_empty());
-        Looked {
-            pods: looked.pods.filter(|_| anything),
-            ..looked
+        // A bad file in place of a directory keeps the directory's pods.
+        if self.files.get(&path).is_some_and(|file| file.is_good) {
+            self.retain(std::slice::from_ref(&path));
+        }
+        let scan = self.collect();
+        // A file that never was good reports no pods; one that was keeps its pod.
+        let anything = scan.pods.as_ref().is_some_and(|pods| !pods.is_empty());
+        Scan {
+            pods: scan.pods.filter(|_| anything),
+            ..scan
         }
     }
 
-    fn look_at_directory(&mut self, touched: &Touched) -> Looked {
+    fn scan_directory(&mut self, touched: &Touched) -> Scan {
         let listed = fs::read_dir(&self.path).and_then(|entries| {
             let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.path());
             entries.map(path).collect::<io::Result<Vec<_>>>()
@@ -220,7 +224,7 @@ impl Scanner {
                 paths
             }
             Err(source) => {
-                return self.silent(FileSourceError::Read {
+                return self.unchanged(FileSourceError::Read {
                     step: "list",
                     source,
                 });
@@ -236,7 +240,7 @@ impl Scanner {
         self.collect()
     }
 
-    /// Reads the file at `path`, and decodes it unless its text is as it was.
+    /// Reads the file at `path`, and decodes it unless its text is the same as before.
     fn read(&mut self, path: &Path) {
         let known = self.files.entry(path.to_owned()).or_default();
         match read_text(path) {
@@ -266,33 +270,33 @@ impl Scanner {
         }
     }
 
-    /// What all files together give.
-    fn collect(&self) -> Looked {
+    /// The pods and problems of all files.
+    fn collect(&self) -> Scan {
         let mut problems = Vec::new();
         let mut problem = |path: &Path, error: Arc<FileSourceError>| {
             problems.push(SourceProblem {
-                subject: path.display().to_string(),
+                subject: shown_path(path),
                 error,
             });
         };
-        let mut taken: BTreeMap<FullName, (&Path, &StoredPod)> = BTreeMap::new();
+        let mut used: BTreeMap<FullName, (&Path, &StoredPod)> = BTreeMap::new();
         for (path, file) in &self.files {
             if let Some(error) = &file.problem {
                 problem(path, Arc::clone(error));
             }
             let Some(pod) = &file.pod else { continue };
             let full_name = FullName::of(&pod.metadata);
-            if let Some((before, _)) = taken.insert(full_name.clone(), (path, pod)) {
+            if let Some((before, _)) = used.insert(full_name.clone(), (path, pod)) {
                 let duplicate = FileSourceError::Duplicate {
                     full_name,
-                    taken: path.clone(),
+                    used: path.clone(),
                 };
                 problem(before, Arc::new(duplicate));
             }
         }
-        let mut pods: Vec<_> = taken.into_values().collect();
+        let mut pods: Vec<_> = used.into_values().collect();
         pods.sort_by_key(|(path, _)| *path);
-        Looked {
+        Scan {
             pods: Some(pods.into_iter().map(|(_, pod)| pod.clone()).collect()),
             problems,
             missing: false,
@@ -313,9 +317,9 @@ fn read_text(path: &Path) -> Result<Zeroizing<String>, FileSourceError> {
         .map_err(|_| FileSourceError::NotText)
 }
 
-/// Whether an entry of the directory is meant to be a manifest: any name that is neither hidden nor that of a backup.
+/// Whether a directory entry is meant to be a manifest: any name that is neither hidden nor that of a backup.
 fn is_manifest(path: &Path) -> bool {
-    // What editors and package managers leave beside a file that they change.
+    // Editors and package managers leave these beside a file that they change.
     const BACKUPS: [&str; 14] = [
         "~",
         ".bak",

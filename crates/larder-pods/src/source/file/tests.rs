@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     StoredPod,
     identity::FullName,
-    source::{SourceEvent, file::scan::Looked},
+    source::{SourceEvent, file::scan::Scan},
     static_pod::ApiReferences,
 };
 
@@ -22,7 +22,7 @@ fn static_pods() -> StaticPods {
     StaticPods::new("n1", ApiReferences::Refuse)
 }
 
-/// A path in a fresh directory, and who looks at it. Copies are kept beside it.
+/// A path in a fresh directory, and its scanner. Copies are kept beside it.
 struct Files {
     directory: TempDir,
     scanner: Option<Scanner>,
@@ -39,12 +39,12 @@ impl Files {
         files
     }
 
-    /// Who looks now knows only what the one before left.
+    /// A new scanner, which knows only the copies of the one before.
     fn restart(&mut self) {
         self.scanner = Some(self.another(self.path(), static_pods()));
     }
 
-    /// Somebody who looks elsewhere, or with other eyes, and has the same copies.
+    /// A scanner of another path or with other settings, and the same copies.
     fn another(&self, path: PathBuf, static_pods: StaticPods) -> Scanner {
         let copies = self.directory.path().join("copies");
         Scanner::new(path, static_pods, Some(copies))
@@ -68,16 +68,16 @@ impl Files {
         fs::remove_file(self.path().join(name)).unwrap();
     }
 
-    fn look(&mut self) -> Looked {
-        let (scanner, looked) = self.scanner.take().unwrap().look(&Touched::All);
+    fn scan(&mut self) -> Scan {
+        let (scanner, scan) = self.scanner.take().unwrap().scan(&Touched::All);
         self.scanner = Some(scanner);
-        looked
+        scan
     }
 
-    /// Looks; the pods with their images, and the problems with their paths made short.
+    /// Scans. Expects these pods with their images, and these problems with shortened paths.
     #[track_caller]
     fn check(&mut self, pods: Option<&[&str]>, problems: &[&str]) {
-        let looked = self.look();
+        let looked = self.scan();
         let found = looked.pods.as_deref().map(names);
         let found = found
             .as_ref()
@@ -110,7 +110,7 @@ fn names(pods: &[StoredPod]) -> Vec<String> {
 }
 
 #[test]
-fn a_path_that_was_never_there_has_no_pods_and_is_told() {
+fn a_path_that_never_existed_has_no_pods_and_is_reported() {
     // managers 66
     let mut files = Files::new();
     files.check(Some(&[]), &["m: path does not exist, ignoring"]);
@@ -121,30 +121,30 @@ fn a_path_that_was_never_there_has_no_pods_and_is_told() {
 }
 
 #[test]
-fn an_empty_directory_has_no_pods_and_is_no_error() {
+fn an_empty_directory_has_no_pods_and_no_problem() {
     // managers 66
     Files::directory().check(Some(&[]), &[]);
 }
 
 #[test]
-fn a_single_file_that_never_was_good_says_nothing() {
+fn a_single_file_that_never_was_good_reports_no_pods() {
     // managers 66
     let mut files = Files::new();
     fs::write(files.path(), "garbage").unwrap();
-    files.check(None, &["m: gives no static pod: "]);
+    files.check(None, &["m: invalid static pod: "]);
     fs::write(files.path(), manifest("a", "i")).unwrap();
     files.check(Some(&["a=i"]), &[]);
     fs::write(files.path(), "garbage").unwrap();
-    files.check(Some(&["a=i"]), &["m: gives no static pod: "]);
+    files.check(Some(&["a=i"]), &["m: invalid static pod: "]);
 }
 
 #[test]
-fn of_a_good_and_a_broken_file_the_good_one_counts() {
+fn a_broken_file_does_not_affect_a_good_one() {
     // managers 66
     let mut files = Files::directory();
     files.put("good.yaml", &manifest("good", "i"));
     files.put("bad.yaml", "garbage");
-    files.check(Some(&["good=i"]), &["m/bad.yaml: gives no static pod: "]);
+    files.check(Some(&["good=i"]), &["m/bad.yaml: invalid static pod: "]);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_half_written_file_keeps_its_pod() {
     files.put("a.yaml", "");
     files.check(
         Some(&["a=i:1", "b=i:1"]),
-        &["m/a.yaml: gives no static pod: "],
+        &["m/a.yaml: invalid static pod: "],
     );
     files.put("a.yaml", &manifest("a", "i:2"));
     files.check(Some(&["a=i:2", "b=i:1"]), &[]);
@@ -172,7 +172,7 @@ fn edits_renames_and_removals_change_the_set() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i:1"));
     files.check(Some(&["a=i:1"]), &[]);
-    // Same length, same moment.
+    // Same length, same time.
     files.put("a.yaml", &manifest("a", "i:2"));
     files.check(Some(&["a=i:2"]), &[]);
     files.put("a.yaml", &manifest("renamed", "i:2"));
@@ -186,7 +186,7 @@ fn edits_renames_and_removals_change_the_set() {
 }
 
 #[test]
-fn a_notice_has_only_what_it_names_and_what_is_new_read() {
+fn after_a_notice_only_named_and_new_files_are_read() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i:1"));
     files.put("b.yaml", &manifest("b", "i:1"));
@@ -195,7 +195,7 @@ fn a_notice_has_only_what_it_names_and_what_is_new_read() {
     files.put("b.yaml", &manifest("b", "i:2"));
     files.put("c.yaml", &manifest("c", "i:1"));
     let touched = Touched::These([files.path().join("b.yaml")].into());
-    let (scanner, looked) = files.scanner.take().unwrap().look(&touched);
+    let (scanner, looked) = files.scanner.take().unwrap().scan(&touched);
     files.scanner = Some(scanner);
     assert_eq!(
         looked.pods.as_deref().map(names),
@@ -205,7 +205,7 @@ fn a_notice_has_only_what_it_names_and_what_is_new_read() {
 }
 
 #[test]
-fn hidden_and_backup_files_are_no_pods_and_any_other_name_is() {
+fn hidden_and_backup_files_are_skipped_other_names_are_read() {
     // managers 67
     let mut files = Files::directory();
     let backups = [
@@ -229,20 +229,20 @@ fn hidden_and_backup_files_are_no_pods_and_any_other_name_is() {
 }
 
 #[test]
-fn of_two_files_with_one_pod_the_last_counts_and_the_other_is_named() {
+fn of_two_files_with_one_pod_the_last_is_used() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("p", "i:1"));
     files.put("b.yaml", &manifest("p", "i:2"));
     files.check(
         Some(&["p=i:2"]),
-        &["m/a.yaml: is ignored: its pod p-n1_default is also in "],
+        &["m/a.yaml: ignored: its pod p-n1_default is also in "],
     );
     files.remove("b.yaml");
     files.check(Some(&["p=i:1"]), &[]);
 }
 
 #[test]
-fn a_directory_that_disappears_keeps_its_pods_until_it_is_there_again() {
+fn a_missing_directory_keeps_its_pods_until_it_is_back() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i"));
     files.check(Some(&["a=i"]), &[]);
@@ -253,18 +253,18 @@ fn a_directory_that_disappears_keeps_its_pods_until_it_is_there_again() {
 }
 
 #[test]
-fn a_manifest_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
+fn a_manifest_broken_at_restart_keeps_its_pod() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i:1"));
     files.put("b.yaml", &manifest("b", "i:1"));
     files.check(Some(&["a=i:1", "b=i:1"]), &[]);
-    let before = files.look().pods;
+    let before = files.scan().pods;
     files.put("a.yaml", &manifest("a", "i:2")[..70]);
     for _ in 0..2 {
         files.restart();
         files.check(Some(&["a=i:1", "b=i:1"]), &["m/a.yaml"]);
         assert_eq!(
-            files.look().pods,
+            files.scan().pods,
             before,
             "the very same pods, UIDs included"
         );
@@ -277,7 +277,7 @@ fn a_manifest_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
 }
 
 #[test]
-fn a_manifest_that_is_gone_when_the_source_starts_again_is_gone() {
+fn a_manifest_removed_before_a_restart_has_no_pod() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i"));
     files.check(Some(&["a=i"]), &[]);
@@ -291,7 +291,7 @@ fn a_manifest_that_is_gone_when_the_source_starts_again_is_gone() {
 }
 
 #[test]
-fn a_directory_that_is_missing_when_the_source_starts_again_keeps_its_pods() {
+fn a_directory_missing_at_restart_keeps_its_pods() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i"));
     files.check(Some(&["a=i"]), &[]);
@@ -305,35 +305,35 @@ fn a_directory_that_is_missing_when_the_source_starts_again_keeps_its_pods() {
     // The copies of one path say nothing about another.
     fs::rename(files.path(), &away).unwrap();
     let elsewhere = files.directory.path().join("elsewhere");
-    let (_, looked) = files.another(elsewhere, static_pods()).look(&Touched::All);
+    let (_, looked) = files.another(elsewhere, static_pods()).scan(&Touched::All);
     assert_eq!(looked.pods, Some(Vec::new()));
 }
 
 #[test]
-fn a_single_file_that_is_broken_when_the_source_starts_again_keeps_its_pod() {
+fn a_single_file_broken_at_restart_keeps_its_pod() {
     let mut files = Files::new();
     fs::write(files.path(), manifest("a", "i")).unwrap();
     files.check(Some(&["a=i"]), &[]);
     fs::write(files.path(), "garbage").unwrap();
     files.restart();
-    files.check(Some(&["a=i"]), &["m: gives no static pod: "]);
+    files.check(Some(&["a=i"]), &["m: invalid static pod: "]);
 }
 
 #[test]
-fn what_was_allowed_when_it_was_kept_may_not_be_any_more() {
+fn copies_are_validated_with_current_settings() {
     let mut files = Files::directory();
     let secret = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i}]\n  \
                   volumes: [{name: v, secret: {secretName: s}}]\n";
     files.put("a.yaml", secret);
     let allowing = StaticPods::new("n1", ApiReferences::Allow);
-    let (_, looked) = files.another(files.path(), allowing).look(&Touched::All);
+    let (_, looked) = files.another(files.path(), allowing).scan(&Touched::All);
     assert_eq!(looked.pods.map(|pods| pods.len()), Some(1));
     files.restart();
-    files.check(Some(&[]), &["m/a.yaml: gives no static pod: "]);
+    files.check(Some(&[]), &["m/a.yaml: invalid static pod: "]);
 }
 
 #[test]
-fn a_damaged_copy_costs_nothing_but_itself() {
+fn a_damaged_copy_affects_no_other_pod() {
     let mut files = Files::directory();
     files.put("a.yaml", &manifest("a", "i"));
     files.put("b.yaml", &manifest("b", "i"));
@@ -355,7 +355,7 @@ fn a_damaged_copy_costs_nothing_but_itself() {
 }
 
 #[test]
-fn what_is_no_readable_text_is_named_and_costs_the_others_nothing() {
+fn unreadable_entries_are_reported_and_affect_no_other_pod() {
     let mut files = Files::directory();
     files.put("good.yaml", &manifest("good", "i"));
     fs::create_dir(files.path().join("nested")).unwrap();
@@ -370,10 +370,49 @@ fn what_is_no_readable_text_is_named_and_costs_the_others_nothing() {
             "m/bytes: is not UTF-8 text",
             "m/dangling: cannot stat",
             "m/long: has 10485760 bytes or more",
-            "m/nested: directories within",
-            "m/pipe: is neither",
+            "m/nested: subdirectories are not read",
+            "m/pipe: expected a regular file",
         ],
     );
+}
+
+#[test]
+fn a_time_that_cannot_be_encoded_is_a_problem_of_its_file() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.put("b.yaml", &manifest("b", "i"));
+    files.check(Some(&["a=i", "b=i"]), &[]);
+    let odd = manifest("a", "i") + "status: {startTime: '-009998-01-02T03:04:05Z'}\n";
+    files.put("a.yaml", &odd);
+    let problem = "status.startTime has a value that cannot be encoded";
+    files.check(Some(&["a=i", "b=i"]), &[problem]);
+    files.put("c.yaml", &odd.replace("name: a", "name: c"));
+    files.check(Some(&["a=i", "b=i"]), &[problem, problem]);
+}
+
+#[test]
+fn a_directory_replaced_by_a_bad_file_keeps_its_pods() {
+    let mut files = Files::directory();
+    files.put("a.yaml", &manifest("a", "i"));
+    files.check(Some(&["a=i"]), &[]);
+    fs::rename(files.path(), files.directory.path().join("aside")).unwrap();
+    fs::write(files.path(), "garbage").unwrap();
+    files.check(Some(&["a=i"]), &["m: "]);
+    files.restart();
+    files.check(Some(&["a=i"]), &["m: "]);
+    // A good file takes its place.
+    fs::write(files.path(), manifest("b", "i")).unwrap();
+    files.check(Some(&["b=i"]), &[]);
+    fs::remove_file(files.path()).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, files.path(), 0o600.into()).unwrap();
+    files.check(None, &["m: expected a regular file or a directory"]);
+}
+
+#[test]
+fn control_characters_in_file_names_are_escaped() {
+    let mut files = Files::directory();
+    files.put("a\nb\u{1b}[31m", "garbage");
+    files.check(Some(&[]), &["m/a\\nb\\u{1b}[31m: "]);
 }
 
 #[test]
@@ -387,7 +426,7 @@ fn symlinks_are_followed() {
     files.check(Some(&["a=i:2"]), &[]);
 }
 
-/// What the running source reports, as text.
+/// The reports of a running source, as text.
 struct Reports(mpsc::Receiver<SourceReport>);
 
 impl Reports {
@@ -418,9 +457,9 @@ async fn while_running<T>(source: impl Future<Output = ()>, test: impl Future<Ou
     }
 }
 
-// Real time, for notices come from the system. They are the only way to learn of a change within an hour.
+// Real time, because notices come from the kernel. Within an hour they are the only way to learn of a change.
 #[tokio::test]
-async fn notices_of_the_system_make_the_source_look() {
+async fn kernel_notices_trigger_scans() {
     // managers 67
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("m");
@@ -440,7 +479,46 @@ async fn notices_of_the_system_make_the_source_look() {
 }
 
 #[tokio::test]
-async fn a_directory_made_again_is_watched_again() {
+async fn a_swap_of_a_configmap_volume_triggers_a_scan() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("m");
+    fs::create_dir(&path).unwrap();
+    let revision = |name: &str, image: &str| {
+        fs::create_dir(path.join(name)).unwrap();
+        fs::write(path.join(name).join("a.yaml"), manifest("a", image)).unwrap();
+        std::os::unix::fs::symlink(name, path.join("..data_tmp")).unwrap();
+        fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+    };
+    revision("..1", "i:1");
+    std::os::unix::fs::symlink("..data/a.yaml", path.join("a.yaml")).unwrap();
+    let (mut reports, source) = source(&path, Duration::from_hours(1));
+    while_running(source, async {
+        reports.until("a=i:1").await;
+        revision("..2", "i:2");
+        reports.until("a=i:2").await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_are_decoded_off_the_runtime_thread() {
+    crate::testing::mark_runtime_thread();
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("m");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("a.yaml"), manifest("a", "i")).unwrap();
+    let copies = directory.path().join("copies");
+    for _ in 0..2 {
+        let (sender, receiver) = mpsc::channel(16);
+        let source = FileSource::new(&path, Duration::from_secs(20), static_pods());
+        let source = source.remembering(copies.clone()).run(sender);
+        let mut reports = Reports(receiver);
+        while_running(source, async { reports.until("a=i").await }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_recreated_directory_is_watched_again() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("m");
     fs::create_dir(&path).unwrap();
@@ -459,7 +537,7 @@ async fn a_directory_made_again_is_watched_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_notice_the_path_is_looked_at_from_time_to_time() {
+async fn without_a_notice_the_path_is_polled() {
     let directory = TempDir::new().unwrap();
     let target = directory.path().join("target");
     let path = directory.path().join("m");
@@ -469,7 +547,7 @@ async fn without_a_notice_the_path_is_looked_at_from_time_to_time() {
     let (mut reports, source) = source(&path, Duration::from_secs(20));
     while_running(source, async {
         reports.until("a=i:1").await;
-        // Of the target of a symlink the system tells nothing.
+        // The kernel sends no notices about the target of a symlink.
         fs::write(&target, manifest("a", "i:2")).unwrap();
         reports.until("a=i:2").await;
     })
