@@ -523,7 +523,7 @@ async fn a_static_pod_whose_manifest_is_broken_at_a_restart_is_served_on() {
         let problem = node.wait("the problem to be told", |node| {
             node.status().problems.into_iter().next()
         });
-        assert!(problem.await.contains("static.json: gives no static pod"));
+        assert!(problem.await.contains("static.json: invalid static pod"));
         node.stop().await;
     }
     // Served means fresh, and it is the same pod with the same mirror.
@@ -596,7 +596,7 @@ async fn manifests_are_remembered_privately_and_only_as_long_as_they_are_followe
     node.wait("both to be told", |node| {
         let problems = node.status().problems;
         let told = |text| problems.iter().any(|problem| problem.contains(text));
-        (told("static.json: gives no static pod")
+        (told("static.json: invalid static pod")
             && told("copy of a last good manifest is damaged"))
         .then_some(())
     })
