@@ -596,9 +596,8 @@ async fn manifests_are_remembered_privately_and_only_as_long_as_they_are_followe
     node.wait("both to be told", |node| {
         let problems = node.status().problems;
         let told = |text| problems.iter().any(|problem| problem.contains(text));
-        (told("static.json: invalid static pod")
-            && told("copy of a last good manifest is damaged"))
-        .then_some(())
+        (told("static.json: invalid static pod") && told("copy of a last good manifest is damaged"))
+            .then_some(())
     })
     .await;
     node.wait("the other pod", |node| node.environment("other", "main"))
