@@ -1,11 +1,14 @@
 //! What the managers and collections of a node share.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{limits::RepeatLimiter, outages::Outages};
 
-/// What all managers and collections of a node that use one API server share: the rate of repeated requests, and what they
-/// know of outages. Clones are one.
+/// State that all managers and collections of a node share for one API server: the rate limit of repeated requests, the
+/// known outages, and the random source of the collections. Clones share it too.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::{Node, Service};
@@ -24,13 +27,49 @@ use crate::{limits::RepeatLimiter, outages::Outages};
 pub struct NodeContext {
     pub(crate) outages: Outages,
     pub(crate) repeats: RepeatLimiter,
+    random: Arc<Mutex<fastrand::Rng>>,
+}
+
+impl NodeContext {
+    /// A context whose collections draw their random delays from `seed`, so that a test can be repeated.
+    pub fn with_seed(seed: u64) -> Self {
+        Self::with_random(fastrand::Rng::with_seed(seed))
+    }
+
+    fn with_random(random: fastrand::Rng) -> Self {
+        Self {
+            outages: Outages::default(),
+            repeats: RepeatLimiter::new(Instant::now()),
+            random: Arc::new(Mutex::new(random)),
+        }
+    }
+
+    /// A random source for one engine.
+    pub(crate) fn fork_random(&self) -> fastrand::Rng {
+        self.random.lock().fork()
+    }
 }
 
 impl Default for NodeContext {
     fn default() -> Self {
-        Self {
-            outages: Outages::default(),
-            repeats: RepeatLimiter::new(Instant::now()),
-        }
+        Self::with_random(fastrand::Rng::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn contexts_of_one_seed_draw_alike() {
+        let draws = |seed| {
+            let context = NodeContext::with_seed(seed);
+            let (mut first, mut second) = (context.fork_random(), context.clone().fork_random());
+            [first.u64(..), second.u64(..)]
+        };
+        assert_eq!(draws(1), draws(1));
+        assert_ne!(draws(1), draws(2));
+        let [first, second] = draws(1);
+        assert_ne!(first, second);
     }
 }

@@ -221,7 +221,8 @@ impl Node {
         let config = ManagerConfig::default()
             .strategy(setting.strategy)
             .watch_scope(setting.scope)
-            .max_watches(max_watches);
+            .max_watches(max_watches)
+            .seed(Some(random.u64(..)));
         Self {
             world,
             manager: ConfigMapManager::new(client, &config).unwrap(),
@@ -405,7 +406,7 @@ fn strike(cluster: &Cluster, random: &mut fastrand::Rng) {
 }
 
 fn storm(strategy: Strategy, scope: WatchScope, seed: u64) {
-    // What the library draws itself.
+    // For the transport and the API server, which draw from the generator of the thread.
     fastrand::seed(seed);
     let mut random = fastrand::Rng::with_seed(seed);
     let setting = Setting {
