@@ -101,7 +101,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
             field_selector: field_selector.map(Into::into),
             kind: PhantomData,
         };
-        let random = fastrand::Rng::new();
+        let random = context.fork_random();
         let mut engine = Engine::new(Api::new(client), limits, Arc::default(), context, random);
         engine.add(TARGET, objects, &ResourceVersion::default());
         let mut collection = Self { engine };
@@ -129,7 +129,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
                     }
                     Finding::Changed(found) => CollectionEvent::One(found),
                     Finding::Deleted(metadata, _) => CollectionEvent::Gone(metadata),
-                    Finding::Failed(error) => CollectionEvent::Failed(error),
+                    Finding::Failed(failure) => CollectionEvent::Failed(failure.error),
                     Finding::Resumed => CollectionEvent::Resumed,
                 };
             }

@@ -1,6 +1,6 @@
 //! A reflector and its request under way.
 //!
-//! The driver of one target, be it a single object, a namespace or a collection. Its whole life is one [`Phase`]: what is
+//! The driver of one target, be it a single object, a namespace or a collection. Its whole life is one [`DriverPhase`]: what is
 //! under way lives inside the phase, so dropping or replacing the phase ends it.
 //!
 //! Invariants:
@@ -23,7 +23,7 @@ use tracing::{debug, trace};
 
 use crate::{
     api::{Api, EventStream, Listed, Watch, WatchEvent},
-    error::{RequestError, outcome_label},
+    error::{RequestError, RequestFailure, outcome_label},
     limits::Permit,
     reflector::{
         Decision, Freshness, Next, Reflector, Request, Restart, Resume, STREAMING_TIMEOUT, Synced,
@@ -46,7 +46,7 @@ pub enum Finding<T: Target> {
     /// The watch goes on after an interruption: what readers have is in sync again.
     Resumed,
     /// A request failed and will be made again; what readers have may be old from now on.
-    Failed(Arc<RequestError>),
+    Failed(RequestFailure),
 }
 
 /// The complete state of a target.
@@ -85,7 +85,7 @@ pub(crate) struct InFlight {
 type Answer<A> = BoxFuture<'static, Result<A, RequestError>>;
 
 /// What is under way.
-enum Phase<T: Target> {
+enum DriverPhase<T: Target> {
     /// Nothing: not started, or stopped.
     Resting,
     /// A request waits to be sent; with a permit if the cycle has one already.
@@ -156,7 +156,7 @@ pub(crate) enum Activity {
 pub(crate) struct Driver<T: Target> {
     target: T,
     reflector: Reflector,
-    phase: Phase<T>,
+    phase: DriverPhase<T>,
     /// Requests for a complete state that were sent so far.
     state_requests: u64,
 }
@@ -185,7 +185,7 @@ impl<T: Target + Clone> Driver<T> {
         Self {
             target,
             reflector: Reflector::new(random, Instant::now()),
-            phase: Phase::Resting,
+            phase: DriverPhase::Resting,
             state_requests: 0,
         }
     }
@@ -203,26 +203,28 @@ impl<T: Target + Clone> Driver<T> {
             confirmed: freshness.is_confirmed(),
         };
         match &self.phase {
-            Phase::Resting => Activity::Resting,
-            Phase::Queued(request, _) => request.freshness().map_or(Activity::Watching, obtaining),
-            Phase::OpeningList(freshness, _) | Phase::Listing(freshness, ..) => {
+            DriverPhase::Resting => Activity::Resting,
+            DriverPhase::Queued(request, _) => {
+                request.freshness().map_or(Activity::Watching, obtaining)
+            }
+            DriverPhase::OpeningList(freshness, _) | DriverPhase::Listing(freshness, ..) => {
                 obtaining(*freshness)
             }
-            Phase::Collecting(collecting) => obtaining(collecting.freshness),
-            Phase::OpeningWatch(_) | Phase::Watching(_) => Activity::Watching,
-            Phase::BackingOff { .. } => Activity::BackingOff,
+            DriverPhase::Collecting(collecting) => obtaining(collecting.freshness),
+            DriverPhase::OpeningWatch(_) | DriverPhase::Watching(_) => Activity::Watching,
+            DriverPhase::BackingOff { .. } => Activity::BackingOff,
         }
     }
 
     /// Whether a request waits to be sent.
     pub(crate) fn is_queued(&self) -> bool {
-        matches!(self.phase, Phase::Queued(..))
+        matches!(self.phase, DriverPhase::Queued(..))
     }
 
     /// The permit with which the waiting request can be sent at once.
     pub(crate) fn take_permit(&mut self) -> Option<Permit> {
         match &mut self.phase {
-            Phase::Queued(_, permit) => permit.take(),
+            DriverPhase::Queued(_, permit) => permit.take(),
             _ => None,
         }
     }
@@ -230,9 +232,9 @@ impl<T: Target + Clone> Driver<T> {
     /// When [`expired`](Self::expired) is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Collecting(collecting) => Some(collecting.deadline),
-            Phase::Watching(watching) => Some(watching.deadline),
-            Phase::BackingOff { until, .. } => Some(*until),
+            DriverPhase::Collecting(collecting) => Some(collecting.deadline),
+            DriverPhase::Watching(watching) => Some(watching.deadline),
+            DriverPhase::BackingOff { until, .. } => Some(*until),
             _ => None,
         }
     }
@@ -240,13 +242,13 @@ impl<T: Target + Clone> Driver<T> {
     /// Ends what is under way and asks for a complete state: one as fresh as the newest registration if `confirm`.
     pub(crate) fn start(&mut self, confirm: bool, server: &ServerState) {
         let request = self.reflector.start(confirm, Instant::now(), server);
-        self.phase = Phase::Queued(request, None);
+        self.phase = DriverPhase::Queued(request, None);
     }
 
     /// Ends what is under way; the version last seen stays the lower bound of a later start.
     pub(crate) fn stop(&mut self) {
         self.reflector.stop();
-        self.phase = Phase::Resting;
+        self.phase = DriverPhase::Resting;
     }
 
     /// The next state has to be as fresh as the newest registration.
@@ -261,7 +263,7 @@ impl<T: Target + Clone> Driver<T> {
 
     /// An outage is over.
     pub(crate) fn retry_early(&mut self, now: Instant) {
-        if let Phase::BackingOff { until, .. } = &mut self.phase
+        if let DriverPhase::BackingOff { until, .. } = &mut self.phase
             && let Some(early) = self.reflector.retry_early(*until, now)
         {
             *until = early;
@@ -270,7 +272,7 @@ impl<T: Target + Clone> Driver<T> {
 
     /// Makes the request that waits anew, with what is known by now. `min` is a version that is fresh enough.
     pub(crate) fn rebuild_request(&mut self, server: &ServerState, min: Option<&MinVersion>) {
-        if let Phase::Queued(request, _) = &mut self.phase {
+        if let DriverPhase::Queued(request, _) = &mut self.phase {
             let now = Instant::now();
             *request = self.reflector.rebuild_request(request, now, server, min);
         }
@@ -278,8 +280,8 @@ impl<T: Target + Clone> Driver<T> {
 
     /// Sends the request that waits.
     pub(crate) fn send(&mut self, api: &Api, in_flight: InFlight) {
-        let request = match mem::replace(&mut self.phase, Phase::Resting) {
-            Phase::Queued(request, _) => request,
+        let request = match mem::replace(&mut self.phase, DriverPhase::Resting) {
+            DriverPhase::Queued(request, _) => request,
             phase => {
                 self.phase = phase;
                 return;
@@ -290,14 +292,14 @@ impl<T: Target + Clone> Driver<T> {
         let (api, target) = (api.clone(), self.target.clone());
         self.phase = match request {
             Request::StreamingList { freshness, watch } => {
-                Phase::OpeningList(freshness, Opening::new(api, target, watch, in_flight))
+                DriverPhase::OpeningList(freshness, Opening::new(api, target, watch, in_flight))
             }
             Request::Watch(watch) => {
-                Phase::OpeningWatch(Opening::new(api, target, watch, in_flight))
+                DriverPhase::OpeningWatch(Opening::new(api, target, watch, in_flight))
             }
             Request::List { freshness, version } => {
                 let list = async move { api.list(&target, version.as_ref()).await };
-                Phase::Listing(freshness, list.boxed(), in_flight)
+                DriverPhase::Listing(freshness, list.boxed(), in_flight)
             }
         };
     }
@@ -305,17 +307,17 @@ impl<T: Target + Clone> Driver<T> {
     /// The [`deadline`](Self::deadline) has passed.
     pub(crate) fn expired(&mut self, server: &mut ServerState) -> Progress<T> {
         let now = Instant::now();
-        match mem::replace(&mut self.phase, Phase::Resting) {
-            Phase::BackingOff { resume, .. } => {
+        match mem::replace(&mut self.phase, DriverPhase::Resting) {
+            DriverPhase::BackingOff { resume, .. } => {
                 let request = self.reflector.resume(resume, now, server);
-                self.phase = Phase::Queued(request, None);
+                self.phase = DriverPhase::Queued(request, None);
                 Progress::default()
             }
-            Phase::Watching(_) => {
+            DriverPhase::Watching(_) => {
                 let decision = self.reflector.watch_stalled(now, server);
                 self.decide(decision, None)
             }
-            Phase::Collecting(collecting) => {
+            DriverPhase::Collecting(collecting) => {
                 let (freshness, in_flight) = (collecting.freshness, collecting.in_flight);
                 let decision = self.reflector.list_stalled(freshness, now, server);
                 self.decide(decision, Some(in_flight.permit))
@@ -334,38 +336,46 @@ impl<T: Target + Clone> Driver<T> {
         server: &mut ServerState,
     ) -> Poll<Progress<T>> {
         loop {
-            let progress = match mem::replace(&mut self.phase, Phase::Resting) {
-                Phase::OpeningList(freshness, mut opening) => {
+            let progress = match mem::replace(&mut self.phase, DriverPhase::Resting) {
+                DriverPhase::OpeningList(freshness, mut opening) => {
                     match opening.answer.poll_unpin(context) {
-                        Poll::Pending => return self.pause(Phase::OpeningList(freshness, opening)),
+                        Poll::Pending => {
+                            return self.pause(DriverPhase::OpeningList(freshness, opening));
+                        }
                         Poll::Ready(answer) => {
                             Some(self.list_opened(freshness, opening, answer, server))
                         }
                     }
                 }
-                Phase::Collecting(mut collecting) => match collecting.stream.poll_next(context) {
-                    Poll::Pending => return self.pause(Phase::Collecting(collecting)),
-                    Poll::Ready(event) => self.collect(collecting, event, server),
-                },
-                Phase::Listing(freshness, mut answer, in_flight) => {
+                DriverPhase::Collecting(mut collecting) => {
+                    match collecting.stream.poll_next(context) {
+                        Poll::Pending => return self.pause(DriverPhase::Collecting(collecting)),
+                        Poll::Ready(event) => self.collect(collecting, event, server),
+                    }
+                }
+                DriverPhase::Listing(freshness, mut answer, in_flight) => {
                     match answer.poll_unpin(context) {
                         Poll::Pending => {
-                            return self.pause(Phase::Listing(freshness, answer, in_flight));
+                            return self.pause(DriverPhase::Listing(freshness, answer, in_flight));
                         }
                         Poll::Ready(answer) => {
                             Some(self.listed(freshness, in_flight, answer, server))
                         }
                     }
                 }
-                Phase::OpeningWatch(mut opening) => match opening.answer.poll_unpin(context) {
-                    Poll::Pending => return self.pause(Phase::OpeningWatch(opening)),
-                    Poll::Ready(answer) => Some(self.watch_opened(opening, answer, server)),
-                },
-                Phase::Watching(mut watching) => match watching.stream.poll_next(context) {
-                    Poll::Pending => return self.pause(Phase::Watching(watching)),
+                DriverPhase::OpeningWatch(mut opening) => {
+                    match opening.answer.poll_unpin(context) {
+                        Poll::Pending => return self.pause(DriverPhase::OpeningWatch(opening)),
+                        Poll::Ready(answer) => Some(self.watch_opened(opening, answer, server)),
+                    }
+                }
+                DriverPhase::Watching(mut watching) => match watching.stream.poll_next(context) {
+                    Poll::Pending => return self.pause(DriverPhase::Watching(watching)),
                     Poll::Ready(event) => self.watch_event(watching, event, server),
                 },
-                phase @ (Phase::Resting | Phase::Queued(..) | Phase::BackingOff { .. }) => {
+                phase @ (DriverPhase::Resting
+                | DriverPhase::Queued(..)
+                | DriverPhase::BackingOff { .. }) => {
                     return self.pause(phase);
                 }
             };
@@ -375,7 +385,7 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    fn pause(&mut self, phase: Phase<T>) -> Poll<Progress<T>> {
+    fn pause(&mut self, phase: DriverPhase<T>) -> Poll<Progress<T>> {
         self.phase = phase;
         Poll::Pending
     }
@@ -393,7 +403,7 @@ impl<T: Target + Clone> Driver<T> {
         let progress = match answer {
             Ok(stream) => {
                 self.reflector.list_opened(server);
-                self.phase = Phase::Collecting(Box::new(Collecting {
+                self.phase = DriverPhase::Collecting(Box::new(Collecting {
                     stream,
                     freshness,
                     state: T::State::default(),
@@ -453,7 +463,7 @@ impl<T: Target + Clone> Driver<T> {
                 return Some(self.decide(decision, None));
             }
         }
-        self.phase = Phase::Collecting(collecting);
+        self.phase = DriverPhase::Collecting(collecting);
         None
     }
 
@@ -471,7 +481,7 @@ impl<T: Target + Clone> Driver<T> {
         if synced.confirmed {
             server.confirmed(seq, &synced.version);
         }
-        self.phase = Phase::Watching(Watching {
+        self.phase = DriverPhase::Watching(Watching {
             stream: collecting.stream,
             since: now,
             quiet: false,
@@ -498,7 +508,7 @@ impl<T: Target + Clone> Driver<T> {
                 incomplete,
             }) => match reflector.listed(freshness, version, now, server) {
                 Ok((synced, request)) => {
-                    self.phase = Phase::Queued(request, Some(permit));
+                    self.phase = DriverPhase::Queued(request, Some(permit));
                     self.synced(synced, seq, state, incomplete.map(Arc::new), server)
                 }
                 Err(decision) => self.decide(decision, None),
@@ -526,7 +536,7 @@ impl<T: Target + Clone> Driver<T> {
         let progress = match answer {
             Ok(stream) => {
                 self.reflector.watch_opened(server);
-                self.phase = Phase::Watching(Watching {
+                self.phase = DriverPhase::Watching(Watching {
                     stream,
                     since: now,
                     quiet: true,
@@ -591,7 +601,7 @@ impl<T: Target + Clone> Driver<T> {
             }
         };
         watching.quiet = false;
-        self.phase = Phase::Watching(watching);
+        self.phase = DriverPhase::Watching(watching);
         finding.map(Progress::found)
     }
 
@@ -621,17 +631,17 @@ impl<T: Target + Clone> Driver<T> {
         let Decision {
             next,
             restart,
-            error,
+            failure,
         } = decision;
         self.phase = match next {
-            Next::Request(request) => Phase::Queued(request, permit),
-            Next::BackOff(resume, delay) => Phase::BackingOff {
+            Next::Request(request) => DriverPhase::Queued(request, permit),
+            Next::BackOff(resume, delay) => DriverPhase::BackingOff {
                 resume,
                 until: Instant::now() + delay,
             },
         };
         Progress {
-            finding: error.map(Finding::Failed),
+            finding: failure.map(Finding::Failed),
             restart,
             answered: None,
         }

@@ -33,7 +33,7 @@ use crate::{
     api::Api,
     context::NodeContext,
     driver::{Activity, Driver, Finding, InFlight},
-    error::RequestError,
+    error::RequestFailure,
     freshness::{CheckKind, Confirmed, FreshnessCheck},
     limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
     ready::{ReadySet, ReadyWaker},
@@ -105,7 +105,7 @@ pub enum Event<T: Target> {
     /// A freshness check was answered.
     Confirmed(Confirmed<T>),
     /// The freshness check of this object failed, and is due again after a while.
-    CheckFailed(u64, Arc<RequestError>),
+    CheckFailed(u64, RequestFailure),
     /// The freshness check of this object may be made again.
     CheckDue(u64),
     /// The target waited for a slot, and can be started.
@@ -614,7 +614,7 @@ impl<T: Target + Clone> Engine<T> {
         timer.set(&mut self.timers, Part::Check(object), check.deadline());
         let target = check.watched;
         let event = match end.result {
-            Err(error) => Some(Event::CheckFailed(object, error)),
+            Err(failure) => Some(Event::CheckFailed(object, failure)),
             // It is absent at a version that a GET does not tell: a complete state does.
             Ok((None, None, _)) if !self.is_without_slot(target) => {
                 self.remove_check(object);

@@ -2,7 +2,7 @@
 //!
 //! No text carries a byte of an object.
 
-use std::{error::Error as StdError, time::Duration};
+use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use larder_objects::DecodeError;
 use larder_transport::{self as transport, path::PathError};
@@ -194,6 +194,49 @@ impl RequestError {
             Self::Path(_) => "not_a_name",
             Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_) => "bad_answer",
         }
+    }
+}
+
+/// The phase of keeping an object in sync in which a request is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RequestPhase {
+    /// Review of the permissions that decide the watch scope.
+    Review,
+    /// Request for a complete state: a list, or a watch that starts with one (a streaming list).
+    List,
+    /// Watch that resumes from a known version.
+    Watch,
+    /// GET of one object.
+    Get,
+}
+
+impl RequestPhase {
+    /// The phase in lower case, as logs show it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Review => "review",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Get => "get",
+        }
+    }
+}
+
+/// A failed request: its phase and its error.
+#[derive(Clone, Debug)]
+pub struct RequestFailure {
+    /// The phase in which the request was made.
+    pub phase: RequestPhase,
+    /// The error of the request.
+    pub error: Arc<RequestError>,
+}
+
+impl RequestFailure {
+    /// The failure of a request that was made in `phase`.
+    pub fn new(phase: RequestPhase, error: impl Into<Arc<RequestError>>) -> Self {
+        let error = error.into();
+        Self { phase, error }
     }
 }
 

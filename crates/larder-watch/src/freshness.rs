@@ -18,7 +18,7 @@ use crate::{
     api::{Api, Listed},
     backoff::{RequestBackoff, retry_after},
     driver::InFlight,
-    error::{RequestError, outcome_label},
+    error::{RequestError, RequestFailure, RequestPhase, outcome_label},
     sequence::RegistrationSeq,
     target::Target,
 };
@@ -44,17 +44,17 @@ pub(crate) enum CheckKind {
 }
 
 impl CheckKind {
-    const fn verb(self) -> &'static str {
+    const fn phase(self) -> RequestPhase {
         match self {
-            Self::Get => "get",
-            Self::List => "list",
+            Self::Get => RequestPhase::Get,
+            Self::List => RequestPhase::List,
         }
     }
 }
 
 type Answer<T> = (Option<<T as Target>::Item>, Option<ResourceVersion>);
 
-enum Phase<T: Target> {
+enum CheckPhase<T: Target> {
     /// Waits to be sent.
     Queued,
     Asked {
@@ -81,7 +81,7 @@ pub(crate) struct FreshnessCheck<T: Target> {
     /// An answer was older than what is known.
     pub(crate) repeated: bool,
     backoff: Option<Box<RequestBackoff>>,
-    phase: Phase<T>,
+    phase: CheckPhase<T>,
 }
 
 /// The item, the version of the state, and the registration that it is as fresh as.
@@ -94,7 +94,7 @@ type CheckAnswer<T> = (
 /// How a check has ended for now.
 pub(crate) struct CheckEnd<T: Target> {
     pub(crate) answered: (&'static str, &'static str),
-    pub(crate) result: Result<CheckAnswer<T>, Arc<RequestError>>,
+    pub(crate) result: Result<CheckAnswer<T>, RequestFailure>,
 }
 
 impl<T: Target + Clone> FreshnessCheck<T> {
@@ -105,43 +105,43 @@ impl<T: Target + Clone> FreshnessCheck<T> {
             kind,
             repeated: false,
             backoff: None,
-            phase: Phase::Queued,
+            phase: CheckPhase::Queued,
         }
     }
 
     pub(crate) fn is_queued(&self) -> bool {
-        matches!(self.phase, Phase::Queued)
+        matches!(self.phase, CheckPhase::Queued)
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        matches!(self.phase, Phase::Due)
+        matches!(self.phase, CheckPhase::Due)
     }
 
     pub(crate) fn is_backing_off(&self) -> bool {
-        matches!(self.phase, Phase::BackingOff { .. })
+        matches!(self.phase, CheckPhase::BackingOff { .. })
     }
 
     /// When [`expired`](Self::expired) is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::BackingOff { until, .. } => Some(until),
+            CheckPhase::BackingOff { until, .. } => Some(until),
             _ => None,
         }
     }
 
     /// Asks once more.
     pub(crate) fn requeue(&mut self) {
-        self.phase = Phase::Queued;
+        self.phase = CheckPhase::Queued;
     }
 
     /// The back-off is over.
     pub(crate) fn expired(&mut self) {
-        self.phase = Phase::Due;
+        self.phase = CheckPhase::Due;
     }
 
     /// An outage is over: asks after `delay` if it backs off for that reason.
     pub(crate) fn retry_early(&mut self, delay: Duration, now: Instant) {
-        if let Phase::BackingOff { until, early } = &mut self.phase
+        if let CheckPhase::BackingOff { until, early } = &mut self.phase
             && let Some(early) = early.take()
         {
             *until = (*until).min(early.max(now + delay));
@@ -177,7 +177,7 @@ impl<T: Target + Clone> FreshnessCheck<T> {
                 }
             }
         };
-        self.phase = Phase::Asked {
+        self.phase = CheckPhase::Asked {
             answer: answer.boxed(),
             in_flight,
         };
@@ -188,7 +188,7 @@ impl<T: Target + Clone> FreshnessCheck<T> {
         context: &mut Context<'_>,
         random: &mut fastrand::Rng,
     ) -> Poll<CheckEnd<T>> {
-        let Phase::Asked { answer, in_flight } = &mut self.phase else {
+        let CheckPhase::Asked { answer, in_flight } = &mut self.phase else {
             return Poll::Pending;
         };
         let Poll::Ready(answer) = answer.poll_unpin(context) else {
@@ -199,7 +199,7 @@ impl<T: Target + Clone> FreshnessCheck<T> {
             Ok((None, None)) => "not_found",
             answer => outcome_label(answer),
         };
-        self.phase = Phase::Due;
+        self.phase = CheckPhase::Due;
         // An object that cannot be decoded is not known to be fresh; it would be the same again at once.
         let answer = answer.map_err(Arc::new).and_then(|(item, version)| {
             match item.as_ref().and_then(T::decode_error) {
@@ -207,18 +207,22 @@ impl<T: Target + Clone> FreshnessCheck<T> {
                 None => Ok((item, version, seq)),
             }
         });
-        let result = answer.inspect_err(|error| {
-            let (now, random) = (Instant::now(), random.f64());
-            let backoff = self.backoff.get_or_insert_default();
-            let delay = backoff.delay_after(error, now, random);
-            let early = error.is_outage() || error.is_throttled();
-            self.phase = Phase::BackingOff {
-                until: now + delay,
-                early: early.then(|| now + retry_after(error, random)),
-            };
-        });
+        let phase = self.kind.phase();
+        let result = answer
+            .map_err(|error| RequestFailure::new(phase, error))
+            .inspect_err(|failure| {
+                let error = &*failure.error;
+                let (now, random) = (Instant::now(), random.f64());
+                let backoff = self.backoff.get_or_insert_default();
+                let delay = backoff.delay_after(error, now, random);
+                let early = error.is_outage() || error.is_throttled();
+                self.phase = CheckPhase::BackingOff {
+                    until: now + delay,
+                    early: early.then(|| now + retry_after(error, random)),
+                };
+            });
         Poll::Ready(CheckEnd {
-            answered: (self.kind.verb(), outcome),
+            answered: (phase.as_str(), outcome),
             result,
         })
     }

@@ -44,7 +44,7 @@ pub use self::{
     context::NodeContext,
     driver::{Finding, Snapshot},
     engine::{Engine, Event, Known, Limits, Need, Report, Start},
-    error::RequestError,
+    error::{RequestError, RequestFailure, RequestPhase},
     freshness::Confirmed,
     reflector::Restart,
     review::{Access, AccessReview},

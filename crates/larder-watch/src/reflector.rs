@@ -21,7 +21,7 @@
 
 mod failures;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::{
     api::Watch,
     backoff::RequestBackoff,
-    error::RequestError,
+    error::RequestFailure,
     outages::OutageGuard,
     server::{MinVersion, ServerState},
 };
@@ -140,7 +140,7 @@ pub(crate) struct Decision {
     pub(crate) next: Next,
     pub(crate) restart: Option<Restart>,
     /// The failure that readers should learn of.
-    pub(crate) error: Option<Arc<RequestError>>,
+    pub(crate) failure: Option<RequestFailure>,
 }
 
 impl Decision {
@@ -148,7 +148,7 @@ impl Decision {
         Self {
             next,
             restart,
-            error: None,
+            failure: None,
         }
     }
 

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{Kind, ObjectKey};
-use larder_watch::RequestError;
+use larder_watch::{RequestError, RequestFailure, RequestPhase};
 
 /// Why a manager has no object to give.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -26,7 +26,17 @@ pub enum Error {
         /// Its name.
         key: ObjectKey,
     },
-    /// The API server does not let this client read the object.
+    /// The API server does not accept the credentials of this client (401).
+    #[error("failed to authenticate to read {} {key}", .kind.singular())]
+    Unauthorized {
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        key: ObjectKey,
+        /// The answer of the API server.
+        source: Arc<RequestError>,
+    },
+    /// The API server does not permit this client to read the object (403).
     ///
     /// For a node that is normal for a moment after a pod was bound; see [`Error::is_retryable`].
     #[error("not allowed to read {} {key}", .kind.singular())]
@@ -35,7 +45,7 @@ pub enum Error {
         kind: Kind,
         /// Name of the object.
         key: ObjectKey,
-        /// What the API server said.
+        /// The answer of the API server.
         source: Arc<RequestError>,
     },
     /// Nothing that is new enough was known about the object within the time; the kubelet's text.
@@ -47,17 +57,47 @@ pub enum Error {
         key: ObjectKey,
         /// How long the read waited.
         waited: Duration,
-        /// The last request that failed meanwhile; `None` when the API server has just not answered yet.
-        source: Option<Arc<RequestError>>,
+        /// Error of the last failed request, by its phase; `None` while the API server has not answered yet.
+        source: Option<Box<Self>>,
     },
-    /// The request for the object failed.
-    #[error("failed to read {} {key}", .kind.singular())]
-    Request {
+    /// The review of the permissions that decide the watch scope failed.
+    #[error("failed to review the access to {} {key}", .kind.singular())]
+    Review {
         /// Kind of the object.
         kind: Kind,
         /// Name of the object.
         key: ObjectKey,
-        /// How it failed.
+        /// Error of the request.
+        source: Arc<RequestError>,
+    },
+    /// The list, plain or streamed, that covers the object failed.
+    #[error("failed to list {} {key}", .kind.singular())]
+    List {
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        key: ObjectKey,
+        /// Error of the request.
+        source: Arc<RequestError>,
+    },
+    /// The watch that covers the object failed.
+    #[error("failed to watch {} {key}", .kind.singular())]
+    Watch {
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        key: ObjectKey,
+        /// Error of the request.
+        source: Arc<RequestError>,
+    },
+    /// The GET of the object failed.
+    #[error("failed to read {} {key}", .kind.singular())]
+    Get {
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        key: ObjectKey,
+        /// Error of the request.
         source: Arc<RequestError>,
     },
     /// The manager was shut down.
@@ -74,16 +114,20 @@ impl Error {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Whether the API server refused the read, directly or as the reason why nothing synced.
+    /// Whether the API server denied the read with 403, directly or as the reason why nothing synced.
     pub fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Forbidden { .. })
-            || self.request().is_some_and(RequestError::is_forbidden)
+        self.request().is_some_and(RequestError::is_forbidden)
     }
 
-    /// Whether the same read may succeed later without anybody changing the pod.
+    /// Whether the API server rejected the credentials with 401, directly or as the reason why nothing synced.
+    pub fn is_unauthorized(&self) -> bool {
+        self.request().is_some_and(RequestError::is_unauthorized)
+    }
+
+    /// Whether the same read may succeed later while the pod stays as it is.
     ///
-    /// True for everything but [`Error::NotRegistered`] and [`Error::ShutDown`]: objects appear, rights arrive shortly
-    /// after a pod is bound, API servers come back.
+    /// True for everything but [`Error::NotRegistered`] and [`Error::ShutDown`]: objects appear, permissions arrive
+    /// shortly after a pod is bound, API servers recover.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::NotRegistered { .. } | Self::ShutDown { .. })
     }
@@ -91,20 +135,38 @@ impl Error {
     /// The failed request behind this error.
     pub fn request(&self) -> Option<&RequestError> {
         match self {
-            Self::Forbidden { source, .. } | Self::Request { source, .. } => Some(source),
-            Self::NotSynced { source, .. } => source.as_deref(),
+            Self::Unauthorized { source, .. }
+            | Self::Forbidden { source, .. }
+            | Self::Review { source, .. }
+            | Self::List { source, .. }
+            | Self::Watch { source, .. }
+            | Self::Get { source, .. } => Some(source),
+            Self::NotSynced { source, .. } => source.as_deref()?.request(),
             Self::NotRegistered { .. } | Self::NotFound { .. } | Self::ShutDown { .. } => None,
         }
     }
 
-    /// The error of a read that failed for `source`.
-    pub(crate) fn of_request(kind: Kind, key: ObjectKey, source: Arc<RequestError>) -> Self {
-        if source.is_not_found() {
-            Self::NotFound { kind, key }
-        } else if source.is_forbidden() {
-            Self::Forbidden { kind, key, source }
-        } else {
-            Self::Request { kind, key, source }
+    /// The error of a read whose GET failed with `source`.
+    pub(crate) fn of_get(kind: Kind, key: ObjectKey, source: Arc<RequestError>) -> Self {
+        let failure = RequestFailure::new(RequestPhase::Get, source);
+        Self::of_failure(kind, key, failure)
+    }
+
+    /// The error of a read that a failed request is the cause of.
+    pub(crate) fn of_failure(kind: Kind, key: ObjectKey, failure: RequestFailure) -> Self {
+        let RequestFailure {
+            phase,
+            error: source,
+        } = failure;
+        match phase {
+            _ if source.is_unauthorized() => Self::Unauthorized { kind, key, source },
+            _ if source.is_forbidden() => Self::Forbidden { kind, key, source },
+            // A collection that is not found says nothing about the object.
+            RequestPhase::Get if source.is_not_found() => Self::NotFound { kind, key },
+            RequestPhase::Review => Self::Review { kind, key, source },
+            RequestPhase::List => Self::List { kind, key, source },
+            RequestPhase::Watch => Self::Watch { kind, key, source },
+            _ => Self::Get { kind, key, source },
         }
     }
 }
@@ -135,11 +197,13 @@ pub(crate) mod tests {
 
     #[test]
     fn texts_are_the_kubelets() {
+        let failure = RequestFailure::new(RequestPhase::List, status(403));
+        let cause = Error::of_failure(Kind::Secret, key(), failure);
         let not_synced = Error::NotSynced {
             kind: Kind::Secret,
             key: key(),
             waited: Duration::from_secs(1),
-            source: Some(Arc::new(status(403))),
+            source: Some(Box::new(cause)),
         };
         assert_eq!(
             Error::NotRegistered { key: key() }.to_string(),
@@ -149,10 +213,55 @@ pub(crate) mod tests {
             not_synced.to_string(),
             "failed to sync secret cache: timed out waiting for the condition"
         );
-        assert_eq!(not_synced.source().unwrap().to_string(), "status 403");
+        let cause = not_synced.source().unwrap();
+        assert_eq!(cause.to_string(), "not allowed to read secret n/a");
+        assert_eq!(cause.source().unwrap().to_string(), "status 403");
         assert!(not_synced.is_forbidden() && not_synced.is_retryable());
-        let not_found = Error::of_request(Kind::ConfigMap, key(), Arc::new(status(404)));
+        let not_found = Error::of_get(Kind::ConfigMap, key(), Arc::new(status(404)));
         assert_eq!(not_found.to_string(), r#"configmap "a" not found"#);
         assert!(not_found.is_not_found());
+    }
+
+    fn failed(phase: RequestPhase, code: u16) -> Error {
+        let failure = RequestFailure::new(phase, status(code));
+        Error::of_failure(Kind::ConfigMap, key(), failure)
+    }
+
+    #[test]
+    fn each_phase_has_its_own_error() {
+        let phases = [
+            (
+                RequestPhase::Review,
+                "failed to review the access to configmap n/a",
+            ),
+            (RequestPhase::List, "failed to list configmap n/a"),
+            (RequestPhase::Watch, "failed to watch configmap n/a"),
+            (RequestPhase::Get, "failed to read configmap n/a"),
+        ];
+        for (phase, text) in phases {
+            let error = failed(phase, 500);
+            assert_eq!(error.to_string(), text);
+            assert_eq!(error.request().unwrap().to_string(), "status 500");
+            assert!(error.is_retryable());
+        }
+    }
+
+    #[test]
+    fn rejected_credentials_are_not_a_missing_permission() {
+        for phase in [RequestPhase::List, RequestPhase::Watch, RequestPhase::Get] {
+            let unauthorized = failed(phase, 401);
+            assert!(matches!(unauthorized, Error::Unauthorized { .. }));
+            assert!(unauthorized.is_unauthorized() && !unauthorized.is_forbidden());
+            let forbidden = failed(phase, 403);
+            assert!(matches!(forbidden, Error::Forbidden { .. }));
+            assert!(forbidden.is_forbidden() && !forbidden.is_unauthorized());
+        }
+    }
+
+    #[test]
+    fn missing_collection_is_not_a_missing_object() {
+        let error = failed(RequestPhase::List, 404);
+        assert!(matches!(error, Error::List { .. }) && !error.is_not_found());
+        assert!(failed(RequestPhase::Get, 404).is_not_found());
     }
 }

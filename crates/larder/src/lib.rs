@@ -77,7 +77,7 @@ pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
 pub use error::Error;
 pub use larder_objects::references;
-pub use larder_watch::RequestError;
+pub use larder_watch::{RequestError, RequestFailure, RequestPhase};
 pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager};
 pub use metrics::ManagerMetrics;
 pub use registration::PodIdentity;

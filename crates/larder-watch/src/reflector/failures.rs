@@ -1,11 +1,13 @@
 //! What a reflector makes of an error: ask in another way at once, or back off, and for how long.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
 use super::{Decision, Freshness, Next, Reflector, Restart, Resume};
-use crate::{backoff::retry_after, error::RequestError, server::ServerState};
+use crate::{
+    backoff::retry_after,
+    error::{RequestError, RequestFailure, RequestPhase},
+    server::ServerState,
+};
 
 impl Reflector {
     /// A request for a complete state failed, or its stream did before it was complete.
@@ -37,7 +39,7 @@ impl Reflector {
             }
             return Decision::request(self.list_request(freshness), None);
         }
-        self.failed(Resume::State, error, now, server)
+        self.failed(RequestPhase::List, Resume::State, error, now, server)
     }
 
     /// A watch could not be opened, was ended by the API server, or sent something that is no event.
@@ -63,11 +65,12 @@ impl Reflector {
         } else {
             Resume::State
         };
-        self.failed(resume, error, now, server)
+        self.failed(RequestPhase::Watch, resume, error, now, server)
     }
 
     fn failed(
         &mut self,
+        phase: RequestPhase,
         resume: Resume,
         error: RequestError,
         now: Instant,
@@ -84,7 +87,7 @@ impl Reflector {
             delay = sooner;
         }
         Decision {
-            error: Some(Arc::new(error)),
+            failure: Some(RequestFailure::new(phase, error)),
             ..Decision::of(Next::BackOff(resume, delay), Some(Restart::Refused))
         }
     }

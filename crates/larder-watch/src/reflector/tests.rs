@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use smol_str::SmolStr;
 
 use super::*;
-use crate::outages::Outages;
+use crate::{error::RequestError, outages::Outages};
 
 /// A reflector with an API server that a test plays.
 struct Scene {
@@ -76,7 +76,7 @@ impl Scene {
         if let Some(restart) = decision.restart {
             self.note(&format!("restart: {}", restart.label()));
         }
-        if decision.error.is_some() {
+        if decision.failure.is_some() {
             self.note("failed");
         }
         match decision.next {

@@ -29,7 +29,9 @@ use futures::{
     future::{BoxFuture, Shared, WeakShared},
 };
 use larder_objects::{Object, ResourceVersion};
-use larder_watch::{Api, ByName, RegistrationSeq, RequestBackoff, RequestError};
+use larder_watch::{
+    Api, ByName, RegistrationSeq, RequestBackoff, RequestError, RequestFailure, RequestPhase,
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -357,7 +359,10 @@ impl<K: Object> CachingStore<K> {
             }
             Plan::Wait(flight) => flight,
         };
-        let failure = || entry.cell.0.lock().failure.clone();
+        let failure = || {
+            let error = entry.cell.0.lock().failure.clone()?;
+            Some(RequestFailure::new(RequestPhase::Get, error))
+        };
         let result = wait(&entry.key, within, &self.shared.metrics, flight, failure).await;
         match result {
             Err(error) if !error.is_not_found() => {
@@ -392,9 +397,8 @@ impl<K: Object> CachingStore<K> {
         {
             let stand_in = slot.stand_in(required, self.shared.max_stale, now);
             return Plan::Answer(
-                stand_in.ok_or_else(|| {
-                    Error::of_request(K::KIND, entry.key.clone(), Arc::clone(error))
-                }),
+                stand_in
+                    .ok_or_else(|| Error::of_get(K::KIND, entry.key.clone(), Arc::clone(error))),
             );
         }
         let seq = self.shared.entries.current_seq();
@@ -436,9 +440,9 @@ impl<K: Object> CachingShared<K> {
         }
         // T15: a request that a newer one overtook brings at most a newer version.
         let overtaken = slot.fresh_as_of > seq || slot.tried > seq;
-        let of_request = |error| Err(Error::of_request(K::KIND, entry.key.clone(), error));
+        let failed_get = |error| Err(Error::of_get(K::KIND, entry.key.clone(), error));
         let (event, answer) = match result {
-            Err(error) if overtaken => return of_request(Arc::new(error)),
+            Err(error) if overtaken => return failed_get(Arc::new(error)),
             Ok(object) => {
                 let event = if overtaken {
                     slot.found_late(&object, live, seq, now)
@@ -454,12 +458,12 @@ impl<K: Object> CachingShared<K> {
             }
             Err(error) if error.is_not_found() => {
                 let event = slot.not_found(seq, now);
-                (event, of_request(Arc::new(error)))
+                (event, failed_get(Arc::new(error)))
             }
             Err(error) => {
                 let error = Arc::new(error);
                 let random = self.random.lock().f64();
-                (slot.failed(&error, now, random), of_request(error))
+                (slot.failed(&error, now, random), failed_get(error))
             }
         };
         self.entries.changed();

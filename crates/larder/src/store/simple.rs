@@ -43,6 +43,6 @@ impl SimpleStore {
             .unwrap_or(Err(RequestError::Timeout(within)));
         let outcome = answer.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
-        answer.map_err(|error| Error::of_request(kind, key, Arc::new(error)))
+        answer.map_err(|error| Error::of_get(kind, key, Arc::new(error)))
     }
 }

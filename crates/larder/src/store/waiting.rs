@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{Object, ObjectKey};
-use larder_watch::RequestError;
+use larder_watch::RequestFailure;
 use tokio::time::{Instant, timeout};
 
 use crate::{error::Error, metrics::Metrics};
@@ -14,7 +14,7 @@ pub(super) async fn wait<K: Object>(
     within: Duration,
     metrics: &Metrics,
     answer: impl Future<Output = Result<Arc<K>, Error>>,
-    failure: impl FnOnce() -> Option<Arc<RequestError>>,
+    failure: impl FnOnce() -> Option<RequestFailure>,
 ) -> Result<Arc<K>, Error> {
     let started = Instant::now();
     let answer = timeout(within, answer).await;
@@ -24,7 +24,8 @@ pub(super) async fn wait<K: Object>(
             kind: K::KIND,
             key: key.clone(),
             waited: within,
-            source: failure(),
+            source: failure()
+                .map(|failure| Box::new(Error::of_failure(K::KIND, key.clone(), failure))),
         })
     })
 }

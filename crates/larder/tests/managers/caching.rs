@@ -406,7 +406,7 @@ async fn running_pods_keep_their_data_when_another_registers_during_an_outage() 
     let running = manager.get_for(&pod("p1"), "a").await.unwrap();
     assert_eq!(running.data["k"], "one");
     let new = manager.get_for(&pod("p2"), "a").await;
-    assert!(matches!(new, Err(Error::Request { .. })));
+    assert!(matches!(new, Err(Error::Get { .. })));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use larder_objects::{Object, ObjectKey, ResourceVersion};
-use larder_watch::{RegistrationSeq, RequestError};
+use larder_watch::{RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -48,7 +48,7 @@ struct Interruption {
     /// Since when the state may have changed unnoticed.
     since: Instant,
     /// The last failed request.
-    failure: Option<Arc<RequestError>>,
+    failure: Option<RequestFailure>,
 }
 
 /// What a state that was found out means for the object.
@@ -96,7 +96,7 @@ impl<K: Object> KnownState<K> {
     }
 
     /// The state is in sync again. Returns the failure that has kept it from that.
-    fn resume(&mut self) -> Option<Arc<RequestError>> {
+    fn resume(&mut self) -> Option<RequestFailure> {
         self.interruption.take()?.failure
     }
 
@@ -109,7 +109,7 @@ impl<K: Object> KnownState<K> {
         })
     }
 
-    fn failure(&self) -> Option<Arc<RequestError>> {
+    fn failure(&self) -> Option<RequestFailure> {
         self.interruption.as_ref()?.failure.clone()
     }
 
@@ -185,7 +185,7 @@ impl<K: Object> WatchEntry<K> {
         self.known.lock().version.clone()
     }
 
-    pub(crate) fn failure(&self) -> Option<Arc<RequestError>> {
+    pub(crate) fn failure(&self) -> Option<RequestFailure> {
         self.known.lock().failure()
     }
 
@@ -205,7 +205,7 @@ impl<K: Object> WatchEntry<K> {
                 .as_ref()
                 .map(|interruption| now.saturating_duration_since(interruption.since))
                 .unwrap_or_default(),
-            failure: known.failure(),
+            failure: known.failure().map(|failure| failure.error),
         }
     }
 
@@ -231,7 +231,10 @@ impl<K: Object> WatchEntry<K> {
     pub(crate) fn resumed(&self) -> Option<ChangeKind> {
         let mut known = self.known.lock();
         // An open watch does not make a state readable that was not.
-        if known.failure().is_some_and(|error| error.is_unreadable()) {
+        if known
+            .failure()
+            .is_some_and(|failure| failure.error.is_unreadable())
+        {
             return None;
         }
         known.resume().map(|_| known.event())
@@ -243,15 +246,16 @@ impl<K: Object> WatchEntry<K> {
     }
 
     /// A request failed; returns an event when that is news.
-    pub(crate) fn failed(&self, error: Arc<RequestError>, now: Instant) -> Option<ChangeKind> {
+    pub(crate) fn failed(&self, failure: &RequestFailure, now: Instant) -> Option<ChangeKind> {
         let mut known = self.known.lock();
         if known.state == ObjectState::Removed {
             return None;
         }
-        let failure = &mut known.interrupt(now).failure;
-        let before = failure.replace(Arc::clone(&error));
-        let news = before.is_none_or(|before| before.label() != error.label());
-        news.then_some(ChangeKind::Failed(error))
+        let last = &mut known.interrupt(now).failure;
+        let before = last.replace(failure.clone());
+        let error = &failure.error;
+        let news = before.is_none_or(|before| before.error.label() != error.label());
+        news.then(|| ChangeKind::Failed(Arc::clone(error)))
     }
 
     /// Whether the object has a watch, for the status.

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures::FutureExt as _;
 use larder_objects::{Object, ResourceVersion};
-use larder_watch::{Access, AccessReview};
+use larder_watch::{Access, AccessReview, RequestFailure, RequestPhase};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::info;
@@ -146,7 +146,7 @@ impl<K: Object> WatchTask<K> {
                 return;
             }
             Access::Failed(error) => {
-                self.failed(id, &error);
+                self.failed(id, &RequestFailure::new(RequestPhase::Review, error));
                 self.review(name, id, review);
                 return;
             }

@@ -15,7 +15,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use larder_objects::{Object, ResourceVersion};
 use larder_watch::{
     Api, Confirmed, Engine, Event, Finding, Known, Limits, Need, NodeContext, RegistrationSeq,
-    Report, RequestError, Snapshot, Start,
+    Report, RequestFailure, RequestPhase, Snapshot, Start,
 };
 use smol_str::SmolStr;
 use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval_at};
@@ -193,7 +193,7 @@ impl<K: Object> WatchTask<K> {
                 let target = object.target?;
                 let failure = object.entry.cell.failure();
                 if self.engine.is_backing_off(target)
-                    && failure.is_some_and(|error| error.is_forbidden())
+                    && failure.is_some_and(|failure| failure.error.is_forbidden())
                 {
                     self.start(target);
                 }
@@ -389,9 +389,9 @@ impl<K: Object> WatchTask<K> {
             None => return,
             Some(Event::Found(finding)) => self.found(target, finding),
             Some(Event::Confirmed(confirmed)) => self.confirmed(target, confirmed),
-            Some(Event::CheckFailed(id, error)) => {
+            Some(Event::CheckFailed(id, failure)) => {
                 if let Some(object) = self.objects.get(&id) {
-                    self.object_failed(object, error);
+                    self.object_failed(object, &failure);
                     self.serve_stale(id);
                 }
             }
@@ -412,7 +412,7 @@ impl<K: Object> WatchTask<K> {
             Finding::Synced(snapshot) => self.synced(target, snapshot),
             Finding::Changed(SeenObject { id, object }) => {
                 if let Some(known) = self.open_object(target, id) {
-                    self.see(known, object, None, false);
+                    self.see(known, object, RequestPhase::Watch, None, false);
                 }
             }
             Finding::Deleted(id, version) => {
@@ -431,9 +431,9 @@ impl<K: Object> WatchTask<K> {
                     self.publish(object, |entry| entry.cell.resumed());
                 }
             }
-            Finding::Failed(error) => {
-                self.failed(target, &error);
-                if error.is_forbidden() {
+            Finding::Failed(failure) => {
+                self.failed(target, &failure);
+                if failure.error.is_forbidden() {
                     self.fall_back_to_objects(target);
                 }
             }
@@ -447,29 +447,31 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// A request for the target failed.
-    pub(super) fn failed(&self, target: u64, error: &Arc<RequestError>) {
+    pub(super) fn failed(&self, target: u64, failure: &RequestFailure) {
         let now = Instant::now();
         let mut is_news = false;
         for object in self.open_members(target) {
-            is_news |= self.publish(object, |entry| entry.cell.failed(Arc::clone(error), now));
+            is_news |= self.publish(object, |entry| entry.cell.failed(failure, now));
         }
         // Once for each cause, not for each attempt.
         if is_news {
-            let error: &dyn std::error::Error = &**error;
+            let error: &dyn std::error::Error = &*failure.error;
             warn!(
-                kind = K::KIND.as_str(), target = %self.name(target), error,
+                kind = K::KIND.as_str(), target = %self.name(target),
+                phase = failure.phase.as_str(), error,
                 "failed to sync, will retry"
             );
         }
     }
 
     /// What is known of one object cannot be made fresher, or its last state cannot be decoded.
-    fn object_failed(&self, object: &WatchedObject<K>, error: Arc<RequestError>) {
+    fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
         let now = Instant::now();
-        if self.publish(object, |entry| entry.cell.failed(Arc::clone(&error), now)) {
-            let error: &dyn std::error::Error = &*error;
+        if self.publish(object, |entry| entry.cell.failed(failure, now)) {
+            let error: &dyn std::error::Error = &*failure.error;
             warn!(
-                kind = K::KIND.as_str(), key = %object.entry.key, error,
+                kind = K::KIND.as_str(), key = %object.entry.key,
+                phase = failure.phase.as_str(), error,
                 "failed to sync object, will retry"
             );
         }
@@ -485,13 +487,16 @@ impl<K: Object> WatchTask<K> {
             reset,
             incomplete,
         } = snapshot;
+        let incomplete = incomplete.map(|error| RequestFailure::new(RequestPhase::List, error));
         for object in self.open_members(target) {
             let covered = object.joined < request;
             let fresh_as_of = fresh_as_of.filter(|_| covered);
             match (state.remove(&object.entry.cell.id), &incomplete) {
-                (Some(seen), _) => self.see(object, seen, fresh_as_of, reset),
+                (Some(seen), _) => {
+                    self.see(object, seen, RequestPhase::List, fresh_as_of, reset);
+                }
                 (None, _) if !covered => {}
-                (None, Some(error)) => self.object_failed(object, Arc::clone(error)),
+                (None, Some(failure)) => self.object_failed(object, failure),
                 (None, None) => {
                     let finding = ObjectFinding {
                         object: None,
@@ -510,6 +515,7 @@ impl<K: Object> WatchTask<K> {
         &self,
         object: &WatchedObject<K>,
         seen: Decoded<K>,
+        phase: RequestPhase,
         fresh_as_of: Option<RegistrationSeq>,
         reset: bool,
     ) {
@@ -523,7 +529,10 @@ impl<K: Object> WatchTask<K> {
                 };
                 self.publish(object, |entry| self.inner.publish(entry, finding));
             }
-            Err(unreadable) => self.object_failed(object, unreadable.error),
+            Err(unreadable) => {
+                let failure = RequestFailure::new(phase, unreadable.error);
+                self.object_failed(object, &failure);
+            }
         }
     }
 
