@@ -1,17 +1,13 @@
-//! The agent as a whole: who feeds the reconciler, and who may look.
+//! The agent as a whole: the sources that feed the reconciler, and the handle that shows its state.
 //!
-//! Building and running are two steps. [`Agent::build`] opens what can fail; [`Agent::run`] owns every task and ends them all.
+//! Building and running are two steps: [`AgentBuilder::build`] does what can fail; [`Agent::run`] owns every task and ends them all.
 
 mod handle;
 mod node_pods;
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt, fs, io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, fs, io, sync::Arc, time::Duration};
 
+use fastrand::Rng;
 use futures::{FutureExt as _, future::OptionFuture};
 use kube::Client;
 use larder::{
@@ -37,8 +33,8 @@ use tracing::warn;
 
 pub use self::handle::AgentHandle;
 use self::{
-    handle::About,
-    node_pods::{Known, NodePods},
+    handle::AgentInfo,
+    node_pods::{ApiState, NodePods},
 };
 use crate::{
     blocking::blocking,
@@ -46,30 +42,30 @@ use crate::{
     clock::Clock,
     config::Config,
     events::Events,
-    facts::{Facts, follow_facts, follow_gaps, follow_trust_bundles},
+    facts::{Facts, follow_facts, follow_incomplete, follow_trust_bundles},
     metrics::Metrics,
     node,
     pod_deleter::PodDeleter,
-    reconcile::{Board, Reconciler, Shared},
+    reconcile::{AgentContext, Board, Reconciler},
     root_dir::RootDir,
     tasks::{TaskError, Tasks},
     tokens::Tokens,
 };
 
-/// Bounds of the delay between two attempts to register the Node; up to as much again is added by chance.
+/// Bounds of the delay between two attempts to register the Node; a random part of up to as much is added.
 const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Reports of sources that may wait to be read. A source that is faster waits.
+/// Reports of sources in the queue. A faster source waits.
 const REPORTS: usize = 16;
 /// Longest wait for the passes under way after a background task has failed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who ends a pod that the API server has marked as deleted.
+/// The component that deletes a pod after the API server has marked it as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodEnd {
-    /// Whoever runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and posts events about it.
-    Elsewhere,
-    /// The agent itself, at once: nobody runs containers, and nobody reads events. For the embedded API server.
-    Agent,
+pub enum PodDeletion {
+    /// The component that runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and posts events.
+    External,
+    /// The agent, at once: no containers run, and no user reads events. For the embedded API server.
+    ByAgent,
 }
 
 /// The agent cannot be built.
@@ -77,78 +73,92 @@ pub enum PodEnd {
 #[non_exhaustive]
 pub enum BuildError {
     /// A setting of the managers.
-    #[error("the configuration cannot be used")]
+    #[error("invalid configuration of the object managers")]
     Config(#[source] larder::ConfigError),
     /// `staticPodURL` or `staticPodURLHeader`.
-    #[error("the URL of static pods cannot be used")]
+    #[error("invalid staticPodURL or staticPodURLHeader")]
     StaticPodUrl(#[source] HttpSourceError),
 }
 
-/// An agent that is ready to run.
-pub struct Agent {
+/// Builds an [`Agent`]; made by [`Agent::builder`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct AgentBuilder {
     config: Config,
-    client: Client,
-    /// Shared by all managers and collections.
-    context: NodeContext,
-    pod_end: PodEnd,
-    http: Option<HttpSource>,
-    facts: watch::Sender<Facts>,
-    /// For the strategy `Cache`.
-    node_ttl: NodeTtl,
-    manager: PodManager,
-    pod_metrics: PodMetrics,
-    handle: AgentHandle,
-    issuer: certificates::Issuer,
-    gaps: Option<watch::Receiver<bool>>,
-    /// Locked as long as the agent lives.
     root: RootDir,
+    host: VolumeHost,
+    client: Client,
+    pod_deletion: PodDeletion,
+    clock: Clock,
+    registry: Registry,
+    rng: Rng,
+    incomplete: Option<watch::Receiver<bool>>,
 }
 
-impl fmt::Debug for Agent {
+impl fmt::Debug for AgentBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent")
+        f.debug_struct("AgentBuilder")
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
 }
 
-/// All that wakes the agent.
-enum Event {
-    Report(SourceReport),
-    Object(Kind, ObjectChange),
-    Facts,
-    Certificate(SourceId),
-    ClockJumped,
-    /// The directories of the last run were listed.
-    Scanned(Result<Vec<PodOnDisk>, DiskError>),
-    VolumesGone(ResolvedPodUid),
-    Failed(TaskError),
-    Shutdown,
-}
+impl AgentBuilder {
+    /// Sets which component deletes pods. Defaults to [`PodDeletion::External`].
+    pub fn pod_deletion(mut self, pod_deletion: PodDeletion) -> Self {
+        self.pod_deletion = pod_deletion;
+        self
+    }
 
-impl Agent {
-    /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose directory
-    /// `root` has locked. `clock` is the [machine's](Clock::system), but in tests. Metrics are added to `registry`, whose prefix is
-    /// the caller's; those that the kubelet has too are beside them, under its names.
+    /// Sets the wall clock, for tests. Defaults to the [machine's](Clock::system).
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets the registry that metrics are added to; its prefix is the caller's choice. Metrics that the kubelet has too stand beside
+    /// it, under the kubelet's names. Defaults to an empty one without a prefix.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// Seeds every random choice, so that a test can be repeated. Defaults to a random seed.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.rng = Rng::with_seed(seed);
+        self
+    }
+
+    /// For an API server that is filled from manifests: `incomplete` is true while not every manifest can be read, so that the server
+    /// may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as missing: nothing on disk is torn
+    /// down, and no volume is rewritten without an optional object.
+    pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
+        self.incomplete = Some(incomplete);
+        self
+    }
+
+    /// Builds the agent.
     ///
     /// # Errors
     ///
-    /// A setting of the managers or of the source of static pods cannot be used.
+    /// A setting of the managers or of the source of static pods is invalid.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn build(
-        config: Config,
-        root: RootDir,
-        host: VolumeHost,
-        client: Client,
-        pod_end: PodEnd,
-        clock: Clock,
-        mut registry: Registry,
-    ) -> Result<Self, BuildError> {
+    pub fn build(self) -> Result<Agent, BuildError> {
+        let Self {
+            config,
+            root,
+            host,
+            client,
+            pod_deletion,
+            clock,
+            mut registry,
+            mut rng,
+            incomplete,
+        } = self;
         let node_ttl = NodeTtl::default();
-        let context = NodeContext::default();
+        let node_context = NodeContext::default();
         let managers = ManagerConfig::default()
             .strategy(config.change_detection)
             .watch_scope(config.watch_scope)
@@ -156,7 +166,7 @@ impl Agent {
             .node_ttl(node_ttl.clone())
             .max_watches(config.max_watches)
             .max_requests_in_flight(config.max_requests_in_flight)
-            .node_context(&context);
+            .node_context(&node_context);
         let counters = ManagerMetrics::default();
         counters.register(&mut registry);
         let http = config.static_pod_url.as_deref().map(|url| {
@@ -171,26 +181,30 @@ impl Agent {
         let http = http.map(|http| http.remembering(copies));
         let manager = PodManager::default();
         let pod_metrics = PodMetrics::new(manager.reader());
-        // Under the kubelet's own names, which dashboards know.
+        // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let facts = watch::Sender::new(Facts::default());
+        let is_incomplete = incomplete
+            .as_ref()
+            .is_some_and(|incomplete| *incomplete.borrow());
+        let facts = watch::Sender::new(Facts {
+            incomplete: is_incomplete,
+            ..Facts::default()
+        });
         let (certificates, issuer) =
-            Certificates::new(client.clone(), clock.clone(), &config.node_name, &context);
+            Certificates::new(client.clone(), clock.clone(), &config.node_name, rng.fork(), &node_context);
         let metrics = Metrics::register(&mut registry);
-        let shared = Shared {
+        let posts_events = pod_deletion == PodDeletion::External;
+        let context = AgentContext {
             config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            tokens: Tokens::new(client.clone(), clock.clone()),
+            tokens: Tokens::new(client.clone(), clock.clone(), rng.fork()),
             certificates,
-            events: (pod_end == PodEnd::Elsewhere).then(|| {
-                Arc::new(Events::new(
-                    client.clone(),
-                    &config.node_name,
-                    metrics.clone(),
-                ))
+            events: posts_events.then(|| {
+                let (client, node) = (client.clone(), &config.node_name);
+                Arc::new(Events::new(client, node, metrics.clone()))
             }),
             facts: facts.subscribe(),
             wants_trust_bundles: watch::Sender::new(false),
@@ -200,24 +214,24 @@ impl Agent {
             sync_frequency: config.sync_frequency,
             clock,
         };
-        let about = About {
+        let info = AgentInfo {
             node: config.node_name.clone(),
-            started: shared.clock.now(),
+            started: context.clock.now(),
             change_detection: config.change_detection.to_string(),
             watch_scope: config.watch_scope.to_string(),
         };
         let handle = AgentHandle {
-            shared: Arc::new(shared),
+            context: Arc::new(context),
             pods: manager.reader(),
             sources: Arc::default(),
             registries: Arc::new([registry, kubelets]),
-            about: Arc::new(about),
+            info: Arc::new(info),
         };
-        Ok(Self {
+        Ok(Agent {
             config,
             client,
-            context,
-            pod_end,
+            node_context,
+            pod_deletion,
             http,
             facts,
             node_ttl,
@@ -225,23 +239,79 @@ impl Agent {
             pod_metrics,
             handle,
             issuer,
-            gaps: None,
+            incomplete,
+            rng,
             root,
         })
     }
+}
 
-    /// For an API server that is filled from manifests: `gaps` says whether it may lack what an earlier run had, since not every
-    /// manifest can be read. As long as that is so, what it does not have is unknown and not absent: nothing on disk is taken down, and
-    /// nothing is rewritten without an optional object.
-    #[must_use]
-    pub fn with_gaps(mut self, gaps: watch::Receiver<bool>) -> Self {
-        let has_gaps = *gaps.borrow();
-        self.facts.send_modify(|facts| facts.has_gaps = has_gaps);
-        self.gaps = Some(gaps);
-        self
+/// An agent that is ready to run.
+pub struct Agent {
+    config: Config,
+    client: Client,
+    /// Shared by all managers and collections.
+    node_context: NodeContext,
+    pod_deletion: PodDeletion,
+    http: Option<HttpSource>,
+    facts: watch::Sender<Facts>,
+    /// For the strategy `Cache`.
+    node_ttl: NodeTtl,
+    manager: PodManager,
+    pod_metrics: PodMetrics,
+    handle: AgentHandle,
+    issuer: certificates::Issuer,
+    incomplete: Option<watch::Receiver<bool>>,
+    rng: Rng,
+    /// Locked as long as the agent lives.
+    root: RootDir,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything that wakes the agent.
+enum AgentEvent {
+    Report(SourceReport),
+    Object(Kind, ObjectChange),
+    Facts,
+    Certificate(SourceId),
+    ClockJumped,
+    /// The directories of the previous run were listed.
+    Scanned(Result<Vec<PodOnDisk>, DiskError>),
+    VolumesGone(ResolvedPodUid),
+    Failed(TaskError),
+    Shutdown,
+}
+
+impl Agent {
+    /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose directory `root`
+    /// has locked.
+    pub fn builder(
+        config: Config,
+        root: RootDir,
+        host: VolumeHost,
+        client: Client,
+    ) -> AgentBuilder {
+        AgentBuilder {
+            config,
+            root,
+            host,
+            client,
+            pod_deletion: PodDeletion::External,
+            clock: Clock::system(),
+            registry: Registry::default(),
+            rng: Rng::new(),
+            incomplete: None,
+        }
     }
 
-    /// A handle to look at the agent with.
+    /// A handle that shows the agent's state.
     pub fn handle(&self) -> AgentHandle {
         self.handle.clone()
     }
@@ -255,87 +325,91 @@ impl Agent {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), TaskError> {
         // Workers end with this one, which a failure cancels as well.
         let shutdown = shutdown.child_token();
-        warn_of_exposed_secrets(&self.handle.shared.host);
+        warn_of_exposed_secrets(&self.handle.context.host);
         self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = Tasks::default();
         let expected = self.start_sources(reports, &mut tasks);
         let mirrors = self.start_mirrors(&mut tasks);
 
-        let shared = self.handle.shared.clone();
-        let mut config_maps = shared.config_maps.subscribe();
-        let mut secrets = shared.secrets.subscribe();
-        let mut facts = shared.facts.clone();
-        let mut jumps = shared.clock.jumps();
-        tasks.spawn("clock", shared.clock.clone().follow_machine());
-        if let Some(events) = shared.events.clone() {
+        let context = self.handle.context.clone();
+        let mut config_maps = context.config_maps.subscribe();
+        let mut secrets = context.secrets.subscribe();
+        let mut facts = context.facts.clone();
+        let mut jumps = context.clock.jumps();
+        tasks.spawn("clock", context.clock.clone().follow_machine());
+        if let Some(events) = context.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
-        let may_have_gaps = self.gaps.is_some();
-        if let Some(gaps) = self.gaps {
-            tasks.spawn("manifests", follow_gaps(gaps, self.facts.clone()));
-        }
-        let late_pods = may_have_gaps.then(|| {
-            ApiSource::new(self.client.clone(), &self.config.node_name).with_context(&self.context)
+        let late_pods = self.incomplete.is_some().then(|| {
+            let client = self.client.clone();
+            ApiSource::new(client, &self.config.node_name).with_context(&self.node_context)
         });
+        if let Some(incomplete) = self.incomplete {
+            let follow = follow_incomplete(incomplete, self.facts.clone());
+            tasks.spawn("manifests", follow);
+        }
         let mut certificates = self.issuer.changes();
         tasks.spawn("pod certificates", self.issuer.run());
         let mut node = NodePods {
             manager: self.manager,
             merge: PodMerge::new(expected),
             lifecycle: PodLifecycle::new(true),
-            registered: HashMap::new(),
-            reconciler: Reconciler::new(shared.clone(), shutdown.clone()),
-            deleter: PodDeleter::new((self.pod_end == PodEnd::Agent).then_some(self.client)),
+            reconciler: Reconciler::new(context.clone(), self.rng, shutdown.clone()),
+            deleter: PodDeleter::new(
+                (self.pod_deletion == PodDeletion::ByAgent).then_some(self.client),
+            ),
             mirrors,
             metrics: self.pod_metrics,
             handle: self.handle,
             ready: false,
             rescan: false,
-            known: Known {
+            known: ApiState {
                 node: false,
-                gaps: shared.facts.borrow().has_gaps,
+                incomplete: context.facts.borrow().incomplete,
             },
             epoch: 0,
         };
-        node.tell();
-        // What an earlier agent left is looked for as soon as all sources have reported.
+        node.publish();
+        // Volumes of an earlier agent are looked for as soon as all sources have reported.
         let mut scan = OptionFuture::default();
         let result = loop {
             // Every arm is cancel-safe. Shutdown goes first: tasks may end because of it.
             let event = tokio::select! {
                 biased;
-                () = shutdown.cancelled() => Event::Shutdown,
-                error = tasks.failure() => Event::Failed(error),
-                error = node.deleter.failure() => Event::Failed(error),
-                Some(report) = inbox.recv() => Event::Report(report),
+                () = shutdown.cancelled() => AgentEvent::Shutdown,
+                error = tasks.failure() => AgentEvent::Failed(error),
+                error = node.deleter.failure() => AgentEvent::Failed(error),
+                Some(report) = inbox.recv() => AgentEvent::Report(report),
                 change = config_maps.next() => object_event(Kind::ConfigMap, change),
                 change = secrets.next() => object_event(Kind::Secret, change),
-                Ok(()) = facts.changed() => Event::Facts,
-                Some(source) = certificates.recv() => Event::Certificate(source),
-                Ok(()) = jumps.changed() => Event::ClockJumped,
-                Some(found) = &mut scan => Event::Scanned(found),
+                Ok(()) = facts.changed() => AgentEvent::Facts,
+                Some(source) = certificates.recv() => AgentEvent::Certificate(source),
+                Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
+                Some(found) = &mut scan => AgentEvent::Scanned(found),
                 ended = node.reconciler.worker_ended() => match ended {
-                    Ok(uid) => Event::VolumesGone(uid),
-                    Err(error) => Event::Failed(error),
+                    Ok(uid) => AgentEvent::VolumesGone(uid),
+                    Err(error) => AgentEvent::Failed(error),
                 },
             };
             match event {
-                Event::Shutdown => break Ok(()),
-                Event::Failed(error) => break Err(error),
-                Event::Report(report) => node.report(report),
-                Event::Object(kind, change) => node.reconciler.object_changed(kind, &change.key),
-                Event::Facts => node.facts_changed(),
-                Event::Certificate(source) => node.reconciler.certificate_changed(source),
-                Event::ClockJumped => node.reconciler.clock_jumped(),
-                Event::Scanned(found) => {
+                AgentEvent::Shutdown => break Ok(()),
+                AgentEvent::Failed(error) => break Err(error),
+                AgentEvent::Report(report) => node.report(report),
+                AgentEvent::Object(kind, change) => {
+                    node.reconciler.object_changed(kind, &change.key)
+                }
+                AgentEvent::Facts => node.facts_changed(),
+                AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
+                AgentEvent::ClockJumped => node.reconciler.clock_jumped(),
+                AgentEvent::Scanned(found) => {
                     scan = OptionFuture::default();
                     node.sweep(found);
                 }
-                Event::VolumesGone(uid) => node.volumes_gone(&uid),
+                AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
             }
             if node.becomes_ready() || node.may_rescan() {
-                let found = left_behind(shared.host.clone(), late_pods.clone());
+                let found = left_behind(context.host.clone(), late_pods.clone());
                 scan = Some(found.boxed()).into();
             }
         };
@@ -351,10 +425,10 @@ impl Agent {
         }
     }
 
-    /// Removes what an earlier agent left and nobody needs: links to pods that have no directory (the others will be linked anew),
-    /// and copies of the manifests of a source that is off now.
+    /// Removes leftovers of an earlier agent: links to pods that have no directory (the others are linked again), and copies of the
+    /// manifests of a source that is off now.
     async fn tidy(&self) {
-        let host = self.handle.shared.host.clone();
+        let host = self.handle.context.host.clone();
         let sources = [
             (PodSource::File, self.config.static_pod_path.is_none()),
             (PodSource::Http, self.config.static_pod_url.is_none()),
@@ -363,12 +437,12 @@ impl Agent {
         let copies: Vec<_> = off.map(|(source, _)| self.root.manifests(source)).collect();
         blocking(move || {
             if let Err(error) = host.prune_names() {
-                warn!(error = chain(&error), "links by name not tidied up");
+                warn!(error = chain(&error), "failed to remove stale links by name, leaving them");
             }
             for path in copies {
                 match fs::remove_dir_all(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        warn!(%error, path = %path.display(), "copies of manifests not removed");
+                        warn!(%error, path = %path.display(), "failed to remove copies of manifests, leaving them");
                     }
                     Ok(()) | Err(_) => {}
                 }
@@ -377,7 +451,7 @@ impl Agent {
         .await;
     }
 
-    /// Starts whatever reports pods or facts; returns the sources of pods.
+    /// Starts the tasks that report pods or facts; returns the sources of pods.
     fn start_sources(
         &mut self,
         reports: mpsc::Sender<SourceReport>,
@@ -389,18 +463,18 @@ impl Agent {
             node_name.clone(),
             self.facts.clone(),
             self.node_ttl.clone(),
-            self.context.clone(),
+            self.node_context.clone(),
         );
         tasks.spawn("facts", facts);
         let trust_bundles = follow_trust_bundles(
             client.clone(),
-            self.handle.shared.wants_trust_bundles.subscribe(),
+            self.handle.context.wants_trust_bundles.subscribe(),
             self.facts.clone(),
-            self.context.clone(),
+            self.node_context.clone(),
         );
         tasks.spawn("trust bundles", trust_bundles);
         let mut expected = vec![PodSource::Api];
-        let source = ApiSource::new(client.clone(), node_name).with_context(&self.context);
+        let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
         tasks.spawn("pod source api", source.run(reports.clone()));
         if let Some(path) = &self.config.static_pod_path {
             let period = self.config.file_check_frequency;
@@ -416,12 +490,15 @@ impl Agent {
         expected
     }
 
-    /// Starts what keeps the mirror pods, and the Node if that is wanted.
-    fn start_mirrors(&self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
+    /// Starts the task that keeps the mirror pods, and registers the Node if that is configured.
+    fn start_mirrors(&mut self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
         let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
         if self.config.register_node {
             mirrors = mirrors.registering(node::of_this_host(&self.config.node_name));
-            tasks.spawn_finite("node registration", register_node(mirrors.clone()));
+            tasks.spawn_finite(
+                "node registration",
+                register_node(mirrors.clone(), self.rng.fork()),
+            );
         }
         let scope = watch::Sender::new(MirrorScope::default());
         let reconciler = MirrorReconciler::new(mirrors, self.manager.reader(), scope.subscribe());
@@ -431,12 +508,12 @@ impl Agent {
     }
 }
 
-/// A manager tells subscribers the end only if its own task ended.
-fn object_event(kind: Kind, change: Option<ObjectChange>) -> Event {
+/// The change streams of the managers end only if a manager's own task has ended.
+fn object_event(kind: Kind, change: Option<ObjectChange>) -> AgentEvent {
     match (kind, change) {
-        (kind, Some(change)) => Event::Object(kind, change),
-        (Kind::ConfigMap, None) => Event::Failed(TaskError::ended("ConfigMap manager")),
-        (Kind::Secret, None) => Event::Failed(TaskError::ended("Secret manager")),
+        (kind, Some(change)) => AgentEvent::Object(kind, change),
+        (Kind::ConfigMap, None) => AgentEvent::Failed(TaskError::ended("ConfigMap manager")),
+        (Kind::Secret, None) => AgentEvent::Failed(TaskError::ended("Secret manager")),
     }
 }
 
@@ -444,20 +521,17 @@ fn static_pods(config: &Config) -> StaticPods {
     StaticPods::new(&config.node_name, config.static_pod_api_references)
 }
 
-/// Creates the Node if there is none, as soon as the API server lets it.
-async fn register_node(client: MirrorClient) {
+/// Creates the Node if there is none, as soon as the API server permits it.
+async fn register_node(client: MirrorClient, mut rng: Rng) {
     let mut delay = REGISTRATION.0;
     while let Err(error) = client.node().await {
-        warn!(
-            error = chain(&error),
-            "node not registered, will be tried again"
-        );
-        sleep(delay.mul_f64(1.0 + fastrand::f64())).await;
+        warn!(error = chain(&error), "failed to register node, will retry");
+        sleep(delay.mul_f64(1.0 + rng.f64())).await;
         delay = (delay * 2).min(REGISTRATION.1);
     }
 }
 
-/// The pods on disk of which the API server says nothing that is still on its way.
+/// The pods on disk that the API server does not bind to this node.
 async fn left_behind(
     host: Arc<VolumeHost>,
     late_pods: Option<ApiSource>,

@@ -1,6 +1,6 @@
 //! Synchronous work off the runtime's threads.
 
-/// Runs `work`, which may wait for a disk, on a thread of its own and waits for it. A panic of `work` goes on here.
+/// Runs `work`, which may wait for a disk, on a blocking thread and waits for its end. A panic of `work` resumes here.
 ///
 /// # Cancel safety
 ///

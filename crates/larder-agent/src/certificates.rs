@@ -21,12 +21,13 @@ mod request;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use fastrand::Rng;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCertificateProjection;
 use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
-use larder_projection::{Needs, PodCertificate, SourceKey, Unavailable};
+use larder_projection::{PodCertificate, SourceKey, Unavailable};
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -41,7 +42,7 @@ use self::{
     key::{KeyError, PodKey},
     request::{Ending, RequestError, Requests, create, ending, follow_requests},
 };
-use crate::{backoff::Backoff, blocking::blocking, clock::Clock};
+use crate::{backoff::RetryBackoff, blocking::blocking, clock::Clock};
 
 /// A refresh begins up to this much later than the signer asks, so that many are not begun at once. As the kubelet.
 const REFRESH_JITTER: Duration = Duration::from_mins(5);
@@ -57,11 +58,9 @@ pub(crate) struct SourceId {
     pub(crate) key: SourceKey,
 }
 
-/// What is there for a source.
+/// The state of one source.
 #[derive(Debug)]
-struct Held {
-    /// The pod as it was read last: while its specification is the same, so is the source.
-    pod: Arc<StoredPod>,
+struct IssuedSource {
     source: PodCertificateProjection,
     /// What its volume gets.
     served: Result<Arc<PodCertificate>, Unavailable>,
@@ -69,7 +68,7 @@ struct Held {
 
 /// The certificates as readers see them.
 pub(crate) struct Certificates {
-    held: Arc<Mutex<HashMap<SourceId, Held>>>,
+    held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
@@ -94,6 +93,7 @@ impl Certificates {
         client: Client,
         clock: Clock,
         node_name: &str,
+        rng: Rng,
         context: &NodeContext,
     ) -> (Self, Issuer) {
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -115,51 +115,41 @@ impl Certificates {
         });
         let issuer = Issuer {
             node,
+            rng,
             inbox,
             changed: Some(told),
         };
         (certificates, issuer)
     }
 
-    /// What the source `key` of `pod` has; the first call has it issued.
+    /// The certificate of the `source` that has `key` in `pod`. The first call has it issued; without a source there is none.
     pub(crate) fn get(
         &self,
         pod: &Arc<StoredPod>,
         key: &SourceKey,
+        source: Option<&PodCertificateProjection>,
     ) -> Result<Arc<PodCertificate>, Unavailable> {
+        let none = not_issued("");
+        let Some(source) = source else {
+            return Err(none);
+        };
         let id = SourceId {
             pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             key: key.clone(),
         };
-        if let Some(held) = self.held.lock().get(&id)
-            && held.pod.same_spec(pod)
-        {
-            return held.served.clone();
-        }
-        let decoded = pod.decode();
-        let needs = Needs::of_pod(&decoded);
-        let mut sources = needs.pod_certificates.into_iter();
-        let Some((_, source)) = sources.find(|(found, _)| found == key) else {
-            return Err(not_issued(""));
-        };
         let mut held = self.held.lock();
-        if let Some(held) = held.get_mut(&id)
+        if let Some(held) = held.get(&id)
             && held.source == *source
         {
-            held.pod = Arc::clone(pod);
             return held.served.clone();
         }
-        let none = not_issued("");
-        held.insert(
-            id.clone(),
-            Held {
-                pod: Arc::clone(pod),
-                source: source.clone(),
-                served: Err(none.clone()),
-            },
-        );
-        // Without an issuer the agent is ending.
-        let command = Command::Issue(id, pod.clone(), Box::new(source.clone()));
+        let new = IssuedSource {
+            source: source.clone(),
+            served: Err(none.clone()),
+        };
+        held.insert(id.clone(), new);
+        // Without an issuer the agent is shutting down.
+        let command = Command::Issue(id, Arc::clone(pod), Box::new(source.clone()));
         let _ = self.commands.send(command);
         Err(none)
     }
@@ -187,6 +177,8 @@ fn not_issued(why: &str) -> Unavailable {
 /// Owns the tasks that have certificates issued.
 pub(crate) struct Issuer {
     node: Arc<Node>,
+    /// One is forked from it for each task.
+    rng: Rng,
     inbox: mpsc::UnboundedReceiver<Command>,
     changed: Option<mpsc::UnboundedReceiver<SourceId>>,
 }
@@ -202,7 +194,7 @@ struct Node {
     key_making: Semaphore,
     /// The requests of this node as last heard.
     requests: watch::Sender<Requests>,
-    held: Arc<Mutex<HashMap<SourceId, Held>>>,
+    held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
     changes: mpsc::UnboundedSender<SourceId>,
 }
 
@@ -227,8 +219,9 @@ impl Issuer {
             // Until the first source comes or the last goes.
             while tasks.is_empty() != follows {
                 tokio::select! {
+                    biased;
                     command = self.inbox.recv() => match command {
-                        Some(command) => handle(&self.node, &mut tasks, command),
+                        Some(command) => handle(&self.node, &mut tasks, &mut self.rng, command),
                         None => std::future::pending().await,
                     },
                     Some((_, Err(error))) = tasks.join_next() => if error.is_panic() {
@@ -241,11 +234,13 @@ impl Issuer {
     }
 }
 
-fn handle(node: &Arc<Node>, tasks: &mut JoinMap<SourceId, ()>, command: Command) {
+fn handle(node: &Arc<Node>, tasks: &mut JoinMap<SourceId, ()>, rng: &mut Rng, command: Command) {
     match command {
         Command::Issue(id, pod, source) => {
             let span = info_span!("certificate", pod.uid = %id.pod_uid, volume = id.key.volume);
-            let task = node.clone().keep_issued(id.clone(), pod, source);
+            let task = node
+                .clone()
+                .keep_issued(id.clone(), pod, source, rng.fork());
             // Replaces the task of a source that has changed.
             tasks.spawn(id, task.instrument(span));
         }
@@ -260,15 +255,17 @@ impl Node {
         id: SourceId,
         pod: Arc<StoredPod>,
         source: Box<PodCertificateProjection>,
+        mut rng: Rng,
     ) {
-        let mut backoff = Backoff::default();
+        let mut backoff = RetryBackoff::default();
         loop {
-            match self.issue(&pod, &source).await {
+            match self.issue(&pod, &source, &mut rng).await {
                 Ok(issued) => {
-                    backoff = Backoff::default();
+                    backoff = RetryBackoff::default();
                     info!(until = %issued.not_after, "certificate issued");
                     self.publish(&id, Ok(Arc::new(issued.certificate)));
-                    self.until_due(issued.not_before, issued.begin_refresh_at)
+                    let jitter = REFRESH_JITTER.mul_f64(rng.f64());
+                    self.until_due(issued.not_before, issued.begin_refresh_at, jitter)
                         .await;
                 }
                 Err(NotIssued::Refused(reason)) => {
@@ -278,7 +275,7 @@ impl Node {
                 }
                 Err(NotIssued::Vanished) => {
                     warn!("request for a certificate vanished, another one will be made");
-                    sleep(backoff.failed()).await;
+                    sleep(backoff.next_delay()).await;
                 }
                 Err(NotIssued::Failed(error)) => {
                     let text = chain(&error);
@@ -292,7 +289,7 @@ impl Node {
                         _ => not_issued(&text),
                     };
                     self.explain(&id, served);
-                    sleep(backoff.failed()).await;
+                    sleep(backoff.next_delay()).await;
                 }
             }
         }
@@ -300,8 +297,12 @@ impl Node {
 
     /// Waits until a certificate that came just now is to be refreshed: when the clock shows the time, or after as long as the API
     /// server's times are apart. A clock that takes it for due on arrival is wrong, and is not asked.
-    async fn until_due(&self, not_before: Timestamp, begin_refresh_at: Timestamp) {
-        let jitter = REFRESH_JITTER.mul_f64(fastrand::f64());
+    async fn until_due(
+        &self,
+        not_before: Timestamp,
+        begin_refresh_at: Timestamp,
+        jitter: Duration,
+    ) {
         let refresh_at = begin_refresh_at.saturating_add(jitter);
         let refresh_at = refresh_at.unwrap_or(begin_refresh_at);
         let age = Duration::try_from(refresh_at.duration_since(not_before)).unwrap_or_default();
@@ -310,6 +311,7 @@ impl Node {
             return old.await;
         }
         tokio::select! {
+            biased;
             () = self.clock.sleep_until(refresh_at) => {}
             () = old => {}
         }
@@ -319,6 +321,7 @@ impl Node {
         &self,
         pod: &StoredPod,
         source: &PodCertificateProjection,
+        rng: &mut Rng,
     ) -> Result<Issued, NotIssued> {
         let key_type = source.key_type.clone();
         let turn = self.key_making.acquire().await;
@@ -333,7 +336,7 @@ impl Node {
             .map_err(NotIssued::Failed)?;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let id = ObjectKey::new(namespace, name);
-        let unseen = Instant::now() + UNSEEN.mul_f64(1.0 + 0.5 * fastrand::f64());
+        let unseen = Instant::now() + UNSEEN.mul_f64(1.0 + 0.5 * rng.f64());
         let mut seen = false;
         loop {
             let found = requests.borrow_and_update().get(&id).cloned();
@@ -362,6 +365,7 @@ impl Node {
                 None => {}
             }
             tokio::select! {
+                biased;
                 changed = requests.changed() => if changed.is_err() {
                     std::future::pending::<()>().await;
                 },

@@ -1,28 +1,41 @@
-//! Events about pods of which a part cannot be delivered, so that `kubectl describe pod` tells why.
+//! Events about pods that have an undeliverable part, so that `kubectl describe pod` shows the reason.
 //!
-//! Reasons and messages are the kubelet's (kubelet 1.36, `pkg/kubelet/events/event.go`, `pkg/volume/util/operationexecutor`,
-//! `pkg/kubelet/kuberuntime/kuberuntime_container.go`), its rates and what it takes for similar those of client-go
-//! (`tools/record/events_cache.go`). The source is `larder` on this node.
+//! Reasons and messages are those of kubelet 1.36:
+//!
+//! | failure | reason | message | kubelet source |
+//! | --- | --- | --- | --- |
+//! | volume | `FailedMount` | `MountVolume.SetUp failed for volume "NAME" : CAUSE` | `pkg/volume/util/operationexecutor/operation_generator.go` |
+//! | environment | `Failed` | `Error: CAUSE` | `pkg/kubelet/kuberuntime/kuberuntime_container.go` |
+//!
+//! The reasons are constants of `pkg/kubelet/events/event.go`, the field path of a container is that of
+//! `pkg/kubelet/container/ref.go`. Rates and similarity are those of client-go (`tools/record/events_cache.go`). On purpose different:
+//! the source is `larder`, and there is no summary event (`Unable to attach or mount volumes: …`), which adds no cause.
 //!
 //! Invariants:
-//! 1. Nobody waits for an event: a failure is noted, and one task posts what is noted.
-//! 2. The same failure again, in the same words, counts its event up, whatever failed in between. From the [`SIMILAR`](of_pod::SIMILAR)th text for a
-//!    reason on, without [`SIMILAR_WITHIN`](of_pod::SIMILAR_WITHIN) of rest, all others share one event.
-//! 3. A pod costs [`BURST`](of_pod::BURST) requests, then one in [`REFILL`](of_pod::REFILL); what is counted meanwhile is told with the next.
-//! 4. A namespace that forbids events is asked again after [`FORBIDDEN`], and then gets what was kept for it. The log tells of it when
-//!    it happens, once in that time. Nothing else depends on events.
+//! 1. Posting events never blocks a worker: a failure is noted, and one task posts it.
+//! 2. The same failure with the same message counts its event up, whatever failed in between. From the
+//!    [`SIMILAR`](pod_events::SIMILAR)th message for a reason on, all further ones share one event, until a rest of
+//!    [`SIMILAR_WITHIN`](pod_events::SIMILAR_WITHIN).
+//! 3. A pod causes [`BURST`](pod_events::BURST) requests, then one per [`REFILL`](pod_events::REFILL). The next request includes what
+//!    was counted meanwhile.
+//! 4. After a namespace forbids events, the next attempt follows after [`FORBIDDEN`] and includes the events noted meanwhile. The log
+//!    reports that once in this time. Nothing else depends on events.
 //! 5. A message is a reason of the status: it names objects, keys and paths, and holds no value (P5).
 
 mod event;
-mod of_pod;
+mod pod_events;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    time::Duration,
+};
 
 use http::{Method, Request, header};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use larder_transport::path::{PathError, Resource};
 use parking_lot::Mutex;
@@ -34,49 +47,49 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-pub(crate) use self::event::About;
+pub(crate) use self::event::EventSubject;
 use self::{
-    event::{Event, seconds},
-    of_pod::OfPod,
+    event::{PodEvent, seconds},
+    pod_events::PodEvents,
 };
 use crate::metrics::{EventOutcome, Metrics};
 
 const EVENTS: Resource = Resource::core("events");
 
-/// How long no event is posted to a namespace after that was forbidden.
+/// Pause after a namespace has forbidden events.
 const FORBIDDEN: Duration = Duration::from_mins(10);
-/// Time between two attempts at an API server that is away or busy.
+/// Time between two attempts during an outage, or when the API server throttles.
 const RETRY: Duration = Duration::from_secs(10);
-/// How long an answer is waited for.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Longest wait for an answer.
+const POST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The events of a node's pods.
+/// The events about the pods of a node.
 pub(crate) struct Events {
     client: Client,
     node: String,
     metrics: Metrics,
-    noted: Mutex<Noted>,
+    noted: Mutex<NotedEvents>,
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
-    pods: HashMap<SmolStr, OfPod>,
-    /// Namespaces that take no events, and until when they are not asked.
+struct NotedEvents {
+    pods: BTreeMap<SmolStr, PodEvents>,
+    /// Namespaces that forbid events, and when the next attempt follows.
     forbidden: HashMap<String, Instant>,
-    /// When the log told of it.
-    told: Option<Instant>,
-    /// What the name of the last event ends in: nanoseconds since 1970, or a bit more where two events fall into the same.
+    /// When the log reported that last.
+    warned_at: Option<Instant>,
+    /// Suffix of the last event's name: nanoseconds since 1970, or one more than the previous suffix.
     last_suffix: i128,
 }
 
 /// Why an event was not posted.
-enum Refusal {
-    /// This identity may not.
+enum PostError {
+    /// This identity is not permitted to.
     Forbidden(String),
-    /// Perhaps the next attempt succeeds.
+    /// The next attempt may succeed.
     Later(String),
-    /// It never will.
+    /// No attempt will succeed.
     Never(String),
 }
 
@@ -89,7 +102,7 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// To be posted by `client` for the pods of `node`.
+    /// Events about the pods of `node`, posted by `client`.
     pub(crate) fn new(client: Client, node: &str, metrics: Metrics) -> Self {
         Self {
             client,
@@ -100,53 +113,60 @@ impl Events {
         }
     }
 
-    /// A part of `pod` cannot be delivered, because of `why`: at first, or still.
-    pub(crate) fn failed(&self, pod: &Pod, about: About<'_>, why: &str, now: Timestamp) {
-        let uid = SmolStr::new(pod.metadata.uid.as_deref().unwrap_or_default());
+    /// Notes that a part of the pod with `metadata` was not delivered because of `reason`, for the first time or again.
+    pub(crate) fn failed(
+        &self,
+        metadata: &ObjectMeta,
+        subject: EventSubject<'_>,
+        reason: &str,
+        now: Timestamp,
+    ) {
+        let uid = SmolStr::new(metadata.uid.as_deref().unwrap_or_default());
         let mut noted = self.noted.lock();
         let suffix = now.as_nanosecond().max(noted.last_suffix + 1);
         noted.last_suffix = suffix;
-        let event = Event::new(pod, about, why, now, suffix);
-        let of_pod = noted.pods.entry(uid).or_insert_with(OfPod::new);
-        of_pod.note(event);
+        let event = PodEvent::new(metadata, subject, reason, now, suffix);
+        let pod_events = noted.pods.entry(uid).or_insert_with(PodEvents::new);
+        pod_events.note(event);
         drop(noted);
         self.wake.notify_one();
     }
 
-    /// Nothing more is posted of the pod with `uid`.
+    /// Drops the events of the pod with `uid`.
     pub(crate) fn forget(&self, uid: &str) {
         self.noted.lock().pods.remove(uid);
     }
 
-    /// Posts what is noted. Ends only when dropped.
+    /// Posts the noted events. Ends only when dropped.
     pub(crate) async fn run(&self) {
         loop {
             let next = self.noted.lock().next();
             let (uid, event) = match next {
-                Next::Post(uid, event) => (uid, event),
-                Next::Nothing => {
+                NextPost::Post(uid, event) => (uid, event),
+                NextPost::Nothing => {
                     self.wake.notified().await;
                     continue;
                 }
-                Next::After(time) => {
-                    // Cancelled or not, both only wait.
+                NextPost::After(time) => {
+                    // A timeout and a new event both lead to another look.
                     let _ = timeout_at(time, self.wake.notified()).await;
                     continue;
                 }
             };
-            let posted = timeout(ANSWER, self.post(&event)).await;
-            let posted = posted.unwrap_or_else(|_| Err(Refusal::Later("no answer".to_owned())));
+            let posted = timeout(POST_TIMEOUT, self.post(&event)).await;
+            let posted =
+                posted.unwrap_or_else(|_| Err(PostError::Later("no answer in time".to_owned())));
             let wait = self.posted(&uid, &event, posted);
             sleep(wait).await;
         }
     }
 
-    /// Notes what came of posting `event`; how long to wait before the next.
-    fn posted(&self, uid: &str, event: &Event, outcome: Result<(), Refusal>) -> Duration {
+    /// Records the outcome of posting `event`; returns the pause before the next.
+    fn posted(&self, uid: &str, event: &PodEvent, outcome: Result<(), PostError>) -> Duration {
         let mut noted = self.noted.lock();
-        // The pod may be gone by now.
-        let of_pod = noted.pods.get_mut(uid);
-        let mut events = of_pod.into_iter().flat_map(|of_pod| &mut of_pod.events);
+        // The pod may be gone.
+        let pod_events = noted.pods.get_mut(uid);
+        let mut events = pod_events.into_iter().flat_map(|pod| &mut pod.events);
         let same = events.find(|noted| noted.name == event.name);
         let pod = event.involved["name"].as_str().unwrap_or_default();
         match outcome {
@@ -157,52 +177,52 @@ impl Events {
                 }
                 Duration::ZERO
             }
-            Err(Refusal::Later(why)) => {
-                debug!(error = why, "event not posted, will be tried again");
+            Err(PostError::Later(why)) => {
+                debug!(error = why, "failed to post event, will retry");
                 if let Some(same) = same {
                     same.due = true;
                 }
                 RETRY
             }
-            Err(Refusal::Forbidden(why)) => {
+            Err(PostError::Forbidden(why)) => {
                 self.metrics.event(EventOutcome::Forbidden);
                 if let Some(same) = same {
                     same.due = true;
                 }
                 let now = Instant::now();
-                let was_told = noted.told.is_some_and(|told| now - told < FORBIDDEN);
+                let has_warned = noted.warned_at.is_some_and(|at| now - at < FORBIDDEN);
                 let (namespace, reason, message) =
                     (event.namespace(), event.reason, &*event.message);
-                if was_told {
+                if has_warned {
                     debug!(
                         error = why,
-                        namespace, pod, reason, message, "event forbidden"
+                        namespace, pod, reason, message, "not permitted to post event, will retry"
                     );
                 } else {
-                    noted.told = Some(now);
+                    noted.warned_at = Some(now);
                     warn!(
                         error = why,
                         namespace,
                         pod,
                         reason,
                         message,
-                        "event forbidden, will be tried again; `larder status` tells the same"
+                        "not permitted to post event, will retry; `larder status` shows the reason too"
                     );
                 }
                 let until = now + FORBIDDEN;
                 noted.forbidden.insert(namespace.to_owned(), until);
                 Duration::ZERO
             }
-            Err(Refusal::Never(why)) => {
-                self.metrics.event(EventOutcome::Refused);
-                debug!(error = why, pod, "event not posted");
+            Err(PostError::Never(why)) => {
+                self.metrics.event(EventOutcome::Rejected);
+                debug!(error = why, pod, "API server rejected event, dropped");
                 Duration::ZERO
             }
         }
     }
 
-    async fn post(&self, event: &Event) -> Result<(), Refusal> {
-        let invalid = |error: PathError| Refusal::Never(error.to_string());
+    async fn post(&self, event: &PodEvent) -> Result<(), PostError> {
+        let invalid = |error: PathError| PostError::Never(error.to_string());
         let collection = EVENTS.in_namespace(event.namespace()).map_err(invalid)?;
         if event.posted {
             let count = json!({
@@ -212,18 +232,18 @@ impl Events {
             });
             let path = collection.object(&event.name).map_err(invalid)?;
             match self.send(Method::PATCH, path.as_str(), &count).await {
-                // The API server keeps events for an hour.
+                // The API server keeps events for an hour only.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
-                answer => return answer.map_err(refusal),
+                answer => return answer.map_err(post_error),
             }
         }
         let created = self
             .send(Method::POST, collection.as_str(), &event.object(&self.node))
             .await;
         match created {
-            // The answer to the last attempt was lost.
+            // The answer to the previous attempt was lost.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            answer => answer.map_err(refusal),
+            answer => answer.map_err(post_error),
         }
     }
 
@@ -242,57 +262,57 @@ impl Events {
     }
 }
 
-/// What there is to post.
-enum Next {
-    /// This event of the pod with this uid.
-    Post(SmolStr, Event),
-    /// Something that may be posted at that time.
+/// The next thing to do.
+enum NextPost {
+    /// Post this event of the pod with this UID.
+    Post(SmolStr, PodEvent),
+    /// Look again at this time.
     After(Instant),
     Nothing,
 }
 
-impl Noted {
-    /// An event to post now; it is no longer due, and its pod has paid for it.
-    fn next(&mut self) -> Next {
+impl NotedEvents {
+    /// An event to post now. It is no longer due, and its pod has spent a token for it.
+    fn next(&mut self) -> NextPost {
         let now = Instant::now();
         self.forbidden.retain(|_, until| *until > now);
         let mut after: Option<Instant> = None;
-        for (uid, of_pod) in &mut self.pods {
-            let Some(due) = of_pod.events.iter().position(|event| event.due) else {
+        for (uid, pod) in &mut self.pods {
+            let Some(due) = pod.events.iter().position(|event| event.due) else {
                 continue;
             };
-            if let Some(until) = self.forbidden.get(of_pod.events[due].namespace()) {
+            if let Some(until) = self.forbidden.get(pod.events[due].namespace()) {
                 after = Some(after.map_or(*until, |after| after.min(*until)));
                 continue;
             }
-            if of_pod.pays(now) {
-                let event = &mut of_pod.events[due];
+            if pod.try_spend(now) {
+                let event = &mut pod.events[due];
                 event.due = false;
-                return Next::Post(uid.clone(), event.clone());
+                return NextPost::Post(uid.clone(), event.clone());
             }
         }
-        after.map_or(Next::Nothing, Next::After)
+        after.map_or(NextPost::Nothing, NextPost::After)
     }
 }
 
-fn is_ending(status: &kube::core::Status) -> bool {
+fn is_terminating(status: &kube::core::Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     causes
         .into_iter()
         .any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-fn refusal(error: kube::Error) -> Refusal {
+fn post_error(error: kube::Error) -> PostError {
     match error {
-        // A namespace that ends takes nothing new, whoever asks.
-        kube::Error::Api(status) if is_ending(&status) => Refusal::Never(status.message),
-        kube::Error::Api(status) if status.code == 403 => Refusal::Forbidden(status.message),
+        // A namespace that is being deleted accepts nothing new.
+        kube::Error::Api(status) if is_terminating(&status) => PostError::Never(status.message),
+        kube::Error::Api(status) if status.code == 403 => PostError::Forbidden(status.message),
         kube::Error::Api(status)
             if status.code >= 500 || [401, 408, 429].contains(&status.code) =>
         {
-            Refusal::Later(status.message)
+            PostError::Later(status.message)
         }
-        kube::Error::Api(status) => Refusal::Never(status.message),
-        error => Refusal::Later(larder_objects::chain(&error)),
+        kube::Error::Api(status) => PostError::Never(status.message),
+        error => PostError::Later(larder_objects::chain(&error)),
     }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Facts {
     pub(crate) node: Option<Arc<NodeFacts>>,
     pub(crate) services: Option<Arc<[ServiceFacts]>>,
     pub(crate) trust_bundles: Option<TrustBundles>,
-    /// The API server may lack objects that there are, see [`follow_gaps`].
-    pub(crate) has_gaps: bool,
+    /// The API server may lack objects that there are, see [`follow_incomplete`].
+    pub(crate) incomplete: bool,
 }
 
 /// Keeps `facts`, and the time to live that the node asks for, up to date with the API server. Ends only when dropped.
@@ -124,13 +124,16 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
     }
 }
 
-/// Says in `facts` whether the API server has gaps: whether it is filled from manifests of which not all can be read. Ends only when
-/// dropped.
-pub(crate) async fn follow_gaps(mut gaps: watch::Receiver<bool>, facts: watch::Sender<Facts>) {
+/// Copies into `facts` whether the API server is incomplete: filled from manifests of which not all can be read. Ends only if the
+/// sender is gone.
+pub(crate) async fn follow_incomplete(
+    mut incomplete: watch::Receiver<bool>,
+    facts: watch::Sender<Facts>,
+) {
     loop {
-        let has_gaps = *gaps.borrow_and_update();
-        facts.send_if_modified(|facts| mem::replace(&mut facts.has_gaps, has_gaps) != has_gaps);
-        if gaps.changed().await.is_err() {
+        let now = *incomplete.borrow_and_update();
+        facts.send_if_modified(|facts| mem::replace(&mut facts.incomplete, now) != now);
+        if incomplete.changed().await.is_err() {
             return;
         }
     }

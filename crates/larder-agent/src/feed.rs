@@ -14,25 +14,25 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 use tracing::{debug, info, warn};
 
-use crate::manifest_dir::{Changes, ManifestDir, ObjectId, OpenError};
+use crate::manifest_dir::{ManifestDiff, ManifestDir, ObjectId, OpenError};
 
-/// Time for those who serve a pod to learn that it is gone or changed, before what it referred to goes. Without it, an object that
-/// goes together with its pod would be reported as missing.
+/// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an object that is
+/// deleted together with its pod would be reported as missing.
 const PODS_FIRST: Duration = Duration::from_millis(50);
 
-/// Follows a directory, and has the server hold what it holds.
+/// Follows a directory, and keeps the server's objects the same as those of the directory.
 #[derive(Debug)]
 pub struct Feed {
     directory: ManifestDir,
     server: ApiServer,
     /// The node that pods without one are bound to.
     node_name: Option<String>,
-    /// What the server did not take, and why.
-    refused: BTreeMap<ObjectId, String>,
+    /// Objects that the server rejected, and why.
+    rejected: BTreeMap<ObjectId, String>,
     problems: watch::Sender<Arc<[String]>>,
-    /// Objects that were refused at the start and still are: what stood in their place before is unknown.
-    lost: BTreeSet<ObjectId>,
-    hides: watch::Sender<bool>,
+    /// Objects that were rejected at the start and still are: their previous content is unknown.
+    rejected_since_start: BTreeSet<ObjectId>,
+    incomplete: watch::Sender<bool>,
 }
 
 impl Feed {
@@ -40,7 +40,7 @@ impl Feed {
     ///
     /// # Errors
     ///
-    /// The directory cannot be read. What is wrong with single files or objects is in [`Self::problems`] and in the log.
+    /// The directory cannot be read. Problems with single files or objects are in [`Self::problems`] and in the log.
     pub async fn open(
         path: &Path,
         server: ApiServer,
@@ -51,34 +51,33 @@ impl Feed {
             directory,
             server,
             node_name,
-            refused: BTreeMap::new(),
+            rejected: BTreeMap::new(),
             problems: watch::Sender::new(Arc::from([])),
-            lost: BTreeSet::new(),
-            hides: watch::Sender::new(false),
+            rejected_since_start: BTreeSet::new(),
+            incomplete: watch::Sender::new(false),
         };
         feed.apply(changes).await;
-        feed.lost = feed.refused.keys().cloned().collect();
-        feed.tell();
+        feed.rejected_since_start = feed.rejected.keys().cloned().collect();
+        feed.publish();
         Ok(feed)
     }
 
-    /// What is wrong at present: with files, or with objects that the server refused.
+    /// The present problems: with files, or with objects that the server rejected.
     pub fn problems(&self) -> watch::Receiver<Arc<[String]>> {
         self.problems.subscribe()
     }
 
-    /// Whether the server may lack objects that it had in an earlier run, because a manifest has been wrong since the start of this one.
-    /// It is told after the server has what it lacked.
-    pub fn hides(&self) -> watch::Receiver<bool> {
-        self.hides.subscribe()
+    /// Whether the server may lack objects of an earlier run, because a manifest has been broken since the start of this one. Turns
+    /// false only after the server has these objects.
+    pub fn incomplete(&self) -> watch::Receiver<bool> {
+        self.incomplete.subscribe()
     }
 
     /// Follows the directory until dropped.
     pub async fn run(mut self) {
-        let (mut files, mut hides) = (self.directory.problems(), self.directory.hides());
+        let (mut files, mut incomplete) = (self.directory.problems(), self.directory.incomplete());
         loop {
-            // Problems alone are no changes; they are passed on all the same. Changes come first: the server has them when it is
-            // told that nothing is hidden any more.
+            // Problems without changes are passed on as well. Changes go first: the server has them before `incomplete` turns false.
             let changes = {
                 let mut next = pin!(self.directory.next());
                 loop {
@@ -86,12 +85,12 @@ impl Feed {
                         biased;
                         changes = &mut next => break changes,
                         Ok(()) = files.changed() => {
-                            let problems = all(&files.borrow_and_update(), &self.refused);
+                            let problems = all(&files.borrow_and_update(), &self.rejected);
                             self.problems.send_replace(problems);
                         }
-                        Ok(()) = hides.changed() => {
-                            let hides = *hides.borrow_and_update() || !self.lost.is_empty();
-                            self.hides.send_replace(hides);
+                        Ok(()) = incomplete.changed() => {
+                            let incomplete = *incomplete.borrow_and_update() || !self.rejected_since_start.is_empty();
+                            self.incomplete.send_replace(incomplete);
                         }
                     }
                 }
@@ -100,17 +99,19 @@ impl Feed {
         }
     }
 
-    /// Tells how things stand.
-    fn tell(&mut self) {
-        self.lost.retain(|id| self.refused.contains_key(id));
-        let problems = all(&self.directory.problems().borrow(), &self.refused);
+    /// Publishes the problems and whether the server is incomplete.
+    fn publish(&mut self) {
+        self.rejected_since_start
+            .retain(|id| self.rejected.contains_key(id));
+        let problems = all(&self.directory.problems().borrow(), &self.rejected);
         self.problems.send_replace(problems);
-        let hides = *self.directory.hides().borrow() || !self.lost.is_empty();
-        self.hides.send_replace(hides);
+        let incomplete =
+            *self.directory.incomplete().borrow() || !self.rejected_since_start.is_empty();
+        self.incomplete.send_replace(incomplete);
     }
 
-    /// Pods go first and the objects that nobody wants any more last, so that no pod is without what it refers to.
-    async fn apply(&mut self, changes: Changes) {
+    /// Deletes pods first and other objects last, so that no pod is without the objects that it refers to.
+    async fn apply(&mut self, changes: ManifestDiff) {
         let (pods, others): (Vec<_>, Vec<_>) =
             changes.deletes.into_iter().partition(|id| id.kind == "Pod");
         let pods_change = !pods.is_empty()
@@ -125,12 +126,12 @@ impl Feed {
             let id = ObjectId::of(&object);
             match self.upsert(&id, object) {
                 Ok(()) => {
-                    self.refused.remove(&id);
+                    self.rejected.remove(&id);
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    warn!(error = reason, object = %id, "manifest refused, what it held before stays");
-                    self.refused.insert(id, reason);
+                    warn!(error = reason, object = %id, "object rejected, keeping its last good version");
+                    self.rejected.insert(id, reason);
                 }
             }
         }
@@ -140,16 +141,18 @@ impl Feed {
         for id in others {
             self.delete(&id);
         }
-        self.tell();
+        self.publish();
     }
 
     fn delete(&mut self, id: &ObjectId) {
-        self.refused.remove(id);
+        self.rejected.remove(id);
         let deleted =
             kind(id).map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
         match deleted {
-            // Somebody else may have deleted it before.
-            Some(Err(error)) => debug!(%error, object = %id, "not deleted"),
+            // Another client may have deleted it before.
+            Some(Err(error)) => {
+                debug!(%error, object = %id, "object was already gone, nothing to delete")
+            }
             Some(Ok(())) => info!(object = %id, "deleted"),
             None => {}
         }
@@ -166,9 +169,11 @@ impl Feed {
     }
 }
 
-fn all(files: &[String], refused: &BTreeMap<ObjectId, String>) -> Arc<[String]> {
-    let refused = refused.iter().map(|(id, reason)| format!("{id}: {reason}"));
-    files.iter().cloned().chain(refused).collect()
+fn all(files: &[String], rejected: &BTreeMap<ObjectId, String>) -> Arc<[String]> {
+    let rejected = rejected
+        .iter()
+        .map(|(id, reason)| format!("{id}: {reason}"));
+    files.iter().cloned().chain(rejected).collect()
 }
 
 fn kind(id: &ObjectId) -> Option<Kind> {

@@ -1,17 +1,17 @@
 //! A directory of manifests, followed as it is edited: the source of the embedded API server.
 //!
 //! ```text
-//! kernel ─► watch ─► schedule ─► files ─► catalogue ─► Changes
+//! kernel ─► watch ─► schedule ─► files ─► catalogue ─► ManifestDiff
 //!           touched  whole by now? read    differs from what is served?
 //! ```
 //!
 //! Invariants:
 //! 1. A file that is read amid an edit, or that is wrong, costs no object its existence: its last good content stays.
 //!    It goes only when its file is gone, or has rested without it: a file that is just being written anew is empty for a moment.
-//! 2. An object is in [`Changes`] only if it differs from what was handed out before.
+//! 2. An object is in [`ManifestDiff`] only if it differs from what was handed out before.
 //! 3. What events do not tell (a network file system, the target of a link), a pass every 20 s finds.
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
-//! 5. Of a file that is wrong from the start there is no last good content. As long as there is such a file, [`ManifestDir::hides`] says
+//! 5. Of a file that is wrong from the start there is no last good content. As long as there is such a file, [`ManifestDir::incomplete`] says
 //!    so: what no file holds may still be in that one. (No copies are kept: they would be Secrets on a disk that nobody has chosen.)
 
 mod catalogue;
@@ -49,14 +49,14 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// Something that the directory holds and that is served otherwise, or not at all.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct ManifestDiff {
     /// New and changed objects. Pods stand last, so that they find what they refer to.
     pub upserts: Vec<RawObject>,
     /// Objects that no file holds any more. Pods stand first.
     pub deletes: Vec<ObjectId>,
 }
 
-impl Changes {
+impl ManifestDiff {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.upserts.is_empty() && self.deletes.is_empty()
@@ -84,12 +84,12 @@ pub struct ManifestDir {
     next_pass: Instant,
     problems: latest::Sender<Arc<[String]>>,
     /// Files that have been wrong since the start.
-    hiding: BTreeSet<PathBuf>,
-    hides: latest::Sender<bool>,
+    broken_since_start: BTreeSet<PathBuf>,
+    incomplete: latest::Sender<bool>,
 }
 
 /// What wakes the follower.
-enum Event {
+enum DirEvent {
     Signal(Signal),
     Due(BTreeSet<PathBuf>),
     Pass,
@@ -101,7 +101,7 @@ impl ManifestDir {
     /// # Errors
     ///
     /// `path` is no directory that can be listed. What is wrong with single files is in [`Self::problems`].
-    pub async fn open(path: &Path) -> Result<(Self, Changes), OpenError> {
+    pub async fn open(path: &Path) -> Result<(Self, ManifestDiff), OpenError> {
         let mut this = Self {
             path: path.to_owned(),
             catalogue: Catalogue::default(),
@@ -111,8 +111,8 @@ impl ManifestDir {
             watch: DirectoryWatch::default(),
             next_pass: Instant::now(),
             problems: latest::Sender::new(Arc::from([])),
-            hiding: BTreeSet::new(),
-            hides: latest::Sender::new(false),
+            broken_since_start: BTreeSet::new(),
+            incomplete: latest::Sender::new(false),
         };
         // Watched before it is read: what changes in between is read twice, rather than never.
         this.rearm();
@@ -120,8 +120,9 @@ impl ManifestDir {
             Ok(changes) => {
                 let files = this.catalogue.files();
                 let broken = files.filter(|file| this.catalogue.is_broken(file));
-                this.hiding = broken.map(Path::to_owned).collect();
-                this.hides.send_replace(!this.hiding.is_empty());
+                this.broken_since_start = broken.map(Path::to_owned).collect();
+                this.incomplete
+                    .send_replace(!this.broken_since_start.is_empty());
                 Ok((this, changes))
             }
             Err(source) => Err(OpenError {
@@ -138,8 +139,8 @@ impl ManifestDir {
 
     /// Whether a file that was wrong at the start still is, so that nobody knows what it held before. Told after what [`Self::next`]
     /// returns of that file.
-    pub fn hides(&self) -> latest::Receiver<bool> {
-        self.hides.subscribe()
+    pub fn incomplete(&self) -> latest::Receiver<bool> {
+        self.incomplete.subscribe()
     }
 
     /// Waits for the next edit that changes something.
@@ -147,15 +148,17 @@ impl ManifestDir {
     /// # Cancel safety
     ///
     /// Not cancel-safe: what a dropped future has read may be missing from later changes.
-    pub async fn next(&mut self) -> Changes {
+    pub async fn next(&mut self) -> ManifestDiff {
         loop {
             let touched = match self.event().await {
-                Event::Signal(Signal::Touched(path, touch)) => {
+                DirEvent::Signal(Signal::Touched(path, touch)) => {
                     self.schedule.touch(path, touch, Instant::now());
                     continue;
                 }
-                Event::Signal(Signal::Ended | Signal::Overflow) | Event::Pass => BTreeSet::new(),
-                Event::Due(touched) => touched,
+                DirEvent::Signal(Signal::Ended | Signal::Overflow) | DirEvent::Pass => {
+                    BTreeSet::new()
+                }
+                DirEvent::Due(touched) => touched,
             };
             self.rearm();
             match self.look(touched).await {
@@ -169,16 +172,16 @@ impl ManifestDir {
         }
     }
 
-    async fn event(&mut self) -> Event {
+    async fn event(&mut self) -> DirEvent {
         let due = self.schedule.next();
         let wake = due.map_or(self.next_pass, |due| due.min(self.next_pass));
         // Both arms are cancel-safe. Signals first, as they may put off what is due.
         tokio::select! {
             biased;
-            signal = self.watch.next() => Event::Signal(signal),
+            signal = self.watch.next() => DirEvent::Signal(signal),
             () = sleep_until(wake) => {
                 let touched = self.schedule.take_due(Instant::now());
-                if touched.is_empty() { Event::Pass } else { Event::Due(touched) }
+                if touched.is_empty() { DirEvent::Pass } else { DirEvent::Due(touched) }
             }
         }
     }
@@ -191,7 +194,7 @@ impl ManifestDir {
     }
 
     /// Reads the files of `touched` and all whose stamp differs, but for those in the middle of a change.
-    async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<Changes> {
+    async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<ManifestDiff> {
         self.next_pass = Instant::now() + if self.watch.is_armed() { PASS } else { POLL };
         let directory = self.path.clone();
         let present = blocking(move || files::list(&directory)).await?;
@@ -229,9 +232,9 @@ impl ManifestDir {
         }
 
         let plan = self.catalogue.plan();
-        let mut changes = Changes {
+        let mut changes = ManifestDiff {
             deletes: plan.delete,
-            ..Changes::default()
+            ..ManifestDiff::default()
         };
         for (id, path) in plan.upsert {
             // An object may come from a file that did not change: when the file that had it first is gone.
@@ -251,8 +254,10 @@ impl ManifestDir {
             .deletes
             .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
         self.report(self.catalogue.problems());
-        self.hiding.retain(|file| self.catalogue.is_broken(file));
-        self.hides.send_replace(!self.hiding.is_empty());
+        self.broken_since_start
+            .retain(|file| self.catalogue.is_broken(file));
+        self.incomplete
+            .send_replace(!self.broken_since_start.is_empty());
         Ok(changes)
     }
 

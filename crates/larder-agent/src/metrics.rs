@@ -1,4 +1,4 @@
-//! What the agent counts.
+//! Counters of the agent.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -10,41 +10,41 @@ use std::time::Duration;
 /// Counters of the deliveries. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    deliveries: Family<Delivery, Counter>,
-    events: Family<Event, Counter>,
+    deliveries: Family<DeliveryLabels, Counter>,
+    events: Family<EventLabels, Counter>,
     delay: Histogram,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Delivery {
+struct DeliveryLabels {
     part: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Event {
+struct EventLabels {
     outcome: &'static str,
 }
 
-/// What the API server made of an event.
+/// How posting an event ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventOutcome {
-    /// It has it.
+    /// The API server has it.
     Posted,
-    /// This agent may not; it will be tried again.
+    /// The agent is not permitted to; it will retry.
     Forbidden,
-    /// It never takes it.
-    Refused,
+    /// The API server will never accept it.
+    Rejected,
 }
 
 /// How a delivery ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum DeliveryOutcome {
     /// New content is in place.
     Swapped,
-    /// What was there was right.
+    /// The content was up to date.
     Unchanged,
-    /// It failed, and will be tried again.
+    /// It failed and will be retried.
     Failed,
 }
 
@@ -77,29 +77,29 @@ impl Metrics {
         metrics
     }
 
-    /// The API server has answered to an event.
+    /// Counts an event.
     pub(crate) fn event(&self, outcome: EventOutcome) {
         let outcome = match outcome {
             EventOutcome::Posted => "posted",
             EventOutcome::Forbidden => "forbidden",
-            EventOutcome::Refused => "refused",
+            EventOutcome::Rejected => "refused",
         };
-        self.events.get_or_create(&Event { outcome }).inc();
+        self.events.get_or_create(&EventLabels { outcome }).inc();
     }
 
-    /// A pass over one `volume` or `environment` ended.
-    pub(crate) fn delivered(&self, part: &'static str, outcome: Outcome) {
+    /// Counts a pass over one `volume` or `environment`.
+    pub(crate) fn delivered(&self, part: &'static str, outcome: DeliveryOutcome) {
         let outcome = match outcome {
-            Outcome::Swapped => "swapped",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Failed => "failed",
+            DeliveryOutcome::Swapped => "swapped",
+            DeliveryOutcome::Unchanged => "unchanged",
+            DeliveryOutcome::Failed => "failed",
         };
         self.deliveries
-            .get_or_create(&Delivery { part, outcome })
+            .get_or_create(&DeliveryLabels { part, outcome })
             .inc();
     }
 
-    /// New content is in place, so long after the change arrived.
+    /// Records the time from the arrival of a change to its content being in place.
     pub(crate) fn delayed(&self, delay: Duration) {
         self.delay.observe(delay.as_secs_f64());
     }

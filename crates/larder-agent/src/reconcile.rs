@@ -1,43 +1,47 @@
 //! The core: from pod events and object events to delivered volumes and environments.
 //!
 //! ```text
-//!  pods ───► serve, retire ─┐                       ┌─► worker of pod A ─► disk
-//!  objects ─► changed ──────┼─► who reads it? ─inbox┼─► worker of pod B ─► disk
-//!  facts ───► changed ──────┘                       └─► …
+//!  pods ────► serve, retire ─┐                              ┌─► worker of pod A ─► disk
+//!  objects ─► changed ───────┼─► which pods read it? ─inbox─┼─► worker of pod B ─► disk
+//!  facts ───► changed ───────┘                              └─► …
 //! ```
 //!
-//! The [`Reconciler`] only routes: it never waits, for a network or for a disk. All waiting is in the workers, one for each pod.
+//! Invariants:
+//! 1. The [`Reconciler`] never waits for a network or a disk. All waiting is in the workers, one for each pod.
+//! 2. The reconciler decides a pod once: it decodes the pod, registers it with both managers and plans it, in this order and only
+//!    when the specification is new. Workers get the plan.
+//! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to [`unregister`](Reconciler::unregister).
 
 mod board;
 mod deliver;
 mod fetch;
 mod inbox;
-mod pace;
 mod plan;
-mod pod;
+mod worker;
+mod write_limiter;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
+use fastrand::Rng;
 use k8s_openapi::api::core::v1::Pod;
-use larder::{ConfigMapManager, SecretManager};
-use larder_objects::{Kind, ObjectKey};
+use larder::{ConfigMapManager, RegisteredPod, SecretManager};
+use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
 use larder_pods::{PodUid, ResolvedPodUid, StoredPod};
 use larder_projection::disk::VolumeHost;
-use smol_str::SmolStr;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
 
 pub(crate) use self::board::Board;
 use self::{
-    board::Place,
-    inbox::{Inbox, Wanted},
-    plan::{Need, parts},
-    pod::Worker,
+    board::BoardEntry,
+    inbox::{DesiredState, Inbox},
+    plan::{Need, PodPlan},
+    worker::PodWorker,
 };
 use crate::{
     certificates::{Certificates, SourceId},
@@ -55,81 +59,90 @@ const WORKER: &str = "pod worker";
 
 /// What all workers use.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct AgentContext {
     pub(crate) config_maps: ConfigMapManager,
     pub(crate) secrets: SecretManager,
     pub(crate) tokens: Tokens,
     pub(crate) certificates: Certificates,
-    /// Where somebody may look for them.
+    /// `None` where no user looks for events.
     pub(crate) events: Option<Arc<Events>>,
     pub(crate) facts: watch::Receiver<Facts>,
-    /// Whether any pod reads ClusterTrustBundles; they are followed only then.
+    /// Whether any pod reads ClusterTrustBundles; they are watched only then.
     pub(crate) wants_trust_bundles: watch::Sender<bool>,
     pub(crate) clock: Clock,
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) metrics: Metrics,
     pub(crate) board: Board,
-    /// Time between two repairing passes, before jitter.
+    /// Time between two repair passes, before jitter.
     pub(crate) sync_frequency: Duration,
 }
 
-impl Shared {
-    fn register(&self, pod: &Pod) {
-        self.config_maps.register_pod(pod);
-        self.secrets.register_pod(pod);
-    }
+/// The registration of one pod with both managers; dropping it ends it.
+#[derive(Debug)]
+struct Registration {
+    _config_maps: RegisteredPod<ConfigMap>,
+    _secrets: RegisteredPod<Secret>,
+}
 
-    fn unregister(&self, pod: &StoredPod) {
-        // Managers know a pod by its metadata.
-        let pod = Pod {
-            metadata: pod.metadata.clone(),
-            ..Pod::default()
-        };
-        self.config_maps.unregister_pod(&pod);
-        self.secrets.unregister_pod(&pod);
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.tokens.forget(uid);
-        self.certificates.forget(uid);
-        if let Some(events) = &self.events {
-            events.forget(uid);
+impl Registration {
+    fn new(context: &AgentContext, pod: &Pod) -> Self {
+        Self {
+            _config_maps: context.config_maps.registered(pod),
+            _secrets: context.secrets.registered(pod),
         }
     }
+}
 
-    /// The next period: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36, `pkg/kubelet/pod_workers.go`).
-    fn repair_period(&self) -> Duration {
-        self.sync_frequency.mul_f64(1.0 + 0.5 * fastrand::f64())
+/// A pod that is served or being torn down.
+#[derive(Debug)]
+struct TrackedPod {
+    /// Of the worker, which may have left.
+    inbox: Arc<Inbox>,
+    /// `None` while the pod is being torn down.
+    plan: Option<Arc<PodPlan>>,
+    /// `None` for a pod of which only the directory was found.
+    registration: Option<Registration>,
+}
+
+impl TrackedPod {
+    fn reads(&self) -> BTreeSet<&Need> {
+        let plan = self.plan.as_ref();
+        plan.map(|plan| plan.reads()).unwrap_or_default()
+    }
+
+    /// Notes a change of each need that `is_changed`.
+    fn note_changes(&self, is_changed: impl Fn(&Need) -> bool) {
+        for need in self.reads() {
+            if is_changed(need) {
+                self.inbox.note_change(need.clone());
+            }
+        }
     }
 }
 
-/// One pod that has a worker.
-#[derive(Debug)]
-struct Served {
-    inbox: Arc<Inbox>,
-    namespace: SmolStr,
-    reads: BTreeSet<Need>,
-}
-
-/// Routes what happens to the workers of the pods that it concerns.
+/// Routes every change to the workers of the pods that it concerns.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
-    shared: Arc<Shared>,
-    pods: HashMap<ResolvedPodUid, Served>,
+    context: Arc<AgentContext>,
+    pods: BTreeMap<ResolvedPodUid, TrackedPod>,
     /// The pods that read an object.
-    readers: HashMap<(Kind, ObjectKey), HashSet<ResolvedPodUid>>,
+    readers: HashMap<(Kind, ObjectKey), BTreeSet<ResolvedPodUid>>,
     /// Number of pods that read ClusterTrustBundles.
     trust_bundle_readers: usize,
     workers: JoinSet<ResolvedPodUid>,
+    rng: Rng,
     shutdown: CancellationToken,
 }
 
 impl Reconciler {
-    pub(crate) fn new(shared: Arc<Shared>, shutdown: CancellationToken) -> Self {
+    pub(crate) fn new(context: Arc<AgentContext>, rng: Rng, shutdown: CancellationToken) -> Self {
         Self {
-            shared,
-            pods: HashMap::new(),
+            context,
+            pods: BTreeMap::new(),
             readers: HashMap::new(),
             trust_bundle_readers: 0,
             workers: JoinSet::new(),
+            rng,
             shutdown,
         }
     }
@@ -137,107 +150,123 @@ impl Reconciler {
     /// Serves `pod`, which is new or has changed.
     pub(crate) fn serve(&mut self, pod: &Arc<StoredPod>) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let parts = parts(&pod.decode()).into_iter();
-        let reads = parts.flat_map(|part| part.reads).collect();
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default().into();
-        let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
-        self.want(&uid, Wanted::Serve(pod.clone()), place);
-        self.index(&uid, namespace, reads);
+        let tracked = self.pods.get(&uid);
+        let known = tracked.and_then(|tracked| tracked.plan.as_ref());
+        let (plan, decoded) = match known.and_then(|plan| plan.updated(pod)) {
+            Some(plan) => (plan, None),
+            None => {
+                let decoded = Box::new(pod.decode());
+                (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
+            }
+        };
+        let plan = Arc::new(plan);
+        let registration = decoded
+            .as_deref()
+            .map(|pod| Registration::new(&self.context, pod));
+        let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        let desired = DesiredState::Serve {
+            plan: Arc::clone(&plan),
+            decoded,
+        };
+        let tracked = self.set_desired(&uid, desired, entry);
+        if registration.is_some() {
+            tracked.registration = registration;
+        }
+        self.set_plan(&uid, Some(plan));
     }
 
-    /// Takes down whatever there is of `pod`. [`Self::worker_ended`] returns when it is done.
+    /// Tears down whatever there is of `pod`, which [`Self::worker_ended`] then returns.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let place = Place::of(pod, self.shared.host.path(), self.shared.clock.now());
-        self.want(&uid, Wanted::Retire, place);
-        self.index(&uid, SmolStr::default(), BTreeSet::new());
+        let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        self.set_desired(&uid, DesiredState::Retire, entry);
+        self.set_plan(&uid, None);
     }
 
-    /// Takes down what an earlier agent left of a pod, of which the directory is known and perhaps the name.
+    /// Tears down what an earlier agent left of a pod, of which the directory is known and perhaps the name.
     pub(crate) fn clean_up(&mut self, uid: &ResolvedPodUid, name: Option<ObjectKey>) {
-        let place = Place::found(
-            uid.clone(),
-            name,
-            self.shared.host.path(),
-            self.shared.clock.now(),
-        );
-        self.want(uid, Wanted::Retire, place);
-        self.index(uid, SmolStr::default(), BTreeSet::new());
+        let entry = self.found(uid, name);
+        self.set_desired(uid, DesiredState::Retire, entry);
+        self.set_plan(uid, None);
     }
 
-    /// Shows what an earlier agent left of a pod that may still be there; it stays as it is.
-    pub(crate) fn keep(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>, why: &str) {
-        let now = self.shared.clock.now();
-        let place = Place::found(uid.clone(), name, self.shared.host.path(), now);
-        place.show(Phase::Failing, why, Vec::new(), now);
-        self.shared.board.put(Arc::new(place));
+    /// Publishes what an earlier agent left of a pod that may still exist. It is left untouched.
+    pub(crate) fn keep(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>, reason: &str) {
+        self.publish(self.found(uid, name), Phase::Failing, reason);
     }
 
-    /// Ends the registration of `pod` with the managers.
-    pub(crate) fn unregister(&self, pod: &StoredPod) {
-        self.shared.unregister(pod);
-    }
-
-    /// Shows a pod that is not served, and why.
+    /// Publishes a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &StoredPod, reason: &str) {
-        let now = self.shared.clock.now();
-        let place = Place::of(pod, self.shared.host.path(), now);
-        place.show(Phase::Held, reason, Vec::new(), now);
-        self.shared.board.put(Arc::new(place));
+        let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        self.publish(entry, Phase::Held, reason);
     }
 
-    /// Shows a pod no longer.
+    fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> BoardEntry {
+        let now = self.context.clock.now();
+        BoardEntry::found(uid.clone(), name, self.context.host.path(), now)
+    }
+
+    fn publish(&self, entry: BoardEntry, phase: Phase, reason: &str) {
+        entry.publish(phase, reason, Vec::new(), self.context.clock.now());
+        self.context.board.insert(Arc::new(entry));
+    }
+
+    /// Ends the registration of a pod whose volumes are gone, and forgets what was issued to it.
+    pub(crate) fn unregister(&mut self, uid: &ResolvedPodUid) {
+        if let Some(tracked) = self.pods.get_mut(uid) {
+            tracked.registration = None;
+        }
+        self.forget_left(uid);
+        let uid = uid.as_str();
+        self.context.tokens.forget(uid);
+        self.context.certificates.forget(uid);
+        if let Some(events) = &self.context.events {
+            events.forget(uid);
+        }
+    }
+
+    /// Removes a pod from the board.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
-        self.shared.board.take_away(uid);
+        self.context.board.remove(uid);
     }
 
-    /// An object has changed, for better or worse.
+    /// An object was created, changed or deleted, or cannot be read.
     pub(crate) fn object_changed(&self, kind: Kind, key: &ObjectKey) {
-        let Some(readers) = self.readers.get(&(kind, key.clone())) else {
-            return;
-        };
-        for served in readers.iter().filter_map(|uid| self.pods.get(uid)) {
-            served.inbox.changed(Need::Object(kind, key.name.clone()));
+        let readers = self.readers.get(&(kind, key.clone())).into_iter().flatten();
+        for tracked in readers.filter_map(|uid| self.pods.get(uid)) {
+            let need = Need::Object(kind, key.name.clone());
+            tracked.inbox.note_change(need);
         }
     }
 
-    /// Any object may be another one, or there is one where none was known.
+    /// Any object may have changed.
     pub(crate) fn any_object_changed(&self) {
-        for served in self.pods.values() {
-            for need in &served.reads {
-                if matches!(need, Need::Object(..)) {
-                    served.inbox.changed(need.clone());
-                }
-            }
+        for tracked in self.pods.values() {
+            tracked.note_changes(|need| matches!(need, Need::Object(..)));
         }
     }
 
-    /// The certificate of a source was issued or refused.
+    /// The certificate of a source was issued or denied.
     pub(crate) fn certificate_changed(&self, source: SourceId) {
-        if let Some(served) = self.pods.get(&ResolvedPodUid::new(&*source.pod_uid)) {
-            served.inbox.changed(Need::PodCertificate(source.key));
+        if let Some(tracked) = self.pods.get(&ResolvedPodUid::new(&*source.pod_uid)) {
+            let need = Need::PodCertificate(source.key);
+            tracked.inbox.note_change(need);
         }
     }
 
-    /// The wall clock shows another time than it would have shown by itself: tokens may be due.
+    /// The wall clock was set, or the machine has slept: tokens may be due.
     pub(crate) fn clock_jumped(&self) {
-        for served in self.pods.values() {
-            for need in &served.reads {
-                if matches!(need, Need::Token(_)) {
-                    served.inbox.changed(need.clone());
-                }
-            }
+        for tracked in self.pods.values() {
+            tracked.note_changes(|need| matches!(need, Need::Token(_)));
         }
     }
 
     /// The Node, the Services or the trust bundles have changed.
     pub(crate) fn facts_changed(&self) {
-        for served in self.pods.values() {
-            for need in [Need::Node, Need::Services, Need::TrustBundles] {
-                if served.reads.contains(&need) {
-                    served.inbox.changed(need);
-                }
-            }
+        for tracked in self.pods.values() {
+            tracked.note_changes(|need| {
+                matches!(need, Need::Node | Need::Services | Need::TrustBundles)
+            });
         }
     }
 
@@ -254,19 +283,16 @@ impl Reconciler {
             let Ok(uid) = ended else {
                 return Err(TaskError::new(WORKER, &ended));
             };
-            // Unless the pod has come back, and with it another worker.
-            if self
-                .pods
-                .get(&uid)
-                .is_some_and(|served| served.inbox.has_left())
-            {
-                self.pods.remove(&uid);
+            // A pod that has come back has another worker.
+            let tracked = self.pods.get(&uid);
+            if tracked.is_some_and(|tracked| tracked.inbox.has_left()) {
+                self.forget_left(&uid);
                 return Ok(uid);
             }
         }
     }
 
-    /// Waits until every worker has ended. To be called after the shutdown was asked for.
+    /// Waits until every worker has ended. To be called after the shutdown was requested.
     ///
     /// # Errors
     ///
@@ -281,17 +307,45 @@ impl Reconciler {
         result
     }
 
-    /// Tells the worker of a pod; if there is none, a new one that shows itself in `place`.
-    fn want(&mut self, uid: &ResolvedPodUid, wanted: Wanted, place: Place) {
-        if let Some(served) = self.pods.get(uid)
-            && served.inbox.want(wanted.clone()).is_ok()
-        {
-            return;
+    /// Sets the desired state of a pod. If it has no worker, starts one that publishes to `entry`.
+    fn set_desired(
+        &mut self,
+        uid: &ResolvedPodUid,
+        desired: DesiredState,
+        entry: BoardEntry,
+    ) -> &mut TrackedPod {
+        let desired = match self.pods.get(uid) {
+            Some(tracked) => tracked.inbox.set_desired(desired).err(),
+            None => Some(desired),
+        };
+        if let Some(desired) = desired {
+            let inbox = self.start_worker(uid, desired, entry);
+            if let Some(tracked) = self.pods.get_mut(uid) {
+                tracked.inbox = inbox;
+            } else {
+                let tracked = TrackedPod {
+                    inbox,
+                    plan: None,
+                    registration: None,
+                };
+                self.pods.insert(uid.clone(), tracked);
+            }
         }
-        let inbox = Arc::new(Inbox::new(wanted));
-        let place = Arc::new(place);
-        self.shared.board.put(place.clone());
-        let worker = Worker::new(self.shared.clone(), inbox.clone(), place);
+        self.pods
+            .get_mut(uid)
+            .expect("the pod was found or inserted")
+    }
+
+    fn start_worker(
+        &mut self,
+        uid: &ResolvedPodUid,
+        desired: DesiredState,
+        entry: BoardEntry,
+    ) -> Arc<Inbox> {
+        let (inbox, entry) = (Arc::new(Inbox::new(desired)), Arc::new(entry));
+        self.context.board.insert(Arc::clone(&entry));
+        let (context, rng) = (Arc::clone(&self.context), self.rng.fork());
+        let worker = PodWorker::new(context, Arc::clone(&inbox), entry, rng);
         let (shutdown, left) = (self.shutdown.clone(), uid.clone());
         self.workers.spawn(
             async move {
@@ -300,20 +354,31 @@ impl Reconciler {
             }
             .instrument(info_span!("pod", uid = %uid)),
         );
-        let served = Served {
-            inbox,
-            namespace: SmolStr::default(),
-            reads: BTreeSet::new(),
-        };
-        self.pods.insert(uid.clone(), served);
+        inbox
     }
 
-    /// Notes what a pod reads from now on.
-    fn index(&mut self, uid: &ResolvedPodUid, namespace: SmolStr, reads: BTreeSet<Need>) {
-        let Some(served) = self.pods.get_mut(uid) else {
+    /// Forgets a pod that has neither a worker nor a registration.
+    fn forget_left(&mut self, uid: &ResolvedPodUid) {
+        let tracked = self.pods.get(uid);
+        if tracked.is_some_and(|tracked| tracked.inbox.has_left() && tracked.registration.is_none())
+        {
+            self.pods.remove(uid);
+        }
+    }
+
+    /// Sets the plan of a pod, and with it what the pod reads from now on.
+    fn set_plan(&mut self, uid: &ResolvedPodUid, plan: Option<Arc<PodPlan>>) {
+        let Some(tracked) = self.pods.get_mut(uid) else {
             return;
         };
-        for key in object_keys(&served.namespace, &served.reads) {
+        let reads_bundles = |plan: &Arc<PodPlan>| plan.reads().contains(&Need::TrustBundles);
+        let before = std::mem::replace(&mut tracked.plan, plan.clone());
+        if let (Some(before), Some(plan)) = (&before, &plan)
+            && Arc::ptr_eq(&before.parts, &plan.parts)
+        {
+            return;
+        }
+        for key in before.iter().flat_map(|plan| plan.objects()) {
             if let Some(readers) = self.readers.get_mut(&key) {
                 readers.remove(uid);
                 if readers.is_empty() {
@@ -321,35 +386,13 @@ impl Reconciler {
                 }
             }
         }
-        for key in object_keys(&namespace, &reads) {
+        for key in plan.iter().flat_map(|plan| plan.objects()) {
             self.readers.entry(key).or_default().insert(uid.clone());
         }
-        served.namespace = namespace;
-        let read = served.reads.contains(&Need::TrustBundles);
-        if reads.contains(&Need::TrustBundles) != read {
-            if read {
-                self.trust_bundle_readers -= 1;
-            } else {
-                self.trust_bundle_readers += 1;
-            }
-            let wanted = self.trust_bundle_readers > 0;
-            let wants = &self.shared.wants_trust_bundles;
-            wants.send_if_modified(|wants| std::mem::replace(wants, wanted) != wanted);
-        }
-        served.reads = reads;
+        self.trust_bundle_readers -= usize::from(before.as_ref().is_some_and(reads_bundles));
+        self.trust_bundle_readers += usize::from(plan.as_ref().is_some_and(reads_bundles));
+        let wanted = self.trust_bundle_readers > 0;
+        let wants = &self.context.wants_trust_bundles;
+        wants.send_if_modified(|wants| std::mem::replace(wants, wanted) != wanted);
     }
-}
-
-fn object_keys<'a>(
-    namespace: &'a SmolStr,
-    reads: &'a BTreeSet<Need>,
-) -> impl Iterator<Item = (Kind, ObjectKey)> + 'a {
-    reads.iter().filter_map(|need| match need {
-        Need::Object(kind, name) => Some((*kind, ObjectKey::new(namespace.clone(), name.clone()))),
-        Need::Token(_)
-        | Need::TrustBundles
-        | Need::PodCertificate(_)
-        | Need::Services
-        | Need::Node => None,
-    })
 }

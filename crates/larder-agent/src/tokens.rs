@@ -10,6 +10,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use fastrand::Rng;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
@@ -25,7 +26,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::{backoff::Backoff, clock::Clock};
+use crate::{backoff::RetryBackoff, clock::Clock};
 
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
@@ -39,6 +40,7 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Tokens {
     client: Client,
     clock: Clock,
+    rng: Mutex<Rng>,
     issued: Mutex<HashMap<Key, Kept>>,
 }
 
@@ -68,12 +70,12 @@ struct Kept {
     /// The wall clock took the token for due when it came, and so cannot be asked about it.
     clock_is_wrong: bool,
     /// When the next attempt may be made after one that failed.
-    retry: Option<(Backoff, Instant)>,
+    retry: Option<(RetryBackoff, Instant)>,
 }
 
 impl Kept {
-    fn new(token: Token, received: Instant, now: Timestamp) -> Self {
-        let jitter = Duration::from_secs(fastrand::u64(0..=MAX_REFRESH_JITTER.as_secs()));
+    fn new(token: Token, received: Instant, now: Timestamp, rng: &mut Rng) -> Self {
+        let jitter = Duration::from_secs(rng.u64(0..=MAX_REFRESH_JITTER.as_secs()));
         Self {
             clock_is_wrong: token.is_refresh_due(now, jitter) || token.is_expired(now),
             token,
@@ -130,10 +132,11 @@ enum RequestError {
 }
 
 impl Tokens {
-    pub(crate) fn new(client: Client, clock: Clock) -> Self {
+    pub(crate) fn new(client: Client, clock: Clock, rng: Rng) -> Self {
         Self {
             client,
             clock,
+            rng: Mutex::new(rng),
             issued: Mutex::default(),
         }
     }
@@ -167,7 +170,8 @@ impl Tokens {
         let error = match answer.unwrap_or(Err(RequestError::Timeout(patience))) {
             Ok(issued) => {
                 let token = issued.token.clone();
-                let issued = Kept::new(issued, Instant::now(), self.clock.now());
+                let (received, now) = (Instant::now(), self.clock.now());
+                let issued = Kept::new(issued, received, now, &mut self.rng.lock());
                 self.issued.lock().insert(key, issued);
                 return Ok(token);
             }
@@ -177,8 +181,8 @@ impl Tokens {
             warn!(error, account = %key.account, "token not renewed, the old one is still good");
             let mut backoff = good
                 .retry
-                .map_or_else(Backoff::default, |(backoff, _)| backoff);
-            let at = Instant::now() + backoff.failed();
+                .map_or_else(RetryBackoff::default, |(backoff, _)| backoff);
+            let at = Instant::now() + backoff.next_delay();
             if let Some(kept) = self.issued.lock().get_mut(&key) {
                 kept.retry = Some((backoff, at));
             }
@@ -247,7 +251,7 @@ impl Tokens {
         if status.is_success() {
             return decode(&body).ok_or(RequestError::Answer);
         }
-        let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
+        let refusal: StatusBody = serde_json::from_slice(&body).unwrap_or_default();
         // Without a name in the answer it is the path that was not found, not the service account.
         if status == StatusCode::NOT_FOUND && refusal.details.name.is_empty() {
             return Err(RequestError::NoEndpoint);
@@ -260,7 +264,7 @@ impl Tokens {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Refusal {
+struct StatusBody {
     message: String,
     details: Details,
 }

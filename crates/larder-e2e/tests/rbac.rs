@@ -26,8 +26,7 @@ use kube::{
 use larder::WatchScope;
 use larder_agent::{
     TaskError,
-    agent::{Agent, AgentHandle, PodEnd},
-    clock::Clock,
+    agent::{Agent, AgentHandle},
     config::{Config, Flags, Host},
     root_dir::RootDir,
     status::Phase,
@@ -35,7 +34,6 @@ use larder_agent::{
 use larder_e2e::{Identity, NODE, Server};
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::sleep};
@@ -280,17 +278,9 @@ impl Running {
         config.register_node = true;
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
-        let registry = Registry::default();
-        let agent = Agent::build(
-            config,
-            root,
-            volumes,
-            client,
-            PodEnd::Elsewhere,
-            Clock::system(),
-            registry,
-        )
-        .unwrap();
+        let agent = Agent::builder(config, root, volumes, client)
+            .build()
+            .unwrap();
         let (handle, shutdown) = (agent.handle(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         tasks.spawn(agent.run(shutdown.clone()));

@@ -12,15 +12,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 use larder_agent::{
     TaskError,
-    agent::{Agent, AgentHandle, PodEnd},
-    clock::Clock,
+    agent::{Agent, AgentHandle},
     config::{Config, Flags, Host},
     root_dir::RootDir,
     status::PodStatus,
 };
 use larder_e2e::{Identity, NODE, Server};
 use larder_projection::disk::VolumeHost;
-use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio::{
     task::JoinSet,
@@ -61,16 +59,9 @@ impl StaticNode {
         config.static_pod_path = Some(manifests.path().to_owned());
         config.register_node = true;
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
-        let agent = Agent::build(
-            config,
-            RootDir::lock(root.path()).unwrap(),
-            volumes,
-            client,
-            PodEnd::Elsewhere,
-            Clock::system(),
-            Registry::default(),
-        )
-        .unwrap();
+        let agent = Agent::builder(config, RootDir::lock(root.path()).unwrap(), volumes, client)
+            .build()
+            .unwrap();
         let handle = agent.handle();
         let mut tasks = JoinSet::new();
         tasks.spawn(agent.run(CancellationToken::new()));

@@ -3,6 +3,8 @@
 //! Regular and init containers share a type in the API, ephemeral ones have their own with the same fields. Every rule
 //! of this crate is the same for all of them, or asks for [`ContainerKind`].
 
+use std::collections::HashSet;
+
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, EphemeralContainer, Pod, PodSpec, ResourceRequirements,
     SecurityContext, VolumeDevice, VolumeMount,
@@ -105,6 +107,13 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerView<'_>> {
                 .iter()
                 .map(ContainerView::ephemeral),
         )
+}
+
+/// Names of the volumes that some container of `pod` mounts or has as a device: those for which [`is_used`] holds.
+pub fn used_volumes(pod: &Pod) -> HashSet<&str> {
+    containers(pod)
+        .flat_map(|container| container.volumes())
+        .collect()
 }
 
 /// Whether some container of `pod` mounts `volume` or has it as a device.

@@ -24,7 +24,7 @@ mod token;
 mod trust_bundle;
 mod volume;
 
-pub use container::{ContainerKind, ContainerView, containers, is_used};
+pub use container::{ContainerKind, ContainerView, containers, is_used, used_volumes};
 pub use downward::{FieldError, ResourceError};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{

@@ -237,9 +237,8 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// See [`Error`]; also [`Error::NotRegistered`] if `pod` itself does not refer to the object (not under strategy
     /// `Get`, which needs no registration).
-    pub async fn get_for(&self, pod: &Pod, name: &str) -> Result<Arc<K>, Error> {
-        self.get_as(PodRef::of(pod), name, self.inner.read_timeout)
-            .await
+    pub async fn get_for(&self, pod: &PodIdentity, name: &str) -> Result<Arc<K>, Error> {
+        self.get_as(pod.into(), name, self.inner.read_timeout).await
     }
 
     async fn get_as(&self, pod: PodRef<'_>, name: &str, within: Duration) -> Result<Arc<K>, Error> {

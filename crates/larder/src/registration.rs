@@ -59,6 +59,12 @@ impl<'a> From<&'a PodIdentity> for PodRef<'a> {
     }
 }
 
+impl From<&Pod> for PodIdentity {
+    fn from(pod: &Pod) -> Self {
+        PodRef::of(pod).into()
+    }
+}
+
 impl From<PodRef<'_>> for PodIdentity {
     fn from(pod: PodRef<'_>) -> Self {
         Self {

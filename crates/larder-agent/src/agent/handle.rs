@@ -1,4 +1,4 @@
-//! How others look at a running agent.
+//! The handle to a running agent.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,53 +16,53 @@ use prometheus_client::{
 use tokio::sync::watch;
 
 use crate::{
-    reconcile::Shared,
+    reconcile::AgentContext,
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
-/// Looks at a running agent. Cloning is cheap.
+/// Shows the state of a running agent. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct AgentHandle {
-    pub(super) shared: Arc<Shared>,
+    pub(super) context: Arc<AgentContext>,
     pub(super) pods: Pods,
     pub(super) sources: Arc<Mutex<Sources>>,
     pub(super) registries: Arc<[Registry; 2]>,
-    pub(super) about: Arc<About>,
+    pub(super) info: Arc<AgentInfo>,
 }
 
-/// What does not change while the agent runs.
+/// Facts about the agent that do not change while it runs.
 #[derive(Debug)]
-pub(super) struct About {
+pub(super) struct AgentInfo {
     pub(super) node: String,
     pub(super) started: Timestamp,
     pub(super) change_detection: String,
     pub(super) watch_scope: String,
 }
 
-/// What the sources have said of themselves.
+/// The state of the sources.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    /// All have reported, and what they reported is on the board.
+    /// All have reported, and the pods that they reported are on the board.
     pub(super) ready: bool,
     pub(super) silent: Vec<PodSource>,
     pub(super) problems: BTreeMap<PodSource, Vec<String>>,
-    /// Of those who feed the API server.
-    pub(super) others: Vec<watch::Receiver<Arc<[String]>>>,
+    /// Of the feeds of the API server.
+    pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
 }
 
 impl AgentHandle {
-    /// Shows also the problems of somebody else, such as a directory of manifests.
+    /// Adds the problems of a feed of the API server, such as a [`Feed`](crate::feed::Feed), to the status.
     pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
-        self.sources.lock().others.push(problems);
+        self.sources.lock().feeds.push(problems);
     }
 
-    /// Whether every source has reported and every pod has been looked at.
+    /// Whether every source has reported and every pod was tried.
     pub fn is_ready(&self) -> bool {
-        self.sources.lock().ready && self.shared.board.is_settled()
+        self.sources.lock().ready && self.context.board.is_settled()
     }
 
-    /// Everything there is to tell.
+    /// The status of the agent and of everything it serves.
     pub fn status(&self) -> AgentStatus {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
@@ -79,32 +79,32 @@ impl AgentHandle {
             texts.collect::<Vec<_>>()
         });
         let mirrors: Vec<_> = mirrors.collect();
-        let others: Vec<_> = sources
-            .others
+        let feeds: Vec<_> = sources
+            .feeds
             .iter()
             .map(|problems| problems.borrow().clone())
             .collect();
-        let others = others.iter().flat_map(|problems| problems.iter());
+        let feeds = feeds.iter().flat_map(|problems| problems.iter());
         let problems = sources
             .problems
             .values()
             .flatten()
-            .chain(others)
+            .chain(feeds)
             .chain(&mirrors)
             .cloned()
             .collect();
         drop(sources);
-        let objects = objects(&self.shared.config_maps)
-            .chain(objects(&self.shared.secrets))
+        let objects = objects(&self.context.config_maps)
+            .chain(objects(&self.context.secrets))
             .collect();
         AgentStatus {
-            node: self.about.node.clone(),
-            root_dir: self.shared.host.path().display().to_string(),
-            started: self.about.started,
-            change_detection: self.about.change_detection.clone(),
-            watch_scope: self.about.watch_scope.clone(),
-            watch_scopes: watch_scopes(&self.shared.config_maps)
-                .chain(watch_scopes(&self.shared.secrets))
+            node: self.info.node.clone(),
+            root_dir: self.context.host.path().display().to_string(),
+            started: self.info.started,
+            change_detection: self.info.change_detection.clone(),
+            watch_scope: self.info.watch_scope.clone(),
+            watch_scopes: watch_scopes(&self.context.config_maps)
+                .chain(watch_scopes(&self.context.secrets))
                 .collect(),
             silent_sources,
             problems,
@@ -114,7 +114,7 @@ impl AgentHandle {
     }
 
     fn pod_statuses(&self) -> Vec<PodStatus> {
-        let mut statuses = self.shared.board.pods();
+        let mut statuses = self.context.board.pods();
         for status in &mut statuses {
             let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
             let Some(pod) = pod else { continue };
@@ -128,7 +128,7 @@ impl AgentHandle {
         statuses
     }
 
-    /// The pod of this name, if the agent serves it; of several, the one that is not about to go.
+    /// The pod of this name, if the agent serves it; of several, the one that is not being removed.
     pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
         let statuses = self.pod_statuses().into_iter();
         let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);
@@ -140,7 +140,7 @@ impl AgentHandle {
         served.min_by_key(|served| served.status.delivery.phase)
     }
 
-    /// All metrics, as Prometheus reads them.
+    /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         let mut text = String::new();
         let written = self

@@ -1,6 +1,6 @@
-//! The pods of the node: what the sources report of them, and what becomes of it.
+//! The pods of the node: from the reports of the sources to the life of each pod.
 
-use std::{collections::HashMap, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
 use larder_objects::{ObjectKey, chain};
 use larder_pods::{
@@ -17,13 +17,11 @@ use tracing::{error, info, warn};
 use super::AgentHandle;
 use crate::{pod_deleter::PodDeleter, reconcile::Reconciler};
 
-/// The pods of the node: what the sources report, and what becomes of it.
+/// The pods of the node, from the reports of the sources to the life of each pod.
 pub(super) struct NodePods {
     pub(super) manager: PodManager,
     pub(super) merge: PodMerge,
     pub(super) lifecycle: PodLifecycle,
-    /// The pods as they were registered with the object managers.
-    pub(super) registered: HashMap<ResolvedPodUid, Arc<StoredPod>>,
     pub(super) reconciler: Reconciler,
     pub(super) deleter: PodDeleter,
     pub(super) mirrors: watch::Sender<MirrorScope>,
@@ -31,42 +29,42 @@ pub(super) struct NodePods {
     pub(super) handle: AgentHandle,
     /// All sources have reported.
     pub(super) ready: bool,
-    /// What an earlier agent left is to be looked for once more.
+    /// Volumes of an earlier agent are to be looked for once more.
     pub(super) rescan: bool,
-    pub(super) known: Known,
+    pub(super) known: ApiState,
     /// See [`MirrorScope::epoch`].
     pub(super) epoch: u64,
 }
 
-/// What was known of the API server last.
+/// The last known state of the API server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    /// There is a Node.
+pub(super) struct ApiState {
+    /// It has the Node.
     pub(super) node: bool,
-    /// It may lack objects that there are.
-    pub(super) gaps: bool,
+    /// It may lack objects of an earlier run.
+    pub(super) incomplete: bool,
 }
 
 impl NodePods {
     pub(super) fn report(&mut self, report: SourceReport) {
         match report.event {
             SourceEvent::Pods(pods) => {
-                let now = self.handle.shared.clock.now();
+                let now = self.handle.context.clock.now();
                 let merged = self.merge.merge(report.source, pods, now);
                 for duplicate in merged.duplicates {
-                    warn!(error = %duplicate, "pod not served");
+                    warn!(error = %duplicate, "pod rejected, not served");
                 }
                 for update in merged.updates {
                     for pod in update.pods {
                         self.handle_pod(update.operation, &pod);
                     }
                 }
-                self.tell();
+                self.publish();
             }
             SourceEvent::Problems(problems) => {
                 let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
                 for problem in &problems {
-                    warn!(source = %report.source, %problem, "not all pods are seen, those last known stay");
+                    warn!(source = %report.source, %problem, "pod source is incomplete, keeping its last known pods");
                 }
                 let count = problems.len();
                 let mut sources = self.handle.sources.lock();
@@ -83,15 +81,15 @@ impl NodePods {
     pub(super) fn facts_changed(&mut self) {
         self.reconciler.facts_changed();
         let known = {
-            let facts = self.handle.shared.facts.borrow();
-            Known {
+            let facts = self.handle.context.facts.borrow();
+            ApiState {
                 node: facts.node.is_some(),
-                gaps: facts.has_gaps,
+                incomplete: facts.incomplete,
             }
         };
         let before = mem::replace(&mut self.known, known);
-        if before.gaps && !known.gaps {
-            info!("every manifest can be read now, or is gone");
+        if before.incomplete && !known.incomplete {
+            info!("every manifest is readable or gone, resuming removals");
             self.reconciler.any_object_changed();
             self.rescan = true;
         }
@@ -100,10 +98,10 @@ impl NodePods {
         }
     }
 
-    /// The API server or the Node is back, as far as can be seen.
+    /// Mirror pods are created again: the API server or the Node has come back.
     fn begin_epoch(&mut self) {
         self.epoch += 1;
-        self.tell();
+        self.publish();
     }
 
     fn handle_pod(&mut self, operation: Operation, pod: &Arc<StoredPod>) {
@@ -131,19 +129,9 @@ impl NodePods {
     fn take(&mut self, steps: Vec<LifecycleAction>) {
         for step in steps {
             match step {
-                LifecycleAction::Serve(pod) => {
-                    let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-                    self.reconciler.serve(&pod);
-                    self.registered.insert(uid, pod);
-                }
-                LifecycleAction::Retire(pod) => {
-                    self.reconciler.retire(&pod);
-                }
-                LifecycleAction::Unregister(uid) => {
-                    if let Some(pod) = self.registered.remove(&uid) {
-                        self.reconciler.unregister(&pod);
-                    }
-                }
+                LifecycleAction::Serve(pod) => self.reconciler.serve(&pod),
+                LifecycleAction::Retire(pod) => self.reconciler.retire(&pod),
+                LifecycleAction::Unregister(uid) => self.reconciler.unregister(&uid),
             }
         }
     }
@@ -154,11 +142,11 @@ impl NodePods {
         if self.lifecycle.life(uid).is_none() {
             self.reconciler.forget(uid);
         }
-        self.tell();
+        self.publish();
     }
 
-    /// Tells everybody who wants to know how things stand.
-    pub(super) fn tell(&self) {
+    /// Publishes the state of sources and pods to status, metrics and mirror pods.
+    pub(super) fn publish(&self) {
         {
             let mut sources = self.handle.sources.lock();
             sources.ready = self.ready;
@@ -173,7 +161,7 @@ impl NodePods {
         });
     }
 
-    /// Whether all sources have reported now, for the first time.
+    /// Whether all sources have reported, for the first time.
     pub(super) fn becomes_ready(&mut self) -> bool {
         if self.ready || !self.merge.all_sources_seen() {
             return false;
@@ -181,16 +169,17 @@ impl NodePods {
         self.ready = true;
         let steps = self.lifecycle.all_sources_seen();
         self.take(steps);
-        self.tell();
+        self.publish();
         true
     }
 
-    /// Whether to look once more for what an earlier agent left: nothing is hidden any more.
+    /// Whether to look once more for volumes of an earlier agent: the API server is complete again.
     pub(super) fn may_rescan(&mut self) -> bool {
         self.ready && mem::take(&mut self.rescan)
     }
 
-    /// Removes what an earlier agent left of pods that are gone or have ended; as long as the API server has gaps, they only may be.
+    /// Removes the volumes that an earlier agent left of pods that are gone or have ended. While the API server is incomplete, such
+    /// pods may still exist, and their volumes are kept.
     pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
         match on_disk {
             Ok(found) => {
@@ -204,33 +193,33 @@ impl NodePods {
                             .name
                             .map(|(namespace, name)| ObjectKey::new(namespace, name));
                         let shown = name.as_ref().map(tracing::field::display);
-                        if self.known.gaps {
+                        if self.known.incomplete {
                             warn!(pod = shown, pod.uid = %uid, "{KEPT}");
                             self.reconciler.keep(&uid, name, KEPT);
                             continue;
                         }
-                        info!(pod = shown, pod.uid = %uid, "pod went while no agent was there");
+                        info!(pod = shown, pod.uid = %uid, "pod was removed while no agent ran, removing its volumes");
                         self.reconciler.clean_up(&uid, name);
                     }
                 }
             }
             Err(error) => error!(
                 error = chain(&error),
-                "cannot look for what an earlier agent left"
+                "failed to list volumes of an earlier agent, leaving them"
             ),
         }
     }
 }
 
-/// Why a pod of which only the volumes are known stays, for people.
+/// Why a pod of which only the volumes are known is kept, for the status.
 const KEPT: &str =
     "no manifest has this pod, but not all can be read: its volumes stay as they are";
 
-/// Why a pod is not served, for people.
+/// Why a pod is not served, for the status.
 fn held(because: &HeldBecause) -> &'static str {
     match because {
         HeldBecause::NetworkNotReady => "the network of the node is not ready",
         HeldBecause::NameInUse => "another static pod has its name",
-        HeldBecause::EndedUnstarted => "it was to end before it could start",
+        HeldBecause::EndedUnstarted => "it was deleted before it could start",
     }
 }

@@ -1,32 +1,32 @@
-//! One event: whom it is about, in which words, and how often.
+//! One event: its subject, its text, and its count.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use larder_projection::{ContainerKind, containers};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use larder_projection::ContainerKind;
 use serde_json::{Value, json};
 
-/// The longest message in bytes that the API server takes in every version of the kind.
-pub(super) const MESSAGE: usize = 1024;
-/// The longest name of an object.
-pub(super) const NAME: usize = 253;
-/// What stands before the last text of similar events.
+/// Longest message in bytes that the API server accepts in every version of the kind.
+pub(super) const MAX_MESSAGE: usize = 1024;
+/// Longest name of an object in bytes.
+pub(super) const MAX_NAME: usize = 253;
+/// Prefix of the last message of similar events.
 const COMBINED: &str = "(combined from similar events): ";
 
-/// What cannot be delivered.
+/// The part of a pod that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum About<'a> {
+pub(crate) enum EventSubject<'a> {
     /// The volume of this name.
     Volume(&'a str),
     /// The environment of the container of this name.
-    Container(&'a str),
+    Container(&'a str, ContainerKind),
 }
 
-/// A failure that repeats in the same words, or several that are similar.
+/// A failure that repeats with the same message, or several similar ones.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
-    /// Name of its object.
+pub(super) struct PodEvent {
+    /// Name of the Event object.
     pub(super) name: String,
-    /// The object it is about, as a reference.
+    /// Reference to the pod.
     pub(super) involved: Value,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -34,50 +34,49 @@ pub(super) struct Event {
     pub(super) count: u32,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
-    /// The API server has it, with some count.
+    /// The API server has the event, with some count.
     pub(super) posted: bool,
-    /// It has a count that the API server does not have.
+    /// The API server does not have its count yet.
     pub(super) due: bool,
 }
 
-impl Event {
+impl PodEvent {
     pub(super) fn new(
-        pod: &Pod,
-        about: About<'_>,
-        why: &str,
+        metadata: &ObjectMeta,
+        subject: EventSubject<'_>,
+        reason: &str,
         now: Timestamp,
         suffix: i128,
     ) -> Self {
-        let metadata = &pod.metadata;
-        let (reason, message) = match about {
-            About::Volume(name) => (
+        let (reason, message) = match subject {
+            EventSubject::Volume(name) => (
                 "FailedMount",
-                format!("MountVolume.SetUp failed for volume {name:?} : {why}"),
+                format!("MountVolume.SetUp failed for volume {name:?} : {reason}"),
             ),
-            About::Container(_) => ("Failed", format!("Error: {why}")),
+            EventSubject::Container(..) => ("Failed", format!("Error: {reason}")),
         };
         let mut involved = json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "namespace": metadata.namespace.as_deref().unwrap_or_default(),
             "name": metadata.name.as_deref().unwrap_or_default(),
-            // Of a static pod its own, which its mirror pod has as an annotation: that is where kubectl looks.
+            // For a static pod its own UID, which its mirror pod has as an annotation: kubectl looks there.
             "uid": metadata.uid,
         });
         if let Some(version) = &metadata.resource_version {
             involved["resourceVersion"] = version.as_str().into();
         }
-        if let About::Container(name) = about {
-            involved["fieldPath"] = field_path(pod, name).into();
+        if let EventSubject::Container(name, kind) = subject {
+            involved["fieldPath"] = field_path(name, kind).into();
         }
         let suffix = format!(".{suffix:x}");
         let name = metadata.name.as_deref().unwrap_or_default();
-        let name = &name[..name.floor_char_boundary(NAME - suffix.len())];
+        let name = &name[..name.floor_char_boundary(MAX_NAME - suffix.len())];
         Self {
             name: format!("{}{suffix}", name.trim_end_matches(['.', '-'])),
             involved,
             reason,
-            message: message[..message.floor_char_boundary(MESSAGE)].to_owned(),
+            message: message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
             combined: false,
             count: 1,
             first: now,
@@ -87,13 +86,13 @@ impl Event {
         }
     }
 
-    /// Makes it stand for all that are similar.
+    /// Turns the event into the one for all similar failures.
     pub(super) fn combine(&mut self) {
         self.message.insert_str(0, COMBINED);
-        let end = self.message.floor_char_boundary(MESSAGE);
+        let end = self.message.floor_char_boundary(MAX_MESSAGE);
         self.message.truncate(end);
         self.combined = true;
-        // Of several parts.
+        // The similar failures are about several parts.
         if let Some(involved) = self.involved.as_object_mut() {
             involved.remove("fieldPath");
         }
@@ -103,7 +102,7 @@ impl Event {
         self.involved["namespace"].as_str().unwrap_or_default()
     }
 
-    /// The Event as a whole.
+    /// The Event object.
     pub(super) fn object(&self, node: &str) -> Value {
         json!({
             "apiVersion": "v1",
@@ -124,20 +123,19 @@ impl Event {
     }
 }
 
-/// Who posts.
+/// The source of the events.
 const COMPONENT: &str = "larder";
 
 pub(super) fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The container of this name as a field of the pod, as the kubelet writes it.
-fn field_path(pod: &Pod, name: &str) -> String {
-    let container = containers(pod).find(|container| container.name == name);
-    let list = match container.map(|container| container.kind) {
-        Some(ContainerKind::Init) => "initContainers",
-        Some(ContainerKind::Ephemeral) => "ephemeralContainers",
-        Some(ContainerKind::Regular) | None => "containers",
+/// The container as a field of the pod (kubelet 1.36, `pkg/kubelet/container/ref.go`).
+fn field_path(name: &str, kind: ContainerKind) -> String {
+    let list = match kind {
+        ContainerKind::Init => "initContainers",
+        ContainerKind::Ephemeral => "ephemeralContainers",
+        ContainerKind::Regular => "containers",
     };
     format!("spec.{list}{{{name}}}")
 }

@@ -3,12 +3,13 @@ use std::{convert::Infallible, sync::Arc};
 use http::Response;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use larder_projection::ContainerKind;
 use prometheus_client::registry::Registry;
 use tower::service_fn;
 
 use super::{
-    event::{MESSAGE, NAME},
-    of_pod::{BURST, REFILL, SIMILAR},
+    event::{MAX_MESSAGE, MAX_NAME},
+    pod_events::{BURST, REFILL, SIMILAR},
     *,
 };
 
@@ -62,11 +63,11 @@ impl Fixture {
     }
 
     fn failed_in(&self, namespace: &str, why: &str) {
-        let pod = json!({"metadata": {"namespace": namespace, "name": "web", "uid": namespace},
-            "spec": {"containers": [], "initContainers": [{"name": "c", "image": "i"}]}});
-        let pod = serde_json::from_value(pod).unwrap();
-        let about = About::Container("c");
-        self.events.failed(&pod, about, why, Timestamp::UNIX_EPOCH);
+        let metadata = json!({"namespace": namespace, "name": "web", "uid": namespace});
+        let metadata = serde_json::from_value(metadata).unwrap();
+        let subject = EventSubject::Container("c", ContainerKind::Init);
+        self.events
+            .failed(&metadata, subject, why, Timestamp::UNIX_EPOCH);
     }
 
     fn counters(&self) -> String {
@@ -91,7 +92,7 @@ impl Fixture {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn the_same_failure_counts_up_and_another_one_is_another_event() {
+async fn same_failure_counts_up_another_one_is_another_event() {
     let fixture = Fixture::new();
     fixture.failed("a");
     assert_eq!(fixture.within(SECOND).await, ["POST 1 Error: a"]);
@@ -114,7 +115,7 @@ async fn the_same_failure_counts_up_and_another_one_is_another_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_fails_all_the_time_costs_little() {
+async fn pod_that_always_fails_causes_few_requests() {
     let fixture = Fixture::new();
     for round in 0..100 {
         fixture.failed(&format!("for reason {round}"));
@@ -132,7 +133,7 @@ async fn a_pod_that_fails_all_the_time_costs_little() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_forbids_events_is_left_alone_for_a_while() {
+async fn forbidden_events_pause_the_requests() {
     let fixture = Fixture::new();
     *fixture.code.lock() = 403;
     fixture.failed("a");
@@ -149,7 +150,7 @@ async fn an_api_server_that_forbids_events_is_left_alone_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_in_ever_new_words_share_an_event() {
+async fn failures_with_ever_new_messages_share_an_event() {
     let fixture = Fixture::new();
     for round in 0..12 {
         fixture.failed(&format!("reason {round}"));
@@ -169,7 +170,7 @@ async fn failures_in_ever_new_words_share_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hostile_namespace_stops_no_other_event() {
+async fn hostile_namespace_blocks_no_other_event() {
     let fixture = Fixture::new();
     for namespace in ["a b", "../..", "a?b#c", "", "..", "\n", "n"] {
         fixture.failed_in(namespace, namespace);
@@ -183,31 +184,35 @@ async fn a_hostile_namespace_stops_no_other_event() {
 }
 
 #[test]
-fn each_failure_has_the_form_of_the_kubelets() {
-    let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"}, "spec": {
-        "containers": [{"name": "c"}], "initContainers": [{"name": "i"}], "ephemeralContainers": [{"name": "e"}],
-    }});
-    let pod = serde_json::from_value(pod).unwrap();
-    let of = |about, why: &str| {
-        let event = Event::new(&pod, about, why, Timestamp::UNIX_EPOCH, 255);
+fn each_failure_has_the_kubelets_form() {
+    let metadata = json!({"namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"});
+    let metadata = serde_json::from_value(metadata).unwrap();
+    let of = |subject, why: &str| {
+        let event = PodEvent::new(&metadata, subject, why, Timestamp::UNIX_EPOCH, 255);
         let path = event.involved["fieldPath"].as_str().unwrap_or("-");
         format!("{} {path} {}", event.reason, event.message)
     };
     assert_eq!(
-        of(About::Volume("v"), "configmap \"m\" not found"),
+        of(EventSubject::Volume("v"), "configmap \"m\" not found"),
         "FailedMount - MountVolume.SetUp failed for volume \"v\" : configmap \"m\" not found"
     );
-    for (name, path) in [
-        ("c", "spec.containers{c}"),
-        ("i", "spec.initContainers{i}"),
-        ("e", "spec.ephemeralContainers{e}"),
+    for (kind, path) in [
+        (ContainerKind::Regular, "spec.containers{c}"),
+        (ContainerKind::Init, "spec.initContainers{c}"),
+        (ContainerKind::Ephemeral, "spec.ephemeralContainers{c}"),
     ] {
         assert_eq!(
-            of(About::Container(name), "secret \"s\" not found"),
+            of(EventSubject::Container("c", kind), "secret \"s\" not found"),
             format!("Failed {path} Error: secret \"s\" not found")
         );
     }
-    let event = Event::new(&pod, About::Volume("v"), "x", Timestamp::UNIX_EPOCH, 255);
+    let event = PodEvent::new(
+        &metadata,
+        EventSubject::Volume("v"),
+        "x",
+        Timestamp::UNIX_EPOCH,
+        255,
+    );
     let expected = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "n", "name": "web.ff"},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"},
@@ -220,20 +225,23 @@ fn each_failure_has_the_form_of_the_kubelets() {
 }
 
 #[test]
-fn a_namespace_that_ends_is_not_one_that_forbids() {
+fn terminating_namespace_is_not_one_that_forbids() {
     let refused = |reason: &str| {
         let status = json!({
             "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
             "details": {"causes": [{"reason": reason, "message": "", "field": ""}]},
         });
-        refusal(kube::Error::Api(serde_json::from_value(status).unwrap()))
+        post_error(kube::Error::Api(serde_json::from_value(status).unwrap()))
     };
-    assert!(matches!(refused("NamespaceTerminating"), Refusal::Never(_)));
-    assert!(matches!(refused("Other"), Refusal::Forbidden(_)));
+    assert!(matches!(
+        refused("NamespaceTerminating"),
+        PostError::Never(_)
+    ));
+    assert!(matches!(refused("Other"), PostError::Forbidden(_)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_away_gets_the_last_count_when_it_is_back() {
+async fn last_count_is_posted_after_an_outage() {
     let fixture = Fixture::new();
     *fixture.code.lock() = 503;
     fixture.failed("a");
@@ -244,11 +252,17 @@ async fn an_api_server_that_is_away_gets_the_last_count_when_it_is_back() {
 }
 
 #[test]
-fn names_and_messages_are_cut_to_what_the_api_server_takes() {
-    let pod = json!({"metadata": {"namespace": "n", "name": "a".repeat(NAME), "uid": "u"}, "spec": {"containers": []}});
-    let pod = serde_json::from_value(pod).unwrap();
-    let why = "ü".repeat(MESSAGE);
-    let event = Event::new(&pod, About::Volume("v"), &why, Timestamp::UNIX_EPOCH, 1);
-    assert!(event.name.len() <= NAME && event.name.starts_with("aaa"));
-    assert!(event.message.len() <= MESSAGE && event.message.len() > MESSAGE - 4);
+fn names_and_messages_are_cut_to_the_api_servers_limits() {
+    let metadata = json!({"namespace": "n", "name": "a".repeat(MAX_NAME), "uid": "u"});
+    let metadata = serde_json::from_value(metadata).unwrap();
+    let why = "ü".repeat(MAX_MESSAGE);
+    let event = PodEvent::new(
+        &metadata,
+        EventSubject::Volume("v"),
+        &why,
+        Timestamp::UNIX_EPOCH,
+        1,
+    );
+    assert!(event.name.len() <= MAX_NAME && event.name.starts_with("aaa"));
+    assert!(event.message.len() <= MAX_MESSAGE && event.message.len() > MAX_MESSAGE - 4);
 }

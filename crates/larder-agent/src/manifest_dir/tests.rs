@@ -15,7 +15,7 @@ fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: '{value}'}}\n")
 }
 
-fn summary(changes: &Changes) -> String {
+fn summary(changes: &ManifestDiff) -> String {
     let upserts = changes.upserts.iter().map(|object| {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         match object.pointer("/data/k").and_then(|value| value.as_str()) {

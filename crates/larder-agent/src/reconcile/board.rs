@@ -1,4 +1,4 @@
-//! What workers show of themselves, and who reads it: `larder status` and the readiness check.
+//! The board: the published status of every pod, for `larder status` and the readiness check.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
 
-/// The place of one pod on the board. Its worker writes, anybody reads.
+/// The entry of one pod on the board, written by the pod's worker.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BoardEntry {
     pub(super) uid: ResolvedPodUid,
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
     pub(super) name: ObjectKey,
     status: Mutex<PodStatus>,
 }
 
-/// A part of a pod as shown.
-pub(super) enum Shown {
+/// The published status of one part.
+pub(super) enum PartStatus {
     Volume(VolumeStatus),
     Container(ContainerStatus),
 }
 
-impl Place {
+impl BoardEntry {
     pub(super) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -32,7 +32,7 @@ impl Place {
         Self::new(uid, Some(name), PodSource::of(&pod.metadata), root, now)
     }
 
-    /// The place of a pod of which only the directory was found, and perhaps a link with its name.
+    /// The entry of a pod of which only the directory was found, and perhaps a link with its name.
     pub(super) fn found(
         uid: ResolvedPodUid,
         name: Option<ObjectKey>,
@@ -69,12 +69,12 @@ impl Place {
         }
     }
 
-    /// Shows the pod as it is `now`; returns whether phase or reason differ from before.
-    pub(super) fn show(
+    /// Publishes the status at `now`; returns whether phase or reason differ from before.
+    pub(super) fn publish(
         &self,
         phase: Phase,
         reason: &str,
-        parts: Vec<Shown>,
+        parts: Vec<PartStatus>,
         now: Timestamp,
     ) -> bool {
         let mut status = self.status.lock();
@@ -82,43 +82,43 @@ impl Place {
         status.containers.clear();
         for part in parts {
             match part {
-                Shown::Volume(volume) => status.volumes.push(volume),
-                Shown::Container(container) => status.containers.push(container),
+                PartStatus::Volume(volume) => status.volumes.push(volume),
+                PartStatus::Container(container) => status.containers.push(container),
             }
         }
         status.delivery.update(phase, reason, now)
     }
 }
 
-/// All places, by UID.
+/// All entries, by UID.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<BTreeMap<ResolvedPodUid, Arc<Place>>>);
+pub(crate) struct Board(Mutex<BTreeMap<ResolvedPodUid, Arc<BoardEntry>>>);
 
 impl Board {
-    pub(super) fn put(&self, place: Arc<Place>) {
-        self.0.lock().insert(place.uid.clone(), place);
+    pub(super) fn insert(&self, entry: Arc<BoardEntry>) {
+        self.0.lock().insert(entry.uid.clone(), entry);
     }
 
-    pub(super) fn take_away(&self, uid: &ResolvedPodUid) {
+    pub(super) fn remove(&self, uid: &ResolvedPodUid) {
         self.0.lock().remove(uid);
     }
 
-    /// All pods as they are now, by namespace and name.
+    /// The status of every pod, by namespace and name.
     pub(crate) fn pods(&self) -> Vec<PodStatus> {
-        let places: Vec<_> = self.0.lock().values().cloned().collect();
-        let mut pods: Vec<_> = places
+        let entries: Vec<_> = self.0.lock().values().cloned().collect();
+        let mut pods: Vec<_> = entries
             .iter()
-            .map(|place| place.status.lock().clone())
+            .map(|entry| entry.status.lock().clone())
             .collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         pods
     }
 
-    /// Whether every pod has been looked at: nothing is waiting for its first attempt.
+    /// Whether every pod was tried: none waits for its first attempt.
     pub(crate) fn is_settled(&self) -> bool {
-        let places: Vec<_> = self.0.lock().values().cloned().collect();
-        places
+        let entries: Vec<_> = self.0.lock().values().cloned().collect();
+        entries
             .iter()
-            .all(|place| place.status.lock().delivery.phase != Phase::Waiting)
+            .all(|entry| entry.status.lock().delivery.phase != Phase::Waiting)
     }
 }

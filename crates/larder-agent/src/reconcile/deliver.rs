@@ -1,61 +1,66 @@
 //! One pass of one pod on disk: projects each part and writes it. Synchronous and whole.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{ObjectKey, chain};
-use larder_pods::StoredPod;
 use larder_projection::{
-    Inputs, Needs, Unavailable, VolumeKind, containers,
+    ContainerView, Inputs, Needs, Unavailable, VolumeKind, containers,
     disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, memory_limit, nested_mount_points, project,
 };
 
-use super::plan::Target;
+use super::plan::{PartKind, PodPlan};
 
 /// What to deliver, with all that it takes.
 pub(super) struct Job {
-    pub(super) pod: Arc<StoredPod>,
+    pub(super) plan: Arc<PodPlan>,
+    /// The pod of the plan, if it is decoded already.
+    pub(super) decoded: Option<Box<Pod>>,
     pub(super) inputs: Inputs,
-    pub(super) targets: Vec<Target>,
-    /// If given, everything else of the pod that is on disk is removed, and its link by name is made.
-    pub(super) keep: Option<Vec<Target>>,
+    /// The parts to deliver, by their index in the plan.
+    pub(super) parts: Vec<usize>,
+    /// Whether to remove what is on disk beside the parts of the plan, and to make the pod's link by name.
+    pub(super) tidy: bool,
     /// Namespace and name of the pod.
     pub(super) name: ObjectKey,
     pub(super) host: Arc<VolumeHost>,
     pub(super) now: Timestamp,
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    /// Of the targets, in their order.
-    pub(super) parts: Vec<Result<Done, Failed>>,
-    /// What is wrong with the pod's directory beside them, if that was looked at; empty when nothing is.
-    pub(super) upkeep: Option<String>,
+pub(super) struct JobReport {
+    /// Of each part, in the order of the job.
+    pub(super) parts: Vec<Result<Delivered, DeliveryFailure>>,
+    /// Why tidying the pod's directory failed; empty when it did not, `None` when it was not asked for.
+    pub(super) tidied: Option<String>,
 }
 
 /// A part is in place.
 #[derive(Debug)]
-pub(super) struct Done {
-    /// Its content is another than before.
+pub(super) struct Delivered {
+    /// Whether its content differs from before.
     pub(super) swapped: bool,
     /// Number of its files or variables.
     pub(super) files: usize,
 }
 
-/// A part is not as it should be.
+/// A part could not be delivered.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct DeliveryFailure {
     /// The error with its causes; the kubelet's message where it has one.
     pub(super) reason: String,
-    /// Whether the content is another than before all the same, and only tidying up failed.
+    /// Whether the content differs from before nevertheless, because only cleaning up failed.
     pub(super) swapped: bool,
 }
 
-impl Failed {
-    fn before_the_disk(error: &dyn std::error::Error) -> Self {
+impl DeliveryFailure {
+    fn in_projection(error: &dyn std::error::Error) -> Self {
         Self {
             reason: chain(error),
             swapped: false,
@@ -70,34 +75,70 @@ impl Failed {
     }
 }
 
+/// A pod by the names of its volumes and containers; the first of a name counts, as in its plan.
+struct PodParts<'a> {
+    pod: &'a Pod,
+    uid: &'a str,
+    volumes: HashMap<&'a str, &'a Volume>,
+    containers: HashMap<&'a str, ContainerView<'a>>,
+}
+
+impl<'a> PodParts<'a> {
+    fn new(pod: &'a Pod) -> Self {
+        let mut parts = Self {
+            pod,
+            uid: pod.metadata.uid.as_deref().unwrap_or_default(),
+            volumes: HashMap::new(),
+            containers: HashMap::new(),
+        };
+        for volume in pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten())
+        {
+            // A volume of no kind that is served is not in the plan.
+            if VolumeKind::of(volume).is_some() {
+                parts.volumes.entry(&volume.name).or_insert(volume);
+            }
+        }
+        for container in containers(pod) {
+            parts.containers.entry(container.name).or_insert(container);
+        }
+        parts
+    }
+}
+
 impl Job {
-    /// Delivers the targets.
-    pub(super) fn run(mut self) -> Outcome {
-        let pod = self.pod.decode();
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.read_env_files(&pod, uid);
-        let upkeep = self.keep.as_ref().map(|keep| self.tidy(uid, keep));
-        let parts = self.targets.iter().map(|target| match target {
-            Target::Volume(name, kind) => self.volume(&pod, uid, name, *kind),
-            Target::Environment(name) => self.environment(&pod, uid, name),
+    /// Delivers the parts.
+    pub(super) fn run(mut self) -> JobReport {
+        let pod = self.decoded.take();
+        let pod = pod.unwrap_or_else(|| Box::new(self.plan.pod.decode()));
+        let pod = PodParts::new(&pod);
+        self.read_env_files(&pod);
+        let tidied = self.tidy.then(|| self.tidy_directory(pod.uid));
+        let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
+        let parts = kinds.map(|kind| match kind {
+            PartKind::Volume(name, kind) => self.volume(&pod, name, *kind),
+            PartKind::Environment(name, _) => self.environment(&pod, name),
         });
-        Outcome {
+        JobReport {
             parts: parts.collect(),
-            upkeep,
+            tidied,
         }
     }
 
     /// Reads the files that variables come from: in every pass, since other containers write them at any time.
-    fn read_env_files(&mut self, pod: &Pod, uid: &str) {
+    fn read_env_files(&mut self, pod: &PodParts<'_>) {
         let mut needs = Needs::default();
-        for container in containers(pod) {
-            let is_due = |target: &Target| matches!(target, Target::Environment(name) if name == container.name);
-            if self.targets.iter().any(is_due) {
-                needs.add_container(container);
+        for &index in &self.parts {
+            if let PartKind::Environment(name, _) = &self.plan.parts[index].kind
+                && let Some(container) = pod.containers.get(name.as_str())
+            {
+                needs.add_container(*container);
             }
         }
         for file in needs.env_files {
-            let found = match self.host.read_env_file(uid, &file) {
+            let found = match self.host.read_env_file(pod.uid, &file) {
                 Ok(Some(found)) => Ok(Arc::new(found)),
                 Ok(None) => Err(Unavailable::NotFound),
                 Err(error) => Err(Unavailable::failed(chain(&error))),
@@ -106,22 +147,25 @@ impl Job {
         }
     }
 
-    fn volume(&self, pod: &Pod, uid: &str, name: &str, kind: VolumeKind) -> Result<Done, Failed> {
-        let spec = pod.spec.iter();
-        let volume = spec
-            .flat_map(|spec| spec.volumes.iter().flatten())
-            .find(|volume| volume.name == name)
-            .expect("targets are made of this pod's volumes");
-        let projection =
-            project(pod, volume, &self.inputs).map_err(|error| Failed::before_the_disk(&error))?;
-        let mount_points =
-            nested_mount_points(pod, name).map_err(|error| Failed::before_the_disk(&error))?;
+    fn volume(
+        &self,
+        parts: &PodParts<'_>,
+        name: &str,
+        kind: VolumeKind,
+    ) -> Result<Delivered, DeliveryFailure> {
+        let pod = parts.pod;
+        let volume = parts.volumes.get(name);
+        let volume = volume.expect("the plan was made from the same specification");
+        let projection = project(pod, volume, &self.inputs)
+            .map_err(|error| DeliveryFailure::in_projection(&error))?;
+        let mount_points = nested_mount_points(pod, name)
+            .map_err(|error| DeliveryFailure::in_projection(&error))?;
         let volume = PodVolume {
-            pod_uid: uid,
+            pod_uid: parts.uid,
             name,
             kind,
             fs_group: fs_group(pod),
-            // A node that is not known yet leaves the limit to the kernel: files are not kept waiting for it.
+            // While the Node is unknown the kernel sets the limit: files do not wait for it.
             size_limit: self
                 .inputs
                 .node
@@ -132,46 +176,44 @@ impl Job {
         let set_up = self
             .host
             .set_up(&volume, &projection.payload, self.now)
-            .map_err(|error| Failed::on_disk(&error))?;
-        Ok(Done {
+            .map_err(|error| DeliveryFailure::on_disk(&error))?;
+        Ok(Delivered {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
         })
     }
 
-    fn environment(&self, pod: &Pod, uid: &str, name: &str) -> Result<Done, Failed> {
-        let container = containers(pod)
-            .find(|container| container.name == name)
-            .expect("targets are made of this pod's containers");
-        let environment = environment(pod, container, &self.inputs)
-            .map_err(|error| Failed::before_the_disk(&error))?;
+    fn environment(&self, parts: &PodParts<'_>, name: &str) -> Result<Delivered, DeliveryFailure> {
+        let container = parts.containers.get(name);
+        let container = container.expect("the plan was made from the same specification");
+        let environment = environment(parts.pod, *container, &self.inputs)
+            .map_err(|error| DeliveryFailure::in_projection(&error))?;
         let variables: BTreeMap<&str, &[u8]> = environment
             .iter()
             .map(|(name, variable)| (name, &*variable.value))
             .collect();
         let swapped = self
             .host
-            .write_environment(uid, name, &variables)
-            .map_err(|error| Failed::on_disk(&error))?;
-        Ok(Done {
+            .write_environment(parts.uid, name, &variables)
+            .map_err(|error| DeliveryFailure::on_disk(&error))?;
+        Ok(Delivered {
             swapped,
             files: variables.len(),
         })
     }
 
-    /// Removes what the pod no longer has, and makes its link by name; returns what went wrong. Neither keeps anything from
-    /// being delivered.
-    fn tidy(&self, uid: &str, keep: &[Target]) -> String {
-        let (mut volumes, mut kept_containers) = (Vec::new(), Vec::new());
-        for target in keep {
-            match target {
-                Target::Volume(name, kind) => volumes.push((*kind, name.as_str())),
-                Target::Environment(name) => kept_containers.push(name.as_str()),
+    /// Removes what the pod no longer has, and makes its link by name; returns what failed. A failure blocks no delivery.
+    fn tidy_directory(&self, uid: &str) -> String {
+        let (mut volumes, mut containers) = (Vec::new(), Vec::new());
+        for part in &*self.plan.parts {
+            match &part.kind {
+                PartKind::Volume(name, kind) => volumes.push((*kind, name.as_str())),
+                PartKind::Environment(name, _) => containers.push(name.as_str()),
             }
         }
         let mut errors = self
             .host
-            .retain(uid, &volumes, &kept_containers)
+            .retain(uid, &volumes, &containers)
             .err()
             .unwrap_or_default();
         let link = self

@@ -1,54 +1,54 @@
-//! How a pod's worker is told what to do.
+//! The inbox of a pod's worker.
 //!
-//! Not a queue: what is wanted now replaces what was wanted before, and a second word of one change adds nothing to the first.
-//! So a burst costs a worker that is busy, or a disk that is slow, one more pass and no memory.
+//! Not a queue: a new desired state replaces the previous one, and a change that is noted twice counts once. So a burst of changes
+//! costs a busy worker, or one on a slow disk, one more pass and no memory.
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
-use larder_pods::StoredPod;
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::plan::Need;
+use super::plan::{Need, PodPlan};
 
-/// What shall become of a pod.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wanted {
-    /// Its parts are delivered and kept fresh.
-    Serve(Arc<StoredPod>),
-    /// It has ended or is gone: its volumes are taken down, and then the worker leaves.
+/// The desired state of a pod.
+#[derive(Debug)]
+pub(super) enum DesiredState {
+    /// The parts of the plan are delivered and kept fresh.
+    Serve {
+        plan: Arc<PodPlan>,
+        /// The pod of the plan for the first pass, if it was decoded for the plan.
+        decoded: Option<Box<Pod>>,
+    },
+    /// The pod has ended or is gone: its volumes are torn down, and then its worker leaves.
     Retire,
 }
 
-/// What has changed since the worker looked last.
+/// Changes since the worker looked last.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
-    /// What is wanted instead.
-    pub(super) wanted: Option<Wanted>,
-    /// What is read anew.
+pub(super) struct PendingChanges {
+    /// The new desired state.
+    pub(super) desired: Option<DesiredState>,
+    /// Needs to read again.
     pub(super) needs: BTreeSet<Need>,
-    /// When the first of this arrived.
+    /// When the first of the changes arrived.
     pub(super) since: Option<Instant>,
 }
 
-/// The worker has left and reads no more; another one is needed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Left;
-
 /// The inbox of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inbox {
     /// `None` once the worker has left.
-    changes: Mutex<Option<Changes>>,
+    changes: Mutex<Option<PendingChanges>>,
     wake: Notify,
 }
 
 impl Inbox {
-    pub(super) fn new(wanted: Wanted) -> Self {
-        let changes = Changes {
-            wanted: Some(wanted),
+    pub(super) fn new(desired: DesiredState) -> Self {
+        let changes = PendingChanges {
+            desired: Some(desired),
             since: Some(Instant::now()),
-            ..Changes::default()
+            ..PendingChanges::default()
         };
         let inbox = Self {
             changes: Mutex::new(Some(changes)),
@@ -58,25 +58,28 @@ impl Inbox {
         inbox
     }
 
-    /// Says what is wanted from now on.
-    pub(super) fn want(&self, wanted: Wanted) -> Result<(), Left> {
-        self.change(|changes| changes.wanted = Some(wanted))
-    }
-
-    /// Says that `need` has another value. A worker that has left does not care.
-    pub(super) fn changed(&self, need: Need) {
-        let _ = self.change(|changes| {
-            changes.needs.insert(need);
-        });
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Changes)) -> Result<(), Left> {
+    /// Sets the desired state. Returns it if the worker has left, so that another worker is needed.
+    pub(super) fn set_desired(&self, desired: DesiredState) -> Result<(), DesiredState> {
         let mut changes = self.changes.lock();
-        let changes = changes.as_mut().ok_or(Left)?;
-        changes.since.get_or_insert_with(Instant::now);
-        change(changes);
-        self.wake.notify_one();
+        let Some(changes) = changes.as_mut() else {
+            return Err(desired);
+        };
+        changes.desired = Some(desired);
+        self.arrived(changes);
         Ok(())
+    }
+
+    /// Notes that `need` has another value. Does nothing once the worker has left.
+    pub(super) fn note_change(&self, need: Need) {
+        if let Some(changes) = self.changes.lock().as_mut() {
+            changes.needs.insert(need);
+            self.arrived(changes);
+        }
+    }
+
+    fn arrived(&self, changes: &mut PendingChanges) {
+        changes.since.get_or_insert_with(Instant::now);
+        self.wake.notify_one();
     }
 
     /// Whether the worker has left.
@@ -89,8 +92,8 @@ impl Inbox {
         self.wake.notified().await;
     }
 
-    /// Takes out what has changed.
-    pub(super) fn take(&self) -> Changes {
+    /// Takes out the changes.
+    pub(super) fn take(&self) -> PendingChanges {
         self.changes
             .lock()
             .as_mut()
@@ -98,12 +101,12 @@ impl Inbox {
             .unwrap_or_default()
     }
 
-    /// Leaves, unless something else is wanted by now.
+    /// Marks the worker as left, unless there is a new desired state; returns whether it has left.
     pub(super) fn leave(&self) -> bool {
         let mut changes = self.changes.lock();
         let stays = changes
             .as_ref()
-            .is_some_and(|changes| changes.wanted.is_some());
+            .is_some_and(|changes| changes.desired.is_some());
         if !stays {
             *changes = None;
         }
@@ -113,20 +116,16 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
+    use larder_pods::StoredPod;
 
     use super::*;
 
-    fn need(name: &str) -> Need {
-        Need::Object(larder_objects::Kind::ConfigMap, name.into())
-    }
-
     #[tokio::test]
-    async fn a_burst_is_one_change() {
-        let inbox = Inbox::new(Wanted::Retire);
+    async fn burst_is_one_change() {
+        let inbox = Inbox::new(DesiredState::Retire);
         inbox.take();
         for _ in 0..100 {
-            inbox.changed(need("a"));
+            inbox.note_change(Need::Node);
         }
         inbox.woken().await;
         assert_eq!(inbox.take().needs.len(), 1);
@@ -134,14 +133,21 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_does_not_leave_when_the_pod_is_wanted_again() {
-        let inbox = Inbox::new(Wanted::Retire);
+    fn worker_stays_when_its_pod_is_served_again() {
+        let inbox = Inbox::new(DesiredState::Retire);
         inbox.take();
-        let pod = Arc::new(StoredPod::new(Pod::default()).unwrap());
-        inbox.want(Wanted::Serve(pod.clone())).unwrap();
+        let pod = Pod::default();
+        let stored = Arc::new(StoredPod::from(pod.clone()));
+        let plan = Arc::new(PodPlan::new(stored, &pod));
+        let serve = DesiredState::Serve {
+            plan,
+            decoded: None,
+        };
+        inbox.set_desired(serve).unwrap();
         assert!(!inbox.leave());
-        assert_eq!(inbox.take().wanted, Some(Wanted::Serve(pod)));
+        let desired = inbox.take().desired;
+        assert!(matches!(desired, Some(DesiredState::Serve { .. })));
         assert!(inbox.leave());
-        assert_eq!(inbox.want(Wanted::Retire), Err(Left));
+        assert!(inbox.set_desired(DesiredState::Retire).is_err());
     }
 }

@@ -1,13 +1,23 @@
-//! What a pod asks of the agent, and what each part of it reads. Pure.
+//! The plan of a pod: its parts, and what each of them reads. Pure.
+//!
+//! Invariant: a plan is made once for each specification of a pod. A pod whose metadata or status changes keeps its plan.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    sync::Arc,
+};
 
-use k8s_openapi::api::core::v1::Pod;
-use larder_objects::Kind;
-use larder_projection::{Needs, SourceKey, TokenRequest, VolumeKind, containers, is_used};
+use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
+use larder::PodIdentity;
+use larder_objects::{Kind, ObjectKey};
+use larder_pods::StoredPod;
+use larder_projection::{
+    ContainerKind, Needs, SourceKey, TokenRequest, VolumeKind, containers, used_volumes,
+};
 use smol_str::SmolStr;
 
-use crate::events::About;
+use crate::events::EventSubject;
 
 /// Something that must be at hand before a part of a pod can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +36,7 @@ pub(super) enum Need {
     Node,
 }
 
-/// Reads on from "waiting for".
+/// Completes "waiting for".
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -40,63 +50,139 @@ impl fmt::Display for Need {
     }
 }
 
-/// What is delivered.
+/// What a part is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum PartKind {
     /// The volume of this name.
     Volume(String, VolumeKind),
     /// The environment of the container of this name.
-    Environment(String),
+    Environment(String, ContainerKind),
 }
 
-impl Target {
-    /// `volume` or `environment`.
-    pub(super) const fn noun(&self) -> &'static str {
+impl PartKind {
+    /// `volume` or `environment`, a label of metrics.
+    pub(super) const fn label(&self) -> &'static str {
         match self {
             Self::Volume(..) => "volume",
-            Self::Environment(_) => "environment",
+            Self::Environment(..) => "environment",
         }
     }
 
-    /// The same for an event.
-    pub(super) fn about(&self) -> About<'_> {
+    /// The subject of an event about the part.
+    pub(super) fn event_subject(&self) -> EventSubject<'_> {
         match self {
-            Self::Volume(name, _) => About::Volume(name),
-            Self::Environment(name) => About::Container(name),
+            Self::Volume(name, _) => EventSubject::Volume(name),
+            Self::Environment(name, kind) => EventSubject::Container(name, *kind),
+        }
+    }
+
+    /// Identifies the part within its pod.
+    pub(super) fn key(&self) -> (&'static str, &str) {
+        match self {
+            Self::Volume(name, _) | Self::Environment(name, _) => (self.label(), name),
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for PartKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Volume(name, _) => write!(f, "volume {name}"),
-            Self::Environment(name) => write!(f, "environment of {name}"),
+            Self::Environment(name, _) => write!(f, "environment of {name}"),
         }
     }
 }
 
-/// One part of a pod: delivered, late or failing by itself.
+/// One part of a pod. It is delivered, waits or fails independently of the other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    pub(super) target: Target,
-    /// Each once. As short as can be: a node has some hundred parts.
+    pub(super) kind: PartKind,
+    /// Each once. A boxed slice, since a node has some hundred parts.
     pub(super) reads: Box<[Need]>,
 }
 
-/// The parts of `pod`: its volumes in the order of the pod, then its environments: init, regular, ephemeral.
-pub(super) fn parts(pod: &Pod) -> Vec<Part> {
+/// A pod with everything that the agent derives from its specification.
+#[derive(Debug)]
+pub(super) struct PodPlan {
+    pub(super) pod: Arc<StoredPod>,
+    pub(super) identity: PodIdentity,
+    /// Volumes in the order of the pod, then environments: init, regular, ephemeral containers.
+    pub(super) parts: Arc<[Part]>,
+    /// The sources of projected volumes that certificates are issued for.
+    pub(super) certificates: Arc<BTreeMap<SourceKey, PodCertificateProjection>>,
+}
+
+impl PodPlan {
+    /// The plan of `pod`, which is `decoded`.
+    pub(super) fn new(pod: Arc<StoredPod>, decoded: &Pod) -> Self {
+        let needs = Needs::of_pod(decoded);
+        let certificates = needs.pod_certificates.into_iter();
+        Self {
+            identity: identity(&pod),
+            pod,
+            parts: parts(decoded).into(),
+            certificates: Arc::new(
+                certificates
+                    .map(|(key, source)| (key, source.clone()))
+                    .collect(),
+            ),
+        }
+    }
+
+    /// The plan of `pod` if it is the same pod with the same specification.
+    pub(super) fn updated(&self, pod: &Arc<StoredPod>) -> Option<Self> {
+        let is_same = self.identity == identity(pod) && self.pod.same_spec(pod);
+        is_same.then(|| Self {
+            pod: Arc::clone(pod),
+            identity: self.identity.clone(),
+            parts: Arc::clone(&self.parts),
+            certificates: Arc::clone(&self.certificates),
+        })
+    }
+
+    /// Everything that the parts read.
+    pub(super) fn reads(&self) -> BTreeSet<&Need> {
+        self.parts.iter().flat_map(|part| &part.reads).collect()
+    }
+
+    /// The objects that the parts read.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
+        let namespace = &self.identity.namespace;
+        self.reads().into_iter().filter_map(move |need| match need {
+            Need::Object(kind, name) => {
+                Some((*kind, ObjectKey::new(namespace.clone(), name.clone())))
+            }
+            Need::Token(_)
+            | Need::TrustBundles
+            | Need::PodCertificate(_)
+            | Need::Services
+            | Need::Node => None,
+        })
+    }
+}
+
+fn identity(pod: &StoredPod) -> PodIdentity {
+    let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
+    PodIdentity {
+        namespace: text(&pod.metadata.namespace),
+        name: text(&pod.metadata.name),
+        uid: text(&pod.metadata.uid),
+    }
+}
+
+fn parts(pod: &Pod) -> Vec<Part> {
+    let used = used_volumes(pod);
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
     let volumes = volumes.unwrap_or_default().iter();
     let volumes = volumes
-        // What no container mounts is not set up: a missing object there blocks nothing.
-        .filter(|volume| is_used(pod, &volume.name))
+        // A volume that no container mounts is not set up, so an object that it misses blocks nothing.
+        .filter(|volume| used.contains(volume.name.as_str()))
         .filter_map(|volume| {
             let kind = VolumeKind::of(volume)?;
             let mut needs = Needs::default();
             needs.add_volume(volume);
             Some(Part {
-                target: Target::Volume(volume.name.clone(), kind),
+                kind: PartKind::Volume(volume.name.clone(), kind),
                 reads: reads(&needs),
             })
         });
@@ -104,11 +190,19 @@ pub(super) fn parts(pod: &Pod) -> Vec<Part> {
         let mut needs = Needs::default();
         needs.add_container(container);
         Part {
-            target: Target::Environment(container.name.to_owned()),
+            kind: PartKind::Environment(container.name.to_owned(), container.kind),
             reads: reads(&needs),
         }
     });
-    volumes.chain(environments).collect()
+    let all: Vec<_> = volumes.chain(environments).collect();
+    // No API server admits a name twice. If one does, the first part of a name counts, or two would write one directory.
+    let mut seen = HashSet::new();
+    let is_first: Vec<_> = all
+        .iter()
+        .map(|part| seen.insert(part.kind.key()))
+        .collect();
+    let parts = all.iter().zip(is_first).filter(|(_, is_first)| *is_first);
+    parts.map(|(part, _)| part.clone()).collect()
 }
 
 fn reads(needs: &Needs<'_>) -> Box<[Need]> {
@@ -132,4 +226,45 @@ fn reads(needs: &Needs<'_>) -> Box<[Need]> {
         .chain(certificates)
         .chain(facts)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn plan(spec: Value) -> PodPlan {
+        let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u"}, "spec": spec});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        PodPlan::new(Arc::new(StoredPod::from(pod.clone())), &pod)
+    }
+
+    #[test]
+    fn first_part_of_a_name_counts() {
+        let mount = json!({"name": "v", "mountPath": "/v"});
+        let plan = plan(json!({
+            "volumes": [{"name": "v", "configMap": {"name": "a"}}, {"name": "v", "secret": {"secretName": "b"}}],
+            "initContainers": [{"name": "c", "image": "i"}],
+            "containers": [{"name": "c", "image": "i", "volumeMounts": [mount]}],
+        }));
+        let kinds: Vec<_> = plan.parts.iter().map(|part| part.kind.clone()).collect();
+        let expected = [
+            PartKind::Volume("v".to_owned(), VolumeKind::ConfigMap),
+            PartKind::Environment("c".to_owned(), ContainerKind::Init),
+        ];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn plan_is_kept_while_the_specification_is_the_same() {
+        let plan = plan(json!({"containers": [{"name": "c", "image": "i"}]}));
+        let mut pod = plan.pod.decode();
+        pod.metadata.labels = Some([("a".to_owned(), "1".to_owned())].into());
+        let relabeled = Arc::new(StoredPod::from(pod.clone()));
+        let updated = plan.updated(&relabeled).unwrap();
+        assert!(Arc::ptr_eq(&updated.parts, &plan.parts));
+        pod.metadata.uid = Some("other".to_owned());
+        assert!(plan.updated(&Arc::new(StoredPod::from(pod))).is_none());
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
-use larder_agent::{agent::PodEnd, status::Phase};
+use larder_agent::{agent::PodDeletion, status::Phase};
 use larder_apiserver::{Authorization, Fault, Options};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -14,7 +14,7 @@ use crate::harness::{NODE, Node, config_map, pod, secret};
 /// A node whose pods others run, at an API server that is strict to nodes.
 fn node() -> Node {
     let mut node = Node::prepare_with(Options::default().authorization(Authorization::Node));
-    node.pod_end = PodEnd::Elsewhere;
+    node.pod_deletion = PodDeletion::External;
     node.run();
     node
 }

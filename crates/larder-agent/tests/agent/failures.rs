@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::DeleteParams};
-use larder_agent::agent::PodEnd;
+use larder_agent::agent::PodDeletion;
 use serde_json::{Value, json};
 
 use crate::harness::{Node, config_map, pod, secret};
@@ -11,7 +11,7 @@ use crate::harness::{Node, config_map, pod, secret};
 fn node(path: &'static str) -> Node {
     let mut node = Node::prepare();
     node.poisoned = Some(path);
-    node.pod_end = PodEnd::Elsewhere;
+    node.pod_deletion = PodDeletion::External;
     node
 }
 
@@ -83,7 +83,7 @@ async fn panic_in_a_pod_worker_ends_the_agent() {
 #[tokio::test]
 async fn panic_while_deleting_a_pod_ends_the_agent() {
     let mut node = node("/namespaces/default/pods/web");
-    node.pod_end = PodEnd::Agent;
+    node.pod_deletion = PodDeletion::ByAgent;
     node.apply(&pod("web").build());
     let pods: Api<Pod> = Api::default_namespaced(Client::new(node.server.service(), "default"));
     pods.delete("web", &DeleteParams::default()).await.unwrap();

@@ -18,7 +18,7 @@ use kube::Client;
 use larder::Strategy;
 use larder_agent::{
     TaskError,
-    agent::{Agent, AgentHandle, PodEnd},
+    agent::{Agent, AgentHandle, PodDeletion},
     clock::Clock,
     config::{Config, Flags, Host},
     root_dir::RootDir,
@@ -27,7 +27,6 @@ use larder_agent::{
 use larder_apiserver::{ApiServer, ApiService, AuditLog, AuditRecord, Cut, Kind, Options, User};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -52,8 +51,8 @@ pub(crate) struct Node {
     pub(crate) static_pods: TempDir,
     /// Whether they are.
     pub(crate) follow_static_pods: bool,
-    /// Who ends deleted pods; if others do, the agent posts events.
-    pub(crate) pod_end: PodEnd,
+    /// If external, the agent posts events.
+    pub(crate) pod_deletion: PodDeletion,
     /// How the agent learns of changes.
     pub(crate) strategy: Strategy,
     /// How often the agent looks at everything again; `None` leaves the default.
@@ -102,7 +101,7 @@ impl Node {
             root: tempfile::tempdir().unwrap(),
             static_pods: tempfile::tempdir().unwrap(),
             follow_static_pods: true,
-            pod_end: PodEnd::Agent,
+            pod_deletion: PodDeletion::ByAgent,
             strategy: Strategy::default(),
             sync_frequency: None,
             poisoned: None,
@@ -142,16 +141,11 @@ impl Node {
             Some(path) => poisoned(service, path),
             None => Client::new(service, "default"),
         };
-        let agent = Agent::build(
-            config,
-            root,
-            volumes,
-            client,
-            self.pod_end,
-            self.clock.clone(),
-            Registry::default(),
-        )
-        .unwrap();
+        let agent = Agent::builder(config, root, volumes, client)
+            .pod_deletion(self.pod_deletion)
+            .clock(self.clock.clone())
+            .build()
+            .unwrap();
         let (handle, shutdown) = (agent.handle(), CancellationToken::new());
         #[expect(
             clippy::disallowed_methods,

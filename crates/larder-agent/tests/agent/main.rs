@@ -745,6 +745,43 @@ async fn an_optional_secret_may_be_missing_but_not_unknown() {
 }
 
 #[tokio::test]
+async fn running_pod_never_waits_for_another_pods_freshness_check() {
+    let mut node = Node::prepare();
+    node.sync_frequency = Some(Duration::from_millis(20));
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("running").config_map("cfg", "app").build());
+    node.run();
+    node.until("running", "cfg", &[("a", "1")]).await;
+
+    // An outage as the managers see it. The new pod comes from a file.
+    let outage = Fault::on_any().resource("configmaps");
+    let outage = node.server.faults().inject(outage.never_answer());
+    node.server.faults().close_connections();
+    node.static_pod(pod("new").config_map("cfg", "app").build());
+    let new = format!("new-{NODE}");
+    node.until_failing(
+        &new,
+        "cfg",
+        "failed to sync configmap cache: timed out waiting for the condition",
+    )
+    .await;
+    let unchanged = |node: &Node| {
+        let metrics = node.metrics();
+        let label = "deliveries_total{part=\"volume\",outcome=\"unchanged\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(label));
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    let before = unchanged(&node);
+    node.wait("repair passes of the running pod", |node| {
+        let phase = node.pod("running")?.delivery.phase;
+        assert_eq!(phase, Phase::Delivered);
+        (unchanged(node) >= before + 5).then_some(())
+    })
+    .await;
+    outage.lift();
+}
+
+#[tokio::test]
 async fn a_path_in_the_way_fails_one_volume_until_it_is_gone() {
     let node = Node::start();
     node.apply(&config_map("app", &[("a", "1")]));

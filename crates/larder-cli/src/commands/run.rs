@@ -7,8 +7,7 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 use anyhow::{Context as _, anyhow};
 use kube::Client;
 use larder_agent::{
-    agent::{Agent, AgentHandle, PodEnd},
-    clock::Clock,
+    agent::{Agent, AgentHandle, PodDeletion},
     config::{Config, Flags},
     feed::Feed,
     local_api::{self, Limits},
@@ -82,24 +81,18 @@ async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure
     let mut registry = Registry::with_prefix("larder");
     let origin = origin(args, &config, &mut registry).await?;
     let listener = listener(config.listen).await?;
-    let pod_end = if origin.feed.is_some() {
-        PodEnd::Agent
+    let pod_deletion = if origin.feed.is_some() {
+        PodDeletion::ByAgent
     } else {
-        PodEnd::Elsewhere
+        PodDeletion::External
     };
-    let mut agent = Agent::build(
-        config,
-        root,
-        volumes,
-        origin.client,
-        pod_end,
-        Clock::system(),
-        registry,
-    )
-    .context("cannot use the configuration")?;
+    let mut agent = Agent::builder(config, root, volumes, origin.client)
+        .pod_deletion(pod_deletion)
+        .registry(registry);
     if let Some(feed) = &origin.feed {
-        agent = agent.with_gaps(feed.hides());
+        agent = agent.incomplete(feed.incomplete());
     }
+    let agent = agent.build().context("cannot use the configuration")?;
     let handle = agent.handle();
 
     let shutdown = CancellationToken::new();

@@ -93,7 +93,7 @@ async fn a_proof_of_freshness_waits_for_its_permit_too() {
     let mut reader = JoinSet::new();
     reader.spawn({
         let manager = manager.clone();
-        async move { manager.get_for(&p2, "a").await }
+        async move { manager.get_for(&larder::PodIdentity::from(&p2), "a").await }
     });
     script.silence(MOMENT).await;
     let _b = b.synced(6, None);

@@ -309,7 +309,9 @@ async fn what_is_not_registered_is_not_asked_for() {
     manager.register_pod(&pod("p1"));
     manager.unregister_pod(&pod("p1"));
     assert_eq!(cached(&manager, &mut script).await, error);
-    let not_its_own = manager.get_for(&pod_with("p2", &["b"]), "a").await;
+    let not_its_own = manager
+        .get_for(&larder::PodIdentity::from(&pod_with("p2", &["b"])), "a")
+        .await;
     assert!(matches!(not_its_own, Err(Error::NotRegistered { .. })));
 }
 
@@ -376,11 +378,12 @@ async fn a_new_pod_does_not_join_a_refresh_from_a_cache() {
     manager.register_pod(&pod("p2"));
     advance(Duration::from_mins(1)).await;
     let (p1, p2) = (pod("p1"), pod("p2"));
+    let p1 = larder::PodIdentity::from(&p1);
     let (running, new, ()) = tokio::join!(
         manager.get_for(&p1, "a"),
         async {
             tokio::task::yield_now().await;
-            manager.get_for(&p2, "a").await
+            manager.get_for(&larder::PodIdentity::from(&p2), "a").await
         },
         async {
             let refresh = script.next().await;
@@ -403,9 +406,14 @@ async fn running_pods_keep_their_data_when_another_registers_during_an_outage() 
     manager.register_pod(&pod("p2"));
     let read = fetch(&manager, &mut script, LIVE, 503, FAILURE).await;
     assert_eq!(read, "failed to read configmap n/a: broken");
-    let running = manager.get_for(&pod("p1"), "a").await.unwrap();
+    let running = manager
+        .get_for(&larder::PodIdentity::from(&pod("p1")), "a")
+        .await
+        .unwrap();
     assert_eq!(running.data["k"], "one");
-    let new = manager.get_for(&pod("p2"), "a").await;
+    let new = manager
+        .get_for(&larder::PodIdentity::from(&pod("p2")), "a")
+        .await;
     assert!(matches!(new, Err(Error::Get { .. })));
 }
 

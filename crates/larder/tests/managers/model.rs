@@ -246,7 +246,10 @@ impl Model {
             }
             Step::ReadFor(pod, object) => {
                 let reader = pod_with(PODS[pod], &[]);
-                let read = self.manager.get_for(&reader, NAMES[object]).await;
+                let read = self
+                    .manager
+                    .get_for(&larder::PodIdentity::from(&reader), NAMES[object])
+                    .await;
                 let required = self.references.get(&(pod, object)).copied();
                 self.check(object, required, read)?;
             }

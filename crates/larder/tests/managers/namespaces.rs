@@ -226,8 +226,18 @@ async fn one_request_serves_a_namespace_and_the_last_reference_ends_it() {
         manager.register_pod(pod);
     }
     for pod in &pods {
-        assert_eq!(manager.get_for(pod, "a").await.unwrap().data["k"], "one");
-        let error = manager.get_for(pod, "missing").await.unwrap_err();
+        assert_eq!(
+            manager
+                .get_for(&larder::PodIdentity::from(pod), "a")
+                .await
+                .unwrap()
+                .data["k"],
+            "one"
+        );
+        let error = manager
+            .get_for(&larder::PodIdentity::from(pod), "missing")
+            .await
+            .unwrap_err();
         assert!(error.is_not_found(), "{error}");
     }
     cluster.set("b", "two", false);

@@ -121,9 +121,15 @@ async fn a_new_pod_reads_nothing_older_than_its_registration_without_a_watch_eit
     let late = pod_with("late", &["b"]);
     manager.register_pod(&late);
     // Who ran before is not disturbed.
-    let before = manager.get_for(&pod_with("p", &[]), "b").await.unwrap();
+    let before = manager
+        .get_for(&larder::PodIdentity::from(&pod_with("p", &[])), "b")
+        .await
+        .unwrap();
     assert_eq!(before.data["k"], "one");
-    let read = manager.get_for(&late, "b").await.unwrap();
+    let read = manager
+        .get_for(&larder::PodIdentity::from(&late), "b")
+        .await
+        .unwrap();
     assert_eq!(read.data["k"], "two");
 }
 
@@ -157,11 +163,17 @@ async fn an_outage_leaves_the_last_answer_to_those_who_could_read_it() {
     // Before and after the end of the time to live, and between two attempts.
     for _ in 0..20 {
         sleep(Duration::from_secs(17)).await;
-        let read = manager.get_for(&running, "b").await.unwrap();
+        let read = manager
+            .get_for(&larder::PodIdentity::from(&running), "b")
+            .await
+            .unwrap();
         assert_eq!(read.data["k"], "one");
     }
     manager.register_pod(&late);
-    let error = manager.get_for(&late, "b").await.unwrap_err();
+    let error = manager
+        .get_for(&larder::PodIdentity::from(&late), "b")
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("failed to sync"), "{error}");
     cluster.set_down(false);
     cluster.set("b", "two", false);

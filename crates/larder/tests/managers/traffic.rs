@@ -60,9 +60,15 @@ async fn one_streaming_list_that_goes_on_as_watch_whatever_the_number_of_pods() 
         manager.register_pod(pod);
     }
     for pod in &pods {
-        let read = manager.get_for(pod, "a").await.unwrap();
+        let read = manager
+            .get_for(&larder::PodIdentity::from(pod), "a")
+            .await
+            .unwrap();
         assert_eq!(read.data["k"], "one");
-        let error = manager.get_for(pod, "missing").await.unwrap_err();
+        let error = manager
+            .get_for(&larder::PodIdentity::from(pod), "missing")
+            .await
+            .unwrap_err();
         assert!(error.is_not_found(), "{error}");
     }
     let both = [("watch", "a".to_owned()), ("watch", "missing".to_owned())];
@@ -77,7 +83,11 @@ async fn one_streaming_list_that_goes_on_as_watch_whatever_the_number_of_pods() 
     cluster.set("a", "two", false);
     settle().await;
     assert_eq!(
-        manager.get_for(&pods[0], "a").await.unwrap().data["k"],
+        manager
+            .get_for(&larder::PodIdentity::from(&pods[0]), "a")
+            .await
+            .unwrap()
+            .data["k"],
         "two"
     );
     let error = manager.get("n", "unreferenced").await.unwrap_err();

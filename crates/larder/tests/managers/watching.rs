@@ -94,7 +94,11 @@ async fn a_new_pod_never_reads_data_older_than_its_registration() {
         assert_eq!(request.path_and_query, about_it);
         // The running pod does not wait for it.
         assert_eq!(
-            manager.get_for(&pod("p1"), "a").await.unwrap().data["k"],
+            manager
+                .get_for(&larder::PodIdentity::from(&pod("p1")), "a")
+                .await
+                .unwrap()
+                .data["k"],
             "old"
         );
         request.prove(6, &object(6, "new"));
@@ -126,7 +130,11 @@ async fn a_recreated_immutable_object_is_noticed_by_a_new_pod() {
     });
     assert_eq!(read, "new");
     assert_eq!(
-        manager.get_for(&pod("p1"), "a").await.unwrap().data["k"],
+        manager
+            .get_for(&larder::PodIdentity::from(&pod("p1")), "a")
+            .await
+            .unwrap()
+            .data["k"],
         "new"
     );
     script.silence(Duration::from_hours(1)).await;
@@ -291,7 +299,11 @@ async fn during_an_outage_running_pods_read_on_and_new_ones_are_told_the_cause()
     };
     assert_eq!(error.request().unwrap().to_string(), "refused with 503");
     assert_eq!(
-        manager.get_for(&pod("p1"), "a").await.unwrap().data["k"],
+        manager
+            .get_for(&larder::PodIdentity::from(&pod("p1")), "a")
+            .await
+            .unwrap()
+            .data["k"],
         "old"
     );
 

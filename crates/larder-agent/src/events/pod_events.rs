@@ -1,4 +1,4 @@
-//! What is noted of one pod: its last events, and what counts one of them up.
+//! The events of one pod: the last ones, and which failures count as the same.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,49 +8,49 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use super::event::Event;
+use super::event::PodEvent;
 
-/// Requests that a pod may cost at once.
+/// Requests that a pod may cause at once.
 pub(super) const BURST: u32 = 25;
-/// How long until it may cost one more.
+/// Time in which one more request becomes free.
 pub(super) const REFILL: Duration = Duration::from_mins(5);
-/// How many different texts make events similar.
+/// Number of different messages for one reason that makes them similar.
 pub(super) const SIMILAR: usize = 10;
-/// How long no failure for a reason must have happened for its texts to be forgotten.
+/// Time without a failure for a reason after which its messages are forgotten.
 pub(super) const SIMILAR_WITHIN: SignedDuration = SignedDuration::from_mins(10);
-/// How many events of a pod are remembered, so that they can be counted up.
-const KEPT: usize = 32;
+/// Events of a pod that are remembered, to count them up.
+const MAX_EVENTS: usize = 32;
 
-/// What is noted of one pod.
+/// The events of one pod.
 #[derive(Debug)]
-pub(super) struct OfPod {
+pub(super) struct PodEvents {
     /// The last ones, oldest first.
-    pub(super) events: Vec<Event>,
-    /// By the reason.
-    texts: BTreeMap<&'static str, Texts>,
+    pub(super) events: Vec<PodEvent>,
+    /// By reason.
+    messages: BTreeMap<&'static str, Messages>,
     pub(super) budget: u32,
     refilled: Instant,
 }
 
-/// What was told of a pod for one reason.
+/// The messages of a pod for one reason.
 #[derive(Debug, Default)]
-struct Texts {
+struct Messages {
     different: BTreeSet<String>,
     last: Timestamp,
 }
 
-impl OfPod {
+impl PodEvents {
     pub(super) fn new() -> Self {
         Self {
             events: Vec::new(),
-            texts: BTreeMap::new(),
+            messages: BTreeMap::new(),
             budget: BURST,
             refilled: Instant::now(),
         }
     }
 
-    /// Takes the price of one request, if the pod has it.
-    pub(super) fn pays(&mut self, now: Instant) -> bool {
+    /// Takes the token of one request, if there is one.
+    pub(super) fn try_spend(&mut self, now: Instant) -> bool {
         let refill = u32::try_from((now - self.refilled).as_secs() / REFILL.as_secs());
         let refill = refill.unwrap_or(BURST).min(BURST);
         self.refilled += refill * REFILL;
@@ -60,16 +60,16 @@ impl OfPod {
         rest.is_some()
     }
 
-    /// Counts `event` up, or keeps it as a new one.
-    pub(super) fn note(&mut self, mut event: Event) {
-        let texts = self.texts.entry(event.reason).or_default();
-        if event.last.duration_since(texts.last) > SIMILAR_WITHIN {
-            texts.different.clear();
+    /// Counts up the event that is the same, or keeps `event` as a new one.
+    pub(super) fn note(&mut self, mut event: PodEvent) {
+        let messages = self.messages.entry(event.reason).or_default();
+        if event.last.duration_since(messages.last) > SIMILAR_WITHIN {
+            messages.different.clear();
         }
-        texts.last = event.last;
-        texts.different.insert(event.message.clone());
-        if texts.different.len() >= SIMILAR {
-            texts.different.pop_first();
+        messages.last = event.last;
+        messages.different.insert(event.message.clone());
+        if messages.different.len() >= SIMILAR {
+            messages.different.pop_first();
             event.combine();
         }
         let same = self.events.iter_mut().find(|held| {
@@ -86,7 +86,7 @@ impl OfPod {
             held.due = true;
             return;
         }
-        if self.events.len() == KEPT {
+        if self.events.len() == MAX_EVENTS {
             self.events.remove(0);
         }
         self.events.push(event);

@@ -1,0 +1,444 @@
+//! The worker of one pod: gathers what the parts of the pod read, and delivers each part once it has all of it.
+//!
+//! ```text
+//!  inbox ─┐
+//!  fetch ─┼─► which parts are due? ─► is all they read at hand? ── yes ─► one blocking call: project and write
+//!  timer ─┘                                     └─ no ─► fetch; the part waits, the others continue
+//! ```
+//!
+//! Invariants:
+//! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
+//! 2. A part that waits or fails holds up no other part.
+//! 3. Nothing that was fetched outlives the pass that needs it: the managers hold the objects.
+//! 4. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then is the pod
+//!    unregistered. Both are done by the [reconciler](super::Reconciler).
+
+mod outcome;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
+    ops::ControlFlow,
+    sync::Arc,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::chain;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    AgentContext,
+    board::BoardEntry,
+    deliver::{Job, JobReport},
+    fetch::{Fetched, fetch, inputs},
+    inbox::{DesiredState, Inbox},
+    plan::{Need, Part, PodPlan},
+    write_limiter::WriteLimiter,
+};
+use crate::{
+    backoff::RetryBackoff,
+    blocking::blocking,
+    status::{Delivery, Phase},
+};
+
+/// Longest wait for a repair pass: where a longer one is configured, tokio's clock might not count as far.
+const LONGEST_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
+
+/// The state of one part of the plan.
+#[derive(Debug)]
+struct PartState {
+    /// To be delivered in the next pass.
+    due: bool,
+    /// Something that it reads is being fetched; it is due when that arrives.
+    waits: bool,
+    retry_at: Option<Instant>,
+    backoff: RetryBackoff,
+    delivery: Delivery,
+    last_swap: Option<Timestamp>,
+    files: usize,
+}
+
+impl PartState {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            due: true,
+            waits: false,
+            retry_at: None,
+            backoff: RetryBackoff::default(),
+            delivery: Delivery::new(Phase::Waiting, "", now),
+            last_swap: None,
+            files: 0,
+        }
+    }
+}
+
+/// The pod's directory beside its parts: nothing in it that the pod no longer has, and a link by name to it. Tidied whenever the pod
+/// changes (perhaps it did while no agent ran), in every repair pass, and again after a failure.
+#[derive(Debug, Default)]
+struct Tidying {
+    /// With the next delivery.
+    due: bool,
+    retry_at: Option<Instant>,
+    backoff: RetryBackoff,
+    /// Why it failed; empty when it did not.
+    failure: String,
+}
+
+/// The worker of one pod.
+pub(super) struct PodWorker {
+    context: Arc<AgentContext>,
+    inbox: Arc<Inbox>,
+    entry: Arc<BoardEntry>,
+    rng: Rng,
+    /// `None` while the volumes are being torn down.
+    plan: Option<Arc<PodPlan>>,
+    /// The pod of the plan, until the first pass: decoded, a pod takes ten times as much memory.
+    decoded: Option<Box<Pod>>,
+    /// Of the parts of the plan, in their order.
+    parts: Vec<PartState>,
+    fetched: BTreeMap<Need, Fetched>,
+    fetching: FuturesUnordered<BoxFuture<'static, (Need, Fetched)>>,
+    in_flight: BTreeSet<Need>,
+    write_limiter: WriteLimiter,
+    /// When the oldest change arrived that is not delivered yet.
+    changed_at: Option<Instant>,
+    /// Time of the next repair pass, which looks at everything.
+    repair_at: Instant,
+    tidying: Tidying,
+    /// Delay and time of the next attempt to tear the volumes down; `None` when they are gone.
+    teardown: Option<(RetryBackoff, Instant)>,
+}
+
+impl PodWorker {
+    pub(super) fn new(
+        context: Arc<AgentContext>,
+        inbox: Arc<Inbox>,
+        entry: Arc<BoardEntry>,
+        rng: Rng,
+    ) -> Self {
+        let now = Instant::now();
+        let mut worker = Self {
+            context,
+            inbox,
+            entry,
+            rng,
+            plan: None,
+            decoded: None,
+            parts: Vec::new(),
+            fetched: BTreeMap::new(),
+            fetching: FuturesUnordered::new(),
+            in_flight: BTreeSet::new(),
+            write_limiter: WriteLimiter::new(now),
+            changed_at: None,
+            repair_at: now,
+            tidying: Tidying::default(),
+            teardown: None,
+        };
+        worker.schedule_repair(now);
+        worker
+    }
+
+    /// Works until the volumes of the pod are gone, or until `shutdown`, which ends it between two passes.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let wake = self.next_wake();
+            // Every arm is cancel-safe. The inbox goes before what was fetched, which may belong to an older plan.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = self.inbox.woken() => self.take_changes(),
+                Some((need, fetched)) = self.fetching.next() => self.arrived(need, fetched),
+                () = sleep_until(wake) => {}
+            }
+            self.collect();
+            let flow = match self.plan.clone() {
+                Some(plan) => {
+                    self.serve(&plan).await;
+                    ControlFlow::Continue(())
+                }
+                None => self.tear_down().await,
+            };
+            if flow.is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Sets the time of the next repair pass: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36,
+    /// `pkg/kubelet/pod_workers.go`).
+    fn schedule_repair(&mut self, now: Instant) {
+        let period = self.context.sync_frequency.min(LONGEST_REPAIR_PERIOD);
+        self.repair_at = now + period.mul_f64(1.0 + 0.5 * self.rng.f64());
+    }
+
+    fn take_changes(&mut self) {
+        let changes = self.inbox.take();
+        self.changed_at = self.changed_at.or(changes.since);
+        for need in &changes.needs {
+            self.fetched.remove(need);
+        }
+        if let Some(plan) = &self.plan {
+            for (part, state) in plan.parts.iter().zip(&mut self.parts) {
+                state.due |= part.reads.iter().any(|need| changes.needs.contains(need));
+            }
+        }
+        match changes.desired {
+            None => {}
+            Some(DesiredState::Serve { plan, decoded }) => {
+                self.teardown = None;
+                self.decoded = decoded;
+                self.set_plan(plan);
+            }
+            Some(DesiredState::Retire) => {
+                self.plan = None;
+                self.decoded = None;
+                self.parts.clear();
+                self.stop_fetching();
+                self.teardown = Some((RetryBackoff::default(), Instant::now()));
+            }
+        }
+    }
+
+    /// Takes over a plan. A part that the previous plan had keeps its history. Every part is due, since each reads the pod itself.
+    fn set_plan(&mut self, plan: Arc<PodPlan>) {
+        let now = self.context.clock.now();
+        let before = self.plan.replace(Arc::clone(&plan));
+        let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
+        if !before.as_ref().is_some_and(is_same) {
+            // What is on its way may not be registered any more.
+            self.stop_fetching();
+            let states = mem::take(&mut self.parts).into_iter();
+            let parts = before.iter().flat_map(|plan| plan.parts.iter());
+            let mut known: HashMap<_, _> = parts
+                .zip(states)
+                .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
+                .collect();
+            let states = plan.parts.iter().map(|part| {
+                let known = known.remove(&part.kind.key());
+                let known = known.filter(|(kind, _)| **kind == part.kind);
+                known.map_or_else(|| PartState::new(now), |(_, state)| state)
+            });
+            self.parts = states.collect();
+        }
+        self.parts.iter_mut().for_each(|state| state.due = true);
+        self.tidying.due = true;
+    }
+
+    fn stop_fetching(&mut self) {
+        self.fetching.clear();
+        self.in_flight.clear();
+        self.fetched.clear();
+    }
+
+    /// The next time at which something is to be done without a change.
+    fn next_wake(&self) -> Instant {
+        if let Some((_, at)) = self.teardown {
+            return at;
+        }
+        let retries = self.parts.iter().filter_map(|state| state.retry_at);
+        let limited = self
+            .is_due()
+            .then(|| self.write_limiter.next(Instant::now()));
+        retries
+            .chain(self.tidying.retry_at)
+            .chain(limited)
+            .fold(self.repair_at, Instant::min)
+    }
+
+    /// Whether there is something to deliver, as far as is known before it is fetched.
+    fn is_due(&self) -> bool {
+        self.parts.iter().any(|state| state.due) || self.is_tidying_due()
+    }
+
+    /// The directory waits for the first part that can be delivered.
+    fn is_tidying_due(&self) -> bool {
+        self.tidying.due && !self.parts.iter().any(|state| state.waits)
+    }
+
+    /// Takes in what has been fetched by now, so that one pass serves all of it.
+    fn collect(&mut self) {
+        while let Some(Some((need, fetched))) = self.fetching.next().now_or_never() {
+            self.arrived(need, fetched);
+        }
+    }
+
+    fn arrived(&mut self, need: Need, fetched: Fetched) {
+        self.in_flight.remove(&need);
+        if let Some(plan) = &self.plan {
+            for (part, state) in plan.parts.iter().zip(&mut self.parts) {
+                state.due |= state.waits && part.reads.contains(&need);
+            }
+        }
+        self.fetched.insert(need, fetched);
+    }
+
+    /// Delivers what is due and has everything that it reads.
+    async fn serve(&mut self, plan: &Arc<PodPlan>) {
+        let now = Instant::now();
+        if now >= self.repair_at {
+            self.schedule_repair(now);
+            self.fetched.clear();
+            self.parts.iter_mut().for_each(|state| state.due = true);
+            self.tidying.due = true;
+        }
+        for state in &mut self.parts {
+            state.due |= state.retry_at.take_if(|at| *at <= now).is_some();
+        }
+        self.tidying.due |= self.tidying.retry_at.take_if(|at| *at <= now).is_some();
+        if !self.is_due() || self.write_limiter.next(now) > now {
+            return;
+        }
+        self.fetch(plan);
+        let ready = self.ready(plan);
+        if !ready.is_empty() || self.is_tidying_due() {
+            self.deliver(plan, ready, now).await;
+        }
+        self.decoded = None;
+        self.drop_unread(plan);
+        self.publish(plan);
+    }
+
+    /// Starts to fetch what due parts read and is neither at hand nor on its way. What a manager has in memory is at hand when this
+    /// returns.
+    fn fetch(&mut self, plan: &Arc<PodPlan>) {
+        let reads: BTreeSet<_> = states(plan, &self.parts)
+            .filter(|(_, state)| state.due)
+            .flat_map(|(part, _)| &part.reads)
+            .collect();
+        for need in reads {
+            if !self.fetched.contains_key(need) && self.in_flight.insert(need.clone()) {
+                let fetch = fetch(Arc::clone(&self.context), Arc::clone(plan), need.clone());
+                self.fetching.push(fetch.boxed());
+            }
+        }
+        self.collect();
+    }
+
+    /// Sorts the parts that are due: returns the ones that can be delivered, and lets the others wait.
+    fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
+        let now = self.context.clock.now();
+        let mut ready = Vec::new();
+        for (index, (part, state)) in plan.parts.iter().zip(&mut self.parts).enumerate() {
+            if !mem::take(&mut state.due) {
+                continue;
+            }
+            state.retry_at = None;
+            let missing = part
+                .reads
+                .iter()
+                .find(|need| !self.fetched.contains_key(need));
+            state.waits = missing.is_some();
+            match missing {
+                None => ready.push(index),
+                // A part that was delivered or has failed stays so until more is known.
+                Some(need) if state.delivery.phase == Phase::Waiting => {
+                    let reason = format!("waiting for {need}");
+                    state.delivery.update(Phase::Waiting, &reason, now);
+                }
+                Some(_) => {}
+            }
+        }
+        ready
+    }
+
+    async fn deliver(&mut self, plan: &Arc<PodPlan>, ready: Vec<usize>, began: Instant) {
+        let job = Job {
+            plan: Arc::clone(plan),
+            decoded: self.decoded.take(),
+            inputs: inputs(&self.fetched, &self.context.facts.borrow()),
+            parts: ready.clone(),
+            tidy: mem::take(&mut self.tidying.due),
+            name: self.entry.name.clone(),
+            host: Arc::clone(&self.context.host),
+            now: self.context.clock.now(),
+        };
+        let JobReport { parts, tidied } = blocking(move || job.run()).await;
+        if let Some(failure) = tidied {
+            self.record_tidying(failure);
+        }
+        let mut replaced = false;
+        for (index, result) in ready.into_iter().zip(parts) {
+            replaced |= self.record(plan, index, result);
+        }
+        let changed_at = self.changed_at.take();
+        if replaced {
+            self.write_limiter.spend(began);
+            if let Some(changed_at) = changed_at {
+                self.context.metrics.delayed(changed_at.elapsed());
+            }
+        }
+    }
+
+    /// Drops what no waiting part will read.
+    fn drop_unread(&mut self, plan: &PodPlan) {
+        let waiting = states(plan, &self.parts).filter(|(_, state)| state.waits);
+        let reads: BTreeSet<_> = waiting.flat_map(|(part, _)| &part.reads).collect();
+        self.fetched.retain(|need, _| reads.contains(need));
+        // A map that was emptied keeps its last node.
+        if self.fetched.is_empty() {
+            self.fetched = BTreeMap::new();
+        }
+        if self.in_flight.is_empty() {
+            self.in_flight = BTreeSet::new();
+        }
+    }
+
+    /// Tears down the volumes of a pod that has ended or is gone. Breaks when they are gone and the pod is not served again.
+    async fn tear_down(&mut self) -> ControlFlow<()> {
+        let Some((mut backoff, at)) = self.teardown else {
+            return ControlFlow::Continue(());
+        };
+        if at > Instant::now() {
+            return ControlFlow::Continue(());
+        }
+        let (host, uid) = (Arc::clone(&self.context.host), self.entry.uid.clone());
+        let pod = &self.entry.name;
+        let name = pod.clone();
+        let removed = blocking(move || {
+            let mut errors = host.remove_pod(uid.as_str()).err().unwrap_or_default();
+            // A directory that was found without a link has none to remove.
+            if !name.namespace.is_empty() {
+                let unlinked = host.unlink_pod(&name.namespace, &name.name, uid.as_str());
+                errors.extend(unlinked.err());
+            }
+            errors
+        });
+        let errors = removed.await;
+        let now = self.context.clock.now();
+        if errors.is_empty() {
+            info!(%pod, "volumes removed");
+            self.teardown = None;
+            self.entry.publish(Phase::Ended, "", Vec::new(), now);
+            return if self.inbox.leave() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            };
+        }
+        let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
+        let reason = reasons.join(", ");
+        let at = Instant::now() + backoff.next_delay();
+        self.teardown = Some((backoff, at));
+        let is_news = self
+            .entry
+            .publish(Phase::Removing, &reason, Vec::new(), now);
+        if is_news {
+            warn!(%pod, error = reason, "failed to remove volumes, will retry");
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The parts of `plan`, each with its state.
+fn states<'a>(
+    plan: &'a PodPlan,
+    states: &'a [PartState],
+) -> impl Iterator<Item = (&'a Part, &'a PartState)> {
+    plan.parts.iter().zip(states)
+}

@@ -1,0 +1,149 @@
+//! The outcome of a delivery: recorded, counted, logged, posted as an event, and published.
+
+use larder_projection::VolumeKind;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::{PodWorker, Tidying, states};
+use crate::{
+    backoff::RetryBackoff,
+    metrics::DeliveryOutcome,
+    reconcile::{
+        board::PartStatus,
+        deliver::{Delivered, DeliveryFailure},
+        plan::{Need, PartKind, PodPlan},
+    },
+    status::{ContainerStatus, Delivery, Phase, VolumeStatus},
+};
+
+impl PodWorker {
+    /// Records the delivery of one part; returns whether content that a reader may have seen was replaced.
+    pub(super) fn record(
+        &mut self,
+        plan: &PodPlan,
+        index: usize,
+        result: Result<Delivered, DeliveryFailure>,
+    ) -> bool {
+        let now = self.context.clock.now();
+        let (part, state) = (&plan.parts[index], &mut self.parts[index]);
+        self.context.metrics.delivered(
+            part.kind.label(),
+            match &result {
+                Ok(delivered) if delivered.swapped => DeliveryOutcome::Swapped,
+                Ok(_) => DeliveryOutcome::Unchanged,
+                Err(_) => DeliveryOutcome::Failed,
+            },
+        );
+        let was = state.delivery.phase;
+        let seen = state.last_swap.is_some() || was == Phase::Delivered;
+        let pod = &self.entry.name;
+        let swapped = match &result {
+            Ok(delivered) => {
+                state.backoff = RetryBackoff::default();
+                let reads_token = |need: &Need| matches!(need, Need::Token(_));
+                if part.reads.iter().any(reads_token) {
+                    state.retry_at = self.context.tokens.renewal(self.entry.uid.as_str());
+                }
+                state.files = delivered.files;
+                state.delivery.update(Phase::Delivered, "", now);
+                let Delivered { swapped, files } = *delivered;
+                if was == Phase::Failing {
+                    info!(%pod, part = %part.kind, "delivered after a failure");
+                } else if swapped && seen {
+                    info!(%pod, part = %part.kind, files, "changed");
+                } else {
+                    debug!(%pod, part = %part.kind, files, swapped, "delivered");
+                }
+                swapped
+            }
+            Err(failure) => {
+                state.retry_at = Some(Instant::now() + state.backoff.next_delay());
+                if let Some(events) = &self.context.events {
+                    let (metadata, subject) = (&plan.pod.metadata, part.kind.event_subject());
+                    events.failed(metadata, subject, &failure.reason, now);
+                }
+                if state.delivery.update(Phase::Failing, &failure.reason, now) {
+                    warn!(%pod, part = %part.kind, error = failure.reason, "delivery failed, will retry");
+                }
+                failure.swapped
+            }
+        };
+        if swapped {
+            state.last_swap = Some(now);
+        }
+        swapped && seen
+    }
+
+    /// Records that the pod's directory was tidied; `failure` is empty if it was.
+    pub(super) fn record_tidying(&mut self, failure: String) {
+        let tidying = &mut self.tidying;
+        if failure.is_empty() {
+            *tidying = Tidying::default();
+            return;
+        }
+        tidying.retry_at = Some(Instant::now() + tidying.backoff.next_delay());
+        if tidying.failure != failure {
+            warn!(pod = %self.entry.name, error = failure, "failed to tidy the pod's directory, will retry");
+            tidying.failure = failure;
+        }
+    }
+
+    /// Publishes the status of every part. The pod's own phase is that of the part that needs attention most.
+    pub(super) fn publish(&self, plan: &PodPlan) {
+        let worst = states(plan, &self.parts).max_by_key(|(_, state)| state.delivery.phase);
+        let (mut phase, mut reason) =
+            worst.map_or((Phase::Delivered, String::new()), |(part, state)| {
+                let Delivery { phase, reason, .. } = &state.delivery;
+                let reason = match reason.as_str() {
+                    "" => String::new(),
+                    reason => format!("{}: {reason}", part.kind),
+                };
+                (*phase, reason)
+            });
+        if phase < Phase::Failing && !self.tidying.failure.is_empty() {
+            phase = Phase::Failing;
+            reason = format!("directory: {}", self.tidying.failure);
+        }
+        let parts = states(plan, &self.parts).map(|(part, state)| match &part.kind {
+            PartKind::Volume(name, kind) => PartStatus::Volume(VolumeStatus {
+                name: name.clone(),
+                type_: type_name(*kind).to_owned(),
+                path: self.volume_path(name, *kind),
+                delivery: state.delivery.clone(),
+                last_swap: state.last_swap,
+                files: state.files,
+            }),
+            PartKind::Environment(name, _) => PartStatus::Container(ContainerStatus {
+                name: name.clone(),
+                path: self.environment_path(name),
+                delivery: state.delivery.clone(),
+            }),
+        });
+        let now = self.context.clock.now();
+        self.entry.publish(phase, &reason, parts.collect(), now);
+    }
+
+    fn environment_path(&self, container: &str) -> String {
+        let host = &self.context.host;
+        host.environment_path(self.entry.uid.as_str(), container)
+            .display()
+            .to_string()
+    }
+
+    fn volume_path(&self, name: &str, kind: VolumeKind) -> String {
+        let host = &self.context.host;
+        host.volume_path(self.entry.uid.as_str(), kind, name)
+            .display()
+            .to_string()
+    }
+}
+
+/// The field of the pod that makes a volume one of this kind.
+fn type_name(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::ConfigMap => "configMap",
+        VolumeKind::Secret => "secret",
+        VolumeKind::Projected => "projected",
+        VolumeKind::DownwardApi => "downwardAPI",
+    }
+}
