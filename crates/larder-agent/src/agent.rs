@@ -191,8 +191,13 @@ impl AgentBuilder {
             incomplete: is_incomplete,
             ..Facts::default()
         });
-        let (certificates, issuer) =
-            Certificates::new(client.clone(), clock.clone(), &config.node_name, rng.fork(), &node_context);
+        let (certificates, issuer) = Certificates::new(
+            client.clone(),
+            clock.clone(),
+            &config.node_name,
+            rng.fork(),
+            &node_context,
+        );
         let metrics = Metrics::register(&mut registry);
         let posts_events = pod_deletion == PodDeletion::External;
         let context = AgentContext {
@@ -397,7 +402,7 @@ impl Agent {
                 AgentEvent::Failed(error) => break Err(error),
                 AgentEvent::Report(report) => node.report(report),
                 AgentEvent::Object(kind, change) => {
-                    node.reconciler.object_changed(kind, &change.key)
+                    node.reconciler.object_changed(kind, &change.key);
                 }
                 AgentEvent::Facts => node.facts_changed(),
                 AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),

@@ -151,7 +151,7 @@ impl Feed {
         match deleted {
             // Another client may have deleted it before.
             Some(Err(error)) => {
-                debug!(%error, object = %id, "object was already gone, nothing to delete")
+                debug!(%error, object = %id, "object was already gone, nothing to delete");
             }
             Some(Ok(())) => info!(object = %id, "deleted"),
             None => {}

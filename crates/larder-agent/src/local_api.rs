@@ -11,7 +11,7 @@
 //! Read only, and no value of any object: whoever can reach it over HTTP learns names and states. The socket, which is for the agent's
 //! user and for root, shows pods as well, with the values that stand in them.
 
-mod serve;
+use std::time::Duration;
 
 use axum::{
     Json, Router,
@@ -20,12 +20,17 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, UnixListener};
+use larder_apiserver::connections::{Acceptor, ConnectionSlots};
+pub use larder_apiserver::connections::{ConnectionLimits, raise_descriptor_limit};
+use rustix::process::{Resource, getrlimit};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use self::serve::Limits;
 use crate::agent::AgentHandle;
 
 /// The API of `agent` for whoever may open its socket.
@@ -74,48 +79,82 @@ async fn pod(
     }
 }
 
+/// The limits for clients of one listener: they take at most an eighth of the descriptors that this process may open, and
+/// leave the rest to delivery.
+pub fn limits() -> ConnectionLimits {
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let share = descriptors.map_or(MAX_CONNECTIONS, |limit| limit / 8);
+    let connections = usize::try_from(share.clamp(2, MAX_CONNECTIONS)).unwrap_or(2);
+    ConnectionLimits::default()
+        .max_connections(connections)
+        .head_timeout(HEAD_TIMEOUT)
+        .response_timeout(RESPONSE_TIMEOUT)
+        .max_head_bytes(MAX_HEAD_BYTES)
+}
+
 /// Serves `router` on `listener` within `limits` until `shutdown`.
 pub async fn serve_tcp(
     listener: TcpListener,
     router: Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: CancellationToken,
 ) {
-    serve::serve(listener, router, limits, shutdown).await;
+    Acceptor::new(listener, limits)
+        .serve(router, shutdown)
+        .await;
 }
 
 /// Serves `router` on a Unix socket within `limits` until `shutdown`.
 pub async fn serve_unix(
     listener: UnixListener,
     router: Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: CancellationToken,
 ) {
-    serve::serve(listener, router, limits, shutdown).await;
-}
-
-/// Raises this process's soft limit of open files to its hard limit, and returns what may be open then.
-///
-/// Every watched directory, volume under way and connection takes descriptors, and the usual soft limit is 1024.
-pub fn raise_descriptor_limit() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum.map(|maximum| maximum.min(DESCRIPTORS)),
-        maximum: limit.maximum,
-    };
-    // `None` is no limit.
-    let current = limit.current.unwrap_or(u64::MAX);
-    match raised.current.unwrap_or(DESCRIPTORS) {
-        wanted if wanted <= current => current,
-        wanted => match setrlimit(Resource::Nofile, raised) {
-            Ok(()) => wanted,
-            Err(error) => {
-                warn!(%error, limit = current, "failed to raise the limit of open files, keeping it");
-                current
+    let slots = ConnectionSlots::new(limits);
+    let mut connections = JoinSet::new();
+    let accept = async || {
+        loop {
+            let slot = slots.acquire().await;
+            match listener.accept().await {
+                Ok((stream, _)) => return (stream, slot),
+                Err(error) => {
+                    warn!(%error, "failed to accept a connection, will retry");
+                    sleep(ACCEPT_PAUSE).await;
+                }
             }
-        },
+        }
+    };
+    loop {
+        // Every arm is cancel-safe: a slot that was acquired in vain is given back.
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            // A panic in a handler costs its connection only.
+            Some(_) = connections.join_next() => {}
+            (stream, slot) = accept() => {
+                connections.spawn(slot.serve(stream, router.clone(), shutdown.clone()));
+            }
+        }
     }
+    drop(listener);
+    let drain = async { while connections.join_next().await.is_some() {} };
+    // What is left is cut.
+    let _ = timeout(DRAIN_TIMEOUT, drain).await;
 }
 
-/// More descriptors than any node needs: beyond this the limit is not raised.
-const DESCRIPTORS: u64 = 1 << 20;
+/// Connections to one listener, however many descriptors there are.
+const MAX_CONNECTIONS: u64 = 64;
+/// Time for the first request head. Clients are on this machine, or scrape metrics.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which a connection may have requests in flight without a pause: no answer takes long, unless its client does not read it.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest request head.
+const MAX_HEAD_BYTES: u32 = 16 << 10;
+/// Time for requests in flight to end at shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;

@@ -152,12 +152,11 @@ impl Reconciler {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let tracked = self.pods.get(&uid);
         let known = tracked.and_then(|tracked| tracked.plan.as_ref());
-        let (plan, decoded) = match known.and_then(|plan| plan.updated(pod)) {
-            Some(plan) => (plan, None),
-            None => {
-                let decoded = Box::new(pod.decode());
-                (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
-            }
+        let (plan, decoded) = if let Some(plan) = known.and_then(|plan| plan.updated(pod)) {
+            (plan, None)
+        } else {
+            let decoded = Box::new(pod.decode());
+            (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
         let plan = Arc::new(plan);
         let registration = decoded

@@ -470,7 +470,7 @@ impl ConnectionSlot {
 
     /// Begins to count the time: the connection is there. Until then the slot is not replaced.
     fn restart(&mut self) {
-        self.activity.update(|_| {});
+        self.activity.update(|state| state.since = Instant::now());
     }
 
     /// Waits for `handshake` as long as the first request may take; `None` when it takes longer, or the slot is given

@@ -137,7 +137,7 @@ mod tests {
         let inbox = Inbox::new(DesiredState::Retire);
         inbox.take();
         let pod = Pod::default();
-        let stored = Arc::new(StoredPod::from(pod.clone()));
+        let stored = Arc::new(StoredPod::try_from(pod.clone()).unwrap());
         let plan = Arc::new(PodPlan::new(stored, &pod));
         let serve = DesiredState::Serve {
             plan,

@@ -10,8 +10,7 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     config::{Config, Flags},
     feed::Feed,
-    local_api::{self, Limits},
-    node,
+    local_api, node,
     root_dir::RootDir,
 };
 use larder_apiserver::{ApiServer, Options};
@@ -74,7 +73,7 @@ struct Origin {
 }
 
 async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure> {
-    let descriptors = local_api::raise_descriptor_limit();
+    local_api::raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = root.volumes().context("cannot use the root directory")?;
     let socket = root.bind_socket();
@@ -96,12 +95,12 @@ async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure
     let handle = agent.handle();
 
     let shutdown = CancellationToken::new();
-    let limits = Limits::for_descriptors(descriptors);
+    let limits = local_api::limits();
     let mut tasks = JoinMap::new();
     match socket {
         Ok(socket) => {
             let router = local_api::socket_router(handle.clone());
-            let server = local_api::serve_unix(socket, router, limits, shutdown.clone());
+            let server = local_api::serve_unix(socket, router, limits.clone(), shutdown.clone());
             tasks.spawn("local API", async {
                 server.await;
                 Ok(())
