@@ -159,14 +159,7 @@ impl AgentBuilder {
         } = self;
         let node_ttl = NodeTtl::default();
         let node_context = NodeContext::default();
-        let managers = ManagerConfig::default()
-            .strategy(config.change_detection)
-            .watch_scope(config.watch_scope)
-            .sync_frequency(config.sync_frequency)
-            .node_ttl(node_ttl.clone())
-            .max_watches(config.max_watches)
-            .max_requests_in_flight(config.max_requests_in_flight)
-            .node_context(&node_context);
+        let managers = managers(&config, &node_ttl, &node_context);
         let counters = ManagerMetrics::default();
         counters.register(&mut registry);
         let http = config.static_pod_url.as_deref().map(|url| {
@@ -520,6 +513,18 @@ fn object_event(kind: Kind, change: Option<ObjectChange>) -> AgentEvent {
         (Kind::ConfigMap, None) => AgentEvent::Failed(TaskError::ended("ConfigMap manager")),
         (Kind::Secret, None) => AgentEvent::Failed(TaskError::ended("Secret manager")),
     }
+}
+
+/// The configuration of both managers.
+fn managers(config: &Config, node_ttl: &NodeTtl, node_context: &NodeContext) -> ManagerConfig {
+    ManagerConfig::default()
+        .strategy(config.change_detection)
+        .watch_scope(config.watch_scope)
+        .sync_frequency(config.sync_frequency)
+        .node_ttl(node_ttl.clone())
+        .max_watches(config.max_watches)
+        .max_requests_in_flight(config.max_requests_in_flight)
+        .node_context(node_context)
 }
 
 fn static_pods(config: &Config) -> StaticPods {

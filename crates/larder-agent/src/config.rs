@@ -49,8 +49,9 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// What the agent needs to know before it starts.
+/// The complete configuration of an agent; made by [`Config::load`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Name of the Node whose pods are served. `nodeName`; defaults to the host name in lower case, as the kubelet's.
     pub node_name: String,

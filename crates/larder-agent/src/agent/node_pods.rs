@@ -105,6 +105,16 @@ impl NodePods {
     }
 
     fn handle_pod(&mut self, operation: Operation, pod: &Arc<StoredPod>) {
+        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+        // A UID becomes the name of a directory, and the API server may be anybody's.
+        if !is_directory_name(uid.as_str()) {
+            if operation == Operation::Remove {
+                self.reconciler.forget(&uid);
+            } else {
+                self.reconciler.hold(pod, BAD_UID);
+            }
+            return;
+        }
         if operation == Operation::Remove {
             self.manager.remove_pod(pod);
         } else {
@@ -118,7 +128,6 @@ impl NodePods {
         }
         let steps = self.lifecycle.handle(operation, pod);
         self.take(steps);
-        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         match self.lifecycle.life(&uid) {
             None => self.reconciler.forget(&uid),
             Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
@@ -214,6 +223,18 @@ impl NodePods {
 /// Why a pod of which only the volumes are known is kept, for the status.
 const KEPT: &str =
     "no manifest has this pod, but not all can be read: its volumes stay as they are";
+
+/// Why a pod whose UID is no directory name is not served, for the status.
+const BAD_UID: &str = "its UID cannot be the name of a directory";
+
+/// Longest UID: Kubernetes' own have 36 bytes, and those of static pods 32.
+const MAX_UID: usize = 128;
+
+/// Whether `uid` is the name of exactly one directory.
+fn is_directory_name(uid: &str) -> bool {
+    let fits = !uid.is_empty() && uid.len() <= MAX_UID;
+    fits && uid != "." && uid != ".." && !uid.contains(|c: char| c == '/' || c.is_control())
+}
 
 /// Why a pod is not served, for the status.
 fn held(because: &HeldBecause) -> &'static str {

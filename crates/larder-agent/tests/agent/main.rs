@@ -782,6 +782,37 @@ async fn running_pod_never_waits_for_another_pods_freshness_check() {
 }
 
 #[tokio::test]
+async fn pod_whose_uid_is_no_directory_name_is_held() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    for (name, uid) in [
+        ("parent", ".."),
+        ("slash", "a/../../b"),
+        ("long", &*"u".repeat(5000)),
+        ("control", "a\u{1}b"),
+    ] {
+        let mut pod = pod(name).config_map("cfg", "app").build();
+        pod["metadata"]["uid"] = json!(uid);
+        node.apply(&pod);
+        let reason = node.wait("the pod to be held", |node| {
+            let pod = node.pod(name)?;
+            (pod.delivery.phase == Phase::Held).then_some(pod.delivery.reason)
+        });
+        assert_eq!(reason.await, "its UID cannot be the name of a directory");
+    }
+    // The others are served.
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.until("web", "cfg", &[("a", "1")]).await;
+    let pods = fs::read_dir(node.path().join("pods")).unwrap();
+    assert_eq!(pods.count(), 1);
+    node.delete(Kind::Pod, "parent");
+    node.wait("the held pod to go", |node| {
+        node.pod("parent").is_none().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_path_in_the_way_fails_one_volume_until_it_is_gone() {
     let node = Node::start();
     node.apply(&config_map("app", &[("a", "1")]));

@@ -81,7 +81,10 @@ async fn checks_of_an_unreadable_object_back_off() {
     }
     assert!(checks < 8, "{checks} in 20 s");
     // The pod that runs is not affected.
-    let running = manager.get_for(&pod_with("p1", &[]), "a").await.unwrap();
+    let running = manager
+        .get_for(&larder::PodIdentity::from(&pod_with("p1", &[])), "a")
+        .await
+        .unwrap();
     assert_eq!(running.data["k"], "one");
 }
 
