@@ -1,0 +1,139 @@
+//! The cost of ten thousand pods is ten times that of one thousand, counted in allocations and in allocated bytes.
+//! Counts repeat on every machine, where times do not.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::{fmt::Write as _, sync::Arc};
+
+use allocation_counter::{AllocationInfo, measure};
+use jiff::Timestamp;
+use larder_pods::{
+    Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods, StoredPod,
+    lifecycle::{LifecycleAction, PodLifecycle},
+    static_pod::{ApiReferences, StaticPods},
+};
+
+/// A node that handles reports as an agent does.
+struct Node {
+    merge: PodMerge,
+    manager: PodManager,
+    lifecycle: PodLifecycle,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut lifecycle = PodLifecycle::new(true);
+        lifecycle.all_sources_seen();
+        Self {
+            merge: PodMerge::new([PodSource::Http]),
+            manager: PodManager::default(),
+            lifecycle,
+        }
+    }
+
+    fn take(&mut self, pods: SourcePods) {
+        let merged = self
+            .merge
+            .merge(PodSource::Http, pods, Timestamp::UNIX_EPOCH);
+        for update in merged.updates {
+            for pod in update.pods {
+                match update.operation {
+                    Operation::Remove => self.manager.remove_pod(&pod),
+                    _ => self.manager.add_pod(Arc::clone(&pod)),
+                }
+                for action in self.lifecycle.handle(update.operation, &pod) {
+                    if let LifecycleAction::Retire(pod) = action {
+                        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+                        self.lifecycle.volumes_gone(&uid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.manager.pods().len()
+    }
+}
+
+/// The body of a URL with `count` pods.
+fn list(count: usize) -> String {
+    let mut text = "apiVersion: v1\nkind: PodList\nitems:\n".to_owned();
+    for index in 0..count {
+        writeln!(text, "- metadata: {{name: p{index:05}}}").unwrap();
+        writeln!(text, "  spec: {{containers: [{{name: c, image: i}}]}}").unwrap();
+    }
+    text
+}
+
+fn decoded(count: usize) -> Vec<StoredPod> {
+    let static_pods = StaticPods::new("n1", ApiReferences::Refuse);
+    let pods = static_pods.from_url("http://h/m", &list(count)).unwrap();
+    assert_eq!(pods.len(), count);
+    pods
+}
+
+/// Fails unless `large`, of ten times as many pods as `small`, costs about ten times as much.
+#[track_caller]
+fn check(what: &str, small: &AllocationInfo, large: &AllocationInfo) {
+    for (unit, small, large) in [
+        ("allocations", small.count_total, large.count_total),
+        ("bytes", small.bytes_total, large.bytes_total),
+    ] {
+        assert!(large > small, "{what}: nothing was measured");
+        // Tables grow by doubling, so that a step of ten may cost up to sixteen times as much.
+        assert!(large <= 16 * small, "{what}: {small} and {large} {unit}");
+    }
+}
+
+#[test]
+fn decoding_a_list_costs_the_same_for_each_pod() {
+    let cost = |count| measure(|| drop(decoded(count)));
+    check("decode", &cost(1000), &cost(10_000));
+}
+
+#[test]
+fn sets_cost_the_same_for_each_pod() {
+    let costs = |pods: Vec<StoredPod>| {
+        let count = pods.len();
+        let changed: Vec<_> = pods.iter().cloned().map(relabeled).collect();
+        let mut node = Node::new();
+        let mut steps = Vec::new();
+        for (pods, left) in [
+            (pods.clone(), count),
+            (pods, count),
+            (changed, count),
+            (vec![], 0),
+        ] {
+            steps.push(measure(|| node.take(SourcePods::All(pods))));
+            assert_eq!(node.len(), left);
+        }
+        steps
+    };
+    let all = decoded(10_000);
+    let (small, large) = (costs(all[..1000].to_vec()), costs(all));
+    for (step, what) in ["fill", "unchanged", "changed", "empty"].iter().enumerate() {
+        check(what, &small[step], &large[step]);
+    }
+}
+
+#[test]
+fn one_change_costs_the_same_beside_any_number_of_pods() {
+    let all = decoded(10_000);
+    let cost = |count: usize| {
+        let mut node = Node::new();
+        node.take(SourcePods::All(all[..count].to_vec()));
+        let changed = relabeled(all[0].clone());
+        // Keeps the tables from growing while they are measured.
+        node.take(SourcePods::One(Box::new(changed)));
+        let back = all[0].clone();
+        measure(|| node.take(SourcePods::One(Box::new(back)))).count_total
+    };
+    assert_eq!(cost(100), cost(10_000));
+}
+
+fn relabeled(mut pod: StoredPod) -> StoredPod {
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert("l".to_owned(), "1".to_owned());
+    pod
+}
