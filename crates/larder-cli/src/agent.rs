@@ -7,6 +7,6 @@ mod config;
 mod root_dir;
 
 pub(crate) use self::{
-    client::AgentClient,
+    client::{AgentClient, NotListening},
     config::{client_config, config},
 };

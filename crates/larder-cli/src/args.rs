@@ -2,13 +2,13 @@
 
 mod values;
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 
 pub(crate) use self::values::{OnChange, PodName};
-use self::values::{namespace, on_change};
+use self::values::{duration, namespace, on_change};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
 pub(crate) const STAGE: &str = "exec-stage";
@@ -129,18 +129,44 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Show what a running agent delivers, to whom, and what it waits for
+/// Show what a running agent delivers, to which pods, and what is still pending
+///
+/// Without names, it shows all pods, and those of their volumes and environments that are not delivered. A NAMESPACE/POD shows that pod in
+/// full: paths, reasons and objects. Only agents of root and of the caller are trusted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder status
+  larder status prod/web                          one pod in full
+  larder status --watch
+  larder status --wait --timeout 2m               exit code 1 if not everything is delivered by then
   larder status -o json | jq '.pods[] | select(.phase != \"Delivered\")'")]
 pub(crate) struct StatusArgs {
+    /// Pods to show in full [default: an overview of all pods]
+    #[arg(value_name = "NAMESPACE/POD")]
+    pub(crate) pods: Vec<PodName>,
+
+    /// Namespace of pods that are given without one
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
+    pub(crate) namespace: String,
+
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
     /// Output format
     #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
     pub(crate) output: StatusOutput,
+
+    /// Keep showing changes: redrawn in place on a terminal, as changed lines in a pipe
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) watch: bool,
+
+    /// Wait until all pods, or those given, are delivered
+    #[arg(long)]
+    pub(crate) wait: bool,
+
+    /// Longest wait, e.g. 500ms, 30s or 2m
+    #[arg(long, value_name = "DURATION", default_value = "30s", requires = "wait", value_parser = duration)]
+    pub(crate) timeout: Duration,
 }
 
 /// Output formats of `status`.
@@ -148,6 +174,8 @@ pub(crate) struct StatusArgs {
 pub(crate) enum StatusOutput {
     /// Tables for people
     Table,
+    /// Tables with every volume, watch scope and object
+    Wide,
     /// One JSON object
     Json,
 }

@@ -28,6 +28,17 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// The line between the head of an answer and its document.
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 
+/// There is no agent, at least not now.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no agent is listening on {} (is `larder run` running with the same --root-dir?)",
+    socket.display()
+)]
+pub(crate) struct NotListening {
+    socket: PathBuf,
+    source: anyhow::Error,
+}
+
 /// A running agent that this user may trust.
 #[derive(Debug)]
 pub(crate) struct AgentClient {
@@ -129,15 +140,18 @@ fn explain(error: impl Into<anyhow::Error>, socket: &Path) -> anyhow::Error {
             None => return error,
         },
     };
-    let socket = socket.display();
     let text = match kind {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            return anyhow!(NotListening {
+                socket: socket.to_owned(),
+                source: error,
+            });
+        }
         io::ErrorKind::PermissionDenied => format!(
-            "permission denied on {socket}: only root and the user that runs the agent may connect"
+            "permission denied on {}: only root and the user that runs the agent may connect",
+            socket.display()
         ),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
-            "no agent is listening on {socket} (is `larder run` running with the same --root-dir?)"
-        ),
-        _ => format!("cannot ask the agent on {socket}"),
+        _ => format!("cannot ask the agent on {}", socket.display()),
     };
     anyhow!(error).context(text)
 }

@@ -1,6 +1,6 @@
 //! Values of flags that have a form of their own.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use larder_objects::validation::is_label;
 use rustix::process::Signal;
@@ -61,6 +61,40 @@ pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// Longest time that a flag can give: a year.
+const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
+
+/// Parses a duration: whole numbers with the units h, m, s and ms, such as `1m30s`.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    const EXPECTED: &str = "expected a duration of at most a year, such as 500ms, 30s or 2m";
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.len()
+            - rest
+                .trim_start_matches(|digit: char| digit.is_ascii_digit())
+                .len();
+        let (number, unit) = rest.split_at(digits);
+        let number: u32 = number.parse().map_err(|_| EXPECTED)?;
+        let (unit, after) = [
+            ("ms", Duration::from_millis(1)),
+            ("s", Duration::from_secs(1)),
+            ("m", Duration::from_mins(1)),
+            ("h", Duration::from_hours(1)),
+        ]
+        .into_iter()
+        .find_map(|(name, length)| Some((length, unit.strip_prefix(name)?)))
+        .ok_or(EXPECTED)?;
+        let part = unit.checked_mul(number).ok_or(EXPECTED)?;
+        total = total.checked_add(part).ok_or(EXPECTED)?;
+        rest = after;
+    }
+    if text.is_empty() || total > MAX_DURATION {
+        return Err(EXPECTED);
+    }
+    Ok(total)
+}
+
 /// Parses `--on-change`.
 pub(super) fn on_change(text: &str) -> Result<OnChange, String> {
     let signals = [
@@ -93,6 +127,31 @@ pub(super) fn on_change(text: &str) -> Result<OnChange, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_units_and_a_limit() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("1m30s", 90_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for bad in [
+            "",
+            "s",
+            "30",
+            "-1s",
+            "1.5s",
+            "1d",
+            "9999999h",
+            "99999999999s",
+            "1s ",
+        ] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn namespace_of_a_pod_name_is_optional() {

@@ -1,143 +1,241 @@
-//! `larder status`: what a running agent says of itself.
+//! `larder status`: what a running agent delivers.
+//!
+//! | module | does |
+//! | --- | --- |
+//! | `report` | puts a status into lines |
+//! | `screen` | shows successive reports |
+//! | `age` | puts times into kubectl's words |
 
-use std::fmt::Write as _;
+mod age;
+mod report;
+mod screen;
 
-use anyhow::Context as _;
-use larder_agent::status::{AgentStatus, Delivery};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    time::Duration,
+};
 
+use anyhow::{Context as _, anyhow};
+use jiff::Timestamp;
+use larder_agent::status::AgentStatus;
+use rustix::termios::tcgetwinsize;
+use tokio::time::Instant;
+
+use self::{
+    report::{Detail, explanation, is_done, overview},
+    screen::{Screen, Size},
+};
 use crate::{
-    agent::{AgentClient, client_config},
+    agent::{AgentClient, NotListening, client_config},
     args::{StatusArgs, StatusOutput},
     outcome::{CommandOutcome, Failure},
-    output::{self, json::write_json, table::columns},
+    output::{self, Style, json::write_json},
+};
+
+/// Time between two questions of `--watch` and `--wait`.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Size of a terminal that does not tell its own.
+const USUAL_SIZE: Size = Size {
+    columns: 80,
+    rows: 24,
 };
 
 pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
-    let agent = AgentClient::new(&client_config(&args.place)?.root_dir)?;
-    let status: AgentStatus = agent
-        .ask("/status")?
-        .context("the agent has no status (is it of another version of larder?)")?;
+    let root_dir = client_config(&args.place)?.root_dir;
+    let ask = || -> anyhow::Result<AgentStatus> {
+        let status = AgentClient::new(&root_dir)?.ask("/status")?;
+        status.context("the agent has no status (is it of another version of larder?)")
+    };
+    if args.watch {
+        return watch(args, ask);
+    }
+    let mut late = false;
+    let status = if args.wait {
+        let (status, is_delivered) = wait(args, ask)?;
+        late = !is_delivered;
+        status
+    } else {
+        ask()?
+    };
+    let missing = print(args, &status)?;
+    if late {
+        let timeout = args.timeout.as_secs_f64();
+        let error = anyhow!("not everything was delivered within {timeout} s");
+        output::error(error.as_ref());
+    }
+    Ok(CommandOutcome::partial_if(late || missing))
+}
+
+/// Asks until everything is delivered, or time is up. Returns the last status, and whether everything is delivered.
+fn wait(
+    args: &StatusArgs,
+    ask: impl Fn() -> anyhow::Result<AgentStatus>,
+) -> anyhow::Result<(AgentStatus, bool)> {
+    let deadline = Instant::now() + args.timeout;
+    loop {
+        let asked = ask();
+        let left = deadline.saturating_duration_since(Instant::now());
+        match asked {
+            Ok(status) if is_delivered(args, &status) => return Ok((status, true)),
+            Ok(status) if left.is_zero() => return Ok((status, false)),
+            // It may be about to start.
+            Err(error) if error.is::<NotListening>() && !left.is_zero() => {}
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        pause(INTERVAL.min(left));
+    }
+}
+
+/// Whether the named pods are delivered; without names, all pods of all sources.
+fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
+    if args.pods.is_empty() {
+        let mut pods = status.pods.iter();
+        return status.silent_sources.is_empty() && pods.all(|pod| is_done(&pod.delivery));
+    }
+    let (status, missing) = selected(args, status);
+    missing.is_empty() && status.pods.iter().all(|pod| is_done(&pod.delivery))
+}
+
+/// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve, escaped.
+fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String>) {
+    if args.pods.is_empty() {
+        return (status.clone(), Vec::new());
+    }
+    let names = args.pods.iter();
+    let names: Vec<_> = names
+        .map(|pod| format!("{}/{}", pod.namespace(&args.namespace), pod.name()))
+        .collect();
+    let mut selected = status.clone();
+    selected
+        .pods
+        .retain(|pod| names.contains(&format!("{}/{}", pod.namespace, pod.name)));
+    selected
+        .objects
+        .retain(|object| object.pods.iter().any(|pod| names.contains(pod)));
+    let is_missing = |name: &str| {
+        let mut pods = selected.pods.iter();
+        !pods.any(|pod| format!("{}/{}", pod.namespace, pod.name) == name)
+    };
+    let missing = names.iter().filter(|name| is_missing(name));
+    let missing = missing.map(|name| output::escaped(name).into_owned());
+    let missing = missing.collect();
+    (selected, missing)
+}
+
+/// Prints a status; returns whether a named pod is missing, which is reported.
+fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
+    let (status, missing) = selected(args, status);
     output::results(|out| match args.output {
         StatusOutput::Json => write_json(out, &status),
-        StatusOutput::Table => out.write_all(tables(&status).as_bytes()),
+        _ => out.write_all(text(args, &status).as_bytes()),
     })?;
-    Ok(CommandOutcome::Done)
+    for name in &missing {
+        let error = anyhow!("the agent serves no pod {name}; `larder status` lists its pods");
+        output::error(error.as_ref());
+    }
+    Ok(!missing.is_empty())
 }
 
-fn tables(status: &AgentStatus) -> String {
-    let mut text = format!(
-        "node {}, change detection {}, watch scope {}, root directory {}\n",
-        status.node, status.change_detection, status.watch_scope, status.root_dir
-    );
-    // Writing to a String does not fail.
-    for source in &status.silent_sources {
-        let _ = writeln!(
-            text,
-            "no word yet from source {source}; nothing is removed until then"
-        );
-    }
-    for problem in &status.problems {
-        let _ = writeln!(text, "problem: {problem}");
-    }
-
-    let mut rows = vec![["NAMESPACE", "KIND", "WATCH SCOPE", "REASON"].map(str::to_owned)];
-    for choice in &status.watch_scopes {
-        rows.push([
-            choice.namespace.clone(),
-            choice.kind.clone(),
-            choice.scope.clone(),
-            choice.reason.clone(),
-        ]);
-    }
-    section(&mut text, &rows);
-
-    let mut rows =
-        vec![["POD", "SOURCE", "PHASE", "SINCE", "UID", "MIRROR", "REASON"].map(str::to_owned)];
-    for pod in &status.pods {
-        let (phase, since, reason) = shown(&pod.delivery);
-        let deleted = pod.deletion_timestamp.map(|_| "Terminating".to_owned());
-        let reasons = deleted.into_iter().chain(Some(reason));
-        let reasons: Vec<_> = reasons.filter(|reason| !reason.is_empty()).collect();
-        let mirror = match (&pod.mirror, pod.source.as_str()) {
-            (Some(uid), _) => uid,
-            (None, "file" | "http") => "missing",
-            (None, _) => "",
+/// A status of the selected pods, for people.
+fn text(args: &StatusArgs, status: &AgentStatus) -> String {
+    let now = now();
+    if args.pods.is_empty() {
+        let detail = match args.output {
+            StatusOutput::Wide => Detail::Wide,
+            StatusOutput::Table | StatusOutput::Json => Detail::Pending,
         };
-        rows.push([
-            format!("{}/{}", pod.namespace, pod.name),
-            pod.source.clone(),
-            phase,
-            since,
-            pod.uid.clone(),
-            mirror.to_owned(),
-            reasons.join("; "),
-        ]);
+        return overview(status, detail, now);
     }
-    section(&mut text, &rows);
+    let pods = status.pods.iter();
+    let texts: Vec<_> = pods.map(|pod| explanation(status, pod, now)).collect();
+    texts.join("\n")
+}
 
-    let mut rows = vec![
-        [
-            "VOLUME",
-            "TYPE",
-            "PHASE",
-            "SINCE",
-            "FILES",
-            "LAST SWAP",
-            "REASON",
-        ]
-        .map(str::to_owned),
-    ];
-    for pod in &status.pods {
-        for volume in &pod.volumes {
-            let (phase, since, reason) = shown(&volume.delivery);
-            rows.push([
-                format!("{}/{}/{}", pod.namespace, pod.name, volume.name),
-                volume.type_.clone(),
-                phase,
-                since,
-                volume.files.to_string(),
-                volume
-                    .last_swap
-                    .map(|time| format!("{time:.0}"))
-                    .unwrap_or_default(),
-                reason,
-            ]);
+/// Shows the status again whenever it changes, until the reader or the user ends it.
+fn watch(
+    args: &StatusArgs,
+    ask: impl Fn() -> anyhow::Result<AgentStatus>,
+) -> Result<CommandOutcome, Failure> {
+    let (mut screen, mut last) = (Screen::default(), None);
+    let mut reported = String::new();
+    let style = Style::of_stdout();
+    let is_terminal = io::stdout().is_terminal();
+    loop {
+        let shown = match ask() {
+            Ok(status) => {
+                reported.clear();
+                let (status, missing) = selected(args, &status);
+                let missing = missing.iter().flat_map(|name| ["no pod ", name, "\n"]);
+                let report = text(args, &status) + &missing.collect::<String>();
+                let is_same = last.as_ref() == Some(&status);
+                let shown = match args.output {
+                    StatusOutput::Json if is_same => String::new(),
+                    StatusOutput::Json => json_text(&status)?,
+                    // Ages change all the time.
+                    _ if is_terminal => screen.redraw(&report, terminal_size(), style),
+                    _ if is_same => String::new(),
+                    _ => screen.changes(&report),
+                };
+                last = Some(status);
+                shown
+            }
+            // An agent that restarts is back soon.
+            Err(error) if error.is::<NotListening>() && last.is_some() => {
+                let text = error.to_string();
+                if text != reported {
+                    output::error(error.as_ref());
+                    reported = text;
+                    screen = Screen::default();
+                }
+                String::new()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut stdout = io::stdout().lock();
+        let printed = stdout
+            .write_all(shown.as_bytes())
+            .and_then(|()| stdout.flush());
+        drop(stdout);
+        match printed {
+            Ok(()) => pause(INTERVAL),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(CommandOutcome::Done);
+            }
+            Err(error) => return Err(error.into()),
         }
     }
-    section(&mut text, &rows);
-
-    let mut rows = vec![["OBJECT", "STATE", "VERSION", "AGE", "PODS", "ERROR"].map(str::to_owned)];
-    for object in &status.objects {
-        rows.push([
-            format!("{} {}/{}", object.kind, object.namespace, object.name),
-            object.state.clone(),
-            object.resource_version.clone(),
-            format!("{}s", object.age_secs),
-            object.pods.join(","),
-            object.error.clone(),
-        ]);
-    }
-    section(&mut text, &rows);
-    text
 }
 
-fn shown(delivery: &Delivery) -> (String, String, String) {
-    let since = format!("{:.0}", delivery.since);
-    (
-        delivery.phase.as_str().to_owned(),
-        since,
-        delivery.reason.clone(),
-    )
+fn json_text(status: &AgentStatus) -> io::Result<String> {
+    let mut text = Vec::new();
+    write_json(&mut text, status)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Appends a table, unless it is empty.
-fn section<const N: usize>(text: &mut String, rows: &[[String; N]]) {
-    if rows.len() > 1 {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|row| row.each_ref().map(String::as_str))
-            .collect();
-        text.push('\n');
-        *text += &columns(&rows);
+fn terminal_size() -> Size {
+    match tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Size {
+            columns: size.ws_col.into(),
+            rows: size.ws_row.into(),
+        },
+        _ => USUAL_SIZE,
     }
+}
+
+fn pause(time: Duration) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this command has one thread and nothing else to do"
+    )]
+    std::thread::sleep(time);
+}
+
+/// The wall clock, from which ages are counted.
+fn now() -> Timestamp {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this command reads the clock here only"
+    )]
+    Timestamp::now()
 }

@@ -16,6 +16,10 @@ impl Style {
     #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { color: false };
 
+    /// Emphasis whatever the terminal.
+    #[cfg(test)]
+    pub(crate) const COLOR: Self = Self { color: true };
+
     /// The style for standard output. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colors off.
     pub(crate) fn of_stdout() -> Self {
         Self::of(&io::stdout())

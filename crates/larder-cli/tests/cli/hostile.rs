@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::Read as _,
-    os::unix::ffi::OsStrExt as _,
+    os::unix::{ffi::OsStrExt as _, fs::symlink},
     process::{Command, Stdio},
 };
 
@@ -168,4 +168,68 @@ fn huge_values_and_many_parts_take_linear_time() {
     let run = desk.run("render -f app.yaml");
     assert_eq!(run.code, 1);
     assert!(run.stdout.len() < 4 << 20, "{}", run.stdout.len());
+}
+
+/// Runs a command that must end by itself within a second or two; if it hangs, the test fails after a minute.
+#[track_caller]
+fn code_in_time(desk: &Desk, args: &str) -> (Option<i32>, String) {
+    let output = Command::new("timeout")
+        .arg("60")
+        .arg(env!("CARGO_BIN_EXE_larder"))
+        .args(args.split(' '))
+        .current_dir(desk.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), error)
+}
+
+#[test]
+fn devices_pipes_and_huge_files_are_not_read_as_manifests() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    for directory in ["pipe", "device", "huge"] {
+        fs::create_dir(desk.path().join(directory)).unwrap();
+    }
+    let made = Command::new("mkfifo")
+        .arg(desk.path().join("pipe/p.yaml"))
+        .status();
+    assert!(made.unwrap().success());
+    symlink("/dev/zero", desk.path().join("device/d.yaml")).unwrap();
+    let huge = File::create(desk.path().join("huge/h.yaml")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    for path in [
+        "pipe",
+        "pipe/p.yaml",
+        "device",
+        "device/d.yaml",
+        "huge",
+        "huge/h.yaml",
+        "/dev/zero",
+        "/dev/full",
+    ] {
+        for command in ["render", "refs", "exec"] {
+            let (code, error) = code_in_time(&desk, &format!("{command} -f {path}"));
+            assert_eq!(code, Some(2), "{command} -f {path}: {error}");
+        }
+        // Other files are read nevertheless.
+        let (code, error) = code_in_time(&desk, &format!("refs -f {path} -f app.yaml"));
+        assert_eq!(code, Some(1), "{path}: {error}");
+    }
+}
+
+#[test]
+fn manifests_come_through_a_pipe_of_the_shell() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    let script = format!(
+        "'{}' refs -f <(sleep 0.2; cat app.yaml)",
+        env!("CARGO_BIN_EXE_larder")
+    );
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(desk.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("web"), "{text}");
 }

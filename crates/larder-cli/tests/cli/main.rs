@@ -15,6 +15,7 @@ mod render;
 mod run;
 mod shell;
 mod static_url;
+mod status;
 mod vectors;
 
 use std::{

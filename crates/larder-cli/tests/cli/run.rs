@@ -102,11 +102,11 @@ impl Drop for Agent<'_> {
     }
 }
 
-fn config_map(name: &str, data: &str) -> String {
+pub(crate) fn config_map(name: &str, data: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{{data}}}\n")
 }
 
-fn pod(name: &str, config_map: &str) -> String {
+pub(crate) fn pod(name: &str, config_map: &str) -> String {
     format!(
         "apiVersion: v1
 kind: Pod
@@ -118,7 +118,7 @@ spec:
     )
 }
 
-fn desk() -> Desk {
+pub(crate) fn desk() -> Desk {
     let desk = Desk::with([]);
     fs::create_dir(desk.path().join("m")).unwrap();
     put(&desk, "app.yaml", &config_map("app", "a: '1', b: '1'"));
@@ -126,7 +126,7 @@ fn desk() -> Desk {
     desk
 }
 
-fn put(desk: &Desk, manifest: &str, text: &str) {
+pub(crate) fn put(desk: &Desk, manifest: &str, text: &str) {
     fs::write(desk.path().join("m").join(manifest), text).unwrap();
 }
 

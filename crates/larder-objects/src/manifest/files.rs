@@ -12,15 +12,22 @@ use std::{
     io::Read,
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags, fcntl_setfl},
+    io::Errno,
+};
 use zeroize::Zeroizing;
 
 use super::{Loader, ManifestError};
 
 /// Name under which standard input appears in errors.
 const STDIN: &str = "standard input";
+/// Longest wait for a process that writes to a pipe.
+const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A manifest of this many bytes is rejected. kubelet 1.36, `pkg/kubelet/config/file.go`: 10 MiB, and exactly 10 MiB is too
 /// long.
@@ -106,7 +113,7 @@ impl Loader {
     pub fn path(&mut self, path: &Path) {
         match files(path) {
             Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),
-            Ok(None) if is_pipe(path) => match File::open(path) {
+            Ok(None) if is_pipe(path) => match open_pipe(path) {
                 Ok(pipe) => self.add(path, read_bounded(pipe, 0)),
                 Err(source) => self.unreadable("open", path, source),
             },
@@ -165,6 +172,28 @@ pub fn is_manifest_name(name: &str) -> bool {
         .extension()
         .and_then(|extension| extension.to_str());
     !name.starts_with('.') && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+/// Opens a pipe for reading, and waits for a process that writes to it, but not for ever, as opening would by itself.
+fn open_pipe(path: &Path) -> io::Result<impl Read> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let pipe = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let wait = Timespec::try_from(WRITER_TIMEOUT).map_err(io::Error::other)?;
+    let ready = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&wait))?;
+    // Only reading shows whether a silent pipe has a writer; a byte that arrives at this moment is kept.
+    let mut first = [0; 1];
+    let count = match (ready, rustix::io::read(&pipe, &mut first)) {
+        (0, Ok(0)) => {
+            let seconds = WRITER_TIMEOUT.as_secs();
+            let text = format!("no process has opened the pipe for writing within {seconds} s");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        (_, Ok(count)) => count,
+        (_, Err(Errno::AGAIN)) => 0,
+        (_, Err(errno)) => return Err(errno.into()),
+    };
+    fcntl_setfl(&pipe, OFlags::empty())?;
+    Ok(io::Cursor::new(first).take(count as u64).chain(pipe))
 }
 
 fn is_pipe(path: &Path) -> bool {

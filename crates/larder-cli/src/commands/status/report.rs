@@ -1,0 +1,394 @@
+//! The status of an agent as lines for people.
+
+use jiff::Timestamp;
+use larder_agent::status::{AgentStatus, Delivery, Phase, PodStatus};
+
+use super::age::age;
+use crate::output::{escaped, table::columns};
+
+/// How much the overview shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// Of volumes and environments, those that are not delivered.
+    Pending,
+    /// Every volume and environment, watch scopes and objects.
+    Wide,
+}
+
+/// Whether nothing of it is left to do.
+pub(super) fn is_done(delivery: &Delivery) -> bool {
+    matches!(delivery.phase, Phase::Delivered | Phase::Ended)
+}
+
+/// All pods: a head line with counts, problems, the pods, and the parts of `detail`.
+pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
+    let mut text = head(status);
+    if detail == Detail::Wide {
+        text += &escaped_line(&format!(
+            "change detection {}, watch scope {}, root directory {}, started {} ago",
+            status.change_detection,
+            status.watch_scope,
+            status.root_dir,
+            age(status.started, now)
+        ));
+    }
+    text += &notes(status);
+    text += &pods(status, detail, now);
+    let parts = status
+        .pods
+        .iter()
+        .flat_map(|pod| parts(pod, detail, now))
+        .collect();
+    let heading = [
+        "PART",
+        "TYPE",
+        "PHASE",
+        "AGE",
+        "FILES",
+        "LAST SWAP",
+        "REASON",
+    ];
+    text += &section(heading, parts);
+    if detail == Detail::Wide {
+        text += &watch_scopes(status);
+        text += &objects(status, |_| true);
+    }
+    text
+}
+
+/// One pod in full.
+pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp) -> String {
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let mut text = escaped_line(&format!(
+        "pod {name}: {} for {}{}",
+        pod.delivery.phase.as_str(),
+        age(pod.delivery.since, now),
+        because(&pod.delivery)
+    ));
+    let mut fact = |label: &str, value: &str| {
+        if !value.is_empty() {
+            text += &escaped_line(&format!("  {label:<11}{value}"));
+        }
+    };
+    fact("UID", &pod.uid);
+    fact("source", &pod.source);
+    fact("mirror", mirror(pod));
+    fact("directory", &pod.path);
+    if let Some(deleted) = pod.deletion_timestamp {
+        fact("deletion", &format!("{deleted:.0}, served until it ends"));
+    }
+    text += &notes(status);
+    let volumes = pod.volumes.iter().map(|volume| {
+        [
+            volume.name.clone(),
+            volume.type_.clone(),
+            volume.delivery.phase.as_str().to_owned(),
+            age(volume.delivery.since, now),
+            volume.files.to_string(),
+            last(volume.last_swap, now),
+            volume.path.clone(),
+            volume.delivery.reason.clone(),
+        ]
+    });
+    let heading = [
+        "VOLUME",
+        "TYPE",
+        "PHASE",
+        "AGE",
+        "FILES",
+        "LAST SWAP",
+        "PATH",
+        "REASON",
+    ];
+    text += &section(heading, volumes.collect());
+    let containers = pod.containers.iter().map(|container| {
+        [
+            container.name.clone(),
+            container.delivery.phase.as_str().to_owned(),
+            age(container.delivery.since, now),
+            container.path.clone(),
+            container.delivery.reason.clone(),
+        ]
+    });
+    let heading = ["ENVIRONMENT OF", "PHASE", "AGE", "PATH", "REASON"];
+    text += &section(heading, containers.collect());
+    text + &objects(status, |pods| pods.contains(&name))
+}
+
+/// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered`
+fn head(status: &AgentStatus) -> String {
+    let phases = [
+        Phase::Delivered,
+        Phase::Waiting,
+        Phase::Failing,
+        Phase::Held,
+        Phase::Removing,
+        Phase::Ended,
+    ];
+    let by_phase = phases.into_iter().filter_map(|phase| {
+        let pods = status.pods.iter();
+        match pods.filter(|pod| pod.delivery.phase == phase).count() {
+            0 => None,
+            pods => Some(format!("{pods} {}", phase.as_str().to_lowercase())),
+        }
+    });
+    let pods: Vec<_> = std::iter::once(count(status.pods.len(), "pod"))
+        .chain(by_phase)
+        .collect();
+    let volumes = || status.pods.iter().flat_map(|pod| &pod.volumes);
+    let pending = volumes().filter(|volume| !is_done(&volume.delivery));
+    let pending = match pending.count() {
+        0 => String::new(),
+        pending => format!(", {pending} not delivered"),
+    };
+    let volumes = count(volumes().count(), "volume");
+    let pods = pods.join(", ");
+    escaped_line(&format!("node {}: {pods}; {volumes}{pending}", status.node))
+}
+
+/// Problems, and sources without a report.
+fn notes(status: &AgentStatus) -> String {
+    let sources = status.silent_sources.iter().map(|source| {
+        format!("source {source} has not reported yet; nothing is removed until it does")
+    });
+    let problems = status.problems.iter();
+    let problems = problems.map(|problem| format!("problem: {problem}"));
+    let lines = sources.chain(problems);
+    lines.map(|line| escaped_line(&line)).collect()
+}
+
+fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
+    let rows = status.pods.iter().map(|pod| {
+        let done = pod.volumes.iter();
+        let done = done.filter(|volume| is_done(&volume.delivery)).count();
+        let deleted = pod.deletion_timestamp.map(|_| "Terminating");
+        let reasons = deleted.into_iter().chain([pod.delivery.reason.as_str()]);
+        let reasons: Vec<_> = reasons.filter(|reason| !reason.is_empty()).collect();
+        [
+            format!("{}/{}", pod.namespace, pod.name),
+            pod.delivery.phase.as_str().to_owned(),
+            age(pod.delivery.since, now),
+            format!("{done}/{}", pod.volumes.len()),
+            pod.source.clone(),
+            pod.uid.clone(),
+            mirror(pod).to_owned(),
+            reasons.join("; "),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    if detail == Detail::Wide {
+        let heading = [
+            "POD", "PHASE", "AGE", "VOLUMES", "SOURCE", "UID", "MIRROR", "REASON",
+        ];
+        return section(heading, rows);
+    }
+    let rows = rows
+        .into_iter()
+        .map(|[pod, phase, age, volumes, _, _, _, reason]| [pod, phase, age, volumes, reason]);
+    section(["POD", "PHASE", "AGE", "VOLUMES", "REASON"], rows.collect())
+}
+
+/// The volumes and environments of a pod.
+fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> Vec<[String; 7]> {
+    let name = |part: &str| format!("{}/{}/{part}", pod.namespace, pod.name);
+    let row = |part: &str, type_: &str, delivery: &Delivery, files: String, swap: String| {
+        [
+            name(part),
+            type_.to_owned(),
+            delivery.phase.as_str().to_owned(),
+            age(delivery.since, now),
+            files,
+            swap,
+            delivery.reason.clone(),
+        ]
+    };
+    let is_shown = |delivery: &Delivery| detail == Detail::Wide || !is_done(delivery);
+    let volumes = pod
+        .volumes
+        .iter()
+        .filter(|volume| is_shown(&volume.delivery));
+    let volumes = volumes.map(|volume| {
+        let files = volume.files.to_string();
+        let swap = last(volume.last_swap, now);
+        row(&volume.name, &volume.type_, &volume.delivery, files, swap)
+    });
+    let containers = pod.containers.iter();
+    let containers = containers.filter(|container| is_shown(&container.delivery));
+    let containers = containers.map(|container| {
+        let (none, delivery) = (String::new(), &container.delivery);
+        row(&container.name, "environment", delivery, none.clone(), none)
+    });
+    volumes.chain(containers).collect()
+}
+
+fn watch_scopes(status: &AgentStatus) -> String {
+    let rows = status.watch_scopes.iter().map(|choice| {
+        [
+            choice.namespace.clone(),
+            choice.kind.clone(),
+            choice.scope.clone(),
+            choice.reason.clone(),
+        ]
+    });
+    section(
+        ["NAMESPACE", "KIND", "WATCH SCOPE", "REASON"],
+        rows.collect(),
+    )
+}
+
+fn objects(status: &AgentStatus, is_shown: impl Fn(&[String]) -> bool) -> String {
+    let objects = status.objects.iter();
+    let rows = objects
+        .filter(|object| is_shown(&object.pods))
+        .map(|object| {
+            [
+                format!("{} {}/{}", object.kind, object.namespace, object.name),
+                object.state.clone(),
+                object.resource_version.clone(),
+                format!("{}s", object.age_secs),
+                object.pods.join(","),
+                object.error.clone(),
+            ]
+        });
+    let heading = ["OBJECT", "STATE", "VERSION", "STALENESS", "PODS", "ERROR"];
+    section(heading, rows.collect())
+}
+
+/// UID of the mirror pod, or whether it is missing.
+fn mirror(pod: &PodStatus) -> &str {
+    match (&pod.mirror, pod.source.as_str()) {
+        (Some(uid), _) => uid,
+        (None, "file" | "http") => "missing",
+        (None, _) => "",
+    }
+}
+
+fn because(delivery: &Delivery) -> String {
+    match delivery.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    }
+}
+
+fn last(time: Option<Timestamp>, now: Timestamp) -> String {
+    time.map(|time| format!("{} ago", age(time, now)))
+        .unwrap_or_default()
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+fn escaped_line(text: &str) -> String {
+    format!("{}\n", escaped(text))
+}
+
+/// A table after a blank line; nothing without rows.
+fn section<const N: usize>(heading: [&str; N], rows: Vec<[String; N]>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
+    let all: Vec<_> = std::iter::once(heading).chain(rows).collect();
+    format!("\n{}", columns(&all))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+
+    fn status() -> AgentStatus {
+        let at = |phase: &str, reason: &str| json!({"phase": phase, "since": "2026-01-01T00:00:00Z", "reason": reason});
+        let with = |mut value: serde_json::Value, delivery: serde_json::Value| {
+            let fields = delivery.as_object().unwrap().clone();
+            value.as_object_mut().unwrap().extend(fields);
+            value
+        };
+        let missing = "secret \"tls\" not found";
+        let volume = |name: &str, delivery| {
+            with(
+                json!({"name": name, "type": "secret", "path": format!("/r/{name}"), "files": 2}),
+                delivery,
+            )
+        };
+        let pod = |name: &str, volumes, delivery| {
+            with(
+                json!({"namespace": "prod", "name": name, "uid": "u", "source": "api", "path": "/r", "volumes": volumes, "containers": []}),
+                delivery,
+            )
+        };
+        let value = json!({
+            "node": "n1", "rootDir": "/r", "started": "2026-01-01T00:00:00Z",
+            "changeDetection": "Watch", "watchScope": "Object", "silentSources": [],
+            "problems": ["a.yaml: \u{1b}[2J"],
+            "pods": [
+                pod("db", vec![volume("data", at("Delivered", ""))], at("Delivered", "")),
+                pod("web", vec![volume("ok", at("Delivered", "")), volume("tls", at("Failing", missing))], at("Failing", missing)),
+            ],
+            "objects": [],
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:03:05Z".parse().unwrap()
+    }
+
+    #[test]
+    fn overview_shows_only_the_parts_that_are_not_delivered() {
+        expect![[r#"
+            node n1: 2 pods, 1 delivered, 1 failing; 3 volumes, 1 not delivered
+            problem: a.yaml: \u{1b}[2J
+
+            POD        PHASE       AGE    VOLUMES   REASON
+            prod/db    Delivered   3m5s   1/1
+            prod/web   Failing     3m5s   1/2       secret "tls" not found
+
+            PART           TYPE     PHASE     AGE    FILES   LAST SWAP   REASON
+            prod/web/tls   secret   Failing   3m5s   2                   secret "tls" not found
+        "#]]
+        .assert_eq(&overview(&status(), Detail::Pending, now()));
+    }
+
+    #[test]
+    fn wide_overview_shows_every_part() {
+        expect![[r#"
+            node n1: 2 pods, 1 delivered, 1 failing; 3 volumes, 1 not delivered
+            change detection Watch, watch scope Object, root directory /r, started 3m5s ago
+            problem: a.yaml: \u{1b}[2J
+
+            POD        PHASE       AGE    VOLUMES   SOURCE   UID   MIRROR   REASON
+            prod/db    Delivered   3m5s   1/1       api      u
+            prod/web   Failing     3m5s   1/2       api      u              secret "tls" not found
+
+            PART           TYPE     PHASE       AGE    FILES   LAST SWAP   REASON
+            prod/db/data   secret   Delivered   3m5s   2
+            prod/web/ok    secret   Delivered   3m5s   2
+            prod/web/tls   secret   Failing     3m5s   2                   secret "tls" not found
+        "#]]
+        .assert_eq(&overview(&status(), Detail::Wide, now()));
+    }
+
+    #[test]
+    fn explanation_shows_one_pod_in_full() {
+        let status = status();
+        expect![[r#"
+            pod prod/web: Failing for 3m5s: secret "tls" not found
+              UID        u
+              source     api
+              directory  /r
+            problem: a.yaml: \u{1b}[2J
+
+            VOLUME   TYPE     PHASE       AGE    FILES   LAST SWAP   PATH     REASON
+            ok       secret   Delivered   3m5s   2                   /r/ok
+            tls      secret   Failing     3m5s   2                   /r/tls   secret "tls" not found
+        "#]]
+        .assert_eq(&explanation(&status, &status.pods[1], now()));
+    }
+}

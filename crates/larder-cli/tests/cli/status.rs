@@ -1,0 +1,130 @@
+//! `larder status`: names, `--wait` and `--watch`.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::{
+    Desk,
+    run::{Agent, config_map, desk, pod, put},
+};
+
+/// A `larder status` that runs beside the test.
+fn spawn(desk: &Desk, args: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_larder"))
+        .arg("status")
+        .args(["--root-dir", "root"])
+        .args(args.split(' '))
+        .current_dir(desk.path())
+        .env_clear()
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Reads lines up to one with all of these words.
+#[track_caller]
+fn until_line(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &[&str]) -> String {
+    let mut lines = lines.map(Result::unwrap);
+    let found = lines.find(|line| words.iter().all(|word| line.contains(word)));
+    found.unwrap_or_else(|| panic!("no line with {words:?}"))
+}
+
+#[test]
+fn named_pods_are_explained_and_unknown_ones_reported() {
+    let desk = desk();
+    put(&desk, "other.yaml", &pod("other", "app"));
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    assert_eq!(desk.run("status --root-dir root --wait").code, 0);
+    let run = desk.run("status --root-dir root default/web");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    assert!(run.stdout.starts_with("pod default/web: Delivered for "));
+    for words in [
+        "kubernetes.io~configmap/cfg",
+        "env.json",
+        "ConfigMap default/app",
+    ] {
+        assert!(run.stdout.contains(words), "{words}: {}", run.stdout);
+    }
+    assert!(!run.stdout.contains("pod default/other"), "{}", run.stdout);
+
+    let run = desk.run("status --root-dir root web -o json");
+    let status: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(status["pods"].as_array().unwrap().len(), 1);
+    assert_eq!(status["pods"][0]["name"], "web");
+
+    let run = desk.run("status --root-dir root prod/none default/web");
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.contains("pod default/web"), "{run:?}");
+    assert_eq!(
+        run.stderr,
+        "larder: the agent serves no pod prod/none; `larder status` lists its pods\n"
+    );
+}
+
+#[test]
+fn wait_begins_before_the_agent_and_ends_with_the_delivery() {
+    let desk = desk();
+    put(&desk, "late.yaml", &pod("late", "missing"));
+    let mut waiting = spawn(&desk, "--wait --timeout 10m");
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    // One pod is delivered, the other is not.
+    let run = desk.run("status --root-dir root --wait --timeout 10m default/web");
+    assert_eq!(run.code, 0, "{run:?}");
+    let run = desk.run("status --root-dir root --wait --timeout 0s");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.contains("default/late"), "{run:?}");
+    assert_eq!(
+        run.stderr,
+        "larder: not everything was delivered within 0 s\n"
+    );
+    assert!(waiting.try_wait().unwrap().is_none(), "ended too early");
+    put(&desk, "missing.yaml", &config_map("missing", "k: v"));
+    assert!(waiting.wait().unwrap().success());
+}
+
+#[test]
+fn wait_for_an_agent_that_never_runs_ends_with_1() {
+    let run = Desk::with([]).run("status --root-dir root --wait --timeout 1ms");
+    assert_eq!((run.code, &*run.stdout), (1, ""));
+    assert!(run.stderr.contains("no agent is listening on"), "{run:?}");
+}
+
+#[test]
+fn watch_prints_changes_to_a_pipe_and_ends_with_its_reader() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let mut watching = spawn(&desk, "--watch");
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    until_line(&mut lines, &["node n1: 1 pod,"]);
+    until_line(&mut lines, &["default/web", "Delivered"]);
+    put(&desk, "late.yaml", &pod("late", "missing"));
+    until_line(
+        &mut lines,
+        &["default/late", "configmap \"missing\" not found"],
+    );
+    drop(lines);
+    put(&desk, "missing.yaml", &config_map("missing", "k: v"));
+    assert!(watching.wait().unwrap().success());
+}
+
+#[test]
+fn conflicting_and_malformed_flags_are_bad_usage() {
+    let desk = Desk::with([]);
+    for args in [
+        "--watch --wait",
+        "--timeout 5s",
+        "--wait --timeout 5",
+        "a/b/c",
+        "-o yaml",
+    ] {
+        let run = desk.run(&format!("status --root-dir root {args}"));
+        assert_eq!((run.code, &*run.stdout), (2, ""), "{args}: {run:?}");
+    }
+}
