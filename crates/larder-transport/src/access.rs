@@ -1,13 +1,12 @@
-//! Whether the API server takes our credentials, and who finds out.
+//! Whether the API server accepts the client's credentials.
 //!
-//! All requests of a transport have the same credentials. So one answer 401 speaks for all, and hundreds of watches that
-//! ask again, each by itself, learn nothing more from it: while it is in doubt, one request goes first, and the others
-//! share its outcome. In doubt it is after a 401, and when the last connection was lost: a server that forgets who
-//! we are, as one that expires credentials does, often ends the connections with it.
+//! All requests of a transport carry the same credentials, so one 401 holds for all of them. While access is in doubt,
+//! one request is sent as a probe, and the others share its outcome. Access is in doubt after a 401 and after the last
+//! connection is lost: a server that revokes credentials often ends the connections too.
 //!
 //! Invariants:
 //! 1. After a 401 at most one request reaches the server for each delay, until one is answered otherwise.
-//! 2. A server that answers late holds nobody up for longer than [`PATIENCE`].
+//! 2. A late answer delays other requests by at most [`PATIENCE`].
 
 use std::{
     sync::{Arc, Weak},
@@ -18,14 +17,14 @@ use tokio::time::Instant;
 
 use super::backoff::ConnectBackoff;
 
-/// Delay after the first 401, and the longest one, before jitter: short, because new credentials in a file are often there
-/// before anybody asks.
+/// Delay after the first 401, and the longest delay, before jitter. Short, because a file often has new credentials by
+/// then.
 const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// How long others wait for the answer to the request that goes first.
+/// How long other requests wait for the answer to the probe.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the transport knows.
+/// What is known about access.
 #[derive(Debug)]
 pub(super) struct Access {
     state: AccessState,
@@ -34,11 +33,11 @@ pub(super) struct Access {
 
 #[derive(Debug)]
 enum AccessState {
-    /// As far as is known, it takes them.
+    /// As far as is known, the credentials are accepted.
     Granted,
-    /// It may not; one request may find out from that time on. It was `refused`, or is merely not known any more.
+    /// Unknown; a probe may be sent from that time on. `refused` if the last answer was a 401.
     InDoubt { not_before: Instant, refused: bool },
-    /// One request finds out; it lives as long as what [`Access::probe`] gave to it.
+    /// A probe is under way. It lives as long as the mark from [`Access::probe`].
     Probing {
         since: Instant,
         probe: Weak<()>,
@@ -46,16 +45,16 @@ enum AccessState {
     },
 }
 
-/// Who may send.
+/// Which requests may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Everybody.
+    /// All of them.
     All,
-    /// One, who then holds what [`Access::probe`] gives.
+    /// One, which then holds the mark from [`Access::probe`].
     One,
-    /// Nobody before that time, unless something happens.
+    /// None before that time, unless an event changes that.
     Wait(Instant),
-    /// Nobody: whoever asks is answered as the last one was.
+    /// None: each is answered as the last one was.
     Refuse,
 }
 
@@ -69,7 +68,7 @@ impl Access {
 
     /// The server has answered 401.
     pub(super) fn refused(&mut self, now: Instant) {
-        // One of those who were under way with the first one.
+        // A request that was under way together with the first one.
         if matches!(self.state, AccessState::InDoubt { refused: true, .. }) {
             return;
         }
@@ -80,7 +79,7 @@ impl Access {
         };
     }
 
-    /// The request that went first was answered, and not with 401.
+    /// The probe was answered with a status other than 401.
     pub(super) fn granted(&mut self) {
         if matches!(self.state, AccessState::Probing { .. }) {
             self.state = AccessState::Granted;
@@ -105,13 +104,13 @@ impl Access {
         }
     }
 
-    /// Who may send at `now`.
+    /// Which requests may be sent at `now`.
     pub(super) fn pass(&mut self, now: Instant) -> Pass {
         match &self.state {
             AccessState::Granted => Pass::All,
             AccessState::InDoubt { not_before, .. } if now < *not_before => Pass::Refuse,
             AccessState::InDoubt { .. } => Pass::One,
-            // It was given up, or broke without an answer.
+            // It was canceled, or broke without an answer.
             AccessState::Probing { probe, refused, .. } if probe.strong_count() == 0 => {
                 self.state = AccessState::InDoubt {
                     not_before: now,
@@ -129,7 +128,7 @@ impl Access {
         }
     }
 
-    /// Marks the request that goes first.
+    /// Starts a probe. Its request holds the returned mark.
     pub(super) fn probe(&mut self, now: Instant) -> Arc<()> {
         let mark = Arc::new(());
         let refused = matches!(self.state, AccessState::InDoubt { refused: true, .. });
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_401_one_request_at_a_time_finds_out_and_ever_less_often() {
+    fn after_a_401_single_probes_go_out_at_growing_intervals() {
         let (mut access, mut now) = access();
         assert_eq!(access.pass(now), Pass::All);
         let mut asked = 0;
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_of_the_same_moment_count_once() {
+    fn simultaneous_401s_count_once() {
         let (mut access, now) = access();
         for _ in 0..500 {
             access.refused(now);
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_goes_first_and_does_not_come_back_holds_nobody_up() {
+    fn a_lost_probe_is_replaced_and_a_slow_one_overtaken() {
         let (mut access, now) = access();
         access.lost(now);
         assert_eq!(access.pass(now), Pass::One);

@@ -1,11 +1,10 @@
-//! When to try to connect again.
+//! Back-off between attempts to connect.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Doubling delays between failed attempts, with jitter so that nodes which lost the same server do not come back at
-/// the same moment.
+/// Doubling delays between failed attempts. Jitter keeps nodes that lost the same server from returning together.
 #[derive(Debug)]
 pub(super) struct ConnectBackoff {
     base: Duration,
@@ -46,7 +45,7 @@ impl ConnectBackoff {
         self.failures > 0
     }
 
-    /// The instant before which nobody should try, if it is still to come.
+    /// The earliest time of the next attempt, if it lies in the future.
     pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|instant| *instant > now)
     }
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_the_cap_and_success_starts_over() {
+    fn delays_double_up_to_the_cap_and_success_resets_them() {
         let now = Instant::now();
         let mut backoff = ConnectBackoff::new(
             Duration::from_millis(100),

@@ -1,4 +1,4 @@
-//! The body of a response as it comes from the connection.
+//! The body of a response, as it arrives on the connection.
 
 use std::{
     fmt,
@@ -13,11 +13,14 @@ use super::{Error, Handle, connection::StreamPermit};
 
 /// A response's body. It holds its stream, and with it the connection, until it is dropped.
 ///
-/// Bytes that nobody reads stay with the server: once the stream's window is full it sends no more on this stream, and
-/// goes on with the others.
+/// Unread bytes stay with the server: once the stream's window is full, it pauses this stream and continues the others.
+///
+/// Received bytes are not wiped. They pass through buffers of rustls, h2 or hyper, which hand out shared slices. So
+/// copies of a Secret, base64 inside JSON, may remain in freed memory of this process: up to one TLS record (16 KiB)
+/// and one read buffer per connection. Readers wipe their own copies.
 pub struct Body {
     incoming: Incoming,
-    slot: StreamPermit,
+    permit: StreamPermit,
     /// Keeps the pool alive, which owns the connection's driver.
     handle: Option<Handle>,
 }
@@ -28,10 +31,10 @@ pub(super) enum Incoming {
 }
 
 impl Body {
-    pub(super) fn new(incoming: Incoming, slot: StreamPermit) -> Self {
+    pub(super) fn new(incoming: Incoming, permit: StreamPermit) -> Self {
         Self {
             incoming,
-            slot,
+            permit,
             handle: None,
         }
     }
@@ -45,7 +48,7 @@ impl Body {
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body")
-            .field("connection", &self.slot.connection.id)
+            .field("connection", &self.permit.connection.id)
             .finish_non_exhaustive()
     }
 }
@@ -59,11 +62,11 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
-        let connection = &this.slot.connection;
+        let connection = &this.permit.connection;
         match &mut this.incoming {
             Incoming::Http2(stream) => match ready!(stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Read is read: the server may send as much again.
+                    // The server may send as many bytes again.
                     match stream.flow_control().release_capacity(data.len()) {
                         Ok(()) => Poll::Ready(Some(Ok(Frame::data(data)))),
                         Err(error) => Poll::Ready(Some(Err(connection.http2_error(error)))),

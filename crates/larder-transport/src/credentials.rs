@@ -1,7 +1,7 @@
 //! The client's identity and the authorities that it trusts, and how both stay up to date.
 //!
-//! Files are checked before a stream is opened, at most once per interval, and soon after a 401. A token travels in every
-//! request, so the next request has the new one. Client certificates and authorities belong to a connection: new
+//! Files are checked before a stream is opened, at most once per interval, and soon after a 401. A token travels in
+//! every request, so the next request has the new one. Client certificates and authorities belong to a connection: new
 //! connections use the new ones, existing connections take no new streams and finish those they have, so that no watch
 //! is lost. An exec plugin runs again shortly before its credentials expire and after a 401.
 //!
@@ -22,6 +22,7 @@ mod plugin;
 mod secret;
 mod source;
 mod tls;
+mod user;
 
 use std::{
     fmt,
@@ -39,7 +40,7 @@ pub(crate) use self::source::{Settings, environment, without_credentials};
 use self::{
     file::Stamp,
     plugin::{Issued, Plugin},
-    source::User,
+    user::User,
 };
 pub use self::{kubeconfig::KubeconfigError, plugin::PluginError, source::Source};
 use crate::error::{Part, SetupError};

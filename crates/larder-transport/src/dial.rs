@@ -1,20 +1,10 @@
-//! Opening one connection: name, TCP, the proxy's tunnel, TLS, then HTTP/2 until the server's first SETTINGS, or HTTP/1.1.
+//! Opening one connection: name, TCP, the proxy's tunnel, TLS, then HTTP/2 up to the server's first SETTINGS, or
+//! HTTP/1.1.
 //!
-//! Waiting for SETTINGS tells how many streams the server allows before the first one is opened; a server sends them
-//! right after the TLS handshake, so that it costs next to nothing.
+//! SETTINGS hold the number of streams that the server allows, which must be known before the first one is opened. A
+//! server sends them right after the TLS handshake, so waiting for them costs little.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    io,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, future::poll_fn, io, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -23,15 +13,19 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
 };
 use tokio_rustls::TlsConnector;
 
-use super::{Config, ConnectError, Lane, StreamError, endpoint::Endpoint};
+use super::{
+    Config, ConnectError, Lane, StreamError,
+    endpoint::Endpoint,
+    io::{Io, Received, Stream},
+};
 
-/// How the byte streams below TLS and HTTP are opened: over TCP, or by a function, where the way to the server is another
-/// one (a Unix socket, a tunnel, a simulated network).
+/// How the byte streams below TLS and HTTP are opened: over TCP, or by a function (a Unix socket, a tunnel, a simulated
+/// network).
 ///
 /// ```
 /// use larder_transport::{Config, Connector};
@@ -46,10 +40,10 @@ pub struct Connector(Option<Arc<Open>>);
 type Open = dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync;
 
 impl Connector {
-    /// Opens streams with `open`, which is given host and port as the URL of the server has them, or of the proxy before it.
+    /// Opens streams with `open`, which gets host and port from the URL of the server, or of the proxy before it.
     ///
-    /// Over HTTP/2 a dead peer is noticed as over TCP. Over HTTP/1.1, which has no PING, that is up to `open`: what it opens
-    /// must fail when nothing comes through any more.
+    /// Over HTTP/2, a dead peer is detected as over TCP. HTTP/1.1 has no PING, so the stream must fail by itself when
+    /// the peer is dead. Errors of `open` reach the log.
     pub fn new<S, F>(open: impl Fn(String, u16) -> F + Send + Sync + 'static) -> Self
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -87,7 +81,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// A connection that is ready for its first stream, and not yet driven by a task.
+/// A connection that is ready for its first stream and not yet driven by a task.
 pub(super) enum Dialed {
     Http2 {
         sender: h2::client::SendRequest<Bytes>,
@@ -141,7 +135,7 @@ pub(super) async fn dial(
         .unwrap_or(Err(ConnectError::Timeout { waited }))
 }
 
-/// Tries the host's addresses one after the other, each with its share of the time.
+/// Tries the host's addresses in turn, each with its share of the time.
 async fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, ConnectError> {
     let resolve = |source| ConnectError::Resolve {
         host: host.to_owned(),
@@ -161,7 +155,7 @@ async fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, 
     Err(failure)
 }
 
-/// Lets the kernel notice a dead peer in the same time as our PINGs: all that HTTP/1.1 has.
+/// Lets the kernel detect a dead peer within the time that PINGs take. HTTP/1.1 has no other means.
 fn keep_tcp_alive(tcp: &TcpStream, config: &Config) {
     use rustix::net::sockopt;
     const PROBES: u32 = 3;
@@ -186,9 +180,11 @@ pub(super) async fn start_http2(
     config: &Config,
     lane: Lane,
 ) -> Result<Dialed, ConnectError> {
-    /// What h2 reports until the server's SETTINGS have come. A server that really allows none is of no use, and runs
-    /// into the timeout.
+    /// What h2 reports until the server's SETTINGS arrive. A server that allows no streams is useless and runs into the
+    /// timeout.
     const NO_SETTINGS_YET: usize = 0;
+    /// Largest head of a response. Those of an API server have some hundred bytes.
+    const MAX_HEADER_BYTES: u32 = 64 << 10;
     const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
     let window = match lane {
@@ -201,6 +197,7 @@ pub(super) async fn start_http2(
         .min(LARGEST_WINDOW);
     let (sender, mut driver) = h2::client::Builder::new()
         .enable_push(false)
+        .max_header_list_size(MAX_HEADER_BYTES)
         .initial_max_send_streams(NO_SETTINGS_YET)
         .initial_window_size(window)
         .initial_connection_window_size(whole)
@@ -229,129 +226,4 @@ async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
         sender,
         driver: Box::new(driver),
     })
-}
-
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// Number of bytes that came from the peer so far: any of them is a sign of life.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Received(Arc<AtomicU64>);
-
-impl Received {
-    pub(super) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn add(&self, bytes: usize) {
-        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-}
-
-/// The byte stream below HTTP, with or without TLS.
-///
-/// After every [`TURN`] bytes it lets others run: whoever reads the streams of a connection takes what has come before more does. Else
-/// all that the socket and the windows hold would be split into frames that wait, and the room for these is never given back.
-pub(super) struct Io {
-    stream: Box<dyn Stream>,
-    received: Received,
-    /// Bytes received in this turn.
-    turn: usize,
-}
-
-/// The most that a TLS record carries.
-const TURN: usize = 16 << 10;
-
-impl Io {
-    pub(super) fn new(stream: Box<dyn Stream>, received: Received) -> Self {
-        Self {
-            stream,
-            received,
-            turn: 0,
-        }
-    }
-}
-
-impl AsyncRead for Io {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.turn >= TURN {
-            self.turn = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let before = buffer.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let bytes = buffer.filled().len() - before;
-        self.turn = if result.is_ready() {
-            self.turn + bytes
-        } else {
-            0
-        };
-        self.received.add(bytes);
-        result
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn after_each_turn_others_run_though_there_is_more() {
-        let (ours, mut theirs) = tokio::io::duplex(4 * TURN);
-        let received = Received::default();
-        let mut io = Io::new(Box::new(ours), received.clone());
-        theirs.write_all(&vec![0; 3 * TURN - 1000]).await.unwrap();
-        let mut turns = Vec::new();
-        let mut piece = [0; 1024];
-        for _ in 0..4 {
-            let before = received.bytes();
-            while io.read(&mut piece).now_or_never().is_some() {}
-            turns.push(received.bytes() - before);
-        }
-        let turn = TURN as u64;
-        assert_eq!(turns, [turn, turn, turn - 1000, 0]);
-        // The next turn is a whole one.
-        theirs.write_all(&vec![0; TURN]).await.unwrap();
-        while io.read(&mut piece).now_or_never().is_some() {}
-        assert_eq!(received.bytes(), 4 * turn - 1000);
-    }
 }

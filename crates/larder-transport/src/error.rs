@@ -1,7 +1,7 @@
 //! Why a transport cannot be set up, a connection not opened, or a request not answered.
 //!
-//! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or what the peer has sent. The
-//! peer knows our token, so a GOAWAY may echo it. Errors of h2 and hyper are therefore replaced by [`StreamError`].
+//! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or what the peer has sent.
+//! The peer knows our token, so a GOAWAY may echo it. Errors of h2 and hyper are therefore replaced by [`StreamError`].
 
 use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -147,8 +147,8 @@ pub enum Error {
         /// How often it was sent.
         attempts: u32,
     },
-    /// The API server has just answered 401 to another request with the same credentials. The next request goes out after
-    /// a pause, or with new credentials.
+    /// The API server has just answered 401 to another request with the same credentials. The next request goes out
+    /// after a pause, or with new credentials.
     #[error("{server} does not accept {credentials} (401)")]
     Unauthorized {
         /// Host and port.

@@ -1,29 +1,34 @@
-//! The way to the API server: a `kube::Client` over several HTTP/2 connections.
+//! A `kube::Client` over several HTTP/2 connections to the API server.
 //!
-//! A node watches hundreds of objects, each with a request of its own. kube's own transport opens a connection for every
-//! one of them; a shared HTTP/2 pool would queue for ever at the 100 streams that the API server allows on a connection.
-//! Here streams are counted against the server's limit, and another connection is opened when they are used up.
+//! A node watches hundreds of objects, each with a request of its own. kube's own transport opens a connection for each
+//! of them. A shared HTTP/2 pool would queue at the 100 streams that the API server allows per connection. This
+//! transport counts streams against the server's limit and opens another connection when they are used up.
 //!
 //! ```text
-//! kube::Client ─► base URL, credentials, headers ─► Transport ─► rate limit ─► Pool ─► Connection ─► stream
-//!                 (layers of kube)                               (not watches)  (worker)  (driver)
+//! kube::Client ─► base URL, headers ─► Transport ─► rate limit ─► Pool ─► Connection ─► stream
+//!                 (layers of kube)                  (not watches)  (worker)  (driver)
 //! ```
 //!
-//! - Ordinary requests have a connection of their own and never wait behind watches.
-//! - A server that takes no more streams on a connection (GOAWAY) is served on another one, and existing streams go on.
-//!   Streams that the server has not processed are sent again.
-//! - A PING finds out within 45 s that the peer is dead; see [`Config`] for this and all other times.
-//! - Each stream has a window of its own, and the connection's window covers all of them: a stream that nobody reads
-//!   stops itself, not the others.
-//! - Renewed client certificates are used by new connections, and renewed tokens by new requests; see [`Source`]. After an
-//!   answer 401 one request goes first, and the others share its outcome.
-//! - An HTTP proxy that the kubeconfig or the environment names is asked for a tunnel.
-//! - Servers without HTTP/2 get HTTP/1.1, with one connection for each request under way.
+//! - Ordinary requests have their own connection and never wait behind watches.
+//! - After a GOAWAY, new streams use another connection, and existing streams continue. Requests that the server has
+//!   not processed are sent again.
+//! - PINGs detect a dead peer within 45 s; see [`Config`] for this and all other times.
+//! - Each stream has its own window, and the connection's window covers all of them, so an unread stream stops only
+//!   itself.
+//! - New connections use renewed client certificates, and new requests use renewed tokens; see [`Source`]. After a 401,
+//!   one request is sent as a probe, and the others share its outcome.
+//! - A tunnel leads through the HTTP proxy from the kubeconfig or the environment.
+//! - Servers without HTTP/2 get HTTP/1.1, with one connection per request under way.
+//! - [`path`] builds the paths of requests, with every name escaped.
 //!
-//! h2 is used directly, without hyper's client on top: its errors tell which streams were not processed, and no task or
-//! channel is needed for a stream, which keeps a watch at well under 2 KiB.
+//! h2 is used directly, without hyper's client on top. Its errors identify the streams that were not processed, and a
+//! stream needs no task or channel, which keeps a watch well under 2 KiB.
 //!
-//! One worker task per transport owns everything that runs; it ends with the last [`Transport`], client and response body.
+//! Invariants:
+//! 1. One worker task per transport owns everything that runs. It ends with the last [`Transport`], client and response
+//!    body.
+//! 2. Credentials reach no log, no error and no `Debug`. Neither does any text that may quote them, such as a parser's
+//!    message or what the peer has sent.
 
 use std::{
     sync::Arc,
@@ -55,6 +60,7 @@ mod credentials;
 mod dial;
 mod endpoint;
 mod error;
+mod io;
 mod metrics;
 pub mod path;
 mod pool;
@@ -76,16 +82,16 @@ use endpoint::Endpoint;
 use pool::{Live, Pool, Reservation};
 use rate_limit::Limiter;
 
-/// How often a request that the server has not processed is sent.
+/// Most times that a request is sent while the server does not process it.
 const ATTEMPTS: u32 = 5;
 
-/// Makes a client for the server that `source` names, and the handle to its connections. Nothing is sent yet.
+/// Creates a client for the API server of `source`, and the handle to its connections. Nothing is sent yet.
 ///
-/// kube's retries and traces are not in the client: whoever sends knows better what to repeat and when.
+/// The client has none of kube's retries and traces: callers know better what to repeat and when.
 ///
 /// # Errors
 ///
-/// The configuration is unusable. That the server cannot be reached is not an error here; requests tell it.
+/// The configuration is unusable. Whether the server can be reached shows in requests only.
 ///
 /// # Examples
 ///
@@ -114,7 +120,7 @@ pub async fn connect(
     kube_config.headers = settings.headers;
     let headers = kube_config
         .extra_headers_layer()
-        .expect("nobody is impersonated but by the headers that were checked");
+        .expect("without an impersonated user the layer has no value to reject");
     let transport = Transport::start(endpoint, credentials, config, metrics);
     let service = ServiceBuilder::new()
         .layer(kube_config.base_uri_layer())
@@ -124,7 +130,7 @@ pub async fn connect(
     Ok((kube::Client::new(service, settings.namespace), transport))
 }
 
-/// What a request is to the transport.
+/// The kind of a request, which decides about its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// It stays open: a watch, or a log that is followed.
@@ -171,19 +177,19 @@ pub enum Protocol {
 pub struct ConnectionStatus {
     /// Number of the connection, from 1 in the order in which they were opened.
     pub id: u64,
-    /// What it is used for.
+    /// The requests that it is used for.
     pub lane: Lane,
-    /// What is spoken on it.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Requests under way, watches included.
     pub streams: usize,
-    /// Most requests that it takes at once.
+    /// Most requests at once.
     pub limit: usize,
-    /// It takes no new requests and ends with the ones that it has.
+    /// It takes no new requests and ends with those it has.
     pub closing: bool,
 }
 
-/// Handle to the connections of one API server, and a service that sends requests over them. Clones share everything.
+/// Handle to the connections of one API server, and a service that sends requests over them. Clones share all state.
 ///
 /// Requests must carry an absolute URL, which `kube::Client` sees to. Their bodies are sent from memory.
 #[derive(Clone, Debug)]
@@ -191,7 +197,7 @@ pub struct Transport {
     handle: Handle,
 }
 
-/// What keeps the worker running.
+/// Keeps the worker running.
 type Handle = Arc<TransportInner>;
 
 #[derive(Debug)]
@@ -209,7 +215,7 @@ struct TransportInner {
 
 impl Transport {
     fn start(server: Endpoint, credentials: Credentials, config: Config, metrics: Metrics) -> Self {
-        // Not bounded: every entry belongs to a request that waits for it.
+        // Unbounded: every entry belongs to a request that waits for it.
         let (reservations, requests) = mpsc::unbounded_channel();
         let live = Live::default();
         let name = Arc::clone(&server.name);
@@ -268,8 +274,8 @@ impl Transport {
 
     /// Sends a request and waits for the head of the response.
     ///
-    /// Sent again, at most [`ATTEMPTS`] times in all, as long as the server says that it has not processed it; and once
-    /// if the connection broke under a request that changes nothing, as happens when the server closes an idle one.
+    /// A request that the server reports as not processed is sent again, up to [`ATTEMPTS`] times in all. A safe
+    /// request is also sent again once if its connection broke, as happens when the server closes an idle one.
     async fn send(self, request: Request<RequestBody>) -> Result<Response<Body>, Error> {
         let shared = &*self.handle;
         let (mut head, body) = request.into_parts();
@@ -290,7 +296,7 @@ impl Transport {
         let mut broken_before = false;
         for _ in 0..ATTEMPTS {
             let permit = self.reserve(lane).await?;
-            // Not earlier: while the request waited there may have come another.
+            // Not earlier: the credentials may be renewed while the request waits.
             if let Some(value) = shared.credentials.authorization() {
                 head.headers.insert(AUTHORIZATION, value);
             }
@@ -330,7 +336,7 @@ impl Service<Request<RequestBody>> for Transport {
     type Error = Error;
     type Future = BoxFuture<'static, Result<Self::Response, Error>>;
 
-    /// Always ready: requests wait one by one, so that none holds up the others.
+    /// Always ready: each request waits by itself.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
@@ -345,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_open_is_told_from_what_ends() {
+    fn the_query_decides_about_the_lane() {
         for (uri, lane) in [
             ("/api/v1/pods", Lane::Request),
             ("/api/v1/pods?watch=false", Lane::Request),

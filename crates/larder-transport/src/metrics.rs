@@ -1,4 +1,4 @@
-//! Counters of the transport, without prefix: the parent picks one, for instance `larder_transport`.
+//! Metrics of the transport, without prefix; the parent picks one, for instance `larder_transport`.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

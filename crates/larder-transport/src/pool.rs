@@ -1,25 +1,29 @@
-//! The worker that owns all connections of a transport and decides which one a stream goes to.
+//! The worker that owns all connections of a transport and decides which one takes a stream.
 //!
-//! Requests ask for a [`StreamPermit`] and wait; the worker serves them in the order in which they came. Streams go to the fullest
-//! connection that has room, so that connections which are no longer needed run empty and are closed.
+//! Requests ask for a [`StreamPermit`] and wait; the worker serves them in order of arrival. Streams go to the fullest
+//! connection with room, so that connections which are no longer needed run empty and are closed.
 //!
 //! Invariants:
-//! 1. Until an attempt to connect has succeeded, and again after one has failed, at most one runs at a time, and only after
-//!    its back-off. Whoever waits at its end shares its outcome. While all is well, as many run as the waiting streams
-//!    need, at most [`PARALLEL_DIALS`].
+//! 1. Until an attempt to connect has succeeded, and again after one has failed, at most one runs at a time, and only
+//!    after its back-off. Requests that wait at its end share its outcome. Otherwise as many run as the waiting streams
+//!    need, up to a limit per lane.
 //! 2. Watches and ordinary requests never share a connection.
-//! 3. While it is in doubt whether the server takes our credentials, one request goes first: see [`access`](super::access).
-//! 4. Every task (dial, driver, look at the credentials) is in a `JoinSet` of the worker and ends with it.
+//! 3. While it is in doubt whether the server accepts the client's credentials, one request is sent as a probe: see
+//!    [`access`](super::access).
+//! 4. Every task (dial, driver, check of the credentials) is in a `JoinSet` of the worker and ends with it.
 
-use std::{collections::VecDeque, sync::Arc};
+mod lane;
+
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
-    task::{AbortHandle, JoinError, JoinSet},
+    task::{JoinError, JoinSet},
     time::Instant,
 };
 
+use self::lane::{LaneState, Member};
 use super::{
     Config, ConnectError, Error, Lane, Metrics,
     access::{Access, Pass},
@@ -30,24 +34,17 @@ use super::{
     endpoint::Endpoint,
 };
 
-/// Most attempts to connect that run at the same time on behalf of one lane.
-const PARALLEL_DIALS: usize = 4;
+/// Shortest time between two checks of the credentials after a 401 or a failed handshake.
+const REJECTED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Ordinary requests at once for which connections are opened; further ones wait. One HTTP/2 connection takes more than
-/// that, so that there is just one. Over HTTP/1.1 there are as many connections.
-const REQUEST_STREAMS: usize = 8;
-
-/// Shortest time between two looks at the credentials because of answers 401, or of handshakes that fail.
-const REFUSED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// Asks for a stream.
+/// A request for a stream.
 #[derive(Debug)]
 pub(super) struct Reservation {
     pub(super) lane: Lane,
     pub(super) reply: oneshot::Sender<Result<StreamPermit, Error>>,
 }
 
-/// The connections that exist, for whoever wants to look.
+/// The connections that exist, for status reports.
 pub(super) type Live = Arc<Mutex<Vec<Arc<Connection>>>>;
 
 #[derive(Debug)]
@@ -64,42 +61,20 @@ pub(super) struct Pool {
     access: Access,
     /// An attempt to connect has succeeded before.
     reached: bool,
-    /// Tells that a connection has changed in any way that matters here.
+    /// Notified when a connection changes in any way that matters to the pool.
     changed: Arc<Notify>,
     next_id: u64,
     dials: JoinSet<(Lane, Result<Dialed, ConnectError>)>,
     drivers: JoinSet<()>,
-    /// At most one: the look at the credentials that is under way.
-    looks: JoinSet<Check>,
-    looked_at: Instant,
-    /// When to look again, if somebody comes then.
-    next_look: Instant,
-    /// Somebody has asked for a stream since the last look was considered.
+    /// At most one: the check of the credentials under way.
+    checks: JoinSet<Check>,
+    checked_at: Instant,
+    /// When the next check is due, if a request arrives.
+    next_check: Instant,
+    /// A request has arrived since a check was last considered.
     arrived: bool,
-    /// The server has answered 401 since the last look.
+    /// The server has answered 401 since the last check.
     unauthorized: bool,
-}
-
-#[derive(Debug)]
-struct LaneState {
-    lane: Lane,
-    members: Vec<Member>,
-    waiting: VecDeque<oneshot::Sender<Result<StreamPermit, Error>>>,
-    dialing: usize,
-    /// Streams that the next connection will probably take.
-    expected_streams: usize,
-}
-
-#[derive(Debug)]
-struct Member {
-    connection: Arc<Connection>,
-    driver: AbortHandle,
-    /// A response on it has been taken for the end of the back-off.
-    proven: bool,
-    /// Since when it has no stream.
-    idle_since: Option<Instant>,
-    /// We ended it.
-    retired: bool,
 }
 
 /// Everything that wakes the worker.
@@ -108,7 +83,7 @@ enum PoolEvent {
     Changed,
     Dialed(Lane, Result<Dialed, ConnectError>),
     Ended(tokio::task::Id),
-    Looked(Check),
+    Checked(Check),
     Deadline,
     /// The last handle is gone.
     Abandoned,
@@ -123,12 +98,12 @@ impl Pool {
         reservations: mpsc::UnboundedReceiver<Reservation>,
         live: Live,
     ) -> Self {
-        let looked_at = Instant::now();
-        let next_look = looked_at + config.credentials_check_interval;
+        let checked_at = Instant::now();
+        let next_check = checked_at + config.credentials_check_interval;
         let lane = |lane| LaneState {
             lane,
             members: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: std::collections::VecDeque::new(),
             dialing: 0,
             expected_streams: config.max_streams_per_connection.max(1) as usize,
         };
@@ -152,9 +127,9 @@ impl Pool {
             next_id: 0,
             dials: JoinSet::new(),
             drivers: JoinSet::new(),
-            looks: JoinSet::new(),
-            looked_at,
-            next_look,
+            checks: JoinSet::new(),
+            checked_at,
+            next_check,
             arrived: false,
             unauthorized: false,
         }
@@ -171,13 +146,13 @@ impl Pool {
                 PoolEvent::Changed | PoolEvent::Deadline => {}
                 PoolEvent::Dialed(lane, result) => self.dialed(lane, result),
                 PoolEvent::Ended(task) => self.ended(task),
-                PoolEvent::Looked(look) => self.looked(look),
+                PoolEvent::Checked(check) => self.checked(check),
                 PoolEvent::Abandoned => return,
             }
         }
     }
 
-    /// Waits for whatever comes first. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing.
+    /// Waits for the first event. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing.
     async fn next_event(&mut self, deadline: Option<Instant>) -> PoolEvent {
         tokio::select! {
             reservation = self.reservations.recv() => {
@@ -193,8 +168,8 @@ impl Pool {
                 Err(error) if error.is_cancelled() => PoolEvent::Ended(error.id()),
                 Err(error) => bug(error),
             },
-            Some(looked) = self.looks.join_next() => match looked {
-                Ok(look) => PoolEvent::Looked(look),
+            Some(checked) = self.checks.join_next() => match checked {
+                Ok(check) => PoolEvent::Checked(check),
                 Err(error) => bug(error),
             },
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
@@ -211,11 +186,11 @@ impl Pool {
     }
 
     fn lanes(&mut self) -> [&mut LaneState; 2] {
-        // Ordinary requests first: they are few, and somebody waits for them.
+        // Ordinary requests first: they are few, and a caller waits for each.
         [&mut self.requests, &mut self.watches]
     }
 
-    /// Does all that can be done now. Returns when there will be more to do even if nothing happens.
+    /// Does all that can be done now. Returns when there is more to do even without an event.
     fn settle(&mut self, now: Instant) -> Option<Instant> {
         let idle_timeout = self.config.idle_timeout;
         let (mut proven, mut unauthorized, mut granted) = (false, false, false);
@@ -237,19 +212,19 @@ impl Pool {
         }
         if unauthorized {
             self.unauthorized = true;
-            self.look_soon();
+            self.check_soon();
             self.access.refused(now);
         }
-        if self.looks.is_empty() {
-            self.look_if_due(now);
+        if self.checks.is_empty() {
+            self.check_if_due(now);
         }
-        if self.looks.is_empty() {
+        if self.checks.is_empty() {
             deadline = earliest(deadline, self.serve(now));
         }
         deadline
     }
 
-    /// Gives those who wait what there is and what they may have. Returns when there will be more to do.
+    /// Serves waiting requests as far as room and access permit. Returns when there is more to do.
     fn serve(&mut self, now: Instant) -> Option<Instant> {
         match self.access.pass(now) {
             Pass::All => {
@@ -268,7 +243,7 @@ impl Pool {
                 };
                 let probe = self.access.probe(now);
                 self.lane(lane).serve_one(Some(probe));
-                // To learn that the request was given up, or until when it is waited for.
+                // For the deadline of the probe, or because it was canceled.
                 return self.serve(now);
             }
             Pass::Wait(until) => return Some(until),
@@ -285,34 +260,34 @@ impl Pool {
         self.dial_if_needed(now)
     }
 
-    /// Ends the waiting of all with an error.
+    /// Answers all waiting requests with an error.
     fn refuse_waiting(&mut self, error: impl Fn() -> Error) {
         for lane in self.lanes() {
             for reply in lane.waiting.drain(..) {
-                // Nobody listens any more: the request was given up.
+                // Fails if the request was canceled.
                 let _ = reply.send(Err(error()));
             }
         }
     }
 
-    /// Looks at the credential files, if somebody has come and the last look is old.
-    fn look_if_due(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.arrived) || now < self.next_look {
+    /// Checks the credentials, if a request has arrived and the last check is old.
+    fn check_if_due(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.arrived) || now < self.next_check {
             return;
         }
-        self.looked_at = now;
-        self.next_look = now + self.config.credentials_check_interval;
+        self.checked_at = now;
+        self.next_check = now + self.config.credentials_check_interval;
         let unauthorized = std::mem::take(&mut self.unauthorized);
         if self.credentials.can_change() {
             let credentials = Arc::clone(&self.credentials);
-            self.looks
+            self.checks
                 .spawn(async move { credentials.check(unauthorized).await });
         }
     }
 
-    /// The server and we do not accept each other: there may be something new in the files.
-    fn look_soon(&mut self) {
-        self.next_look = self.next_look.min(self.looked_at + REFUSED_PAUSE);
+    /// Server and client do not accept each other, so the files may hold something new.
+    fn check_soon(&mut self) {
+        self.next_check = self.next_check.min(self.checked_at + REJECTED_PAUSE);
     }
 
     /// Starts as many attempts to connect as the waiting streams need and invariant 1 allows.
@@ -353,9 +328,9 @@ impl Pool {
                 } else {
                     "failed"
                 });
-                // There may be another authority.
+                // The files may hold another authority.
                 if matches!(error, ConnectError::Tls(_)) {
-                    self.look_soon();
+                    self.check_soon();
                 }
                 let retry_in = self.backoff.failed(Instant::now());
                 let server = Arc::clone(&self.server.name);
@@ -363,7 +338,7 @@ impl Pool {
                     %server,
                     ?retry_in,
                     error = &error as &dyn std::error::Error,
-                    "failed to connect to the API server"
+                    "failed to connect to the API server, will retry"
                 );
                 let source = Arc::new(error);
                 self.refuse_waiting(|| {
@@ -423,7 +398,7 @@ impl Pool {
         self.metrics.connections(connection.lane).dec();
         tracing::debug!(id = connection.id, "connection to the API server closed");
         if !retired && !connection.is_proven() {
-            // It accepts connections and drops them: that is no better than refusing them.
+            // A server that accepts connections and drops them is no better than one that refuses them.
             self.backoff.failed(Instant::now());
         }
         let takes = |lane: &&mut LaneState| {
@@ -435,14 +410,14 @@ impl Pool {
         }
     }
 
-    fn looked(&mut self, look: Check) {
-        match look {
+    fn checked(&mut self, check: Check) {
+        match check {
             Check::Unchanged => return,
             Check::Failed => return self.metrics.credentials_reloaded("failed"),
             Check::Renewed | Check::RenewedToken => self.metrics.credentials_reloaded("renewed"),
         }
         self.access.renewed(Instant::now());
-        if look == Check::RenewedToken {
+        if check == Check::RenewedToken {
             return;
         }
         for lane in self.lanes() {
@@ -450,82 +425,6 @@ impl Pool {
                 member.connection.close();
             }
         }
-    }
-}
-
-impl LaneState {
-    /// Gives the next one who waits a stream, if there is one to give.
-    fn serve_one(&mut self, probe: Option<Arc<()>>) -> bool {
-        if self.waiting.is_empty() {
-            return false;
-        }
-        let Some(mut slot) = self.fullest().and_then(Connection::reserve) else {
-            return false;
-        };
-        if let Some(reply) = self.waiting.pop_front() {
-            slot.probe = probe;
-            // A request given up meanwhile drops its slot.
-            let _ = reply.send(Ok(slot));
-        }
-        true
-    }
-
-    /// Whether somebody waits and there is room.
-    fn can_serve(&self) -> bool {
-        !self.waiting.is_empty() && self.fullest().is_some()
-    }
-
-    /// The fullest connection that has room.
-    fn fullest(&self) -> Option<&Arc<Connection>> {
-        self.members
-            .iter()
-            .map(|member| &member.connection)
-            .filter(|connection| !connection.is_closing())
-            .filter(|connection| connection.open() < connection.limit())
-            .max_by_key(|connection| connection.open())
-    }
-
-    /// Attempts to connect that should be started for those who wait.
-    fn missing(&self) -> usize {
-        let needed = self
-            .waiting
-            .len()
-            .div_ceil(self.expected_streams)
-            .min(PARALLEL_DIALS);
-        let allowed = match self.lane {
-            Lane::Watch => usize::MAX,
-            Lane::Request => {
-                let taking = self.members.iter().map(|member| &member.connection);
-                let limits = taking.filter(|c| !c.is_closing()).map(|c| c.limit());
-                REQUEST_STREAMS
-                    .saturating_sub(limits.sum())
-                    .div_ceil(self.expected_streams)
-            }
-        };
-        needed.min(allowed).saturating_sub(self.dialing)
-    }
-}
-
-impl Member {
-    fn newly_proven(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.proven, self.connection.is_proven());
-        self.proven && !before
-    }
-
-    /// Ends the connection if nobody needs it any more. Returns when it should be asked again.
-    fn retire(&mut self, now: Instant, idle_timeout: std::time::Duration) -> Option<Instant> {
-        if self.connection.open() > 0 {
-            self.idle_since = None;
-            return None;
-        }
-        let until = *self.idle_since.get_or_insert(now) + idle_timeout;
-        if self.connection.is_closing() || until <= now {
-            self.retired = true;
-            self.connection.close();
-            self.driver.abort();
-            return None;
-        }
-        Some(until)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The HTTP proxy on the way to the API server, if there is one.
 //!
-//! A kubeconfig's `proxy-url` is always used. Without it, `HTTPS_PROXY` (for a server at `https://`) or `HTTP_PROXY` is,
-//! unless `NO_PROXY` names the server; each of them may be written in small letters. The rules are those of Go's programs
-//! (`golang.org/x/net/http/httpproxy`), kubectl and kubelet among them: the loopback is never reached through a proxy.
+//! A kubeconfig's `proxy-url` is always used. Without it, `HTTPS_PROXY` (for a server at `https://`) or `HTTP_PROXY`
+//! applies, unless `NO_PROXY` names the server. Each variable may be in lower case. The rules are those of Go programs
+//! such as kubectl and kubelet (`golang.org/x/net/http/httpproxy`): the loopback is never reached through a proxy.
 //!
-//! The proxy is asked for a tunnel (CONNECT), in which TLS is spoken with the API server itself: it sees no request.
-//! What its URL carries as user and password reaches no log and no error.
+//! The proxy opens a tunnel (CONNECT). TLS is end to end with the API server, so the proxy sees no request.
+//!
+//! Invariant: user and password of the proxy's URL reach no log and no error, even if the proxy repeats them.
 
 use std::{fmt, net::IpAddr};
 
@@ -18,7 +19,7 @@ use super::{ConnectError, SetupError};
 /// Reads a variable of the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Longest answer of a proxy that is read, in bytes.
+/// Longest head of a proxy's answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 << 10;
 
 /// An HTTP proxy.
@@ -37,20 +38,20 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// The proxy that a URL names.
+    /// The proxy at a URL.
     ///
     /// # Errors
     ///
-    /// It is not `http://HOST`: SOCKS and TLS to the proxy are not spoken.
+    /// It is not `http://HOST`. SOCKS and TLS to the proxy are not supported.
     pub(super) fn new(url: &Uri) -> Result<Self, SetupError> {
         let refused = || SetupError::Proxy {
-            url: super::credentials::without_credentials(url),
+            url: crate::credentials::without_credentials(url),
         };
         let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
             return Err(refused());
         };
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| user);
-        let plain = |text: &str| percent_encoding(text).ok_or_else(refused);
+        let plain = |text: &str| percent_decoded(text).ok_or_else(refused);
         let authorization = match user {
             None => None,
             Some(user) => {
@@ -67,11 +68,11 @@ impl Proxy {
         })
     }
 
-    /// The proxy that the environment names for a server, if any.
+    /// The proxy from the environment for a server, if any.
     ///
     /// # Errors
     ///
-    /// It is one that is not supported.
+    /// It is not supported.
     pub(super) fn of_environment(
         server: &Uri,
         environment: Environment<'_>,
@@ -104,7 +105,7 @@ impl Proxy {
         Self::new(&url).map(Some)
     }
 
-    /// Asks for a tunnel to `HOST:PORT` on a fresh connection to the proxy.
+    /// Opens a tunnel to `HOST:PORT` on a new connection to the proxy.
     ///
     /// # Errors
     ///
@@ -124,7 +125,7 @@ impl Proxy {
         });
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n");
         stream.write_all(request.as_bytes()).await.map_err(failed)?;
-        // Byte by byte: what follows the head belongs to the API server.
+        // Byte by byte: the bytes after the head belong to the API server.
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             if head.len() == MAX_ANSWER_BYTES {
@@ -153,8 +154,8 @@ impl Proxy {
     }
 }
 
-/// `%41` as `A`; `None` where the text is not so encoded, or not UTF-8.
-fn percent_encoding(text: &str) -> Option<String> {
+/// Decodes `%41` as `A`; `None` if the text is malformed or not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
     let mut plain = Vec::new();
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -169,7 +170,7 @@ fn percent_encoding(text: &str) -> Option<String> {
     String::from_utf8(plain).ok()
 }
 
-/// Whether `exceptions`, the value of `NO_PROXY`, name the server. The loopback always is one.
+/// Whether `exceptions`, the value of `NO_PROXY`, cover the server. The loopback is always covered.
 fn is_excepted(host: &str, port: u16, exceptions: &str) -> bool {
     let host = host.trim_end_matches('.').to_lowercase();
     let address: Option<IpAddr> = host.parse().ok();
@@ -198,7 +199,7 @@ fn is_excepted(host: &str, port: u16, exceptions: &str) -> bool {
         if let Ok(excepted) = name.parse::<IpAddr>() {
             return address == Some(excepted);
         }
-        // `.x` and `*.x` mean what is below x, `x` means x as well.
+        // `.x` and `*.x` cover subdomains of x; `x` covers x as well.
         let (domain, itself) = match name.strip_prefix('*').unwrap_or(name).strip_prefix('.') {
             Some(domain) => (domain, false),
             None => (name, true),
@@ -210,7 +211,7 @@ fn is_excepted(host: &str, port: u16, exceptions: &str) -> bool {
     })
 }
 
-/// Whether the address is of the network, given as address and number of leading bits.
+/// Whether the address belongs to the network, given as address and number of leading bits.
 fn is_within(address: IpAddr, (network, bits): (&str, &str)) -> bool {
     let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>()) else {
         return false;
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_the_proxy_by_the_servers_scheme() {
+    fn the_servers_scheme_selects_the_variable() {
         let both = [("HTTPS_PROXY", "http://s:3128"), ("http_proxy", "p")];
         assert_eq!(of("https://k8s:6443", &both).unwrap(), "s:3128");
         assert_eq!(of("http://k8s:8080", &both).unwrap(), "p:80");
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_is_read_as_go_reads_it() {
+    fn no_proxy_follows_go() {
         for (entry, host, expected) in [
             ("*", "a.b", true),
             ("b.com", "b.com", true),

@@ -1,7 +1,7 @@
-//! How many ordinary requests per second may be sent.
+//! The rate limit of ordinary requests.
 //!
-//! A bucket of `burst` tokens refilled at `qps` per second. Whoever comes takes a token at once and waits until the bucket
-//! has earned it, so requests go in the order in which they came.
+//! A token bucket of `burst` tokens, refilled at `qps` per second. A request takes a token in advance and waits until
+//! it is available, so requests are sent in order of arrival.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub enum RateLimit {
     Limited {
         /// Requests per second.
         qps: u32,
-        /// Requests at once.
+        /// Requests in one burst.
         burst: u32,
     },
 }
@@ -35,10 +35,10 @@ pub struct InvalidRateLimit {
 }
 
 impl RateLimit {
-    /// The limit that a kubelet with these settings has.
+    /// The limit of a kubelet with these settings.
     ///
-    /// 0 stands for the default of the client below the kubelet: 5 per second, 10 at once (client-go 1.36,
-    /// `rest/config.go`). A kubelet whose configuration leaves the fields out uses 50 and 100, as [`Default`] does.
+    /// 0 selects the default of client-go: 5 per second, bursts of 10 (client-go 1.36, `rest/config.go`). A kubelet
+    /// whose configuration omits the fields uses 50 and 100, as [`Default`] does.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Default for RateLimit {
     }
 }
 
-/// The bucket, shared.
+/// The token bucket of a transport.
 #[derive(Debug)]
 pub(super) struct Limiter(Mutex<TokenBucket>);
 
@@ -84,11 +84,11 @@ impl Limiter {
         )))
     }
 
-    /// Waits for a token. Returns how long it took.
+    /// Waits for a token. Returns the time waited.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the token back.
+    /// Dropping the future returns the token.
     pub(super) async fn acquire(&self) -> Duration {
         let wait = self.0.lock().take(Instant::now());
         if !wait.is_zero() {
@@ -100,7 +100,7 @@ impl Limiter {
     }
 }
 
-/// A token taken but not yet earned.
+/// A token taken in advance.
 struct Token<'a>(Option<&'a Limiter>);
 
 impl Drop for Token<'_> {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+    async fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
         let limiter = limiter(10, 3);
         let start = Instant::now();
         for expected_ms in [0, 0, 0, 100, 200] {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_waiting_returns_the_token() {
+    async fn a_canceled_wait_returns_its_token() {
         let limiter = limiter(1, 1);
         limiter.acquire().await;
         for _ in 0..5 {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_limit_nobody_waits() {
+    async fn an_unlimited_rate_never_waits() {
         let limiter = Limiter::new(RateLimit::Unlimited);
         for _ in 0..1000 {
             assert_eq!(limiter.acquire().await, Duration::ZERO);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_fields_are_read_by_its_rules() {
+    fn kubelet_fields_follow_its_rules() {
         let limited = |qps, burst| Ok(RateLimit::Limited { qps, burst });
         assert_eq!(RateLimit::from_kubelet(50, 100), limited(50, 100));
         assert_eq!(RateLimit::from_kubelet(0, 0), limited(5, 10));

@@ -54,7 +54,7 @@ impl Fields {
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 FileError::Malformed {
                     line: error.location().map_or(1, |location| location.line()),
-                    problem: one_line(&error.to_string()),
+                    problem: malformed(&error).to_owned(),
                 }
             })?;
         Ok(Self(fields.unwrap_or_default()))
@@ -126,6 +126,11 @@ impl Fields {
     }
 }
 
-fn one_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().trim().to_owned()
+/// The parser's message may quote the text at the mistake.
+fn malformed(error: &serde_saphyr::Error) -> &'static str {
+    match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { .. } => "duplicate field",
+        serde_saphyr::Error::Budget { .. } => "too large or too deeply nested",
+        _ => "malformed YAML, or not a mapping of fields",
+    }
 }

@@ -153,6 +153,26 @@ fn a_header_of_the_wrong_form_is_not_quoted() {
 }
 
 #[test]
+fn text_at_a_mistake_is_not_quoted() {
+    for text in [
+        "staticPodURLHeader:\n  Authorization: [*hunter2]\n",
+        "staticPodURLHeader:\n  Authorization: [!hunter2 \n",
+        "staticPodURLHeader:\n  Authorization: [\"hunter2\n",
+        "staticPodURLHeader:\n  Authorization: [!!int hunter2]\n",
+        "staticPodURLHeader:\n  Authorization: [\"\\hunter2\"]\n",
+        "staticPodURLHeader:\n  hunter2: a\n  hunter2: b\n",
+        "- hunter2\n",
+        "hunter2\n",
+    ] {
+        let error = parse(text).expect_err(text);
+        assert!(
+            !format!("{error} {error:?}").contains("hunter2"),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
 fn text_that_is_no_mapping_is_refused_with_its_line() {
     for text in ["- a", "nodeName: [", "a: 1\na: 2\n"] {
         let error = parse(text).expect_err(text);

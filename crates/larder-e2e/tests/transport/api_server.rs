@@ -80,7 +80,7 @@ async fn serve(
     let mut connection = std::pin::pin!(connection);
     loop {
         tokio::select! {
-            // Fails when the client hangs up; what that means is the client's test to say.
+            // Fails when the client hangs up, which the client's side of the test judges.
             _ = connection.as_mut() => return,
             changed = drains.changed() => match changed {
                 Ok(()) => connection.as_mut().graceful_shutdown(),

@@ -113,13 +113,13 @@ impl Node {
         for index in 0..self.objects {
             assert_eq!(self.value(index).await, format!("first-{index}"));
         }
-        // Changed while nobody could see it.
+        // Changed during the outage.
         self.set_all("second");
         let server = Running::start(&self.api, Arc::clone(&self.tls), &address).await;
         self.server = Some(server);
     }
 
-    /// The server is gone, and the manager has noticed; where it was.
+    /// Ends the server and waits until the manager notices. Returns the server's address.
     async fn crash(&mut self) -> String {
         let address = self.server.take().unwrap().address.to_string();
         within(async {
@@ -164,7 +164,7 @@ fn pod(index: usize) -> Pod {
 }
 
 #[tokio::test]
-async fn hundreds_of_objects_share_few_connections_and_follow_every_change() {
+async fn hundreds_of_objects_share_few_connections() {
     let node = Node::with_objects(350).await;
     node.all_have("first").await;
     assert_eq!(node.watch_connections(), 4);
@@ -191,7 +191,7 @@ async fn hundreds_of_objects_share_few_connections_and_follow_every_change() {
 }
 
 #[tokio::test]
-async fn goaway_moves_no_watch() {
+async fn goaway_interrupts_no_watch() {
     let node = Node::with_objects(150).await;
     node.all_have("first").await;
     node.server.as_ref().unwrap().drain();
@@ -208,7 +208,7 @@ async fn goaway_moves_no_watch() {
 }
 
 #[tokio::test]
-async fn a_restarted_server_is_caught_up_with() {
+async fn managers_catch_up_with_a_restarted_server() {
     let mut node = Node::with_objects(120).await;
     node.all_have("first").await;
     node.restart().await;
@@ -250,13 +250,13 @@ async fn in_cluster(directory: &Path, authority: &Authority) -> Node {
 }
 
 #[tokio::test]
-async fn a_new_authority_of_the_cluster_costs_one_interruption_at_most() {
+async fn a_new_cluster_authority_costs_at_most_one_interruption() {
     let (old, new) = (Authority::new(), Authority::new());
     let directory = TempDir::new().unwrap();
     let mut node = in_cluster(directory.path(), &old).await;
     assert_eq!(node.opened(), 30);
 
-    // Both are trusted for a while; who asks notices, and no watch is lost.
+    // Both are trusted for a while. The next request notices, and no watch is lost.
     mount(directory.path(), &(old.pem() + &new.pem()));
     node.client.get("/readyz").await.unwrap();
     node.client
@@ -276,7 +276,7 @@ async fn a_new_authority_of_the_cluster_costs_one_interruption_at_most() {
         .await;
     assert_eq!(node.opened(), 60);
 
-    // The old one is trusted no more.
+    // The old one is no longer trusted.
     mount(directory.path(), &new.pem());
     node.client.get("/readyz").await.unwrap();
     node.client
@@ -288,7 +288,7 @@ async fn a_new_authority_of_the_cluster_costs_one_interruption_at_most() {
 }
 
 #[tokio::test]
-async fn an_authority_that_comes_later_than_the_servers_certificate_is_taken_when_it_is_there() {
+async fn an_authority_that_arrives_late_is_used() {
     let (old, new) = (Authority::new(), Authority::new());
     let directory = TempDir::new().unwrap();
     let mut node = in_cluster(directory.path(), &old).await;

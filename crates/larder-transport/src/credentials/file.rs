@@ -1,7 +1,7 @@
 //! Credential files: bounded reads, and how to notice that one has changed.
 //!
-//! The path may come from a kubeconfig, so it may name a FIFO, a device or a huge file. Only regular files are read, and
-//! only up to a limit. Errors are those of the system or constant texts; none quotes the content.
+//! The path may come from a kubeconfig, so it may name a FIFO, a device or a huge file. Only regular files are read,
+//! and only up to a limit. Errors are those of the system or constant texts; none quotes the content.
 
 use std::{
     fs::{self, File},

@@ -1,7 +1,7 @@
 //! From a source to settings: server, user and trust, with the files that they name not yet read.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     path::{Path, PathBuf},
 };
 
@@ -11,24 +11,22 @@ use super::{
     Part, SetupError, file,
     kubeconfig::{AuthInfo, Kubeconfig, Selected},
     plugin::{Plugin, PluginError},
-    secret::{SecretText, basic, bearer, from_base64},
+    secret::{SecretText, from_base64},
     tls::{Authority, Material, TlsSettings},
+    user::{User, impersonation, user_of},
 };
 use crate::proxy::Environment;
 
 /// Where a pod's service account is mounted.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Prefix of a header with extra information about an impersonated user; the key follows.
-const IMPERSONATE_EXTRA: &str = "impersonate-extra-";
-
 /// Where a transport takes server and identity from.
 ///
 /// `Debug` shows no credentials.
 #[derive(Clone)]
 pub enum Source {
-    /// A kubeconfig file. The user's credentials and the authority are followed, in the file and in files that it names;
-    /// server, proxy and impersonation stay as they were.
+    /// A kubeconfig file. The user's credentials and the authority are followed, in the file and in files that it
+    /// names; server, proxy and impersonation stay as they were.
     Kubeconfig {
         /// The file.
         path: PathBuf,
@@ -46,8 +44,8 @@ pub enum Source {
         /// `https://HOST:PORT`.
         server: String,
     },
-    /// A configuration made elsewhere. Files that it names for certificates and a token are followed. Its proxy is used;
-    /// the environment's is not.
+    /// A configuration made elsewhere. Files that it names for certificates and a token are followed. Its proxy is
+    /// used; the environment's is not.
     Config(Box<kube::Config>),
 }
 
@@ -85,16 +83,6 @@ pub(crate) struct Settings {
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) tls: TlsSettings,
     pub(super) user: User,
-}
-
-/// How requests name their user, apart from a client certificate.
-#[derive(Clone)]
-pub(super) enum User {
-    None,
-    Token(HeaderValue),
-    TokenFile(PathBuf),
-    Password(HeaderValue),
-    Plugin(Box<Plugin>),
 }
 
 impl Source {
@@ -187,36 +175,6 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
             Plugin::new(exec, &cluster, pem.as_ref().map(|pem| pem.as_slice()))
         })?,
     })
-}
-
-/// Who the user of a kubeconfig is. A file takes precedence over a token beside it, as in client-go.
-fn user_of(
-    user: AuthInfo,
-    plugin: impl FnOnce(super::kubeconfig::Exec) -> Result<Plugin, PluginError>,
-) -> Result<User, SetupError> {
-    let set = |text: Option<SecretText>| text.filter(|text| !text.is_empty());
-    if let Some(path) = user.token_file.filter(|path| !path.is_empty()) {
-        return Ok(User::TokenFile(path.into()));
-    }
-    if let Some(token) = set(user.token) {
-        return token_header(&token);
-    }
-    if let Some(name) = set(user.username) {
-        let password = user.password.as_deref().unwrap_or_default();
-        return password_header(&name, password);
-    }
-    if let Some(provider) = user.auth_provider {
-        let mut config = provider.config.unwrap_or_default();
-        return provided(&provider.name, config.remove("id-token"));
-    }
-    match user.exec {
-        None => Ok(User::None),
-        Some(exec) => {
-            let name = command_name(exec.command.as_deref());
-            let plugin = plugin(exec).map_err(|source| SetupError::Plugin { name, source })?;
-            Ok(User::Plugin(Box::new(plugin)))
-        }
-    }
 }
 
 /// A configuration made elsewhere.
@@ -374,78 +332,6 @@ fn identity(
     }
 }
 
-fn token_header(token: &str) -> Result<User, SetupError> {
-    let header = bearer(token).ok_or(SetupError::Invalid {
-        part: Part::Token,
-        problem: "it is empty or has a control character",
-    });
-    header.map(User::Token)
-}
-
-fn password_header(name: &str, password: &str) -> Result<User, SetupError> {
-    let header = basic(name, password).ok_or(SetupError::Invalid {
-        part: Part::Password,
-        problem: "it is too long for a header",
-    });
-    header.map(User::Password)
-}
-
-/// Of the providers of older configurations only `oidc` is left, with the token that it has stored.
-fn provided(name: &str, id_token: Option<SecretText>) -> Result<User, SetupError> {
-    let unsupported = |provider| Err(SetupError::Provider { provider });
-    match (name, id_token) {
-        ("oidc", Some(token)) => token_header(&token),
-        ("oidc", None) => unsupported("oidc without id-token"),
-        ("gcp", _) => unsupported("gcp"),
-        ("azure", _) => unsupported("azure"),
-        _ => unsupported("of this name"),
-    }
-}
-
-fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderValue)>, SetupError> {
-    let value = |text: &str| {
-        HeaderValue::from_str(text).map_err(|_| SetupError::Invalid {
-            part: Part::Impersonation,
-            problem: "it has a character that no header may have",
-        })
-    };
-    let mut headers = Vec::new();
-    let one = |name, text: &Option<SecretText>| match text {
-        Some(text) => Ok(Some((HeaderName::from_static(name), value(text)?))),
-        None => Ok(None),
-    };
-    headers.extend(one("impersonate-user", &user.impersonate)?);
-    headers.extend(one("impersonate-uid", &user.impersonate_uid)?);
-    for group in user.impersonate_groups.iter().flatten() {
-        headers.push((HeaderName::from_static("impersonate-group"), value(group)?));
-    }
-    for (key, values) in user.impersonate_extra.iter().flatten() {
-        let mut name = IMPERSONATE_EXTRA.to_owned();
-        for byte in key.bytes() {
-            if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
-                name.push(char::from(byte));
-            } else {
-                write!(name, "%{byte:02X}").expect("writing to a String does not fail");
-            }
-        }
-        let name = HeaderName::try_from(name).map_err(|_| SetupError::Invalid {
-            part: Part::Impersonation,
-            problem: "its extra key is too long for a header",
-        })?;
-        for text in values {
-            headers.push((name.clone(), value(text)?));
-        }
-    }
-    Ok(headers)
-}
-
-/// Name of a plugin's command for errors: without directory and without what looks like arguments.
-fn command_name(command: Option<&str>) -> String {
-    let command = command.unwrap_or_default();
-    let command = command.split_whitespace().next().unwrap_or_default();
-    command.rsplit('/').next().unwrap_or_default().to_owned()
-}
-
 /// Scheme, host and port of a URL: no user, password, path or query.
 pub(crate) fn without_credentials(url: &Uri) -> String {
     match (url.scheme_str(), url.host()) {
@@ -499,36 +385,5 @@ mod tests {
         ] {
             assert_eq!(shown_url(url), shown);
         }
-    }
-
-    #[test]
-    fn impersonation_becomes_headers() {
-        let text = |text: &str| Some(SecretText::from(text.to_owned()));
-        let user = AuthInfo {
-            impersonate: text("alice"),
-            impersonate_groups: Some(vec!["a".to_owned().into(), "b".to_owned().into()]),
-            impersonate_extra: Some([("x/y".to_owned(), vec!["1".to_owned().into()])].into()),
-            ..AuthInfo::default()
-        };
-        let headers: Vec<_> = impersonation(&user)
-            .unwrap()
-            .iter()
-            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
-            .collect();
-        assert_eq!(
-            headers,
-            [
-                "impersonate-user=alice",
-                "impersonate-group=a",
-                "impersonate-group=b",
-                "impersonate-extra-x%2fy=1"
-            ]
-        );
-        let broken = AuthInfo {
-            impersonate: text("c4n4ry\n"),
-            ..AuthInfo::default()
-        };
-        let error = impersonation(&broken).unwrap_err();
-        assert!(!format!("{error:?} {error}").contains("c4n4ry"));
     }
 }

@@ -144,3 +144,38 @@ async fn a_kubeconfig_that_breaks_is_kept_and_then_followed() {
     check_debug(&client.transport);
     log.check();
 }
+
+#[tokio::test]
+async fn a_plugin_runs_again_before_its_token_expires() {
+    let log = Log::captured();
+    let authority = Authority::new();
+    let server = Server::kube_like(&authority).await;
+    let directory = TempDir::new().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    // Each run counts up. The first token has expired, the second one lasts for decades.
+    let script = format!(
+        "cd {}; echo >>runs; n=$(wc -l <runs); year=$((1900 + n * 100));
+         echo \"{{apiVersion: v1, status: {{token: {CANARY}-$n, expirationTimestamp: '$year-01-01T00:00:00Z'}}}}\"",
+        directory.path().display()
+    );
+    fs::write(at("script"), script).unwrap();
+    let user = format!(
+        "exec: {{apiVersion: v1, command: sh, args: ['{}']}}",
+        at("script").display()
+    );
+    write(&at("kubeconfig"), &server, &authority, &user);
+    let source = Source::Kubeconfig {
+        path: at("kubeconfig"),
+        context: None,
+    };
+    let config = config().credentials_check_interval(Duration::ZERO);
+    let client = Client::from(source, config).await;
+    for _ in 0..3 {
+        client.get("/a").await.unwrap();
+        assert_eq!(server.last_request().authorization, "Bearer c4n4ry-2");
+    }
+    // A watch that is open does not mind.
+    let _watch = client.watch("w").await;
+    assert_eq!(client.transport.connections().len(), 2);
+    log.check();
+}

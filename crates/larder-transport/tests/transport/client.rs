@@ -55,8 +55,8 @@ impl Client {
         watch
     }
 
-    /// Waits until the connections are as `wanted` says. Every change of them has a task of ours behind it, so yielding
-    /// is enough to get there.
+    /// Waits until the connections are as `wanted` says. Tasks of this process cause every change, so yielding
+    /// suffices.
     pub(crate) async fn until(
         &self,
         wanted: impl Fn(&[ConnectionStatus]) -> bool,
@@ -82,7 +82,7 @@ impl Client {
 pub(crate) struct Watch(pub(crate) Body);
 
 impl Watch {
-    /// The next piece; an error when the stream broke.
+    /// The next piece; an error if the stream broke.
     pub(crate) async fn next(&mut self) -> Result<Bytes, String> {
         match within(self.0.frame()).await {
             Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
@@ -101,14 +101,14 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         .join(": ")
 }
 
-/// Fails a test that would hang. Long enough for the slowest machine, because a passing test never gets there.
+/// Fails a test that would hang. A passing test never waits this long, even on the slowest machine.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_mins(1), future)
         .await
         .expect("still waiting after a minute")
 }
 
-/// No rate limit, so that only the test at hand decides what waits.
+/// No rate limit, so that requests wait only for what a test scripts.
 pub(crate) fn config() -> Config {
     Config::default().rate_limit(RateLimit::Unlimited)
 }

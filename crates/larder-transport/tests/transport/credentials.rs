@@ -1,4 +1,4 @@
-//! Who the client is, whom it trusts, and that it follows its files.
+//! The client's identity and trusted authorities, and how their files are followed.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -9,8 +9,8 @@ use crate::{
     Client, certificates::Authority, certificates::Identity, chain, config, server::Server, within,
 };
 
-/// Looks at the files before every request.
-fn always_looking() -> Config {
+/// Checks the files before every request.
+fn always_checking() -> Config {
     config().credentials_check_interval(Duration::ZERO)
 }
 
@@ -31,13 +31,13 @@ impl Identity {
 }
 
 #[tokio::test]
-async fn a_replaced_certificate_is_used_by_new_connections_and_ends_no_watch() {
+async fn new_connections_use_a_replaced_certificate_and_watches_continue() {
     let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
     let (old, new) = (authority.issue("old"), authority.issue("new"));
     old.write(directory.path());
     let server = Server::kube_like(&authority).await;
     let kube = with_client_files(&server, &authority, directory.path());
-    let client = Client::new(kube, always_looking()).await;
+    let client = Client::new(kube, always_checking()).await;
 
     let mut watch = client.watch("w").await;
     old.check_last(&server);
@@ -67,7 +67,7 @@ async fn unusable_files_leave_the_last_good_certificate_in_use() {
     old.write(directory.path());
     let server = Server::kube_like(&authority).await;
     let kube = with_client_files(&server, &authority, directory.path());
-    let client = Client::new(kube, always_looking()).await;
+    let client = Client::new(kube, always_checking()).await;
     client.get("/a").await.unwrap();
 
     // Half of a renewal: the certificate does not fit the key.
@@ -84,7 +84,7 @@ async fn unusable_files_leave_the_last_good_certificate_in_use() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_is_followed_with_the_files_that_it_names() {
+async fn a_kubeconfig_and_its_files_are_followed() {
     let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
     let identity = authority.issue("node");
     identity.write(directory.path());
@@ -105,13 +105,13 @@ async fn a_kubeconfig_is_followed_with_the_files_that_it_names() {
         path,
         context: Some("mine".to_owned()),
     };
-    let client = Client::from(source, always_looking()).await;
+    let client = Client::from(source, always_checking()).await;
     assert_eq!(client.kube.default_namespace(), "home");
     client.get("/a").await.unwrap();
     identity.check_last(&server);
     assert_eq!(server.last_request().authorization, "Bearer from-file");
 
-    // Another authority signs from now on. The server still has its old certificate, so that shows.
+    // Another authority is trusted from now on, and the server still has its old certificate.
     fs::write(directory.path().join("ca.crt"), Authority::new().pem()).unwrap();
     let error = client.get("/a").await.unwrap_err();
     assert!(
@@ -122,7 +122,7 @@ async fn a_kubeconfig_is_followed_with_the_files_that_it_names() {
 }
 
 #[tokio::test]
-async fn an_exec_plugin_is_asked_for_a_new_certificate_when_the_server_answers_401() {
+async fn an_exec_plugin_runs_again_after_a_401() {
     let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
     let (old, new) = (authority.issue("old"), authority.issue("new"));
     let credential = |identity: &Identity| {
@@ -146,7 +146,7 @@ async fn an_exec_plugin_is_asked_for_a_new_certificate_when_the_server_answers_4
         "interactiveMode": "Never",
     });
     kube.auth_info.exec = Some(serde_json::from_value(exec).unwrap());
-    let client = Client::new(kube, always_looking()).await;
+    let client = Client::new(kube, always_checking()).await;
     client.get("/a").await.unwrap();
     credential(&new);
     client.get("/a").await.unwrap();
@@ -195,7 +195,7 @@ async fn the_servers_certificate_is_verified_as_configured() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_at_once() {
+async fn an_unusable_configuration_fails_at_setup() {
     let refused = async |change: fn(&mut kube::Config)| {
         let mut kube = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
         kube.root_cert = Some(vec![Authority::new().der()]);

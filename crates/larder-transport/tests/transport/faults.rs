@@ -1,4 +1,4 @@
-//! What the transport makes of servers that refuse, stall, shrink, break and come back.
+//! Servers that refuse, stall, lower limits, break and return.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     within,
 };
 
-/// HTTP/2 without TLS, and hardly any pause between two attempts to connect.
+/// HTTP/2 without TLS, with short pauses between attempts to connect.
 fn plain() -> Config {
     config()
         .http2_prior_knowledge(true)
@@ -68,7 +68,7 @@ fn closing(connections: &[ConnectionStatus]) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn after_goaway_new_watches_go_elsewhere_and_the_old_ones_go_on() {
+async fn after_goaway_new_watches_move_and_old_ones_continue() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (mut old, mut first, stream) = first_watch(&client, &listener, 100).await;
@@ -87,7 +87,7 @@ async fn after_goaway_new_watches_go_elsewhere_and_the_old_ones_go_on() {
 }
 
 #[tokio::test]
-async fn what_goaway_leaves_unprocessed_is_sent_again() {
+async fn requests_left_unprocessed_by_goaway_are_sent_again() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (response, ()) = join!(post(&client, "once"), async {
@@ -105,7 +105,7 @@ async fn what_goaway_leaves_unprocessed_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_refused_stream_is_sent_again_but_not_for_ever() {
+async fn a_refused_stream_is_sent_again_a_few_times() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let mut peer = None;
@@ -135,7 +135,7 @@ async fn a_refused_stream_is_sent_again_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_request_that_changes_something_is_never_sent_twice_on_suspicion() {
+async fn an_unsafe_request_is_never_repeated_on_suspicion() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (response, ()) = join!(post(&client, "body"), async {
@@ -146,7 +146,7 @@ async fn a_request_that_changes_something_is_never_sent_twice_on_suspicion() {
     let error = transport_error(response.unwrap_err());
     assert!(matches!(error, Error::Broken { .. }), "{error}");
 
-    // One that only reads is sent again, once.
+    // A safe request is sent again, once.
     let (response, ()) = join!(client.get("/object"), async {
         let mut peer = listener.accept(100).await;
         peer.request().await;
@@ -157,7 +157,7 @@ async fn a_request_that_changes_something_is_never_sent_twice_on_suspicion() {
     });
     assert_eq!(response.unwrap().status(), 200);
     let (response, ()) = join!(client.get("/object"), async {
-        // The connection of the last answer is gone, too.
+        // The connection of the last answer is gone too.
         for _ in 0..2 {
             let mut peer = listener.accept(100).await;
             peer.request().await;
@@ -168,7 +168,7 @@ async fn a_request_that_changes_something_is_never_sent_twice_on_suspicion() {
 }
 
 #[tokio::test]
-async fn a_lowered_limit_sends_new_watches_elsewhere_until_it_rises() {
+async fn a_lowered_limit_moves_new_watches_until_it_rises() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (mut kept, mut first, stream) = first_watch(&client, &listener, 100).await;
@@ -190,11 +190,11 @@ async fn a_lowered_limit_sends_new_watches_elsewhere_until_it_rises() {
 }
 
 #[tokio::test]
-async fn a_limit_lowered_under_a_waiting_request_has_it_sent_elsewhere() {
+async fn a_limit_lowered_under_a_waiting_request_moves_it() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (_watch, mut first, _) = first_watch(&client, &listener, 2).await;
-    // Whether the server still sees the stream or not is a race inside h2; in both cases nobody waits for it.
+    // Whether the server still sees the stream or not is a race inside h2; in both cases no request waits for it.
     let (_second, ()) = join!(client.watch("v"), async {
         let stream = first.request().await;
         first.limit(1).await;
@@ -224,7 +224,7 @@ async fn an_unanswered_ping_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_fails_its_watches_and_the_next_one_gets_another() {
+async fn a_broken_connection_fails_its_watches_and_is_replaced() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     for fault in [
@@ -236,7 +236,7 @@ async fn a_broken_connection_fails_its_watches_and_the_next_one_gets_another() {
         let (mut watch, mut peer, stream) = first_watch(&client, &listener, 100).await;
         peer.send(stream, b"whole\n").await;
         assert_eq!(watch.next().await.unwrap(), "whole\n", "{fault}");
-        // Keeps our side of the socket open to the end of the round.
+        // Keeps the peer's side of the socket open to the end of the round.
         let mut half_closed = None;
         match fault {
             "cut" => peer.cut(),
@@ -266,7 +266,7 @@ async fn a_broken_connection_fails_its_watches_and_the_next_one_gets_another() {
 }
 
 #[tokio::test]
-async fn a_server_restarted_on_the_same_port_is_found_again() {
+async fn a_restarted_server_is_reached_again() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (mut watch, peer, _) = first_watch(&client, &listener, 100).await;
@@ -285,7 +285,7 @@ async fn a_server_restarted_on_the_same_port_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_hangs_up_is_asked_less_and_less_often() {
+async fn a_server_that_hangs_up_is_contacted_ever_less_often() {
     let listener = Listener::start().await;
     let config = plain()
         .backoff_base(Duration::from_millis(20))
@@ -305,7 +305,7 @@ async fn a_server_that_accepts_and_hangs_up_is_asked_less_and_less_often() {
 }
 
 #[tokio::test]
-async fn many_who_wait_for_a_silent_server_cause_one_attempt_and_share_its_end() {
+async fn requests_to_a_silent_server_share_one_attempt() {
     let listener = Listener::start().await;
     let config = plain().connect_timeout(Duration::from_millis(100));
     let client = client(&listener, config).await;
@@ -323,7 +323,7 @@ async fn many_who_wait_for_a_silent_server_cause_one_attempt_and_share_its_end()
 }
 
 #[tokio::test]
-async fn many_who_wait_for_a_slow_server_share_the_first_connection() {
+async fn requests_to_a_slow_server_share_the_first_connection() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let names: Vec<String> = (0..50).map(|i| format!("w{i}")).collect();
@@ -343,7 +343,7 @@ async fn many_who_wait_for_a_slow_server_share_the_first_connection() {
 }
 
 #[tokio::test]
-async fn a_request_given_up_returns_its_stream() {
+async fn a_canceled_request_releases_its_stream() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
     let (watch, mut peer, stream) = first_watch(&client, &listener, 1).await;
@@ -351,7 +351,7 @@ async fn a_request_given_up_returns_its_stream() {
     assert_eq!(peer.reset().await, stream);
     let abandoned = client.get("/a?watch=1");
     let stream = tokio::select! {
-        _ = abandoned => panic!("nobody has answered"),
+        _ = abandoned => panic!("no answer was sent"),
         stream = peer.request() => stream,
     };
     assert_eq!(peer.reset().await, stream);
@@ -363,4 +363,36 @@ async fn a_request_given_up_returns_its_stream() {
 async fn watch_again(client: &Client, peer: &mut Peer) {
     let (_watch, _) = watch(client, peer).await;
     assert_eq!(client.streams(), [1]);
+}
+
+#[tokio::test]
+async fn what_a_peer_sends_with_goaway_reaches_no_error() {
+    let listener = Listener::start().await;
+    let client = client(&listener, plain()).await;
+    let (mut watch, mut peer, _) = first_watch(&client, &listener, 100).await;
+    // A peer knows the token of the client and may repeat it.
+    peer.go_away_with(2, b"Bearer c4n4ry").await;
+    drop(peer);
+    let error = watch.next().await.unwrap_err();
+    assert!(!error.contains("c4n4ry"), "{error}");
+}
+
+#[tokio::test]
+async fn endless_headers_end_only_their_request() {
+    let listener = Listener::start().await;
+    let client = client(&listener, plain()).await;
+    let (response, ()) = join!(post(&client, "body"), async {
+        let mut peer = listener.accept(100).await;
+        let stream = peer.request().await;
+        peer.endless_headers(stream).await;
+    });
+    let error = transport_error(response.unwrap_err());
+    assert!(matches!(error, Error::Broken { .. }), "{error}");
+
+    let (response, ()) = join!(client.get("/object"), async {
+        let mut peer = listener.accept(100).await;
+        let stream = peer.request().await;
+        peer.answer(stream).await;
+    });
+    assert_eq!(response.unwrap().status(), 200);
 }

@@ -1,4 +1,4 @@
-//! A server that speaks HTTP/2 frame by frame, exactly as a test tells it to.
+//! A server that speaks HTTP/2 frame by frame, as a test dictates.
 
 use std::net::SocketAddr;
 
@@ -15,6 +15,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
 
 /// Flag of SETTINGS and PING.
 const ACK: u8 = 1;
@@ -58,7 +59,7 @@ impl Listener {
         kube::Config::new(format!("http://{}", self.address).parse().unwrap())
     }
 
-    /// A connection on which nothing has been said.
+    /// A connection on which the peer has sent nothing.
     pub(crate) async fn accept_silently(&self) -> Peer {
         let (socket, _) = within(self.listener.accept()).await.unwrap();
         socket.set_nodelay(true).unwrap();
@@ -89,7 +90,7 @@ impl Peer {
         self.wait_for(HEADERS).await.stream
     }
 
-    /// The number of the next stream that the client gives up.
+    /// The number of the next stream that the client cancels.
     pub(crate) async fn reset(&mut self) -> u32 {
         self.wait_for(RST_STREAM).await.stream
     }
@@ -130,10 +131,28 @@ impl Peer {
             .await;
     }
 
-    /// Says that streams after `last` are not processed.
+    /// Sends a GOAWAY: streams after `last` are not processed.
     pub(crate) async fn go_away(&mut self, last: u32, code: u32) {
         let payload = [last.to_be_bytes(), code.to_be_bytes()].concat();
         self.write(GOAWAY, 0, 0, &payload).await;
+    }
+
+    /// Sends a GOAWAY that ends every stream, with this debug data.
+    pub(crate) async fn go_away_with(&mut self, code: u32, debug: &[u8]) {
+        let payload = [&0_u32.to_be_bytes(), &code.to_be_bytes(), debug].concat();
+        self.write(GOAWAY, 0, 0, &payload).await;
+    }
+
+    /// Begins an answer whose headers have no end.
+    pub(crate) async fn endless_headers(&mut self, stream: u32) {
+        // A literal header with a name of one byte, and a value of 100 bytes, again and again.
+        let header = [&[0_u8, 1, b'x', 100][..], &[b'y'; 100]].concat();
+        let block = header.repeat(100);
+        self.write(HEADERS, 0, stream, &[&[0x88][..], &block].concat())
+            .await;
+        for _ in 0..200 {
+            self.write(CONTINUATION, 0, stream, &block).await;
+        }
     }
 
     /// Waits until the client has processed all that was sent so far.
@@ -152,7 +171,7 @@ impl Peer {
         while self.read().await.is_some() {}
     }
 
-    /// Ends our side only.
+    /// Ends the peer's side only.
     pub(crate) async fn half_close(&mut self) {
         self.socket.shutdown().await.unwrap();
     }
@@ -171,7 +190,7 @@ impl Peer {
         }
     }
 
-    /// The next frame, after doing what the protocol wants done at once; `None` at the end.
+    /// The next frame, after the acknowledgment that it requires; `None` at the end.
     async fn read(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         within(self.socket.read_exact(&mut head)).await.ok()?;
@@ -197,7 +216,7 @@ impl Peer {
 
     async fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let frame = frame(kind, flags, stream, payload);
-        // The client may be gone already; what that means is the test's to say.
+        // The client may be gone already, which the client's side of the test judges.
         let _ = within(self.socket.write_all(&frame)).await;
     }
 }

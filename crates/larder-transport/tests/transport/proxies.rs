@@ -68,7 +68,7 @@ async fn serve(stream: TcpStream, behaviour: Behaviour, heads: mpsc::UnboundedSe
             let mut server = TcpStream::connect(target).await.unwrap();
             let answer = b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n";
             stream.write_all(answer).await.unwrap();
-            // Fails when one side hangs up; what that means is the test's to say.
+            // Fails when one side hangs up, which the client's side of the test judges.
             let _ = copy_bidirectional(stream.get_mut(), &mut server).await;
         }
         Behaviour::Answer(answer) => stream.write_all(answer.as_bytes()).await.unwrap(),
@@ -132,7 +132,7 @@ async fn a_refusal_of_the_proxy_is_reported_by_its_code() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_hangs_is_given_up() {
+async fn a_hanging_proxy_times_out() {
     let impatient = config().connect_timeout(Duration::from_millis(50));
     let (error, text) = error(Behaviour::Hang, impatient).await;
     let kube::Error::Service(error) = error else {

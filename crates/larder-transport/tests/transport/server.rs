@@ -62,7 +62,7 @@ impl Server {
         }
     }
 
-    /// The usual one: TLS with ALPN, 100 streams.
+    /// A typical API server: TLS with ALPN, 100 streams.
     pub(crate) async fn kube_like(authority: &Authority) -> Self {
         Self::start(Some(authority.server(&["h2", "http/1.1"])), 100).await
     }
@@ -134,7 +134,7 @@ async fn serve<T>(
     let service = service_fn(|request| answer(request, number, Arc::clone(&state), client.clone()));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http2().max_concurrent_streams(streams);
-    // Fails when the client hangs up; what that means is the client's test to say.
+    // Fails when the client hangs up, which the client's side of the test judges.
     let _ = builder
         .serve_connection(TokioIo::new(stream), service)
         .await;

@@ -11,7 +11,7 @@ use tokio::time::Duration;
 use crate::{Client, certificates::Authority, config, server::Server, within};
 
 #[tokio::test]
-async fn watches_beyond_the_servers_limit_open_further_connections_and_none_waits() {
+async fn watches_beyond_the_servers_limit_open_further_connections() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
     let client = Client::new(server.config(&authority), config()).await;
@@ -45,7 +45,7 @@ async fn watches_beyond_the_servers_limit_open_further_connections_and_none_wait
 }
 
 #[tokio::test]
-async fn ordinary_requests_share_one_connection_however_many_they_are() {
+async fn ordinary_requests_share_one_connection() {
     let authority = Authority::new();
     for (alpn, connections) in [("h2", 1), ("http/1.1", 8)] {
         let server = Server::start(Some(authority.server(&[alpn])), 100).await;
@@ -62,7 +62,7 @@ async fn ordinary_requests_share_one_connection_however_many_they_are() {
 }
 
 #[tokio::test]
-async fn ended_watches_leave_their_streams_to_the_next_ones() {
+async fn streams_of_ended_watches_are_reused() {
     let authority = Authority::new();
     let server = Server::start(Some(authority.server(&["h2"])), 2).await;
     let client = Client::new(server.config(&authority), config()).await;
@@ -78,7 +78,7 @@ async fn ended_watches_leave_their_streams_to_the_next_ones() {
 }
 
 #[tokio::test]
-async fn a_connection_without_streams_is_closed_after_a_while() {
+async fn an_idle_connection_is_closed() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
     let config = config().idle_timeout(Duration::from_millis(1));
@@ -169,7 +169,7 @@ async fn bodies_headers_and_large_answers_pass_through() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_reads_stops_only_itself() {
+async fn an_unread_stream_stops_only_itself() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
     let client = Client::new(server.config(&authority), config()).await;
@@ -194,7 +194,7 @@ async fn a_stream_that_nobody_reads_stops_only_itself() {
 async fn watches_do_not_consume_the_rate_limit() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
-    // One request; the second one would come after the end of this test.
+    // One request; the second would be sent after the end of this test.
     let config = config().rate_limit(RateLimit::from_kubelet(1, 1).unwrap());
     let client = Client::new(server.config(&authority), config).await;
     client.get("/first").await.unwrap();
@@ -216,7 +216,7 @@ async fn everything_ends_with_the_last_handle() {
     let client = Client::new(server.config(&authority), config()).await;
     let mut watch = client.watch("w").await;
     drop(client);
-    // The watch is a handle, too.
+    // The watch is a handle too.
     server.send("w", "still here\n");
     assert_eq!(watch.next().await.unwrap(), "still here\n");
 }

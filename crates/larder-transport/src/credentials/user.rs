@@ -1,0 +1,164 @@
+//! The user of a configuration: token, password or plugin, and the user to impersonate.
+
+use std::{fmt::Write as _, path::PathBuf};
+
+use http::{HeaderName, HeaderValue};
+
+use super::{
+    Part, SetupError,
+    kubeconfig::{AuthInfo, Exec},
+    plugin::{Plugin, PluginError},
+    secret::{SecretText, basic, bearer},
+};
+
+/// Prefix of a header with extra information about an impersonated user; the key follows.
+const IMPERSONATE_EXTRA: &str = "impersonate-extra-";
+
+/// How requests name their user, apart from a client certificate.
+#[derive(Clone)]
+pub(super) enum User {
+    None,
+    Token(HeaderValue),
+    TokenFile(PathBuf),
+    Password(HeaderValue),
+    Plugin(Box<Plugin>),
+}
+
+/// The user of a configuration. A file takes precedence over a token beside it, as in client-go.
+pub(super) fn user_of(
+    user: AuthInfo,
+    plugin: impl FnOnce(Exec) -> Result<Plugin, PluginError>,
+) -> Result<User, SetupError> {
+    let set = |text: Option<SecretText>| text.filter(|text| !text.is_empty());
+    if let Some(path) = user.token_file.filter(|path| !path.is_empty()) {
+        return Ok(User::TokenFile(path.into()));
+    }
+    if let Some(token) = set(user.token) {
+        return token_header(&token);
+    }
+    if let Some(name) = set(user.username) {
+        let password = user.password.as_deref().unwrap_or_default();
+        return password_header(&name, password);
+    }
+    if let Some(provider) = user.auth_provider {
+        let mut config = provider.config.unwrap_or_default();
+        return provided(&provider.name, config.remove("id-token"));
+    }
+    match user.exec {
+        None => Ok(User::None),
+        Some(exec) => {
+            let name = command_name(exec.command.as_deref());
+            let plugin = plugin(exec).map_err(|source| SetupError::Plugin { name, source })?;
+            Ok(User::Plugin(Box::new(plugin)))
+        }
+    }
+}
+
+fn token_header(token: &str) -> Result<User, SetupError> {
+    let header = bearer(token).ok_or(SetupError::Invalid {
+        part: Part::Token,
+        problem: "it is empty or has a control character",
+    });
+    header.map(User::Token)
+}
+
+fn password_header(name: &str, password: &str) -> Result<User, SetupError> {
+    let header = basic(name, password).ok_or(SetupError::Invalid {
+        part: Part::Password,
+        problem: "it is too long for a header",
+    });
+    header.map(User::Password)
+}
+
+/// Of the providers of older configurations only `oidc` is left, with the token that it has stored.
+fn provided(name: &str, id_token: Option<SecretText>) -> Result<User, SetupError> {
+    let unsupported = |provider| Err(SetupError::Provider { provider });
+    match (name, id_token) {
+        ("oidc", Some(token)) => token_header(&token),
+        ("oidc", None) => unsupported("oidc without id-token"),
+        ("gcp", _) => unsupported("gcp"),
+        ("azure", _) => unsupported("azure"),
+        _ => unsupported("of this name"),
+    }
+}
+
+/// Headers that name the user to impersonate.
+pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderValue)>, SetupError> {
+    let value = |text: &str| {
+        HeaderValue::from_str(text).map_err(|_| SetupError::Invalid {
+            part: Part::Impersonation,
+            problem: "it has a character that no header may have",
+        })
+    };
+    let mut headers = Vec::new();
+    let one = |name, text: &Option<SecretText>| match text {
+        Some(text) => Ok(Some((HeaderName::from_static(name), value(text)?))),
+        None => Ok(None),
+    };
+    headers.extend(one("impersonate-user", &user.impersonate)?);
+    headers.extend(one("impersonate-uid", &user.impersonate_uid)?);
+    for group in user.impersonate_groups.iter().flatten() {
+        headers.push((HeaderName::from_static("impersonate-group"), value(group)?));
+    }
+    for (key, values) in user.impersonate_extra.iter().flatten() {
+        let mut name = IMPERSONATE_EXTRA.to_owned();
+        for byte in key.bytes() {
+            if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+                name.push(char::from(byte));
+            } else {
+                write!(name, "%{byte:02X}").expect("writing to a String does not fail");
+            }
+        }
+        let name = HeaderName::try_from(name).map_err(|_| SetupError::Invalid {
+            part: Part::Impersonation,
+            problem: "its extra key is too long for a header",
+        })?;
+        for text in values {
+            headers.push((name.clone(), value(text)?));
+        }
+    }
+    Ok(headers)
+}
+
+/// Name of a plugin's command for errors: without directory and without what looks like arguments.
+fn command_name(command: Option<&str>) -> String {
+    let command = command.unwrap_or_default();
+    let command = command.split_whitespace().next().unwrap_or_default();
+    command.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impersonation_becomes_headers() {
+        let text = |text: &str| Some(SecretText::from(text.to_owned()));
+        let user = AuthInfo {
+            impersonate: text("alice"),
+            impersonate_groups: Some(vec!["a".to_owned().into(), "b".to_owned().into()]),
+            impersonate_extra: Some([("x/y".to_owned(), vec!["1".to_owned().into()])].into()),
+            ..AuthInfo::default()
+        };
+        let headers: Vec<_> = impersonation(&user)
+            .unwrap()
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            headers,
+            [
+                "impersonate-user=alice",
+                "impersonate-group=a",
+                "impersonate-group=b",
+                "impersonate-extra-x%2fy=1"
+            ]
+        );
+        let broken = AuthInfo {
+            impersonate: text("c4n4ry\n"),
+            ..AuthInfo::default()
+        };
+        let error = impersonation(&broken).unwrap_err();
+        assert!(!format!("{error:?} {error}").contains("c4n4ry"));
+    }
+}
