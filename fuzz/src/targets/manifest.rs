@@ -1,26 +1,40 @@
-//! Manifests: nothing panics, and what was read can be projected from the objects beside it or says why not.
-
-#![no_main]
+//! Manifests: every pod is projected from the objects beside it, and no path leaves its volume.
 
 use std::{
     path::{Component, Path},
     sync::Arc,
 };
 
-use larder_objects::manifest::{Loader, Manifest};
+use larder_objects::manifest::{Loader, Manifest, ManifestError, Problem};
 use larder_projection::{
     Inputs, Needs, NodeFacts, RuntimeFeatures, ServiceFacts, Unavailable, containers, environment,
     fs_group, memory_limit, mounts, nested_mount_points, project,
 };
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| {
+use super::{Target, on_text};
+use crate::outcome::Outcome;
+
+pub(super) const TARGET: Target = Target {
+    name: "manifest",
+    run: |input| on_text(input, run),
+    seeds: &[
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n",
+    ],
+    max_length: 8 << 10,
+};
+
+fn run(text: &str) -> Outcome {
     let mut loader = Loader::new("default");
     loader.text("fuzz", text);
     let manifests = loader.finish();
+    let mut outcome = Outcome::new(!manifests.documents.is_empty());
     for error in manifests.errors.iter().chain(&manifests.warnings) {
-        let _ = error.to_string();
+        if let ManifestError::Document { problem, .. } = error {
+            assert_ne!(*problem, Problem::Internal, "the decoder panicked");
+            outcome = outcome.with(problem);
+        }
     }
+    outcome = outcome.with_size(manifests.documents.len());
     let (mut pods, mut found, mut services) = (Vec::new(), Inputs::default(), Vec::new());
     for document in manifests.documents {
         let name = document.object.pointer("/metadata/name");
@@ -56,16 +70,25 @@ fuzz_target!(|text: &str| {
             .as_deref()
             .and_then(|node| memory_limit(pod, node));
         for container in containers(pod) {
-            if let Ok(environment) = environment(pod, container, &inputs) {
-                let _ = mounts(pod, container, &environment, RuntimeFeatures::default());
-            }
+            outcome = match environment(pod, container, &inputs) {
+                Ok(environment) => {
+                    let mounts = mounts(pod, container, &environment, RuntimeFeatures::default());
+                    outcome.with(&mounts.is_ok())
+                }
+                Err(error) => outcome.with(&error),
+            };
         }
         let volumes = pod.spec.iter().flat_map(|spec| &spec.volumes).flatten();
         for volume in volumes {
             let _ = nested_mount_points(pod, &volume.name);
-            let Ok(projection) = project(pod, volume, &inputs) else {
-                continue;
+            let projection = match project(pod, volume, &inputs) {
+                Ok(projection) => projection,
+                Err(error) => {
+                    outcome = outcome.with(&error);
+                    continue;
+                }
             };
+            outcome = outcome.with_size(projection.payload.len());
             for path in projection.payload.keys() {
                 let is_name = |component| matches!(component, Component::Normal(_));
                 assert!(Path::new(path.as_str()).components().all(is_name), "{path}");
@@ -73,4 +96,5 @@ fuzz_target!(|text: &str| {
             }
         }
     }
-});
+    outcome
+}

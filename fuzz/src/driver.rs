@@ -1,0 +1,194 @@
+//! The loop: mutate an input of the pool, run the target on it, keep it if its outcome is new.
+
+use std::{
+    collections::HashSet,
+    fmt, fs,
+    hash::BuildHasher as _,
+    io::ErrorKind,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use fastrand::Rng;
+use foldhash::fast::FixedState;
+use tokio::time::Instant;
+
+use crate::{
+    limits::{Used, Watchdog},
+    mutation::Mutator,
+    targets::Target,
+};
+
+/// Number of failures after which a campaign ends.
+const MAX_FAILURES: usize = 10;
+/// Number of inputs between two looks at the clock.
+const BATCH: u64 = 64;
+
+/// What all campaigns have in common.
+pub(crate) struct Settings {
+    /// Where corpus, dictionaries and artifacts are.
+    pub(crate) directory: PathBuf,
+    pub(crate) time: Duration,
+    /// Number of inputs, instead of the time.
+    pub(crate) inputs: Option<u64>,
+    pub(crate) seed: u64,
+    /// Whether inputs with a new outcome are added to the corpus.
+    pub(crate) keep: bool,
+}
+
+/// The run of one target.
+pub(crate) struct Campaign<'a> {
+    target: &'static Target,
+    settings: &'a Settings,
+    mutator: Mutator,
+    watchdog: Watchdog,
+    pool: Vec<Vec<u8>>,
+    traces: HashSet<u64>,
+    report: Report,
+}
+
+/// What a campaign found.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) failures: usize,
+    corpus: usize,
+    inputs: u64,
+    accepted: u64,
+    outcomes_of_corpus: usize,
+    outcomes: usize,
+    time: Duration,
+    most: Used,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = self.accepted * 100 / self.inputs.max(1);
+        write!(
+            f,
+            "{} failures; {} inputs in {:.0?}, {share} % accepted; {} outcomes, {} of them of the {} inputs of the \
+             corpus; at most {:.1?} and {} KiB",
+            self.failures,
+            self.inputs,
+            self.time,
+            self.outcomes,
+            self.outcomes_of_corpus,
+            self.corpus,
+            self.most.cpu,
+            self.most.bytes >> 10,
+        )
+    }
+}
+
+impl<'a> Campaign<'a> {
+    pub(crate) fn new(target: &'static Target, settings: &'a Settings) -> anyhow::Result<Self> {
+        let dictionary = settings
+            .directory
+            .join("dictionaries")
+            .join(format!("{}.dict", target.name));
+        let dictionary = match fs::read_to_string(&dictionary) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("cannot read {}", dictionary.display()))?,
+        };
+        let artifacts = settings.directory.join("artifacts");
+        fs::create_dir_all(&artifacts)
+            .with_context(|| format!("cannot create {}", artifacts.display()))?;
+        let mut pool = corpus(&settings.directory, target)?;
+        pool.extend(target.seeds.iter().map(|seed| seed.as_bytes().to_vec()));
+        Ok(Self {
+            target,
+            settings,
+            mutator: Mutator::new(&dictionary, target.max_length),
+            watchdog: Watchdog::new(artifacts.join(format!("{}-limit", target.name))),
+            report: Report {
+                corpus: pool.len(),
+                ..Report::default()
+            },
+            pool,
+            traces: HashSet::new(),
+        })
+    }
+
+    pub(crate) fn run(mut self) -> anyhow::Result<Report> {
+        let start = Instant::now();
+        for input in self.pool.clone() {
+            self.is_new(&input)?;
+        }
+        self.report.outcomes_of_corpus = self.traces.len();
+        let mut rng = Rng::with_seed(self.settings.seed);
+        while self.report.failures < MAX_FAILURES && !self.is_over(start) {
+            for _ in 0..BATCH {
+                let mut input = self.pool[rng.usize(..self.pool.len())].clone();
+                let other = &self.pool[rng.usize(..self.pool.len())];
+                self.mutator.mutate(&mut input, other, &mut rng);
+                if self.is_new(&input)? {
+                    if self.settings.keep {
+                        let corpus = corpus_directory(&self.settings.directory, self.target);
+                        write_input(&corpus, "", &input)?;
+                    }
+                    self.pool.push(input);
+                }
+            }
+        }
+        self.report.outcomes = self.traces.len();
+        self.report.time = start.elapsed();
+        Ok(self.report)
+    }
+
+    fn is_over(&self, start: Instant) -> bool {
+        match self.settings.inputs {
+            Some(inputs) => self.report.inputs >= inputs,
+            None => start.elapsed() >= self.settings.time,
+        }
+    }
+
+    /// Runs the target on `input`, and returns whether its outcome is new.
+    fn is_new(&mut self, input: &[u8]) -> anyhow::Result<bool> {
+        let run = || catch_unwind(AssertUnwindSafe(|| (self.target.run)(input)));
+        let (outcome, used) = self.watchdog.watch(input, run);
+        self.report.inputs += 1;
+        self.report.most.cpu = self.report.most.cpu.max(used.cpu);
+        self.report.most.bytes = self.report.most.bytes.max(used.bytes);
+        let Ok(outcome) = outcome else {
+            self.report.failures += 1;
+            let artifacts = self.settings.directory.join("artifacts");
+            let path = write_input(&artifacts, &format!("{}-", self.target.name), input)?;
+            println!("{}: fails on {}", self.target.name, path.display());
+            return Ok(false);
+        };
+        self.report.accepted += u64::from(outcome.is_accepted);
+        Ok(self.traces.insert(outcome.trace))
+    }
+}
+
+fn corpus_directory(directory: &Path, target: &Target) -> PathBuf {
+    directory.join("corpus").join(target.name)
+}
+
+/// The inputs of a target's corpus, in the order of their names.
+pub(crate) fn corpus(directory: &Path, target: &Target) -> anyhow::Result<Vec<Vec<u8>>> {
+    let directory = corpus_directory(directory, target);
+    let entries = match fs::read_dir(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.with_context(|| format!("cannot list {}", directory.display()))?,
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    let read =
+        |path: PathBuf| fs::read(&path).with_context(|| format!("cannot read {}", path.display()));
+    paths.into_iter().map(read).collect()
+}
+
+/// Writes `input` to a file named after its content.
+fn write_input(directory: &Path, prefix: &str, input: &[u8]) -> anyhow::Result<PathBuf> {
+    let hash = FixedState::default().hash_one(input);
+    let path = directory.join(format!("{prefix}{hash:016x}"));
+    fs::create_dir_all(directory)
+        .and_then(|()| fs::write(&path, input))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}

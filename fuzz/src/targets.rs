@@ -1,0 +1,89 @@
+//! The targets: each reads one input with a parser of outside input, and checks what must hold of the result.
+
+mod agent_config;
+mod env_file;
+mod expand;
+mod hooks;
+mod item_path;
+mod list;
+mod manifest;
+mod patch;
+mod quantity;
+mod watch;
+mod x509;
+
+use std::cell::RefCell;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::outcome::Outcome;
+
+/// A function that reads hostile bytes.
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    /// Reads an input. Panics if something does not hold of it.
+    pub(crate) run: fn(&[u8]) -> Outcome,
+    /// Inputs beside those of the corpus.
+    pub(crate) seeds: &'static [&'static str],
+    /// Longest input, in bytes.
+    pub(crate) max_length: usize,
+}
+
+/// All targets, by name.
+pub(crate) const TARGETS: [Target; 11] = [
+    agent_config::TARGET,
+    env_file::TARGET,
+    expand::TARGET,
+    hooks::TARGET,
+    item_path::TARGET,
+    list::TARGET,
+    manifest::TARGET,
+    patch::TARGET,
+    quantity::TARGET,
+    watch::TARGET,
+    x509::TARGET,
+];
+
+/// Runs `read` on the text of `input`; what is no text is rejected.
+fn on_text(input: &[u8], read: impl FnOnce(&str) -> Outcome) -> Outcome {
+    match str::from_utf8(input) {
+        Ok(text) => read(text),
+        Err(_) => Outcome::rejected(&"not UTF-8 text"),
+    }
+}
+
+/// Runs `future`, which never waits for anything outside the process.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    thread_local! {
+        static RUNTIME: RefCell<Runtime> = RefCell::new(
+            Builder::new_current_thread().enable_time().build().expect("a runtime without I/O needs nothing"),
+        );
+    }
+    RUNTIME.with_borrow(|runtime| runtime.block_on(future))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::driver::corpus;
+
+    #[test]
+    fn every_target_bears_its_corpus() {
+        for target in &TARGETS {
+            let mut inputs = corpus(Path::new(env!("CARGO_MANIFEST_DIR")), target).unwrap();
+            inputs.extend(target.seeds.iter().map(|seed| seed.as_bytes().to_vec()));
+            let accepted = inputs
+                .iter()
+                .filter(|input| (target.run)(input).is_accepted)
+                .count();
+            assert!(
+                accepted > 0,
+                "{} accepts none of its {} inputs",
+                target.name,
+                inputs.len()
+            );
+        }
+    }
+}

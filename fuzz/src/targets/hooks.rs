@@ -1,0 +1,51 @@
+//! Hooks of flags and pod annotations. The first byte chooses who wrote the text.
+
+use larder_on_change::{
+    Hook,
+    parse::{AllowedActions, Authority, MAX_HOOKS, hooks},
+};
+
+use super::{Target, on_text};
+use crate::outcome::Outcome;
+
+pub(super) const TARGET: Target = Target {
+    name: "hooks",
+    run: |input| on_text(input, run),
+    seeds: &[
+        "csignal:SIGHUP",
+        "asignal:SIGHUP",
+        "arestart",
+        "anone",
+        "chttp://127.0.0.1:8080/reload",
+        "cexec:/bin/true",
+        "a[{\"name\": \"a\", \"signal\": \"SIGHUP\", \"volumes\": [\"v\"], \"debounce\": \"1s\"}]",
+        "c- name: a\n  http: {url: \"http://h/p\", method: POST}\n  paths: [\"*.yaml\"]\n",
+    ],
+    max_length: 4 << 10,
+};
+
+fn run(text: &str) -> Outcome {
+    let (authority, text) = if let Some(text) = text.strip_prefix('c') {
+        (Authority::CommandLine, text)
+    } else {
+        let allowed = Authority::Annotation(AllowedActions::default());
+        (allowed, text.strip_prefix('a').unwrap_or(text))
+    };
+    match hooks(text, authority, None) {
+        Ok(hooks) => {
+            assert!(hooks.len() <= MAX_HOOKS);
+            let runs_commands = hooks.iter().any(Hook::runs_commands);
+            assert!(authority == Authority::CommandLine || !runs_commands);
+            let shown = hooks.iter().fold(Outcome::accepted(), |outcome, hook| {
+                outcome.with(&format!(
+                    "{} {} {}",
+                    hook.signals(),
+                    hook.restarts(),
+                    hook.runs_commands()
+                ))
+            });
+            shown.with_size(hooks.len())
+        }
+        Err(error) => Outcome::rejected(&larder_objects::chain(&error)),
+    }
+}

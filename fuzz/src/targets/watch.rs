@@ -1,0 +1,75 @@
+//! Frames of a watch. The body comes in the pieces that line feeds make.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use kube::{Client, client::Body};
+use larder_objects::{ObjectKey, Secret};
+use larder_watch::{Api, ByName, Watch, WatchEvent};
+use tower::service_fn;
+
+use super::{Target, block_on};
+use crate::outcome::Outcome;
+
+pub(super) const TARGET: Target = Target {
+    name: "watch",
+    run,
+    seeds: &[
+        "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"5\"},\"data\":{\"k\":\"dg==\"}}}\n",
+        "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"6\"}}}\n",
+        "{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\",\
+         \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n",
+        "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"m\"}}\n",
+    ],
+    max_length: 8 << 10,
+};
+
+/// A client whose requests are all answered with `body`.
+pub(super) fn answering(body: &[u8]) -> Client {
+    let pieces = body.split_inclusive(|byte| *byte == b'\n');
+    let pieces: Arc<[Bytes]> = pieces.map(Bytes::copy_from_slice).collect();
+    let answer = move |_: Request<Body>| {
+        let count = pieces.len();
+        let pieces = Arc::clone(&pieces);
+        let frames =
+            (0..count).map(move |index| Ok::<_, Infallible>(Frame::data(pieces[index].clone())));
+        let body = StreamBody::new(stream::iter(frames));
+        async { Ok::<_, Infallible>(Response::new(body)) }
+    };
+    Client::new(service_fn(answer), "default")
+}
+
+fn run(input: &[u8]) -> Outcome {
+    block_on(async {
+        let api = Api::new(answering(input));
+        let target = ByName::<Secret>::new(Arc::new(ObjectKey::new("n", "a")));
+        let watch = Watch {
+            initial_events: true,
+            version: None,
+            timeout: Duration::from_mins(30),
+        };
+        let mut events = api.watch(target, &watch).await.expect("the answer is 200");
+        let mut outcome = Outcome::new(false);
+        // A consumer ends the watch at its first error.
+        while let Some(event) = events.next().await {
+            outcome.is_accepted |= event.is_ok();
+            outcome = match event {
+                Ok(WatchEvent::Changed(secret)) => {
+                    assert_eq!(secret.metadata.name, "a");
+                    outcome.with(&"changed").with_size(secret.data.len())
+                }
+                Ok(WatchEvent::Deleted((), _)) => outcome.with(&"deleted"),
+                Ok(WatchEvent::Bookmark {
+                    initial_events_end, ..
+                }) => outcome.with(&initial_events_end),
+                Ok(WatchEvent::Error(error)) => outcome.with(&larder_objects::chain(&error)),
+                Err(error) => return outcome.with(&larder_objects::chain(&error)),
+            };
+        }
+        outcome
+    })
+}
