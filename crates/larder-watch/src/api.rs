@@ -41,6 +41,9 @@ const ANSWER_LIMIT: usize = 3 << 20;
 /// limit: 60 s).
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Most pages of a list, so that a server that never ends one is noticed: five million objects.
+const MAX_PAGES: usize = 10_000;
+
 /// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
 
@@ -151,7 +154,7 @@ impl Api {
         let mut listed = Listed::<T>::default();
         let mut found = false;
         let mut paged = version.is_none();
-        loop {
+        for _ in 0..MAX_PAGES {
             let mut query = query_of(target);
             // With a version, a limit would lead past the API server's cache.
             if paged {
@@ -174,6 +177,8 @@ impl Api {
                     listed.version = meta.resource_version;
                     return Ok(listed);
                 }
+                // Tokens of an API server advance; a repeated one would be followed for ever.
+                Ok(meta) if meta.r#continue == page => break,
                 Ok(meta) => page = meta.r#continue,
                 // The rest of the pages is gone: once more, in one piece.
                 Err(error) if error.is_expired() && !page.is_empty() => {
@@ -184,6 +189,7 @@ impl Api {
                 Err(error) => return Err(error),
             }
         }
+        Err(RequestError::Unexpected("a list without an end"))
     }
 
     async fn list_page<T: Target>(
@@ -460,6 +466,20 @@ mod tests {
         );
         assert_eq!(error.to_string(), "the API server answered 502 Bad Gateway");
         assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+    }
+
+    #[tokio::test]
+    async fn a_list_that_repeats_its_page_is_an_error() {
+        let page = r#"{"metadata":{"resourceVersion":"5","continue":"again"},"items":[]}"#;
+        let answer = tower::service_fn(move |_: Request<Body>| async move {
+            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(
+                page.as_bytes().to_vec(),
+            )))
+        });
+        let api = Api::new(kube::Client::new(answer, "default"));
+        let target = ByName::<ConfigMap>::new(ObjectKey::new("n", "a"));
+        let error = api.list(&target, None).await.unwrap_err();
+        assert!(matches!(error, RequestError::Unexpected(_)), "{error}");
     }
 
     #[test]
