@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     server.apply(&json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "web", "uid": "1"},
+        "metadata": {"name": "web"},
         "spec": {
             "nodeName": "vm-1",
             "containers": [{"name": "web", "image": "web:1"}],
@@ -48,13 +48,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let agent = Agent::builder(config, root, volumes, client).build()?;
 
     let (handle, shutdown) = (agent.handle(), CancellationToken::new());
-    let file = directory.path().join("root/pods/1/volumes/kubernetes.io~configmap/config/level");
+    let file = directory
+        .path()
+        .join("root/pods/1/volumes/kubernetes.io~configmap/config/level");
     let stop = shutdown.clone();
     let watch = async {
         while !file.exists() {
             sleep(Duration::from_millis(5)).await;
         }
-        println!("ready: {}, level is {}", handle.is_ready(), fs::read_to_string(&file)?);
+        println!(
+            "ready: {}, level is {}",
+            handle.is_ready(),
+            fs::read_to_string(&file)?
+        );
         stop.cancel();
         Ok::<_, std::io::Error>(())
     };

@@ -51,16 +51,30 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for container in containers(&pod) {
         for (name, variable) in environment(&pod, container, &inputs)?.iter() {
-            println!("{}: {name}={}", container.name, String::from_utf8_lossy(&variable.value));
+            println!(
+                "{}: {name}={}",
+                container.name,
+                String::from_utf8_lossy(&variable.value)
+            );
         }
     }
     let root = tempfile::tempdir()?;
     let host = VolumeHost::open_without_mounts(root.path())?;
-    for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+    for volume in pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten())
+    {
         let projection = project(&pod, volume, &inputs)?;
         let target = PodVolume::new("1", &volume.name, VolumeKind::ConfigMap);
-        let path = host.set_up(&target, &projection.payload, Timestamp::UNIX_EPOCH)?.path;
-        println!("{}/LEVEL: {}", volume.name, fs::read_to_string(path.join("LEVEL"))?);
+        let path = host
+            .set_up(&target, &projection.payload, Timestamp::UNIX_EPOCH)?
+            .path;
+        println!(
+            "{}/LEVEL: {}",
+            volume.name,
+            fs::read_to_string(path.join("LEVEL"))?
+        );
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 //! 3. Dropping the future or the stream ends the request.
 
 mod buffer;
+pub mod fuzzing;
 mod list;
 mod stream;
 

@@ -38,6 +38,8 @@ mod sequence;
 mod server;
 mod target;
 
+#[doc(hidden)]
+pub use self::api::fuzzing;
 pub use self::{
     api::{Api, REQUEST_TIMEOUT, request},
     backoff::RequestBackoff,

@@ -1,6 +1,6 @@
 //! Frames of a watch. The body comes in the pieces that line feeds make.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use futures::stream;
@@ -9,7 +9,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use kube::{Client, client::Body};
 use larder_objects::{ObjectKey, Secret};
-use larder_watch::{Api, ByName, Watch, WatchEvent};
+use larder_watch::{ByName, fuzzing};
 use tower::service_fn;
 
 use super::{Target, block_on};
@@ -45,31 +45,21 @@ pub(super) fn answering(body: &[u8]) -> Client {
 
 fn run(input: &[u8]) -> Outcome {
     block_on(async {
-        let api = Api::new(answering(input));
-        let target = ByName::<Secret>::new(Arc::new(ObjectKey::new("n", "a")));
-        let watch = Watch {
-            initial_events: true,
-            version: None,
-            timeout: Duration::from_mins(30),
-        };
-        let mut events = api.watch(target, &watch).await.expect("the answer is 200");
+        let target = ByName::<Secret>::new(ObjectKey::new("n", "a"));
         let mut outcome = Outcome::new(false);
-        // A consumer ends the watch at its first error.
-        while let Some(event) = events.next().await {
-            outcome.is_accepted |= event.is_ok();
-            outcome = match event {
-                Ok(WatchEvent::Changed(secret)) => {
-                    assert_eq!(secret.metadata.name, "a");
-                    outcome.with(&"changed").with_size(secret.data.len())
-                }
-                Ok(WatchEvent::Deleted((), _)) => outcome.with(&"deleted"),
-                Ok(WatchEvent::Bookmark {
-                    initial_events_end, ..
-                }) => outcome.with(&initial_events_end),
-                Ok(WatchEvent::Error(error)) => outcome.with(&larder_objects::chain(&error)),
-                Err(error) => return outcome.with(&larder_objects::chain(&error)),
-            };
+        let read = fuzzing::watch(answering(input), target, |event, secret| {
+            let readable = !event.starts_with("unreadable");
+            let mut seen = outcome.with(&event);
+            if let Some(secret) = secret {
+                assert_eq!(secret.metadata.name, "a");
+                seen = seen.with_size(secret.data.len());
+            }
+            seen.is_accepted |= readable;
+            outcome = seen;
+        });
+        match read.await {
+            Ok(()) => outcome,
+            Err(error) => outcome.with(&larder_objects::chain(&error)),
         }
-        outcome
     })
 }
