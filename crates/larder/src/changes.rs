@@ -41,12 +41,12 @@ pub enum ChangeKind {
 /// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe).
 ///
 /// A slow subscriber loses nothing that matters: of several events about one object it gets the last. Events about an
-/// object end with its last reference, and rest while its watch does (see [`ObjectState::Idle`](crate::ObjectState)); those of an object without a watch
-/// ([`ObjectState::Unwatched`](crate::ObjectState)) come with its reads.
+/// object end with its last reference, and pause while its watch is idle (see [`ObjectState::Idle`](crate::ObjectState)).
+/// Those of an object without a watch ([`ObjectState::Unwatched`](crate::ObjectState)) come with its reads.
 #[derive(Debug)]
 #[must_use = "events are collected until they are read"]
 pub struct Changes {
-    shared: Arc<Subscription>,
+    subscription: Arc<Subscription>,
 }
 
 impl Changes {
@@ -57,9 +57,9 @@ impl Changes {
     /// An event is taken in the moment it is returned; dropping the future loses none.
     pub async fn next(&mut self) -> Option<ObjectChange> {
         loop {
-            let arrived = self.shared.arrived.notified();
+            let arrived = self.subscription.arrived.notified();
             {
-                let mut pending = self.shared.pending.lock();
+                let mut pending = self.subscription.pending.lock();
                 if let Some(change) = pending.take() {
                     return Some(change);
                 }
@@ -73,7 +73,7 @@ impl Changes {
 
     /// The next event, if one is there already.
     pub fn try_next(&mut self) -> Option<ObjectChange> {
-        self.shared.pending.lock().take()
+        self.subscription.pending.lock().take()
     }
 }
 
@@ -122,11 +122,11 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn subscribe(&self) -> Changes {
-        let shared = Arc::new(Subscription::default());
+        let subscription = Arc::new(Subscription::default());
         let mut subscriptions = self.subscriptions.lock();
         subscriptions.retain(|subscription| subscription.strong_count() > 0);
-        subscriptions.push(Arc::downgrade(&shared));
-        Changes { shared }
+        subscriptions.push(Arc::downgrade(&subscription));
+        Changes { subscription }
     }
 
     pub(crate) fn publish(&self, key: &ObjectKey, kind: &ChangeKind) {
@@ -136,12 +136,12 @@ impl Publisher {
         });
     }
 
-    /// The object is no longer referenced: what was to be told about it no longer matters.
+    /// The object is no longer referenced: its pending events no longer matter.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         self.each(|subscription| subscription.pending.lock().forget(key));
     }
 
-    /// Lets subscribers read what is there, and then tells them that it was all.
+    /// Lets subscribers read the pending events; after them, the stream ends.
     pub(crate) fn close(&self) {
         self.each(|subscription| {
             subscription.pending.lock().closed = true;
@@ -149,10 +149,10 @@ impl Publisher {
         });
     }
 
-    fn each(&self, tell: impl Fn(&Subscription)) {
+    fn each(&self, notify: impl Fn(&Subscription)) {
         for subscription in self.subscriptions.lock().iter() {
             if let Some(subscription) = subscription.upgrade() {
-                tell(&subscription);
+                notify(&subscription);
             }
         }
     }

@@ -66,11 +66,11 @@ pub enum WatchScope {
     /// One referenced object, by name: all that a node may ask for. The default.
     #[default]
     Object,
-    /// A namespace: one watch per kind for all its referenced objects, for who may list and watch the namespace. The API
+    /// A namespace: one watch per kind for all its referenced objects; requires permission to list and watch the namespace. The API
     /// server sends the other objects of the namespace too; they are dropped as they come in, and their bytes are wiped.
     Namespace,
     /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace gets
-    /// its first reference, and anew after its last; when the API server refuses the watch of a namespace later on; and
+    /// its first reference, and again after its last; when the API server refuses the watch of a namespace later on; and
     /// while it is `Object`, after 5 to 10 min, then ever more seldom, down to once in 40 to 80 min.
     Auto,
 }
@@ -94,7 +94,7 @@ pub struct ManagerConfig {
     pub watch_scope: WatchScope,
     /// The kubelet's `syncFrequency`: how often a pod is looked at again. Defaults to 1 min; must be positive.
     ///
-    /// Under `Watch`, a watch that nobody read from for five times as long (at least 60 s) is stopped until the next
+    /// Under `Watch`, a watch without reads for five times as long (at least 60 s) is stopped until the next
     /// read (kubelet 1.36, `pkg/kubelet/util/manager/watch_based_manager.go`).
     pub sync_frequency: Duration,
     /// Under `Watch`, how long `get` waits for the first answer about an object. Defaults to 1 s, as in the kubelet; must
@@ -105,7 +105,7 @@ pub struct ManagerConfig {
     /// Under `Cache`, how long an answer is good for as the node says. Defaults to a node that says nothing.
     pub node_ttl: NodeTtl,
     /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
-    /// under `Watch`, the last good data stays served, and status and change events tell why it is old.
+    /// under `Watch`, the last good data stays served, and status and change events show why it is old.
     pub max_stale: Option<Duration>,
     /// Under `Watch` with one watch per object, most requests that wait for their answer at the same time; further ones wait in a queue, in which those
     /// for which a reader waits go first. An established watch does not count. Must be positive.
@@ -230,7 +230,7 @@ impl ManagerConfig {
 /// assert_eq!(ttl.get(), Some(std::time::Duration::from_secs(15)));
 /// ```
 ///
-/// Cheap to clone; all clones are one, which whoever follows the node sets. By default the node says nothing.
+/// Cheap to clone; all clones share one value, which the follower of the node sets. By default the node says nothing.
 #[derive(Clone, Debug)]
 pub struct NodeTtl(Arc<AtomicU64>);
 

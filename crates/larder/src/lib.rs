@@ -36,7 +36,7 @@
 //! - **A new pod never starts with old data**: a read for it returns nothing older than its registration, and says why
 //!   if that cannot be had. Running pods read on meanwhile ([`ObjectManager::get_for`], [`ObjectManager::registered`]).
 //! - **Versions never go back** for a reader, whichever API server answers; unless the cluster was restored.
-//! - **Nothing polls**: waiting readers are woken, and [`ObjectManager::subscribe`] tells every change.
+//! - **Nothing polls**: waiting readers are woken, and [`ObjectManager::subscribe`] reports every change.
 //! - **Errors carry their cause**, and no error, log or metric carries a byte of an object.
 //!
 //! There are three strategies, named as in the kubelet ([`Strategy`]): `Watch` (the default), `Cache` with a time to live,

@@ -137,7 +137,7 @@ impl<K: Object> ObjectManager<K> {
         Self::of(client, Strategy::Get)
     }
 
-    /// A manager with strategy `Cache` and the defaults; `node_ttl` tells how long an answer is good for.
+    /// A manager with strategy `Cache` and the defaults; `node_ttl` is the time for which an answer is good.
     pub fn caching(client: kube::Client, node_ttl: NodeTtl) -> Self {
         let config = ManagerConfig::default()
             .strategy(Strategy::Cache)
@@ -282,7 +282,7 @@ impl<K: Object> ObjectManager<K> {
     }
 
     /// Ends all watches and waits until nothing of the manager runs. Reads fail from then on, except those of immutable
-    /// objects; subscribers are told the end.
+    /// objects; the streams of subscribers end.
     pub async fn shut_down(&self) {
         self.inner.store.shut_down().await;
     }

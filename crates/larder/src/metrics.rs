@@ -29,7 +29,7 @@ use thread_local::ThreadLocal;
 
 use crate::status::ObjectState;
 
-/// Metrics of any number of managers, told apart by the label `kind`. Cheap to clone; all clones count together.
+/// Metrics of any number of managers, distinguished by the label `kind`. Cheap to clone; all clones count together.
 ///
 /// ```
 /// use larder::ManagerMetrics;

@@ -1,8 +1,8 @@
 //! Which pods are registered, and what each of them refers to.
 //!
-//! Pure bookkeeping: a registration turns into references to add and to drop, and nothing here waits or asks anybody.
+//! Pure bookkeeping: a registration turns into references to add and to drop, and nothing here waits or makes requests.
 //! Rules R2–R7 of the kubelet's managers (1.36, `pkg/kubelet/util/manager/cache_based_manager.go`); unlike there, the
-//! names are kept and not the pod, so that a caller who changes its pod later changes no counts.
+//! names are kept and not the pod, so that a later change of the caller's pod changes no counts.
 //!
 //! Invariants:
 //! 1. A pod is its namespace, name and UID together; a recreated pod is another pod.
@@ -75,13 +75,13 @@ impl From<PodRef<'_>> for PodIdentity {
     }
 }
 
-/// Who holds a reference: one registration of one pod.
+/// Holder of a reference: one registration of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Holder(pub(crate) u64);
 
 /// A reference that a registration adds or drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change<'a> {
+pub(crate) enum ReferenceChange<'a> {
     /// The pod newly refers to this name.
     Add(&'a str),
     /// The pod no longer refers to this name.
@@ -117,13 +117,13 @@ pub(crate) struct Registrations {
 }
 
 impl Registrations {
-    /// Registers `pod` with what it refers to now, and tells `change` what differs from before.
+    /// Registers `pod` with what it refers to now, and passes each difference from before to `change`.
     pub(crate) fn register(
         &mut self,
         pod: &Pod,
         kind: Kind,
         hold: Hold,
-        mut change: impl FnMut(Holder, Change<'_>),
+        mut change: impl FnMut(Holder, ReferenceChange<'_>),
     ) {
         let mut names = SmallVec::<[&str; 16]>::new();
         references::visit(pod, kind, &mut |name| names.push(name));
@@ -149,7 +149,7 @@ impl Registrations {
             known.hold(hold);
             self.pods.entry(pod.uid.into()).or_default().push(known);
             for name in names {
-                change(holder, Change::Add(name));
+                change(holder, ReferenceChange::Add(name));
             }
             return;
         };
@@ -164,13 +164,13 @@ impl Registrations {
                 .binary_search_by(|old| old.as_str().cmp(name))
                 .is_err()
             {
-                change(known.holder, Change::Add(name));
+                change(known.holder, ReferenceChange::Add(name));
             }
         }
         let old = std::mem::replace(&mut known.names, names.iter().map(SmolStr::new).collect());
         for name in &old {
             if names.binary_search(&name.as_str()).is_err() {
-                change(known.holder, Change::Drop(name));
+                change(known.holder, ReferenceChange::Drop(name));
             }
         }
     }
@@ -180,7 +180,7 @@ impl Registrations {
         &mut self,
         pod: PodRef<'_>,
         hold: Hold,
-        mut change: impl FnMut(Holder, Change<'_>),
+        mut change: impl FnMut(Holder, ReferenceChange<'_>),
     ) {
         let Some(pods) = self.pods.get_mut(pod.uid) else {
             return;
@@ -196,7 +196,7 @@ impl Registrations {
             self.pods.remove(pod.uid);
         }
         for name in &known.names {
-            change(known.holder, Change::Drop(name));
+            change(known.holder, ReferenceChange::Drop(name));
         }
     }
 
@@ -323,11 +323,11 @@ pub(crate) mod tests {
     fn apply(
         counts: &mut BTreeMap<String, BTreeMap<Holder, i32>>,
         holder: Holder,
-        change: Change<'_>,
+        change: ReferenceChange<'_>,
     ) {
         let (name, difference) = match change {
-            Change::Add(name) => (name, 1),
-            Change::Drop(name) => (name, -1),
+            ReferenceChange::Add(name) => (name, 1),
+            ReferenceChange::Drop(name) => (name, -1),
         };
         let count = counts
             .entry(name.into())

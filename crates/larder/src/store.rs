@@ -27,7 +27,7 @@ use crate::{
     config::{ManagerConfig, Strategy},
     error::Error,
     metrics::Metrics,
-    registration::{Change, Holder, PodIdentity},
+    registration::{Holder, PodIdentity, ReferenceChange},
     status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice},
 };
 
@@ -54,10 +54,10 @@ impl<K: Object> Store<K> {
     }
 
     /// Adds or drops a reference of `holder`.
-    pub(crate) fn change(&self, namespace: &str, holder: Holder, change: Change<'_>) {
+    pub(crate) fn change(&self, namespace: &str, holder: Holder, change: ReferenceChange<'_>) {
         match change {
-            Change::Add(name) => self.add_reference(namespace, name, holder),
-            Change::Drop(name) => self.delete_reference(namespace, name, holder),
+            ReferenceChange::Add(name) => self.add_reference(namespace, name, holder),
+            ReferenceChange::Drop(name) => self.delete_reference(namespace, name, holder),
         }
     }
 

@@ -8,16 +8,16 @@
 //!   cause. A pod that registered since the failure asks at once.
 //! - The real cause is returned where upstream repeats a remembered "not found".
 //! - An answer older than what is known is asked for again, live, and believed when it stays: the API server was
-//!   restored. Upstream keeps the newer object until somebody registers.
-//! - A request that the last unregistration overtook answers nobody: what it brings may be older than what its readers have
+//!   restored. Upstream keeps the newer object until the next registration.
+//! - A request that the last unregistration overtook answers no read: what it brings may be older than what its readers have
 //!   seen (I3), and they may read no more.
 //! - A new reference does not take what is known away from the pods that run with it; it only makes reads of the new
-//!   pod, and reads on nobody's behalf, ask live.
+//!   pod, and reads without a pod, ask live.
 //!
 //! Invariants:
 //! 1. The cell's lock is held for plans and results, never across a request (I5), and by no read that need not wait.
 //! 2. A request ends with the last reader that waits for it.
-//! 3. Before the lock of a slot that has changed is released, what reads have kept of the old answer is outdated.
+//! 3. Before the lock of a state that has changed is released, what reads have kept of the old answer is outdated.
 
 use std::{
     sync::{Arc, Weak},
@@ -54,16 +54,16 @@ type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct Cell<K>(Mutex<Slot<K>>);
+pub(crate) struct CacheEntry<K>(Mutex<CacheState<K>>);
 
 /// An answer that is not in doubt: what reads may have while it is fresh.
 #[derive(Debug)]
-pub(crate) struct Kept<K> {
+pub(crate) struct FreshAnswer<K> {
     object: Weak<K>,
     time: Instant,
 }
 
-impl<K> Kept<K> {
+impl<K> FreshAnswer<K> {
     /// The object, if the answer is still good (T6).
     fn fresh(&self, ttl: Duration) -> Option<Arc<K>> {
         let fresh = self.time.elapsed() < ttl;
@@ -72,7 +72,7 @@ impl<K> Kept<K> {
 }
 
 #[derive(Debug)]
-struct Slot<K> {
+struct CacheState<K> {
     answer: Answer<K>,
     /// When the API server gave the answer.
     time: Option<Instant>,
@@ -110,9 +110,9 @@ enum Older {
     Live,
 }
 
-impl<K: Object> Cell<K> {
+impl<K: Object> CacheEntry<K> {
     fn new() -> Self {
-        Self(Mutex::new(Slot {
+        Self(Mutex::new(CacheState {
             answer: Answer::Unknown,
             time: None,
             fresh_as_of: RegistrationSeq::default(),
@@ -126,8 +126,8 @@ impl<K: Object> Cell<K> {
     }
 
     pub(crate) fn facts(&self, now: Instant) -> Facts {
-        let slot = self.0.lock();
-        let (state, version) = match &slot.answer {
+        let known = self.0.lock();
+        let (state, version) = match &known.answer {
             Answer::Unknown => (ObjectState::Pending, ResourceVersion::default()),
             Answer::NotFound => (ObjectState::Absent, ResourceVersion::default()),
             Answer::Found(object) => (
@@ -138,20 +138,20 @@ impl<K: Object> Cell<K> {
         Facts {
             state,
             version,
-            age: slot.time.map(|time| now - time).unwrap_or_default(),
-            failure: slot.failure.clone(),
+            age: known.time.map(|time| now - time).unwrap_or_default(),
+            failure: known.failure.clone(),
         }
     }
 }
 
-impl<K: Object> Slot<K> {
+impl<K: Object> CacheState<K> {
     /// The answer, if it is not in doubt and new enough for the reader.
-    fn kept(&self, required: RegistrationSeq) -> Option<Kept<K>> {
+    fn kept(&self, required: RegistrationSeq) -> Option<FreshAnswer<K>> {
         match (&self.answer, self.time) {
             (Answer::Found(object), Some(time))
                 if self.older == Older::No && self.fresh_as_of >= required =>
             {
-                Some(Kept {
+                Some(FreshAnswer {
                     object: Arc::downgrade(object),
                     time,
                 })
@@ -161,7 +161,7 @@ impl<K: Object> Slot<K> {
     }
 
     /// The object that stands in for one that cannot be had, if it is new enough for the reader and not too old.
-    fn stand_in(
+    fn serve_stale(
         &self,
         required: RegistrationSeq,
         max_stale: Option<Duration>,
@@ -209,7 +209,7 @@ impl<K: Object> Slot<K> {
     }
 
     /// Takes over the answer to a request over that was made at `seq` and that a newer request has overtaken, if it is news all the
-    /// same: the API server may have answered this one later, and whoever reads it here must not read older data next (I3).
+    /// same: the API server may have answered this one later, and its reader must not read older data next (I3).
     fn found_late(
         &mut self,
         object: &Arc<K>,
@@ -225,7 +225,7 @@ impl<K: Object> Slot<K> {
                     return None;
                 }
             }
-            // What came after it, nobody can tell by versions.
+            // Versions do not show what came after it.
             Answer::NotFound => return None,
         }
         self.answer = Answer::Found(Arc::clone(object));
@@ -272,19 +272,19 @@ impl<K: Object> Slot<K> {
 /// The store of strategy `Cache`. It runs nothing of its own: requests are driven by their readers.
 #[derive(Debug)]
 pub(crate) struct CachingStore<K: Object> {
-    shared: Arc<CachingShared<K>>,
+    inner: Arc<CachingStoreInner<K>>,
     config: ManagerConfig,
 }
 
 /// What requests under way share with the store.
 #[derive(Debug)]
-struct CachingShared<K: Object> {
-    entries: Entries<Cell<K>, Kept<K>>,
+struct CachingStoreInner<K: Object> {
+    entries: Entries<CacheEntry<K>, FreshAnswer<K>>,
     changes: Publisher,
     metrics: Metrics,
     api: Api,
     max_stale: Option<Duration>,
-    /// For the delays after failures. Locked after a slot.
+    /// For the delays after failures. Locked after a state.
     random: Mutex<fastrand::Rng>,
 }
 
@@ -302,7 +302,7 @@ impl<K: Object> CachingStore<K> {
         random: fastrand::Rng,
     ) -> Self {
         Self {
-            shared: Arc::new(CachingShared {
+            inner: Arc::new(CachingStoreInner {
                 entries: Entries::default(),
                 changes: Publisher::default(),
                 metrics,
@@ -314,29 +314,33 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    pub(crate) fn entries(&self) -> &Entries<Cell<K>, Kept<K>> {
-        &self.shared.entries
+    pub(crate) fn entries(&self) -> &Entries<CacheEntry<K>, FreshAnswer<K>> {
+        &self.inner.entries
     }
 
     pub(crate) fn changes(&self) -> &Publisher {
-        &self.shared.changes
+        &self.inner.changes
     }
 
     pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        let _: Added<_> = self.shared.entries.add(namespace, name, holder, Cell::new);
+        let _: Added<_> = self
+            .inner
+            .entries
+            .add(namespace, name, holder, CacheEntry::new);
     }
 
     pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        if let Some(entry) = self.shared.entries.remove(namespace, name, holder) {
+        if let Some(entry) = self.inner.entries.remove(namespace, name, holder) {
             entry.cell.0.lock().answer = Answer::Unknown;
-            self.shared.changes.forget(&entry.key);
+            self.inner.changes.forget(&entry.key);
         }
     }
 
     /// The object, if it can be had without waiting.
     pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let look = |entry: &Entry<Cell<K>>| entry.cell.0.lock().kept(entry.newest_reference());
-        let entries = &self.shared.entries;
+        let look =
+            |entry: &Entry<CacheEntry<K>>| entry.cell.0.lock().kept(entry.newest_reference());
+        let entries = &self.inner.entries;
         entries.read(namespace, name, look, |kept| {
             kept.fresh(self.config.current_ttl())
         })
@@ -349,11 +353,11 @@ impl<K: Object> CachingStore<K> {
         holder: Option<Holder>,
         within: Duration,
     ) -> Result<Arc<K>, Error> {
-        let (entry, required) = self.shared.entries.require(namespace, name, holder)?;
+        let (entry, required) = self.inner.entries.require(namespace, name, holder)?;
         let flight = match self.plan(&entry, required) {
             Plan::Answer(result) => {
                 if result.is_ok() {
-                    self.shared.entries.count_hit();
+                    self.inner.entries.count_hit();
                 }
                 return result;
             }
@@ -363,66 +367,65 @@ impl<K: Object> CachingStore<K> {
             let error = entry.cell.0.lock().failure.clone()?;
             Some(RequestFailure::new(RequestPhase::Get, error))
         };
-        let result = wait(&entry.key, within, &self.shared.metrics, flight, failure).await;
+        let result = wait(&entry.key, within, &self.inner.metrics, flight, failure).await;
         match result {
             Err(error) if !error.is_not_found() => {
-                let slot = entry.cell.0.lock();
-                let stand_in = slot.stand_in(required, self.shared.max_stale, Instant::now());
-                stand_in.ok_or(error)
+                let state = entry.cell.0.lock();
+                let stale = state.serve_stale(required, self.inner.max_stale, Instant::now());
+                stale.ok_or(error)
             }
             result => result,
         }
     }
 
-    fn plan(&self, entry: &Arc<Entry<Cell<K>>>, required: RegistrationSeq) -> Plan<K> {
+    fn plan(&self, entry: &Arc<Entry<CacheEntry<K>>>, required: RegistrationSeq) -> Plan<K> {
         let now = Instant::now();
-        let mut slot = entry.cell.0.lock();
-        let kept = slot.kept(required);
+        let mut state = entry.cell.0.lock();
+        let kept = state.kept(required);
         if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.current_ttl())) {
             return Plan::Answer(Ok(object));
         }
-        let under_way = slot.flight.as_ref();
+        let under_way = state.flight.as_ref();
         if let Some((seq, flight)) = under_way
             && *seq >= required
             && let Some(flight) = flight.upgrade()
-            // One that has ended left its result in the slot.
+            // One that has ended left its result in the state.
             && flight.peek().is_none()
         {
             return Plan::Wait(flight);
         }
-        let tried = slot.tried >= required;
-        if let Some(error) = &slot.failure
+        let tried = state.tried >= required;
+        if let Some(error) = &state.failure
             && tried
-            && slot.not_before.is_some_and(|time| now < time)
+            && state.not_before.is_some_and(|time| now < time)
         {
-            let stand_in = slot.stand_in(required, self.shared.max_stale, now);
+            let stale = state.serve_stale(required, self.inner.max_stale, now);
             return Plan::Answer(
-                stand_in
-                    .ok_or_else(|| Error::of_get(K::KIND, entry.key.clone(), Arc::clone(error))),
+                stale.ok_or_else(|| Error::of_get(K::KIND, entry.key.clone(), Arc::clone(error))),
             );
         }
-        let seq = self.shared.entries.current_seq();
+        let seq = self.inner.entries.current_seq();
         // T7: a cache of the API server will do for a refresh, and for nothing else.
-        let cached = matches!(slot.answer, Answer::Found(_))
-            && slot.fresh_as_of >= required
-            && slot.older == Older::No;
-        slot.tried = seq;
-        let flight = Arc::clone(&self.shared)
+        let cached = matches!(state.answer, Answer::Found(_))
+            && state.fresh_as_of >= required
+            && state.older == Older::No;
+        state.tried = seq;
+        let flight = Arc::clone(&self.inner)
             .fetch(Arc::clone(entry), seq, !cached)
             .boxed()
             .shared();
-        // A refresh from a cache is none for those who need a proof.
-        let proves = if cached { slot.fresh_as_of } else { seq };
-        slot.flight = flight.downgrade().map(|weak| (proves, weak));
+        // A refresh from a cache confirms nothing.
+        let fresh_as_of = if cached { state.fresh_as_of } else { seq };
+        state.flight = flight.downgrade().map(|weak| (fresh_as_of, weak));
         Plan::Wait(flight)
     }
 }
 
-impl<K: Object> CachingShared<K> {
+impl<K: Object> CachingStoreInner<K> {
     /// Asks for the object and records the outcome.
     async fn fetch(
         self: Arc<Self>,
-        entry: Arc<Entry<Cell<K>>>,
+        entry: Arc<Entry<CacheEntry<K>>>,
         seq: RegistrationSeq,
         live: bool,
     ) -> Result<Arc<K>, Error> {
@@ -432,42 +435,42 @@ impl<K: Object> CachingShared<K> {
         let outcome = result.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
         let now = Instant::now();
-        let mut slot = entry.cell.0.lock();
+        let mut state = entry.cell.0.lock();
         // Nothing is known any more to compare the answer with.
         if entry.references.lock().is_empty() {
             let key = entry.key.clone();
             return Err(Error::NotRegistered { key });
         }
         // T15: a request that a newer one overtook brings at most a newer version.
-        let overtaken = slot.fresh_as_of > seq || slot.tried > seq;
+        let overtaken = state.fresh_as_of > seq || state.tried > seq;
         let failed_get = |error| Err(Error::of_get(K::KIND, entry.key.clone(), error));
         let (event, answer) = match result {
             Err(error) if overtaken => return failed_get(Arc::new(error)),
             Ok(object) => {
                 let event = if overtaken {
-                    slot.found_late(&object, live, seq, now)
+                    state.found_late(&object, live, seq, now)
                 } else {
-                    slot.found(Arc::clone(&object), live, seq, now)
+                    state.found(Arc::clone(&object), live, seq, now)
                 };
                 // Perhaps a newer one that was known before.
-                let known = match &slot.answer {
+                let known = match &state.answer {
                     Answer::Found(known) => Arc::clone(known),
                     Answer::Unknown | Answer::NotFound => object,
                 };
                 (event, Ok(known))
             }
             Err(error) if error.is_not_found() => {
-                let event = slot.not_found(seq, now);
+                let event = state.not_found(seq, now);
                 (event, failed_get(Arc::new(error)))
             }
             Err(error) => {
                 let error = Arc::new(error);
                 let random = self.random.lock().f64();
-                (slot.failed(&error, now, random), failed_get(error))
+                (state.failed(&error, now, random), failed_get(error))
             }
         };
         self.entries.changed();
-        drop(slot);
+        drop(state);
         if let Some(event) = event
             && !entry.references.lock().is_empty()
         {

@@ -44,7 +44,7 @@ pub(crate) struct Entry<C> {
     pub(crate) cell: C,
     /// Its name.
     pub(crate) key: ObjectKey,
-    /// Who refers to it.
+    /// The holders that refer to it.
     pub(crate) references: Mutex<References>,
 }
 
@@ -155,8 +155,8 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         })
     }
 
-    /// What was read is to be looked up again, because it may be outdated, or to see who still reads. To be called before anybody is
-    /// told of the change, and before the lock under which reads look is released.
+    /// Makes every read look its object up again, because what it kept may be outdated, or to notice which objects are still
+    /// read. Call this before the change is published, and before the lock under which reads look is released.
     pub(crate) fn changed(&self) {
         self.readers.changed();
     }

@@ -1,4 +1,4 @@
-//! A store without API server, for the tests of those who use a manager.
+//! A store without API server, for tests of code that uses a manager.
 
 use std::{collections::HashMap, sync::Arc};
 

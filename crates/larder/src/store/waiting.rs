@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::{error::Error, metrics::Metrics};
 
-/// Waits for the answer about object `key`, at most for `within`; then `failure` tells why there may be none.
+/// Waits for the answer about object `key`, at most for `within`; then `failure` returns the likely cause.
 pub(super) async fn wait<K: Object>(
     key: &ObjectKey,
     within: Duration,

@@ -143,14 +143,14 @@ mod tests {
     type Value = Arc<&'static str>;
 
     /// What is known of one object, and its readers.
-    struct Store {
+    struct TestStore {
         entry: Arc<Entry<()>>,
         known: Mutex<Value>,
         looked: Mutex<u32>,
         readers: Readers<(), Weak<&'static str>>,
     }
 
-    impl Store {
+    impl TestStore {
         fn new(value: &'static str) -> Self {
             let entry = Entry {
                 newest: larder_watch::SharedSeq::default(),
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_was_read_is_found_again_until_something_changes() {
-        let store = Store::new("one");
+        let store = TestStore::new("one");
         assert_eq!(
             (store.read(), store.read(), store.looked()),
             ("one", "one", 1)
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn each_thread_sees_the_change_that_it_was_told_of() {
-        let store = Store::new("one");
+        let store = TestStore::new("one");
         assert_eq!(store.read(), "one");
         let other = || {
             assert_eq!(store.read(), "one");
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_changed_while_a_thread_looked_is_looked_up_again() {
-        let store = Store::new("one");
+        let store = TestStore::new("one");
         // The old object is still in use elsewhere, so that it can be had.
         let old = Arc::clone(&store.known.lock());
         assert_eq!(store.read_while(|| store.set("two")), *old);
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_object_is_not_kept_alive_by_its_readers() {
-        let store = Store::new("one");
+        let store = TestStore::new("one");
         store.read();
         let object = Arc::downgrade(&store.known.lock());
         // Without a word of it.

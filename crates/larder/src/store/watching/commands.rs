@@ -1,4 +1,4 @@
-//! What a store tells the task that watches for it.
+//! Commands of a store for its task.
 
 use std::{ops::ControlFlow, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The one task of the store: tells the engine what to watch, and takes its findings over.
+//! The one task of the store: passes the engine its targets, and takes its findings over.
 //!
 //! Invariants:
 //! 1. Whatever is under way for an object ends with its removal, and what was found out at that moment reaches no reader (I2).
@@ -146,7 +146,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// Works until it is told to shut down, or dropped.
+    /// Works until it is shut down or dropped.
     pub(super) async fn run(mut self) {
         let inner = Arc::clone(&self.inner);
         loop {
