@@ -24,7 +24,7 @@ async fn next(script: &mut Script, name: &str) -> Exchange {
 const MOMENT: Duration = Duration::from_millis(10);
 
 #[tokio::test(start_paused = true)]
-async fn requests_wait_for_one_another_in_their_order_but_for_those_that_are_read() {
+async fn requests_with_pending_reads_go_first_the_rest_in_order() {
     let (manager, mut script) = manager(2);
     manager.register_pod(&pod_with("p", &["a", "b", "c", "d", "e", "f"]));
     let a = next(&mut script, "a").await;
@@ -122,7 +122,7 @@ async fn second() -> (ConfigMapManager, Script, Exchange, Stream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_request_proved_is_not_proved_again_by_those_that_waited() {
+async fn queued_requests_reuse_the_freshness_that_one_request_confirmed() {
     let (manager, mut script, b, _a) = second().await;
     // Version 5 was the most recent one after both were registered: what is not older is new enough, and the API server
     // need not ask its storage.
@@ -145,7 +145,7 @@ async fn what_was_proved_before_a_registration_does_not_serve_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_lags_behind_what_was_proved_is_asked_for_its_most_recent_state() {
+async fn lagging_server_is_asked_for_its_most_recent_state() {
     let (manager, mut script, b, _a) = second().await;
     b.answer(
         504,
@@ -158,7 +158,7 @@ async fn an_api_server_that_lags_behind_what_was_proved_is_asked_for_its_most_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_plain_list_proved_is_not_asked_of_the_api_servers_cache() {
+async fn freshness_of_a_plain_list_is_not_asked_of_the_cache() {
     let (manager, mut script) = manager(1);
     manager.register_pod(&pod_with("p", &["a", "b"]));
     next(&mut script, "a").await.refuse(422);

@@ -172,7 +172,7 @@ async fn a_first_read_that_fails_returns_the_cause() {
 
 // managers 15, B13: upstream asks again on every read
 #[tokio::test(start_paused = true)]
-async fn a_failed_refresh_leaves_the_known_object_and_is_spaced_out() {
+async fn failed_refresh_keeps_the_object_and_backs_off() {
     let (manager, mut script, _node) = manager();
     let mut changes = manager.subscribe();
     manager.register_pod(&pod("p1"));

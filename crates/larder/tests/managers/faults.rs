@@ -90,7 +90,7 @@ async fn an_answer_that_never_comes_is_given_up() {
 
 // managers 42
 #[tokio::test(start_paused = true)]
-async fn a_version_that_expired_is_asked_for_anew_in_either_form() {
+async fn expired_version_leads_to_a_relist_in_either_form() {
     heals(watches(1).status(410), 1, FIRST_DELAY, &[]).await;
     heals(watches(1).error_after_events(0, 410), 1, FIRST_DELAY, &[]).await;
     // The state from the last version on has expired as well: any state will do, at once.
@@ -244,7 +244,7 @@ async fn goaway_interrupts_no_watch_and_sends_new_ones_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_connection_is_replaced_and_the_watch_goes_on_from_its_last_version() {
+async fn watch_resumes_from_its_version_after_a_broken_connection() {
     let node = Piped::new().await;
     let mut changes = node.manager.subscribe();
     node.cluster.server.faults().close_connections();
@@ -257,7 +257,7 @@ async fn a_broken_connection_is_replaced_and_the_watch_goes_on_from_its_last_ver
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_are_not_accepted_are_named_until_there_are_others() {
+async fn rejected_credentials_are_reported_until_they_are_replaced() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("token");
     fs::write(&file, "hunter2").unwrap();

@@ -459,19 +459,19 @@ fn strategy_watch_does_what_the_model_does() {
 }
 
 #[test]
-fn strategy_watch_does_what_the_model_does_with_one_watch_per_namespace() {
+fn strategy_watch_matches_the_model_in_namespace_scope() {
     let config = of(Strategy::Watch).watch_scope(WatchScope::Namespace);
     check(&config, VARIANT);
 }
 
 #[test]
-fn strategy_watch_with_fewer_watches_than_objects_does_what_the_model_does() {
+fn strategy_watch_matches_the_model_with_too_few_watches() {
     let config = of(Strategy::Watch).max_watches(1).max_requests_in_flight(1);
     check(&config, VARIANT);
 }
 
 #[test]
-fn strategy_watch_with_one_request_at_a_time_does_what_the_model_does() {
+fn strategy_watch_matches_the_model_with_one_request_in_flight() {
     let config = of(Strategy::Watch).max_requests_in_flight(1);
     check(&config, VARIANT);
 }

@@ -79,7 +79,7 @@ async fn an_event_older_than_the_list_takes_nobody_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_while_the_state_is_being_obtained_is_not_taken_for_absent() {
+async fn object_that_joins_during_a_list_is_not_absent() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Namespace, client);
     manager.register_pod(&pod("p1"));
@@ -117,7 +117,7 @@ async fn many_that_join_at_once_are_served_by_one_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_second_state_brings_unchanged_is_not_in_memory_twice() {
+async fn unchanged_objects_of_a_relist_share_memory() {
     let (manager, mut script, stream) = watched().await;
     manager.register_pod(&pod_with("p2", &["b", "c"]));
     for name in ["b", "c"] {
@@ -404,7 +404,7 @@ async fn what_joins_while_a_namespace_is_chosen_is_watched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn auto_waits_for_an_api_server_that_is_away_and_for_no_other_answer() {
+async fn auto_retries_its_review_only_during_an_outage() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod("p1"));
@@ -468,7 +468,7 @@ async fn a_namespace_that_gets_through_hurries_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_is_answered_after_an_outage_hurries_the_others() {
+async fn answer_after_an_outage_brings_other_retries_forward() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Auto, client);
     register_in_two_namespaces(&manager);

@@ -501,7 +501,7 @@ fn strategy_watch_survives_any_weather() {
 }
 
 #[test]
-fn strategy_watch_survives_any_weather_with_one_watch_per_namespace() {
+fn strategy_watch_survives_any_weather_in_namespace_scope() {
     storms(Strategy::Watch, WatchScope::Namespace);
 }
 

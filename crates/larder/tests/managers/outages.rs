@@ -85,7 +85,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_long_outage_all_are_in_step_soon_and_do_not_come_at_once() {
+async fn all_resync_soon_but_not_at_once_after_an_outage() {
     for objects in [1, 3, 100, 500] {
         let scene = Scene::new(objects, WatchScope::Object).await;
         scene.cluster.set_down(true);

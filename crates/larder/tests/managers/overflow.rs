@@ -51,7 +51,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_beyond_the_last_watch_are_asked_for_when_they_are_read() {
+async fn objects_without_a_watch_are_fetched_on_read() {
     let (cluster, manager, _ttl) = manager();
     manager.register_pod(&pod_with("p", &["a"]));
     settle().await;
@@ -100,7 +100,7 @@ async fn the_node_says_how_long_an_answer_is_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_thread_keeps_is_good_for_no_longer_than_the_answer() {
+async fn what_a_thread_keeps_expires_with_the_answer() {
     let (cluster, manager, ttl) = manager();
     ttl.set(Some(Duration::from_secs(7)));
     manager.register_pod(&pod_with("p", &["a", "b"]));
@@ -113,7 +113,7 @@ async fn what_a_thread_keeps_is_good_for_no_longer_than_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_pod_reads_nothing_older_than_its_registration_without_a_watch_either() {
+async fn read_without_a_watch_is_not_older_than_the_registration() {
     let (cluster, manager, _ttl) = manager();
     manager.register_pod(&pod_with("p", &["a", "b"]));
     assert_eq!(value(&manager, "b").await, "one");
@@ -153,7 +153,7 @@ async fn an_object_that_vanishes_and_returns_is_noticed_without_a_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_leaves_the_last_answer_to_those_who_could_read_it() {
+async fn an_outage_leaves_earlier_readers_the_last_answer() {
     let (cluster, manager, _ttl) = manager();
     let running = pod_with("p", &["a", "b"]);
     manager.register_pod(&running);
@@ -182,7 +182,7 @@ async fn an_outage_leaves_the_last_answer_to_those_who_could_read_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_makes_room_for_the_object_that_has_waited_longest() {
+async fn ended_watch_makes_room_for_the_longest_waiting_object() {
     let (cluster, manager, _ttl) = manager();
     let first = pod_with("p", &["a"]);
     manager.register_pod(&first);
@@ -210,7 +210,7 @@ async fn a_watch_that_ends_makes_room_for_the_object_that_has_waited_longest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_immutable_object_beyond_the_last_watch_is_asked_for_once() {
+async fn immutable_object_without_a_watch_is_fetched_once() {
     let (cluster, manager, _ttl) = manager();
     cluster.set("b", "final", true);
     manager.register_pod(&pod_with("p", &["a", "b"]));
@@ -229,7 +229,7 @@ async fn an_immutable_object_beyond_the_last_watch_is_asked_for_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_idles_makes_room_and_waits_for_the_next_one() {
+async fn idle_watch_makes_room_and_queues_for_the_next_slot() {
     let (cluster, manager, _ttl) = manager();
     manager.register_pod(&pod_with("p", &["a", "b"]));
     // `b` is read, `a` is not.
@@ -262,7 +262,7 @@ async fn nothing_of_an_unwatched_object_outlives_its_last_reference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_who_waits_for_an_object_without_a_watch_is_hurried_with_the_others() {
+async fn end_of_an_outage_brings_forward_retries_of_unwatched_objects() {
     // Chance would have it answered soon now and then.
     for _ in 0..8 {
         let (cluster, manager, _ttl) = manager();

@@ -86,7 +86,7 @@ async fn without_streaming_lists_a_plain_list_comes_before_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_streaming_list_that_is_accepted_and_then_refused_is_replaced_by_a_plain_list() {
+async fn streaming_list_that_fails_after_acceptance_becomes_a_plain_list() {
     let (manager, mut script, request) = started().await;
     let stream = request.stream();
     // kube-apiserver 1.36 over an etcd without progress reports.
@@ -204,7 +204,7 @@ async fn a_server_that_ends_every_stream_after_an_event_is_not_hammered() {
 
 // managers 42
 #[tokio::test(start_paused = true)]
-async fn an_expired_watch_asks_for_the_state_since_then_and_then_for_any() {
+async fn expired_watch_relists_from_its_version_then_from_any() {
     let (manager, mut script, stream) = synced().await;
     stream.error(410);
     let request = next_after(&mut script, FIRST_DELAY).await;
@@ -273,7 +273,7 @@ async fn two() -> (ConfigMapManager, Script, [Stream; 2]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_could_not_reach_is_asked_anew_by_all_when_their_watches_end() {
+async fn watches_that_end_during_an_outage_relist() {
     let (_manager, mut script, [a, b]) = two().await;
     drop(a);
     drop(next_after(&mut script, AT_ONCE).await);
@@ -294,7 +294,7 @@ async fn what_one_could_not_reach_is_asked_anew_by_all_when_their_watches_end() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_who_gets_through_hurries_who_waits_for_the_server() {
+async fn first_success_after_an_outage_brings_other_retries_forward() {
     let (_manager, mut script, streams) = two().await;
     drop(streams);
     let start = Instant::now();
@@ -383,7 +383,7 @@ async fn a_watch_that_outlives_its_time_is_opened_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_has_not_seen_the_version_is_asked_for_the_newest() {
+async fn server_behind_the_version_is_asked_for_the_newest() {
     let (_manager, mut script, stream) = synced().await;
     stream.event(
         "ERROR",
@@ -436,7 +436,7 @@ async fn a_refusal_is_the_cause_of_the_failed_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_right_that_arrives_a_moment_after_binding_costs_no_failed_read() {
+async fn permission_that_arrives_after_binding_costs_no_failed_read() {
     let (manager, mut script, request) = started().await;
     request.refuse(403);
     let (read, ()) = tokio::join!(manager.get("n", "a"), async {

@@ -47,7 +47,7 @@ async fn settle() {
 
 // managers 22, 23; I1, I2, I4
 #[tokio::test(start_paused = true)]
-async fn one_streaming_list_that_goes_on_as_watch_whatever_the_number_of_pods() {
+async fn all_pods_share_one_streaming_list_that_continues_as_watch() {
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
     cluster.set("unreferenced", "one", false);

@@ -46,7 +46,7 @@ async fn readers_follow_the_object() {
 
 // managers 22, 23
 #[tokio::test(start_paused = true)]
-async fn one_watch_whatever_the_number_of_pods_and_none_after_the_last() {
+async fn all_pods_share_one_watch_that_ends_with_the_last() {
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let request = script.next().await;
@@ -216,7 +216,7 @@ async fn an_immutable_object_ends_its_watch() {
 
 // managers 25, 26
 #[tokio::test(start_paused = true)]
-async fn an_immutable_object_needs_no_api_server_until_it_is_registered_anew() {
+async fn immutable_object_needs_no_request_until_the_next_registration() {
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let _stream = script
@@ -282,7 +282,7 @@ async fn a_proof_that_finds_nothing_leads_to_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn during_an_outage_running_pods_read_on_and_new_ones_are_told_the_cause() {
+async fn running_pods_read_on_during_an_outage_new_ones_fail() {
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let _stream = script.next().await.synced(7, Some(&object(7, "old")));
