@@ -371,8 +371,8 @@ impl<K: Object> CachingStore<K> {
         match result {
             Err(error) if !error.is_not_found() => {
                 let state = entry.cell.0.lock();
-                let stale = state.serve_stale(required, self.inner.max_stale, Instant::now());
-                stale.ok_or(error)
+                let last_good = state.serve_stale(required, self.inner.max_stale, Instant::now());
+                last_good.ok_or(error)
             }
             result => result,
         }
@@ -399,9 +399,10 @@ impl<K: Object> CachingStore<K> {
             && tried
             && state.not_before.is_some_and(|time| now < time)
         {
-            let stale = state.serve_stale(required, self.inner.max_stale, now);
+            let last_good = state.serve_stale(required, self.inner.max_stale, now);
             return Plan::Answer(
-                stale.ok_or_else(|| Error::of_get(K::KIND, entry.key.clone(), Arc::clone(error))),
+                last_good
+                    .ok_or_else(|| Error::of_get(K::KIND, entry.key.clone(), Arc::clone(error))),
             );
         }
         let seq = self.inner.entries.current_seq();
