@@ -1,0 +1,417 @@
+//! The public items of a crate as text.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use quote::ToTokens as _;
+use syn::{
+    Attribute, Fields, File, Ident, ImplItem, Item, ItemImpl, ItemUse, Type, UseTree, parse_quote,
+};
+
+use super::tree::{Module, is_left_out, is_public};
+
+/// Lists the public API of the crate `name`.
+pub(crate) fn of(root: &Module, name: &str) -> String {
+    let mut listing = Listing {
+        root,
+        sections: BTreeMap::new(),
+        types: BTreeSet::new(),
+    };
+    listing.module(root, &[], name);
+    let mut text = String::new();
+    for (module, items) in &listing.sections {
+        writeln!(text, "# {module}").unwrap();
+        for item in items {
+            text += item;
+        }
+        text.push('\n');
+    }
+    let mut implementations = BTreeSet::new();
+    listing.implementations(root, &mut implementations);
+    text += "# Methods and traits\n";
+    for line in implementations {
+        writeln!(text, "{line}").unwrap();
+    }
+    text
+}
+
+struct Listing<'a> {
+    root: &'a Module,
+    /// Items by the public path of their module.
+    sections: BTreeMap<String, Vec<String>>,
+    /// Names of the public types and traits.
+    types: BTreeSet<String>,
+}
+
+impl<'a> Listing<'a> {
+    /// Lists what is public in `module`, which lies at `path` and is known to users as `public`.
+    fn module(&mut self, module: &'a Module, path: &[String], public: &str) {
+        for item in &module.items {
+            match item {
+                Item::Use(reexport)
+                    if is_public(&reexport.vis) && !is_left_out(&reexport.attrs) =>
+                {
+                    self.reexport(reexport, path, public);
+                }
+                _ => self.item(item, None, public),
+            }
+        }
+        for (name, child) in &module.children {
+            if child.is_public {
+                let path = [path, std::slice::from_ref(name)].concat();
+                self.module(&child.module, &path, &format!("{public}::{name}"));
+            }
+        }
+    }
+
+    fn reexport(&mut self, reexport: &ItemUse, path: &[String], public: &str) {
+        let mut leaves = Vec::new();
+        flatten(&reexport.tree, &mut Vec::new(), &mut leaves);
+        for (segments, renamed) in leaves {
+            let Some((module, name)) = self.resolve(&segments, path) else {
+                let text = segments.join("::");
+                let renamed = renamed
+                    .map(|name| format!(" as {name}"))
+                    .unwrap_or_default();
+                self.add(public, format!("pub use {text}{renamed};\n"));
+                continue;
+            };
+            if let Some(child) = module.children.get(&name) {
+                let name = renamed.unwrap_or_else(|| name.clone());
+                let path: Vec<_> = segments;
+                self.module(&child.module, &path, &format!("{public}::{name}"));
+                continue;
+            }
+            for item in &module.items {
+                if name == "*" || ident(item).is_some_and(|ident| *ident == name) {
+                    self.item(item, renamed.as_deref(), public);
+                }
+            }
+        }
+    }
+
+    /// The module that a path of a re-export leads to, and the name in it; `None` if it leaves the crate.
+    fn resolve(&self, segments: &[String], path: &[String]) -> Option<(&'a Module, String)> {
+        let (name, modules) = segments.split_last()?;
+        let mut absolute: Vec<&str> = match modules.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            _ => path.iter().map(String::as_str).collect(),
+        };
+        for segment in modules {
+            match segment.as_str() {
+                "crate" | "self" => {}
+                "super" => {
+                    absolute.pop();
+                }
+                segment => absolute.push(segment),
+            }
+        }
+        let mut module = self.root;
+        for segment in absolute {
+            module = &module.children.get(segment)?.module;
+        }
+        let here = name == "*" || module.children.contains_key(name);
+        let here = here
+            || module
+                .items
+                .iter()
+                .any(|item| ident(item).is_some_and(|ident| ident == name));
+        here.then(|| (module, name.clone()))
+    }
+
+    fn item(&mut self, item: &Item, renamed: Option<&str>, public: &str) {
+        let Some(mut item) = shown(item.clone()) else {
+            return;
+        };
+        if let (Some(renamed), Some(ident)) = (renamed, ident_mut(&mut item)) {
+            *ident = Ident::new(renamed, ident.span());
+        }
+        if let (Item::Struct(_) | Item::Enum(_) | Item::Trait(_) | Item::Type(_), Some(ident)) =
+            (&item, ident(&item))
+        {
+            self.types.insert(ident.to_string());
+        }
+        let has_private = matches!(&item, Item::Struct(item) if item.attrs.iter().any(is_marker));
+        if let Item::Struct(item) = &mut item {
+            item.attrs.retain(|attribute| !is_marker(attribute));
+        }
+        let mut text = print(item);
+        if has_private {
+            text = match text.strip_suffix("}\n") {
+                Some(open) => format!(
+                    "{}\n    // private fields\n}}\n",
+                    open.trim_end().trim_end_matches("{}").trim_end()
+                ),
+                None => text
+                    .replace(';', " { /* private */ }")
+                    .replace("()", "(/* private */)"),
+            };
+        }
+        self.add(public, text);
+    }
+
+    fn add(&mut self, public: &str, text: String) {
+        self.sections
+            .entry(public.to_owned())
+            .or_default()
+            .push(text);
+    }
+
+    /// Lists the public methods of the public types, and the traits that they implement.
+    fn implementations(&self, module: &Module, lines: &mut BTreeSet<String>) {
+        for item in &module.items {
+            let Item::Impl(block) = item else { continue };
+            let Type::Path(of) = &*block.self_ty else {
+                continue;
+            };
+            let of = of.path.segments.last().unwrap().ident.to_string();
+            if !self.types.contains(&of) || is_left_out(&block.attrs) {
+                continue;
+            }
+            let head = head(block);
+            match &block.trait_ {
+                Some(_) => {
+                    lines.insert(head);
+                }
+                None => {
+                    let methods = block.items.iter().filter_map(method);
+                    lines.extend(methods.map(|method| format!("{head} {{ {method} }}")));
+                }
+            }
+        }
+        for child in module.children.values() {
+            self.implementations(&child.module, lines);
+        }
+    }
+}
+
+/// `impl<K> Trait for Type<K> where …`, on one line.
+fn head(block: &ItemImpl) -> String {
+    let mut empty = block.clone();
+    empty.items.clear();
+    empty.attrs.clear();
+    let text = print(Item::Impl(empty));
+    one_line(text.trim_end().trim_end_matches("{}"))
+}
+
+fn method(item: &ImplItem) -> Option<String> {
+    let mut block: ItemImpl = parse_quote!(impl X {});
+    match item {
+        ImplItem::Fn(method) if is_public(&method.vis) && !is_left_out(&method.attrs) => {
+            let mut method = method.clone();
+            method.attrs.clear();
+            method.block = parse_quote!({});
+            block.items.push(ImplItem::Fn(method));
+        }
+        ImplItem::Const(constant) if is_public(&constant.vis) && !is_left_out(&constant.attrs) => {
+            let mut constant = constant.clone();
+            constant.attrs.clear();
+            constant.expr = parse_quote!(_);
+            block.items.push(ImplItem::Const(constant));
+        }
+        _ => return None,
+    }
+    let text = one_line(&print(Item::Impl(block)));
+    let text = text
+        .strip_prefix("impl X {")
+        .unwrap()
+        .trim_end_matches('}')
+        .trim();
+    Some(without_body(text))
+}
+
+fn without_body(text: &str) -> String {
+    match text
+        .trim_end()
+        .strip_suffix("{}")
+        .or_else(|| text.trim_end().strip_suffix('{'))
+    {
+        Some(signature) => format!("{};", signature.trim_end()),
+        None => text.to_owned(),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    words
+        .join(" ")
+        .replace("( ", "(")
+        .replace(", )", ")")
+        .replace(" )", ")")
+        .replace(", >", ">")
+}
+
+/// The item as users see it; `None` if it is not public.
+fn shown(mut item: Item) -> Option<Item> {
+    let visibility = match &item {
+        Item::Const(item) => &item.vis,
+        Item::Enum(item) => &item.vis,
+        Item::Fn(item) => &item.vis,
+        Item::Static(item) => &item.vis,
+        Item::Struct(item) => &item.vis,
+        Item::Trait(item) => &item.vis,
+        Item::Type(item) => &item.vis,
+        _ => return None,
+    };
+    if !is_public(visibility) {
+        return None;
+    }
+    let attributes = match &mut item {
+        Item::Const(item) => &mut item.attrs,
+        Item::Enum(item) => &mut item.attrs,
+        Item::Fn(item) => &mut item.attrs,
+        Item::Static(item) => &mut item.attrs,
+        Item::Struct(item) => &mut item.attrs,
+        Item::Trait(item) => &mut item.attrs,
+        Item::Type(item) => &mut item.attrs,
+        _ => return None,
+    };
+    if is_left_out(attributes) {
+        return None;
+    }
+    keep_contract(attributes);
+    match &mut item {
+        Item::Const(item) => *item.expr = parse_quote!(_),
+        Item::Static(item) => *item.expr = parse_quote!(_),
+        Item::Fn(item) => *item.block = parse_quote!({}),
+        Item::Enum(item) => {
+            for variant in &mut item.variants {
+                keep_contract(&mut variant.attrs);
+                for field in &mut variant.fields {
+                    field.attrs.clear();
+                }
+            }
+        }
+        Item::Struct(item) => {
+            if hide_private(&mut item.fields) {
+                item.attrs.push(parse_quote!(#[private]));
+            }
+        }
+        Item::Trait(item) => {
+            for member in &mut item.items {
+                match member {
+                    syn::TraitItem::Fn(member) => {
+                        member.attrs.clear();
+                        member.default = member.default.take().map(|_| parse_quote!({}));
+                    }
+                    syn::TraitItem::Const(member) => member.attrs.clear(),
+                    syn::TraitItem::Type(member) => member.attrs.clear(),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+    Some(item)
+}
+
+fn is_marker(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("private")
+}
+
+/// Removes the attributes that say nothing about how the item may be used.
+fn keep_contract(attributes: &mut Vec<Attribute>) {
+    attributes.retain(|attribute| {
+        ["derive", "non_exhaustive", "must_use", "deprecated", "cfg"]
+            .iter()
+            .any(|name| attribute.path().is_ident(name))
+    });
+    for attribute in attributes {
+        if attribute.path().is_ident("must_use") {
+            *attribute = parse_quote!(#[must_use]);
+        }
+    }
+}
+
+/// Removes private fields; returns whether there were any.
+fn hide_private(fields: &mut Fields) -> bool {
+    let all = fields.len();
+    match fields {
+        Fields::Named(named) => {
+            named.named = std::mem::take(&mut named.named)
+                .into_iter()
+                .filter(|field| is_public(&field.vis))
+                .collect();
+        }
+        Fields::Unnamed(unnamed) => {
+            let kept = std::mem::take(&mut unnamed.unnamed)
+                .into_iter()
+                .filter(|field| is_public(&field.vis));
+            unnamed.unnamed = kept.collect();
+        }
+        Fields::Unit => {}
+    }
+    for field in fields.iter_mut() {
+        field.attrs.clear();
+    }
+    fields.len() < all
+}
+
+fn print(item: Item) -> String {
+    let is_function = matches!(item, Item::Fn(_));
+    let file = File {
+        shebang: None,
+        attrs: Vec::new(),
+        items: vec![item],
+    };
+    let text = prettyplease::unparse(&file);
+    if is_function {
+        return format!("{}\n", without_body(&text));
+    }
+    text
+}
+
+fn ident(item: &Item) -> Option<&Ident> {
+    match item {
+        Item::Const(item) => Some(&item.ident),
+        Item::Enum(item) => Some(&item.ident),
+        Item::Fn(item) => Some(&item.sig.ident),
+        Item::Static(item) => Some(&item.ident),
+        Item::Struct(item) => Some(&item.ident),
+        Item::Trait(item) => Some(&item.ident),
+        Item::Type(item) => Some(&item.ident),
+        _ => None,
+    }
+}
+
+fn ident_mut(item: &mut Item) -> Option<&mut Ident> {
+    match item {
+        Item::Const(item) => Some(&mut item.ident),
+        Item::Enum(item) => Some(&mut item.ident),
+        Item::Fn(item) => Some(&mut item.sig.ident),
+        Item::Static(item) => Some(&mut item.ident),
+        Item::Struct(item) => Some(&mut item.ident),
+        Item::Trait(item) => Some(&mut item.ident),
+        Item::Type(item) => Some(&mut item.ident),
+        _ => None,
+    }
+}
+
+/// The paths of a tree of imports, each with the name that it gets.
+fn flatten(
+    tree: &UseTree,
+    path: &mut Vec<String>,
+    leaves: &mut Vec<(Vec<String>, Option<String>)>,
+) {
+    let mut leaf = |name: String, renamed: Option<String>| {
+        let path = path.iter().cloned().chain([name]).collect();
+        leaves.push((path, renamed));
+    };
+    match tree {
+        UseTree::Name(name) => leaf(name.ident.to_string(), None),
+        UseTree::Rename(name) => leaf(name.ident.to_string(), Some(name.rename.to_string())),
+        UseTree::Glob(_) => leaf("*".to_owned(), None),
+        UseTree::Path(inner) => {
+            path.push(inner.ident.to_token_stream().to_string());
+            flatten(&inner.tree, path, leaves);
+            path.pop();
+        }
+        UseTree::Group(group) => {
+            for tree in &group.items {
+                flatten(tree, path, leaves);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The public API of each library stands in `docs/api/CRATE.txt`, so that a change of it shows in review.
+//!
+//! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test public_api` writes the files anew.
+//!
+//! The sources are read with `syn`, since rustdoc's own listing needs a nightly compiler. Listed are public items that a path of public modules
+//! and re-exports leads to, without bodies, docs and private fields; items under `#[doc(hidden)]` are left out. Methods and
+//! implemented traits are matched to types by name, which is unique within a crate.
+
+#![expect(clippy::unwrap_used, reason = "a test panics with what it saw")]
+
+mod listing;
+mod tree;
+
+use std::path::Path;
+
+use expect_test::expect_file;
+
+#[test]
+fn public_api_is_the_recorded_one() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let docs = crates.join("../docs/api").canonicalize().unwrap();
+    for library in [
+        "larder",
+        "larder-agent",
+        "larder-apiserver",
+        "larder-objects",
+        "larder-on-change",
+        "larder-pods",
+        "larder-projection",
+        "larder-transport",
+        "larder-watch",
+    ] {
+        let root = tree::Module::load(&crates.join(library).join("src/lib.rs"));
+        let listing = listing::of(&root, &library.replace('-', "_"));
+        expect_file![docs.join(format!("{library}.txt"))].assert_eq(&listing);
+    }
+}
+
+#[test]
+fn listing_has_what_paths_lead_to_and_nothing_else() {
+    let root = tree::Module::parse(
+        r#"
+        mod inner {
+            /// Docs.
+            #[derive(Clone)]
+            pub struct Shown { pub field: u8, hidden: u8 }
+            impl Shown { pub fn method(&self) -> u8 { 1 } fn private(&self) {} }
+            impl Drop for Shown { fn drop(&mut self) {} }
+            pub struct NotReexported;
+            impl NotReexported { pub fn nothing() {} }
+        }
+        pub mod outer { pub fn function() {} pub(crate) fn internal() {} }
+        pub use inner::Shown;
+        pub use other_crate::Thing as Renamed;
+        #[doc(hidden)] pub fn secret() {}
+        #[cfg(test)] mod tests { pub fn nothing() {} }
+        "#,
+    );
+    let expected = "\
+# demo
+#[derive(Clone)]
+pub struct Shown {
+    pub field: u8,
+    // private fields
+}
+pub use other_crate::Thing as Renamed;
+
+# demo::outer
+pub fn function();
+
+# Methods and traits
+impl Drop for Shown
+impl Shown { pub fn method(&self) -> u8; }
+";
+    assert_eq!(listing::of(&root, "demo"), expected);
+}
