@@ -144,9 +144,7 @@ impl<'a> Listing<'a> {
                     "{}\n    // private fields\n}}\n",
                     open.trim_end().trim_end_matches("{}").trim_end()
                 ),
-                None => text
-                    .replace(';', " { /* private */ }")
-                    .replace("()", "(/* private */)"),
+                None => text.replace("()", "(/* private */)"),
             };
         }
         self.add(public, text);
