@@ -169,14 +169,11 @@ impl<'a> Listing<'a> {
                 continue;
             }
             let head = head(block);
-            match &block.trait_ {
-                Some(_) => {
-                    lines.insert(head);
-                }
-                None => {
-                    let methods = block.items.iter().filter_map(method);
-                    lines.extend(methods.map(|method| format!("{head} {{ {method} }}")));
-                }
+            if block.trait_.is_some() {
+                lines.insert(head);
+            } else {
+                let methods = block.items.iter().filter_map(method);
+                lines.extend(methods.map(|method| format!("{head} {{ {method} }}")));
             }
         }
         for child in module.children.values() {
@@ -283,9 +280,9 @@ fn shown(mut item: Item) -> Option<Item> {
             }
         }
         Item::Struct(item) => {
-            if hide_private(&mut item.fields) {
-                item.attrs.push(parse_quote!(#[private]));
-            }
+            let has_private = hide_private(&mut item.fields);
+            item.attrs
+                .extend(has_private.then(|| parse_quote!(#[private])));
         }
         Item::Trait(item) => {
             for member in &mut item.items {
