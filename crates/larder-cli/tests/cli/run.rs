@@ -278,7 +278,7 @@ async fn started_beside_a_broken_manifest_an_agent_keeps_what_that_may_have_held
         agent.summary();
         until("the pods to be told of", || {
             let (kept, waits) = (phase("web"), phase("opt"));
-            let reason = r#"volume cfg: configmap "extra" not found, or stands in a manifest that cannot be read"#;
+            let reason = r#"volume cfg: configmap "extra" not found, or is in a manifest that cannot be read"#;
             (kept.1, waits.1) == (Some(KEPT.into()), Some(reason.into()))
         })
         .await;
@@ -325,7 +325,7 @@ async fn a_mended_manifest_gives_its_pod_back_untouched() {
     let mut agent = Agent::start(&desk);
     agent.event("manifest not taken, what it held before stays");
     put(&desk, "web.yaml", &pod("web", "app"));
-    agent.event("every manifest can be read now, or is gone");
+    agent.event("every manifest is readable or gone, resuming removals");
     until("the pod", || {
         status(&desk)["pods"][0]["phase"] == "Delivered"
     })
