@@ -48,7 +48,7 @@ impl RequestBackoff {
         delay
     }
 
-    /// The next delay after `error`: at least [`retry_after`]. `random` is uniform in `[0, 1)`.
+    /// The next delay after `error`: at least its `retry_after`. `random` is uniform in `[0, 1)`.
     pub fn delay_after(&mut self, error: &RequestError, now: Instant, random: f64) -> Duration {
         // Credentials are renewed at any moment, too.
         let soon = error.is_forbidden() || error.is_unauthorized();

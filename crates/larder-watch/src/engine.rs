@@ -616,10 +616,16 @@ impl<T: Target + Clone> Engine<T> {
         let event = match end.result {
             Err(failure) => Some(Event::CheckFailed(object, failure)),
             // It is absent at a version that a GET does not tell: a complete state does.
-            Ok((None, None, _)) if !self.is_without_slot(target) => {
+            Ok((None, None, fresh_as_of)) if !self.is_without_slot(target) => {
                 self.remove_check(object);
-                let _ = self.start(target, true);
-                None
+                // Without a slot for that, the answer to the GET is all that is known.
+                let without_slot = self.start(target, true) == Start::NoSlot;
+                without_slot.then_some(Event::Confirmed(Confirmed {
+                    object,
+                    item: None,
+                    version: None,
+                    fresh_as_of,
+                }))
             }
             Ok((item, version, fresh_as_of)) => {
                 // Events that the check was ahead of are no news.

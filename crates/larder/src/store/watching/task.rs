@@ -571,6 +571,7 @@ impl<K: Object> WatchTask<K> {
         let is_final = object.is_final();
         self.engine.remove_check(id);
         if without_watch && !is_final {
+            self.overflow(id);
             self.answered(id);
         } else if self.engine.is_resting(target) && !is_final {
             // It was immutable; another object of that name is not.
