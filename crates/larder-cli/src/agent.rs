@@ -1,6 +1,7 @@
 //! The running agent: its root directory, and its answers on the socket in it.
 //!
-//! Invariant: an answer is used only if this user or root runs the agent. `larder exec` runs commands that an answer names.
+//! Invariant: an answer is used only if this user or root runs the agent. `larder exec` runs commands that an answer
+//! names.
 
 mod client;
 mod config;

@@ -61,10 +61,10 @@ pub(crate) enum Command {
 
 /// Deliver ConfigMaps and Secrets to the pods of a node, and keep them up to date
 ///
-/// Pods come from an API server (--kubeconfig, or the cluster around this process), or from a directory of manifests (--manifests), whose
-/// edits are followed. Volumes lie below the root directory in the kubelet's layout, and by name:
-/// ROOT/by-name/NAMESPACE/POD/volumes/…/VOLUME. On Ctrl-C or SIGTERM the agent exits and leaves the volumes in place; the next run continues
-/// with them. Volumes of deleted pods are removed.
+/// Pods come from an API server (--kubeconfig, or the cluster around this process), or from a directory of manifests
+/// (--manifests), whose edits are followed. Volumes lie below the root directory in the kubelet's layout, and by name:
+/// ROOT/by-name/NAMESPACE/POD/volumes/…/VOLUME. On Ctrl-C or SIGTERM the agent exits and leaves the volumes in place;
+/// the next run continues with them. Volumes of deleted pods are removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder run --manifests examples/                    no cluster needed: edit the files and watch the volumes
@@ -98,8 +98,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "STRATEGY")]
     pub(crate) change_detection: Option<Strategy>,
 
-    /// Scope of a watch: Object, Namespace (needs list and watch on the namespace), or Auto (Namespace where permitted, else Object)
-    /// [default: Object]
+    /// Scope of a watch: Object, Namespace (needs list and watch on the namespace), or Auto (Namespace where permitted,
+    /// else Object) [default: Object]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) watch_scope: Option<WatchScope>,
 
@@ -131,8 +131,8 @@ pub(crate) enum LogFormat {
 
 /// Show what a running agent delivers, to which pods, and what is still pending
 ///
-/// Without names, it shows all pods, and those of their volumes and environments that are not delivered. A NAMESPACE/POD shows that pod in
-/// full: paths, reasons and objects. Only agents of root and of the caller are trusted.
+/// Without names, it shows all pods, and those of their volumes and environments that are not delivered. A
+/// NAMESPACE/POD shows that pod in full: paths, reasons and objects. Only agents of root and of the caller are trusted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder status
@@ -194,10 +194,11 @@ pub(crate) struct ManifestArgs {
 
 /// Show the variables and files of each container, and why it would not start
 ///
-/// Works offline, from manifests alone. Pods also come from the templates of Deployments, StatefulSets, DaemonSets, ReplicaSets,
-/// ReplicationControllers, Jobs and CronJobs. Missing fields get the API server's defaults. A Node among the manifests provides the facts of
-/// the node. Service account tokens are placeholders. So is the ConfigMap kube-root-ca.crt, which a cluster puts into every namespace; with
-/// -o json it is missing unless --assume-cluster is given.
+/// Works offline, from manifests alone. Pods also come from the templates of Deployments, StatefulSets, DaemonSets,
+/// ReplicaSets, ReplicationControllers, Jobs and CronJobs. Missing fields get the API server's defaults. A Node among
+/// the manifests provides the facts of the node. Service account tokens are placeholders. So is the ConfigMap
+/// kube-root-ca.crt, which a cluster puts into every namespace; with -o json it is missing unless --assume-cluster is
+/// given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder render -f app.yaml                       all pods of a file, as trees
@@ -265,21 +266,24 @@ pub(crate) enum RefsOutput {
 
 /// Run a command with the variables and volumes of a container
 ///
-/// The pod comes from manifests (-f), or from the agent with the same root directory. The command runs in namespaces of its own, with the
-/// container's variables, and the volumes at their mount paths. The files of this machine are not changed, and neither files nor processes
-/// remain, even after a kill. PATH, HOME, TERM and LANG come from the caller if the container does not set them. Volumes are kept up to date
-/// while the command runs; subPath mounts keep their content from the start.
+/// The pod comes from manifests (-f), or from the agent with the same root directory. The command runs in namespaces of
+/// its own, with the container's variables, and the volumes at their mount paths. The files of this machine are not
+/// changed, and neither files nor processes remain, even after a kill. PATH, HOME, TERM and LANG come from the caller
+/// if the container does not set them. Volumes are kept up to date while the command runs; subPath mounts keep their
+/// content from the start.
 ///
-/// As root, the command becomes the user and groups of the pod; an ordinary user appears as them in a user namespace. Capabilities are those
-/// of a container if the pod adds or drops any, else the caller's. allowPrivilegeEscalation, readOnlyRootFilesystem and runAsNonRoot apply.
-/// A warning names other fields of the security context that are set, such as seccompProfile.
+/// As root, the command becomes the user and groups of the pod; an ordinary user appears as them in a user namespace.
+/// Capabilities are those of a container if the pod adds or drops any, else the caller's. allowPrivilegeEscalation,
+/// readOnlyRootFilesystem and runAsNonRoot apply. A warning names other fields of the security context that are set,
+/// such as seccompProfile.
 ///
-/// With -f, service account tokens and the ConfigMap kube-root-ca.crt are placeholders, and emptyDir volumes are empty and private. hostPath
-/// volumes are this machine's; other types are ignored. Without -f, the agent must be run by root or by the caller. Files of an agent that
-/// is not root belong to the agent's user, so their owners and groups differ from those of a kubelet.
+/// With -f, service account tokens and the ConfigMap kube-root-ca.crt are placeholders, and emptyDir volumes are empty
+/// and private. hostPath volumes are this machine's; other types are ignored. Without -f, the agent must be run by root
+/// or by the caller. Files of an agent that is not root belong to the agent's user, so their owners and groups differ
+/// from those of a kubelet.
 ///
-/// The exit code is the command's, or 128 plus the number of the signal that ended it; 127 if the command is not found, 126 if it cannot be
-/// executed.
+/// The exit code is the command's, or 128 plus the number of the signal that ended it; 127 if the command is not found,
+/// 126 if it cannot be executed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder exec -f app.yaml --pod prod/web -c web -- ./server --port 8080

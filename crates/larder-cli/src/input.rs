@@ -1,4 +1,4 @@
-//! Manifests that the user named, with their problems reported.
+//! The manifests of `-f`, with their problems reported.
 
 use std::{io, path::Path};
 
@@ -6,14 +6,14 @@ use larder_objects::manifest::{Loader, ManifestError, Manifests};
 
 use crate::{args::ManifestArgs, outcome::Failure, output};
 
-/// What was read, and whether anything in it was bad.
+/// The manifests, and whether any of them had errors.
 pub(crate) struct Input {
     pub(crate) manifests: Manifests,
     pub(crate) had_errors: bool,
 }
 
 impl Input {
-    /// Whether all files could be read, right or wrong.
+    /// Whether all files could be read, valid or not.
     pub(crate) fn is_whole(&self) -> bool {
         !self
             .manifests
@@ -23,11 +23,11 @@ impl Input {
     }
 }
 
-/// Reads the manifests. What is wrong with some of them is reported, once each, and the others are returned.
+/// Reads the manifests. Each error is reported once; manifests without errors are returned.
 ///
 /// # Errors
 ///
-/// Nothing could be read at all.
+/// No manifest could be read at all.
 pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
     let mut loader = Loader::new(args.namespace.as_str());
     for path in &args.filenames {

@@ -1,10 +1,12 @@
-//! Printing, and the forms that several commands print. Results go to standard output, everything else to standard error.
+//! Printing, and the forms that several commands print. Results go to standard output, everything else to standard
+//! error.
 //!
 //! Invariants:
 //! 1. Only this module and the ones below print.
 //! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
 //! 3. Printing never panics: a closed stream ends the output, not the process.
 
+mod escape;
 pub(crate) mod json;
 pub(crate) mod references;
 mod style;
@@ -12,7 +14,6 @@ pub(crate) mod table;
 pub(crate) mod tree;
 
 use std::{
-    borrow::Cow,
     error::Error,
     fmt,
     io::{self, BufWriter, Write},
@@ -21,7 +22,7 @@ use std::{
 
 use larder_objects::chain;
 
-pub(crate) use self::style::Style;
+pub(crate) use self::{escape::escaped, style::Style};
 
 /// Prints clap's message: help on standard output, errors on standard error. Returns clap's exit code.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
@@ -63,36 +64,6 @@ pub(crate) fn results(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
     }
 }
 
-/// Replaces each character that a terminal may act on by its escape: `\u{1b}`, `\n`.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unprintable) {
-        return text.into();
-    }
-    let mut safe = String::with_capacity(text.len() + 8);
-    for character in text.chars() {
-        if is_unprintable(character) {
-            safe.extend(character.escape_default());
-        } else {
-            safe.push(character);
-        }
-    }
-    safe.into()
-}
-
-/// Control characters, and the marks that reorder or hide the text around them.
-fn is_unprintable(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{61c}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,17 +74,5 @@ mod tests {
             .context("write a")
             .context("render web");
         assert_eq!(chain(error.as_ref()), "render web: write a: disk full");
-    }
-
-    #[test]
-    fn characters_that_a_terminal_acts_on_are_escaped() {
-        for (text, expected) in [
-            ("plain, größe, 日本", "plain, größe, 日本"),
-            ("a\x1b[31mb\r\n", "a\\u{1b}[31mb\\r\\n"),
-            ("\u{9b}2J\x7f", "\\u{9b}2J\\u{7f}"),
-            ("nginx\u{202e}txt", "nginx\\u{202e}txt"),
-        ] {
-            assert_eq!(escaped(text), expected);
-        }
     }
 }

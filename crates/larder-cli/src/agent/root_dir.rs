@@ -1,7 +1,7 @@
 //! Trust in the root directory of an agent.
 //!
-//! Whoever may write to that directory chooses what `larder exec` runs. So the directory, and the socket in it, must belong to root or
-//! to this user, and other users must not be able to write to them.
+//! A user that may write to that directory chooses what `larder exec` runs. So the directory, and the socket in it,
+//! must belong to root or to this user, and other users must not be able to write to them.
 
 use std::{
     fs::{self, DirBuilder},
@@ -58,7 +58,7 @@ impl TrustedDir {
         &self.path
     }
 
-    /// A path of the socket `name` in it that nobody can redirect.
+    /// A path of the socket `name` that other users cannot redirect.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl TrustedDir {
             bail!("cannot trust {}: expected a socket", path.display());
         }
         check(&path, &found)?;
-        // Not by its own path: a parent directory may be another user's. This is short, too, as the addresses of sockets have to be.
+        // Not by its own path: a parent directory may belong to another user. This path is short, too, as socket
+        // addresses must be.
         Ok(in_proc(&self.directory).join(name))
     }
 }
@@ -116,7 +117,8 @@ pub(super) fn trusted_users() -> String {
     }
 }
 
-/// Whether `path` is the default of an ordinary user. It may lie in `/tmp`, where another user can be first to create it.
+/// Whether `path` is the default of an ordinary user. It may lie in `/tmp`, where another user can be first to create
+/// it.
 pub(super) fn is_shared_default(path: &Path) -> bool {
     let host = Host::current();
     host.uid != 0 && path == host.default_root_dir()

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::Write as _,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -37,7 +38,7 @@ pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     runtime.block_on(serve(args))
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     // Before anything else, so that no signal is missed.
     let shutdown = CancellationToken::new();
@@ -46,7 +47,7 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
 
     let server =
         ApiServer::try_new(Options::default().audit(audit_log(args.audit_log.as_deref())?))
-            .context("cannot make the certificates")?;
+            .context("cannot create the certificates")?;
     let feed = match &args.manifests {
         None => None,
         Some(dir) => {
@@ -57,7 +58,9 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on {}", args.listen))?;
-    let address = listener.local_addr().context("cannot tell the address")?;
+    let address = listener
+        .local_addr()
+        .context("cannot read the address of the listener")?;
 
     let mut tasks = JoinSet::new();
     let serving = server.clone();
@@ -70,19 +73,19 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
             Ok(())
         });
     }
-    // Last: connections are taken from here on.
+    // Last: from here on, the server accepts connections.
     let kubeconfig = match &args.kubeconfig_out {
         None => None,
         Some(path) => {
             let text = server
                 .kubeconfig(address, User::admin())
-                .context("cannot make a client certificate")?;
-            Some(Kubeconfig::publish(path, text)?)
+                .context("cannot create a client certificate")?;
+            Some(Kubeconfig::publish(path, &text)?)
         }
     };
     output::results(|out| writeln!(out, "listening on https://{address}"))?;
     if kubeconfig.is_none() {
-        output::note("nobody is let in: ask for a kubeconfig with --kubeconfig-out FILE");
+        output::note("no client can log in: write a kubeconfig with --kubeconfig-out FILE");
     }
 
     let mut ended = None;
@@ -110,15 +113,16 @@ fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {
     Ok(log.with_context(|| format!("cannot open the audit log {}", path.display()))?)
 }
 
-/// A kubeconfig that others may read as soon as it is there, and that is gone when the server is.
+/// A kubeconfig file that is complete as soon as it exists, and that is removed when the server exits.
 struct Kubeconfig {
     path: PathBuf,
-    text: String,
+    /// Device and inode.
+    file: (u64, u64),
 }
 
 impl Kubeconfig {
-    /// Writes the file whole, by rename. It holds a key, so that only its owner may read it.
-    fn publish(path: &Path, text: String) -> anyhow::Result<Self> {
+    /// Writes the file atomically, by rename. It holds a key, so only its owner may read it.
+    fn publish(path: &Path, text: &str) -> anyhow::Result<Self> {
         let what = || format!("cannot write the kubeconfig {}", path.display());
         let parent = path
             .parent()
@@ -127,23 +131,27 @@ impl Kubeconfig {
         let mut file =
             NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).with_context(what)?;
         file.write_all(text.as_bytes()).with_context(what)?;
-        file.persist(path)
+        let file = file
+            .persist(path)
             .map_err(|error| error.error)
             .with_context(what)?;
+        let metadata = file.metadata().with_context(what)?;
         Ok(Self {
             path: path.to_owned(),
-            text,
+            file: (metadata.dev(), metadata.ino()),
         })
     }
 }
 
 impl Drop for Kubeconfig {
-    /// Removes the file, unless somebody has put another one in its place.
+    /// Removes the file, unless another one has replaced it. The file itself is compared, not read: it may be a pipe by
+    /// now.
     fn drop(&mut self) {
-        if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text)
+        let current = fs::symlink_metadata(&self.path);
+        if current.is_ok_and(|current| (current.dev(), current.ino()) == self.file)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(%error, path = %self.path.display(), "failed to remove the kubeconfig");
+            tracing::warn!(%error, path = %self.path.display(), "failed to remove kubeconfig, leaving it");
         }
     }
 }

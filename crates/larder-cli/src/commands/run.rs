@@ -32,16 +32,16 @@ use crate::{
     output,
 };
 
-/// When at the latest the user is told what is served, even if something is still missing.
+/// Time after which the summary is printed, even if something is still missing.
 const SUMMARY: Duration = Duration::from_millis(1500);
-/// Between two looks whether everything is there.
+/// Time between two checks whether everything is delivered.
 const LOOK: Duration = Duration::from_millis(20);
 /// Name of the one task that may end while the agent runs.
 const SUMMARY_TASK: &str = "summary";
-/// How long the end may take: passes under way are finished.
+/// Time for shutdown: passes under way are finished.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk faster, and each that
-/// has ever run keeps an arena of the allocator; without this limit as many start as there are pods.
+/// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk
+/// faster, and each keeps an arena of the allocator. Without this limit, as many would start as there are pods.
 const BLOCKING_THREADS: usize = 4;
 
 pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
@@ -54,7 +54,7 @@ pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
         ..Flags::default()
     };
     let config = config(&args.place, flags)?;
-    // One thread has time enough for all that waits for the network, and memory that it frees is used again for whatever comes next.
+    // One thread is enough for work that waits for the network, and it reuses the memory that it frees.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
@@ -63,7 +63,7 @@ pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     runtime.block_on(serve(&args, config))
 }
 
-/// Where the pods come from.
+/// The API server that the pods come from.
 struct Origin {
     client: Client,
     /// The directory behind an embedded API server.
@@ -202,7 +202,7 @@ async fn origin(
     let (client, transport) = connected.map_err(|error| {
         let advice = match args.kubeconfig {
             Some(_) => "",
-            None => " (to serve pods without a cluster, give --manifests DIR; to reach one from outside, --kubeconfig FILE)",
+            None => " (without a cluster, use --manifests DIR; from outside a cluster, --kubeconfig FILE)",
         };
         Failure::unreadable(format!("{}{advice}", chain(&error)))
     })?;
@@ -229,16 +229,16 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> 
     })
 }
 
-/// Tells what is served, as soon as everything is there or will not be soon.
+/// Prints what is served, once everything is delivered or the wait is over.
 async fn summarize(agent: AgentHandle) {
     let ready = async {
         while !agent.is_ready() {
             sleep(LOOK).await;
         }
     };
-    // Either way: what is missing is part of the summary.
+    // In both cases: the summary shows what is missing.
     let _ = timeout(SUMMARY, ready).await;
     let text = summary::of(&agent.status(), output::Style::of_stdout());
-    // Nobody may be reading, which is no reason to stop.
+    // A closed standard output is no reason to stop.
     let _ = output::results(|out| out.write_all(text.as_bytes()));
 }

@@ -34,7 +34,7 @@ use crate::{
 
 /// Time between two questions of `--watch` and `--wait`.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Size of a terminal that does not tell its own.
+/// Size of a terminal that does not report its own.
 const USUAL_SIZE: Size = Size {
     columns: 80,
     rows: 24,
@@ -97,7 +97,8 @@ fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
     missing.is_empty() && status.pods.iter().all(|pod| is_done(&pod.delivery))
 }
 
-/// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve, escaped.
+/// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve,
+/// escaped.
 fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String>) {
     if args.pods.is_empty() {
         return (status.clone(), Vec::new());

@@ -5,6 +5,8 @@ use std::{
     io::{self, IsTerminal},
 };
 
+use super::escape::escaped;
+
 /// Whether and how text is emphasized.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
@@ -68,11 +70,14 @@ impl Style {
         self.paint("32", text)
     }
 
+    /// The text with its control characters escaped, in a color.
     fn paint(self, code: &str, text: impl fmt::Display) -> String {
+        let text = text.to_string();
+        let text = escaped(&text);
         if self.color {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
-            text.to_string()
+            text.into_owned()
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tables in kubectl's manner: a heading line, columns that line up, no lines between.
 
-use super::escaped;
+use super::escape::escaped;
 
 /// Aligns `rows`, with three spaces between columns.
 pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Style, escaped};
+use super::{escape::escaped, style::Style};
 
 /// One line, and the branches below it.
 #[derive(Debug)]

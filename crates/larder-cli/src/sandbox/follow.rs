@@ -1,4 +1,4 @@
-//! Tells when manifests, or what an agent delivers, may have changed.
+//! Notices changes of manifests, and of the files of an agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,24 +14,24 @@ use futures::future::select_all;
 use larder_pods::source::{DirectoryWatch, Signal};
 use tokio::time::{Instant, timeout_at};
 
-/// An editor writes a file in several steps. So long after the last one it counts as written.
+/// Time without events after which a file counts as written: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(20);
-/// A file that is written all the time is looked at nevertheless.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// Longest wait for such a pause, for files that are written all the time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Follows files and directories.
 #[derive(Debug)]
 pub(crate) struct Follower {
     watches: BTreeMap<PathBuf, DirectoryWatch>,
-    /// The names of the files; `None` when any name is news.
+    /// The names of the files; `None` if every name matters.
     files: Option<BTreeSet<OsString>>,
-    /// Something changed, and nobody was told yet.
+    /// A change has not been reported yet.
     changed: bool,
 }
 
 impl Follower {
-    /// Follows `paths`: directories, and files by the directories that they lie in, because editors replace files. `seen` is how they
-    /// were before they were first read; what has changed since then is the first change.
+    /// Follows `paths`: directories, and files by their directories, because editors replace files. `seen` are their
+    /// stamps from before they were first read; a difference is the first change.
     ///
     /// # Errors
     ///
@@ -49,44 +49,41 @@ impl Follower {
             let armed = watch.renew(&path);
             armed.with_context(|| format!("cannot follow {}", path.display()))?;
             if !watch.is_armed() {
-                bail!(
-                    "cannot follow {}: there is no such directory",
-                    path.display()
-                );
+                bail!("cannot follow {}: directory not found", path.display());
             }
         }
         follower.changed = Stamps::of(paths) != *seen;
         Ok(follower)
     }
 
-    /// Follows the directories of `paths` from now on, also those that have been made anew. One that is not there is passed over.
+    /// Follows the directories of `paths` as well, also those that have been created again. A missing one is skipped.
     pub(crate) fn follow(&mut self, paths: &[PathBuf]) {
         for path in directories(paths) {
             let _ = self.watches.entry(path.clone()).or_default().renew(&path);
         }
     }
 
-    /// Waits for a change and the quiet after it.
+    /// Waits for a change, and the pause after it.
     ///
     /// # Cancel safety
     ///
-    /// Safe: a change whose quiet was not waited for is told next time.
+    /// Safe: a change whose pause was cut short is reported by the next call.
     pub(crate) async fn changed(&mut self) {
         if !self.changed {
-            self.news().await;
+            self.next_event().await;
         }
         self.changed = true;
-        let end = Instant::now() + PATIENCE;
-        while let Ok(()) = timeout_at(end.min(Instant::now() + QUIET), self.news()).await {}
+        let end = Instant::now() + LONGEST_PAUSE;
+        while let Ok(()) = timeout_at(end.min(Instant::now() + QUIET), self.next_event()).await {}
         self.changed = false;
     }
 
-    /// The next word of the system that matters. Cancel-safe.
-    async fn news(&mut self) {
+    /// The next event that matters. Cancel-safe.
+    async fn next_event(&mut self) {
         loop {
             let signals = self.watches.values_mut();
             let signals = signals.map(|watch| Box::pin(watch.next()));
-            // There is at least one: the paths are those of files or directories.
+            // At least one exists: every path is a file or a directory.
             let (signal, ..) = pin!(select_all(signals)).await;
             match signal {
                 Signal::Touched(path, _) if !self.concerns(&path) => {}
@@ -99,12 +96,12 @@ impl Follower {
         let (Some(files), Some(name)) = (&self.files, path.file_name()) else {
             return true;
         };
-        // Names that begin with `..` carry the content of a mounted ConfigMap.
+        // Names that begin with `..` hold the content of a mounted ConfigMap.
         files.contains(name) || name.as_encoded_bytes().starts_with(b"..")
     }
 }
 
-/// The directories among `paths`, and those that its files lie in, because files are followed by name.
+/// The directories among `paths`, and those of its files, because files are followed by name.
 fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     let directory = |path: &PathBuf| {
         if path.is_dir() {
@@ -116,12 +113,12 @@ fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     paths.iter().map(directory).collect()
 }
 
-/// How files looked at some time: enough to see that one was written since. By default, they were not looked at.
+/// Times and sizes of files at some time, from which later writes can be seen. Empty by default.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamps(Vec<(PathBuf, Option<(SystemTime, u64)>)>);
 
 impl Stamps {
-    /// How files, and those in directories, look now.
+    /// The stamps of files, and of those in directories, now.
     pub(crate) fn of(paths: &[PathBuf]) -> Self {
         let mut stamps = Vec::new();
         for path in paths {

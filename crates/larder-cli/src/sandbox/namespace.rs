@@ -1,7 +1,7 @@
 //! The supervisor's namespaces: a mount namespace, and, for an ordinary user, a user namespace that permits it.
 //!
-//! 1. Leave the mount namespace of the host; mounts made there later still show up here, never the reverse.
-//! 2. Mount a tmpfs on a directory that nothing else of this run needs. What the directory holds is kept at hand for the command.
+//! 1. Leave the mount namespace of the host; later mounts of the host appear here, but not the reverse.
+//! 2. Mount a tmpfs on a directory that this run does not need. Its content stays reachable for the command.
 //!
 //! Requires that the process has one thread.
 
@@ -21,16 +21,16 @@ use rustix::{
     thread::UnshareFlags,
 };
 
-/// Directories that every system has and few commands need; the last resort is last.
+/// Directories that every system has and few commands need, in order of preference.
 const STAGING: [&str; 8] = [
     "/mnt", "/media", "/srv", "/opt", "/home", "/var", "/run", "/tmp",
 ];
-/// In the private tmpfs: what the directory below it holds.
+/// In the private tmpfs: the content of the directory below it.
 pub(super) const COVERED: &str = "covered";
 /// In the private tmpfs: root directory of the volumes.
 const VOLUMES: &str = "volumes";
 
-/// The private tmpfs, in namespaces of our own.
+/// The private tmpfs, in private namespaces.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     staging: PathBuf,
@@ -38,15 +38,15 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Moves this process into namespaces of its own. `needed` are the paths that must stay visible.
+    /// Moves this process into private namespaces. `needed` are the paths that must stay visible.
     ///
     /// # Errors
     ///
-    /// Neither this process nor a user namespace may mount.
+    /// This process may not mount, not even in a user namespace.
     pub(crate) fn enter(needed: &[PathBuf]) -> anyhow::Result<Self> {
         let staging = choose_staging(needed)?;
         // Step 1
-        let mapped = leave_host().context("cannot enter a mount namespace of its own")?;
+        let mapped = leave_host().context("cannot enter a private mount namespace")?;
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", slave).context("cannot detach from the mounts of the host")?;
         // Step 2
@@ -83,7 +83,7 @@ impl Sandbox {
     }
 }
 
-/// Step 1. Returns user and group outside, if a user namespace has these only: one that this took, or the one that we are in.
+/// Step 1. Returns user and group outside, if the user namespace has no others: a new one, or the current one.
 fn leave_host() -> anyhow::Result<Option<(u32, u32)>> {
     let outside = (getuid().as_raw(), getgid().as_raw());
     match unshare(UnshareFlags::NEWNS) {
@@ -92,7 +92,7 @@ fn leave_host() -> anyhow::Result<Option<(u32, u32)>> {
         Err(errno) => return Err(errno.into()),
     }
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
-        .context("neither is mounting permitted here, nor are user namespaces")?;
+        .context("not permitted here, and user namespaces are not available either")?;
     map_identity((0, 0), outside)?;
     Ok(Some(outside))
 }
@@ -108,7 +108,7 @@ pub(super) fn map_identity(inside: (u32, u32), outside: (u32, u32)) -> anyhow::R
         fs::write(format!("/proc/self/{file}"), text)
             .with_context(|| format!("cannot write {file}"))
     };
-    // The kernel demands this of whoever may not set groups outside.
+    // The kernel requires this of a process that may not set groups outside.
     write("setgroups", "deny".to_owned())?;
     write("gid_map", format!("{} {} 1", inside.1, outside.1))?;
     write("uid_map", format!("{} {} 1", inside.0, outside.0))
@@ -119,7 +119,7 @@ pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(flags)
 }
 
-/// A directory that holds nothing of `needed`, nor lies in it.
+/// A directory that neither contains one of `needed` nor lies in one.
 fn choose_staging(needed: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let is_free = |candidate: &Path| {
         let related = |path: &PathBuf| {
@@ -135,7 +135,7 @@ fn choose_staging(needed: &[PathBuf]) -> anyhow::Result<PathBuf> {
         .next()
         .ok_or_else(|| {
             anyhow!(
-                "the volumes are mounted below all of {}",
+                "cannot find a place for a private tmpfs: the pod uses all of {}",
                 STAGING.join(", ")
             )
         })

@@ -1,14 +1,15 @@
-//! The processes of one start of the command: a PID namespace, which ends as a whole.
+//! The processes of one start of the command, in a PID namespace that ends as a whole.
 //!
 //! ```text
 //! larder exec ──┬──► larder exec-anchor   process 1; reads a pipe that only the supervisor can write to, and ends with it
-//!               └──► larder exec-stage    becomes CMD; whatever it starts, and however that detaches, stays in the namespace
+//!               └──► larder exec-stage    becomes CMD; all processes that it starts stay in the namespace
 //! ```
 //!
 //! Invariants:
-//! 1. When the anchor ends, the kernel kills everything in the namespace, and the anchor is gone only after the last of it.
-//! 2. The anchor ends when the supervisor does, however that ends: the kernel closes the pipe.
-//! 3. The command is not process 1, which would have signals ignored that it does not handle.
+//! 1. When the anchor ends, the kernel kills every process in the namespace; the anchor is reaped after the last of
+//!    them.
+//! 2. The anchor ends when the supervisor ends for any reason, because the kernel closes the pipe.
+//! 3. The command is not process 1, for which the kernel ignores signals without a handler.
 
 use std::{
     io,
@@ -36,7 +37,7 @@ use crate::{
     outcome::Failure,
 };
 
-/// A command that runs, with everything that it has started.
+/// A running command, and all processes that it has started.
 #[derive(Debug)]
 pub(crate) struct Processes {
     command: Child,
@@ -48,9 +49,9 @@ impl Processes {
     ///
     /// # Errors
     ///
-    /// There can be no PID namespace, or no process.
+    /// The PID namespace or a process cannot be created.
     pub(crate) fn start(plan: &Path) -> anyhow::Result<Self> {
-        // A thread says once only where its children are born, and this process starts the command any number of times.
+        // A thread can choose the PID namespace of its children only once, and each start needs another.
         let runtime = Handle::current();
         let started = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -64,11 +65,11 @@ impl Processes {
 
     /// The same, once for each thread.
     fn start_here(plan: &Path) -> anyhow::Result<Self> {
-        unshare(UnshareFlags::NEWPID).context("cannot make a PID namespace")?;
+        unshare(UnshareFlags::NEWPID).context("cannot create a PID namespace")?;
         // The first process of the namespace is its process 1.
         let anchor = this_program(ANCHOR)
             .stdin(Stdio::piped())
-            // What the command prints has to end with the command.
+            // A reader of the command's output must not wait for this process.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -80,7 +81,7 @@ impl Processes {
         Ok(Self { command, anchor })
     }
 
-    /// Waits for the end of the command, which is not the end of what it has started. Cancel-safe.
+    /// Waits for the end of the command, while processes that it has started may still run. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -89,7 +90,7 @@ impl Processes {
         self.command.wait().await
     }
 
-    /// Ends what the command has left running, and returns when nothing is left. To be called after the end of the command.
+    /// Ends the remaining processes, and waits for the last of them. To be called after the end of the command.
     ///
     /// # Errors
     ///
@@ -103,12 +104,12 @@ impl Processes {
     pub(crate) fn send(&self, signal: Signal) {
         let pid = self.command.id();
         if let Some(pid) = pid.and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // It ended in this moment: its exit is the next event.
+            // If it has just ended, its exit is the next event.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Whether the command is still to come.
+    /// Whether the stage has not become the command yet.
     pub(crate) fn is_stage(&self) -> bool {
         let file = self.command.id().map(|id| format!("/proc/{id}/cmdline"));
         let words = file.and_then(|file| std::fs::read(file).ok());
@@ -122,7 +123,7 @@ fn this_program(subcommand: &str) -> Command {
     command
 }
 
-/// `larder exec-anchor`: collects the processes that nobody waits for, until standard input ends.
+/// `larder exec-anchor`: reaps orphaned processes until standard input ends.
 pub(crate) fn run_anchor() -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -139,14 +140,14 @@ pub(crate) fn run_anchor() -> Result<ExitCode, Failure> {
             tokio::select! {
                 // Nothing is ever written to it.
                 ended = supervisor.readable() => return Ok(ended.map(|()| ExitCode::SUCCESS)?),
-                _ = children.recv() => collect()?,
+                _ = children.recv() => reap()?,
             }
         }
     })
 }
 
-/// Collects the children that have ended.
-fn collect() -> io::Result<()> {
+/// Reaps the children that have ended.
+fn reap() -> io::Result<()> {
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => {}

@@ -5,7 +5,8 @@
 //! 3. Become the user, with the capabilities of the container.
 //! 4. Go to the working directory; become the command.
 //!
-//! Exit codes for a command that cannot be run are those of `env`: 127 if it is not found, 126 if it cannot be executed.
+//! Exit codes for a command that cannot be run are those of `env`: 127 if it is not found, 126 if it cannot be
+//! executed.
 
 use std::{
     ffi::{OsStr, OsString},

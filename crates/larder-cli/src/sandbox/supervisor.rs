@@ -1,4 +1,4 @@
-//! Runs the command until it ends: passes signals on, reacts to changes, and ends as it ended.
+//! Runs the command until it ends: forwards signals, reacts to changes, and exits with the command's status.
 
 use std::{
     future::pending, io::IsTerminal as _, os::unix::process::ExitStatusExt as _,
@@ -17,7 +17,7 @@ use tokio::{
 use super::{follow::Follower, processes::Processes};
 use crate::{args::OnChange, output};
 
-/// What came of a change.
+/// The effect of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
     /// A volume of the command has other content.
@@ -26,7 +26,7 @@ pub(crate) struct Update {
     pub(crate) start: bool,
 }
 
-/// What can happen.
+/// An event that wakes the supervisor.
 enum SupervisorEvent {
     Ended(ExitStatus),
     Signal(Signal),
@@ -35,9 +35,10 @@ enum SupervisorEvent {
     GraceIsOver,
 }
 
-/// Runs the command that `start` starts. `update` brings its volumes up to date; it is called after changes that `follower` tells of,
-/// and may have it follow more.
-/// `grace` is what the command has for ending before it is killed for a restart.
+/// Runs the command that `start` starts.
+///
+/// `update` brings its volumes up to date after each change that `follower` reports, and may add paths to follow. For a
+/// restart, the command has the time `grace` to end before it is killed.
 ///
 /// # Errors
 ///
@@ -52,30 +53,32 @@ pub(crate) async fn supervise(
     let mut tasks = JoinSet::new();
     let mut signals = signals(&mut tasks)?;
     let mut processes = start()?;
-    // Some: the command is being ended, to be started again.
+    // Set while the command is being ended for a restart.
     let mut kill_at: Option<Instant> = None;
     loop {
-        // Each arm is cancel safe: none loses what it has when another one comes first.
+        // Each arm is cancel-safe: it loses nothing when another one completes first.
         let event = tokio::select! {
-            status = processes.command_ended() => SupervisorEvent::Ended(status.context("cannot wait for the command")?),
+            status = processes.command_ended() => {
+                SupervisorEvent::Ended(status.context("cannot wait for the command")?)
+            }
             Some(signal) = signals.recv() => SupervisorEvent::Signal(signal),
             () = changed(&mut follower) => SupervisorEvent::Changed,
             () = at(kill_at) => SupervisorEvent::GraceIsOver,
         };
         match event {
             SupervisorEvent::Ended(status) => {
-                // Also before the next start: it may want a port or a lock that something still has.
+                // Also before the next start, which may need a port or a lock that a process still holds.
                 processes
                     .end()
                     .await
-                    .context("cannot wait for what the command has started")?;
+                    .context("cannot wait for the processes of the command")?;
                 if kill_at.take().is_none() {
                     return Ok(status);
                 }
                 processes = start()?;
             }
             SupervisorEvent::Signal(signal) => {
-                // The user wants it to end, not to start again.
+                // The user ends the command: no restart.
                 kill_at = kill_at.filter(|_| ![Signal::TERM, Signal::INT].contains(&signal));
                 processes.send(signal);
             }
@@ -86,7 +89,7 @@ pub(crate) async fn supervise(
                         processes.send(Signal::TERM);
                         kill_at = Some(Instant::now() + grace);
                     }
-                    // The stage would die of it; and what it becomes reads the new content anyway.
+                    // The signal would kill the stage, whose command reads the new content anyway.
                     OnChange::Signal(signal) if update.volumes && !processes.is_stage() => {
                         processes.send(signal);
                     }
@@ -94,7 +97,7 @@ pub(crate) async fn supervise(
                     OnChange::Restart => {}
                     _ if update.start => {
                         output::note(
-                            "the command would now start otherwise; what runs keeps its environment",
+                            "the next start would differ; the running command keeps its environment",
                         );
                     }
                     _ => {}
@@ -102,7 +105,7 @@ pub(crate) async fn supervise(
             }
             SupervisorEvent::GraceIsOver => {
                 processes.send(Signal::KILL);
-                // It ends now; until then there is nothing to wait for but that.
+                // The command ends now; the timer only has to stay out of the way.
                 kill_at = Some(Instant::now() + grace);
             }
         }
@@ -123,12 +126,12 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// The signals that are passed on.
+/// The signals to forward.
 fn signals(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedReceiver<Signal>> {
     let (sender, receiver) = unbounded_channel();
-    // From the keyboard, the command gets these itself: it is in the same process group.
+    // The terminal sends these to the command as well, which is in the same process group.
     let keyboard = std::io::stdin().is_terminal();
-    for (kind, passed_on) in [
+    for (kind, forwarded) in [
         (SignalKind::hangup(), true),
         (SignalKind::interrupt(), !keyboard),
         (SignalKind::quit(), !keyboard),
@@ -143,8 +146,8 @@ fn signals(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedReceiver<Signal>>
         let sender = sender.clone();
         tasks.spawn(async move {
             while stream.recv().await.is_some() {
-                if passed_on {
-                    // Nobody listens any more when the command is over.
+                if forwarded {
+                    // The receiver is gone when the command has ended.
                     let _ = sender.send(number);
                 }
             }
@@ -153,7 +156,7 @@ fn signals(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedReceiver<Signal>>
     Ok(receiver)
 }
 
-/// The exit code that stands for a status: its own, or 128 and the signal.
+/// The exit code for a status: its own, or 128 plus the signal.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok())

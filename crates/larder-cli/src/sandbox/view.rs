@@ -1,8 +1,9 @@
 //! Mounts anywhere in the file tree, without a change to the host's.
 //!
-//! A missing mount point has to be created in a directory. In the private view, a mirror replaces that directory: a directory of the
-//! private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new entries can be created. A mirror of
-//! `/` becomes the root of the view once everything is mounted. What a command creates in a mirror ends with the command.
+//! A missing mount point has to be created in a directory. In the private view, a mirror replaces that directory: a
+//! directory of the private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new
+//! entries can be created. A mirror of `/` becomes the root of the view once everything is mounted. What a command
+//! creates in a mirror ends with the command.
 //!
 //! Unlike an overlay, a mirror shows the mounts below, and needs no permission that a user namespace lacks.
 
@@ -52,7 +53,8 @@ enum Kind {
     File,
 }
 
-/// Removes the mirrors of an earlier start from the private tmpfs. Their mounts have ended with that start's mount namespace.
+/// Removes the mirrors of an earlier start from the private tmpfs. Their mounts have ended with that start's mount
+/// namespace.
 pub(crate) fn clear(staging: &Path) -> io::Result<()> {
     match fs::remove_dir_all(staging.join(MIRRORS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -125,8 +127,8 @@ impl View {
 
     /// Shows the processes of the PID namespace of this process, and no others.
     ///
-    /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the current one stays;
-    /// `/proc/self` is right in both.
+    /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the
+    /// current one stays; `/proc/self` is right in both.
     pub(super) fn mount_proc(&mut self) -> anyhow::Result<()> {
         let target = self.ensure(Path::new(PROC), Kind::Directory)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

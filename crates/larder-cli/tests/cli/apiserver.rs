@@ -80,7 +80,7 @@ async fn config_maps(kubeconfig: &Path) -> Api<ConfigMap> {
 const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {k: one}\n";
 
 #[tokio::test]
-async fn it_serves_manifests_over_tls_and_ends_cleanly() {
+async fn server_serves_manifests_over_tls_and_exits_cleanly() {
     let desk = Desk::with([]);
     fs::create_dir(desk.path().join("manifests")).unwrap();
     fs::write(desk.path().join("manifests/app.yaml"), MAP).unwrap();
@@ -122,7 +122,7 @@ async fn it_serves_manifests_over_tls_and_ends_cleanly() {
 }
 
 #[test]
-fn without_a_kubeconfig_it_says_that_nobody_is_let_in() {
+fn missing_kubeconfig_flag_is_pointed_out() {
     let (mut server, _) = Server::start(&Desk::with([]), "--listen 127.0.0.1:0");
     let mut line = String::new();
     server.stderr.read_line(&mut line).unwrap();
@@ -131,7 +131,7 @@ fn without_a_kubeconfig_it_says_that_nobody_is_let_in() {
 }
 
 #[test]
-fn what_it_cannot_start_with_is_named() {
+fn startup_errors_name_their_cause() {
     let desk = Desk::with([]);
     for (args, code, words) in [
         ("--manifests nope", 2, "nope"),

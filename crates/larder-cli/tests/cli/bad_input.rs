@@ -19,7 +19,7 @@ fn check(bad: &str, expected: Expect) {
 }
 
 #[test]
-fn invalid_yaml() {
+fn invalid_yaml_is_located() {
     check(
         "a: b: c\n",
         expect![[r#"
@@ -41,7 +41,7 @@ fn invalid_yaml() {
 }
 
 #[test]
-fn unknown_kinds() {
+fn unknown_kinds_are_named() {
     check(
         "apiVersion: v1\nkind: ConfigMaps\nmetadata: {name: a}\n",
         expect![[r#"
@@ -51,7 +51,7 @@ fn unknown_kinds() {
 }
 
 #[test]
-fn duplicate_names_and_keys() {
+fn duplicate_names_and_keys_are_rejected() {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
     check(
         &format!("{map}---\n{map}"),
@@ -68,7 +68,7 @@ fn duplicate_names_and_keys() {
 }
 
 #[test]
-fn values_that_are_no_text() {
+fn values_of_the_wrong_type_are_named() {
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  DEBUG: on\n",
         expect![[r#"
@@ -78,7 +78,7 @@ fn values_that_are_no_text() {
 }
 
 #[test]
-fn numbers_out_of_range() {
+fn numbers_out_of_range_are_named() {
     for number in ["99999999999999999999", "1.5"] {
         check(
             &format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p, generation: {number}}}\n"),
@@ -90,7 +90,7 @@ fn numbers_out_of_range() {
 }
 
 #[test]
-fn hostile_keys_and_paths() {
+fn hostile_keys_and_paths_are_rejected() {
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {../../etc/cron.d/x: ''}\n",
         expect![[r#"
@@ -106,7 +106,7 @@ fn hostile_keys_and_paths() {
 }
 
 #[test]
-fn too_large_objects() {
+fn too_large_objects_are_rejected() {
     let value = "x".repeat((1 << 20) + 1);
     check(
         &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{k: {value}}}\n"),
@@ -117,7 +117,7 @@ fn too_large_objects() {
 }
 
 #[test]
-fn a_nul_in_a_variable_stops_its_container() {
+fn nul_in_a_variable_stops_its_container() {
     let run = Desk::with([(
         "app.yaml",
         "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {k: YQBi}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i, envFrom: [{secretRef: {name: s}}]}, {name: d, image: i}]\n",
@@ -134,7 +134,7 @@ fn a_nul_in_a_variable_stops_its_container() {
 }
 
 #[test]
-fn missing_objects_and_keys_have_the_kubelets_words() {
+fn missing_objects_and_keys_have_the_kubelets_messages() {
     let run = Desk::with([(
         "app.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: c, image: i, env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}], volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]}\n  volumes: [{name: v, secret: {secretName: s}}, {name: w, configMap: {name: m, items: [{key: k, path: p}]}}]\n",
@@ -159,7 +159,7 @@ fn missing_objects_and_keys_have_the_kubelets_words() {
 }
 
 #[test]
-fn a_misspelt_field_is_a_warning() {
+fn misspelt_field_is_a_warning() {
     let pod = GOOD.replace("image: i", "image: i, evn: []");
     let run = Desk::with([("app.yaml", &*pod)]).run("render -f app.yaml");
     assert_eq!(run.code, 0);
@@ -183,7 +183,7 @@ fn unreadable_input_ends_with_2_and_nothing_is_done() {
 }
 
 #[test]
-fn one_unreadable_file_among_others_costs_only_itself() {
+fn one_unreadable_file_leaves_the_others_readable() {
     let desk = Desk::with([("app.yaml", GOOD)]);
     let run = desk.run("refs -f app.yaml nope.yaml");
     assert_eq!(run.code, 1);
@@ -195,7 +195,7 @@ fn one_unreadable_file_among_others_costs_only_itself() {
 }
 
 #[test]
-fn no_secret_byte_is_in_an_error() {
+fn errors_contain_no_secret_bytes() {
     for bad in [
         "stringData: {k: hunter2: x}",
         "data: {k: hunter2!}",

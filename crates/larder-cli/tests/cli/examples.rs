@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::Desk;
 
 #[test]
-fn the_examples_render_as_their_comments_say() {
+fn examples_render_as_their_comments_say() {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let run = Desk::with([]).run(&format!("render -f {examples} -o json"));
     // One pod waits for its Secret.
@@ -46,7 +46,7 @@ fn the_examples_render_as_their_comments_say() {
 }
 
 #[test]
-fn the_waiting_pod_heals_with_the_secret_that_its_comments_hold() {
+fn waiting_example_starts_with_the_secret_in_its_comments() {
     let text = include_str!("../../../../examples/03-waiting.yaml");
     let (pod, secret) = text.split_once("# ---\n").unwrap();
     let secret = secret.replace("\n# ", "\n").replacen("# ", "", 1);

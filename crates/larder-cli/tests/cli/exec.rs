@@ -118,7 +118,7 @@ fn edit(desk: &Desk, key: &str, variable: &str) {
 }
 
 #[test]
-fn a_command_sees_what_the_container_would() {
+fn command_sees_what_the_container_would() {
     // projection 64
     if !may_mount() {
         return;
@@ -140,7 +140,7 @@ fn a_command_sees_what_the_container_would() {
 }
 
 #[test]
-fn volumes_stay_fresh_while_the_command_runs() {
+fn volumes_are_updated_while_the_command_runs() {
     // projection 65: a key by subPath stays as it was
     if !may_mount() {
         return;
@@ -157,7 +157,7 @@ fn volumes_stay_fresh_while_the_command_runs() {
 }
 
 #[test]
-fn a_volume_may_hide_the_manifests_that_are_followed() {
+fn volume_may_hide_the_followed_manifests() {
     if !may_mount() {
         return;
     }
@@ -180,7 +180,7 @@ fn a_volume_may_hide_the_manifests_that_are_followed() {
 }
 
 #[test]
-fn a_change_can_be_a_signal() {
+fn signal_on_change_reaches_the_command() {
     if !may_mount() {
         return;
     }
@@ -194,7 +194,7 @@ fn a_change_can_be_a_signal() {
 }
 
 #[test]
-fn a_change_can_be_a_restart_with_new_variables_and_sub_paths() {
+fn restart_on_change_updates_variables_and_sub_paths() {
     // projection 65
     if !may_mount() {
         return;
@@ -216,7 +216,7 @@ fn a_change_can_be_a_restart_with_new_variables_and_sub_paths() {
 const DAEMON: &str = "(setsid sh -c 'echo daemon; sleep 20; echo survived' & )";
 
 #[test]
-fn a_killed_supervisor_takes_everything_with_it() {
+fn all_processes_end_when_the_supervisor_is_killed() {
     if !may_mount() {
         return;
     }
@@ -229,7 +229,7 @@ fn a_killed_supervisor_takes_everything_with_it() {
 }
 
 #[test]
-fn what_a_command_has_started_ends_with_it() {
+fn processes_of_a_command_end_with_it() {
     if !may_mount() {
         return;
     }
@@ -242,7 +242,7 @@ fn what_a_command_has_started_ends_with_it() {
 }
 
 #[test]
-fn what_a_command_has_started_ends_before_its_next_start() {
+fn processes_of_a_command_end_before_its_restart() {
     if !may_mount() {
         return;
     }
@@ -258,7 +258,7 @@ fn what_a_command_has_started_ends_before_its_next_start() {
 }
 
 #[test]
-fn a_command_sees_its_own_processes() {
+fn command_sees_its_own_processes() {
     if !may_mount() {
         return;
     }
@@ -328,7 +328,7 @@ fn callers() -> &'static [Caller] {
 }
 
 #[test]
-fn an_empty_dir_is_for_the_group_of_the_pod() {
+fn empty_dir_belongs_to_the_group_of_the_pod() {
     if !may_mount() {
         return;
     }
@@ -345,7 +345,7 @@ fn an_empty_dir_is_for_the_group_of_the_pod() {
 }
 
 #[test]
-fn a_user_who_is_not_root_needs_the_group_for_a_tight_secret() {
+fn ordinary_user_needs_the_group_for_a_tight_secret() {
     // projection 41
     if !may_mount() {
         return;
@@ -369,7 +369,7 @@ fn a_user_who_is_not_root_needs_the_group_for_a_tight_secret() {
 }
 
 #[test]
-fn an_ordinary_user_has_the_same_view() {
+fn ordinary_user_has_the_same_view() {
     if !may_mount() {
         return;
     }
@@ -381,7 +381,7 @@ fn an_ordinary_user_has_the_same_view() {
 }
 
 #[test]
-fn exit_codes_tell_what_did_not_run() {
+fn exit_code_identifies_why_the_command_did_not_run() {
     if !may_mount() {
         return;
     }
@@ -399,7 +399,7 @@ fn exit_codes_tell_what_did_not_run() {
 }
 
 #[test]
-fn a_container_that_would_not_start_does_not() {
+fn container_with_a_missing_key_does_not_start() {
     if !may_mount() {
         return;
     }
@@ -423,7 +423,7 @@ fn secured(context: &str) -> Desk {
 }
 
 #[test]
-fn container_that_must_not_run_as_root_is_rejected_as_root() {
+fn run_as_non_root_rejects_root() {
     if !may_mount() {
         return;
     }
@@ -524,6 +524,21 @@ fn read_only_root_leaves_only_volumes_writable() {
             assert_eq!(printed, "kept\ndevice\n", "{context} {caller:?}");
         }
     }
+}
+
+#[test]
+fn endless_grace_period_does_not_break_a_restart() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("terminationGracePeriodSeconds: 9223372036854775807");
+    let script = "echo $(cat /larder-test/config/key); exec sleep 60";
+    let mut running = Running::start(&desk, &["--on-change", "restart"], script);
+    assert_eq!(running.line(), "one");
+    edit(&desk, "two", "1");
+    assert_eq!(running.line(), "two");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().1, Some(128 + 15));
 }
 
 #[test]

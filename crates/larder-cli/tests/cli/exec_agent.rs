@@ -69,7 +69,7 @@ fn serving(desk: &Desk) -> Agent<'_> {
 }
 
 #[test]
-fn a_command_sees_what_the_agent_delivers_and_sub_paths_of_its_start() {
+fn command_sees_what_the_agent_delivers() {
     // projection 65
     if !may_mount() {
         return;
@@ -97,7 +97,7 @@ fn a_command_sees_what_the_agent_delivers_and_sub_paths_of_its_start() {
 }
 
 #[test]
-fn a_change_at_the_agent_can_be_a_signal_or_a_restart() {
+fn change_at_the_agent_signals_or_restarts_the_command() {
     if !may_mount() {
         return;
     }
@@ -131,7 +131,7 @@ fn a_change_at_the_agent_can_be_a_signal_or_a_restart() {
 }
 
 #[test]
-fn an_agent_that_cannot_provide_the_container_says_why() {
+fn exec_explains_why_an_agent_cannot_provide_a_container() {
     let desk = desk();
     let exec = |more: &str| {
         let run = desk.run(&format!("exec --root-dir root {more} -- true"));
@@ -162,7 +162,7 @@ fn an_agent_that_cannot_provide_the_container_says_why() {
 }
 
 #[test]
-fn pods_of_an_agent_are_for_its_user_only() {
+fn only_the_user_of_an_agent_can_read_its_pods() {
     let desk = desk();
     let mut agent = serving(&desk);
     // Over HTTP: nobody's.

@@ -23,7 +23,7 @@ spec: {containers: [{name: c, image: i}]}
 ";
 
 #[test]
-fn a_table_has_a_line_for_each_reference() {
+fn table_has_a_line_for_each_reference() {
     let run = Desk::with([("app.yaml", APP)]).run("refs -f app.yaml");
     assert_eq!(run.code, 0, "{run:?}");
     expect![[r#"

@@ -81,7 +81,7 @@ fn check_tree(manifest: &str, args: &str, code: i32, expected: Expect) {
 }
 
 #[test]
-fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
+fn tree_explains_why_a_pod_fails_and_hides_secrets() {
     check_tree(
         APP,
         "",
@@ -118,7 +118,7 @@ fn a_tree_says_why_a_pod_does_not_start_and_hides_secrets() {
 }
 
 #[test]
-fn a_tree_shows_secrets_when_asked() {
+fn tree_shows_secrets_on_request() {
     let desk = Desk::with([("app.yaml", APP)]);
     assert!(!desk.run("render -f app.yaml").stdout.contains("hunter2"));
     let shown = desk.run("render -f app.yaml --show-secrets").stdout;
@@ -129,7 +129,7 @@ fn a_tree_shows_secrets_when_asked() {
 }
 
 #[test]
-fn a_healthy_pod_is_ready_to_start() {
+fn healthy_pod_is_ready_to_start() {
     check_tree(
         GOOD,
         "",
@@ -145,7 +145,7 @@ fn a_healthy_pod_is_ready_to_start() {
 }
 
 #[test]
-fn a_tree_names_everything_that_a_container_lacks_and_where_it_is_instead() {
+fn tree_names_all_that_is_missing_and_where_it_is() {
     let manifest = "
 apiVersion: v1
 kind: Secret
@@ -198,7 +198,7 @@ spec:
 }
 
 #[test]
-fn a_tree_says_what_only_a_running_pod_has_and_what_a_sub_path_misses() {
+fn tree_names_what_only_a_running_pod_has() {
     let manifest = "apiVersion: v1
 kind: Pod
 metadata: {name: web}
@@ -262,7 +262,7 @@ fn json_has_the_documented_shape() {
 }
 
 #[test]
-fn errors_of_containers_and_volumes_stand_beside_what_is_well() {
+fn errors_of_one_part_leave_the_others_rendered() {
     let run = Desk::with([("app.yaml", APP)]).run("render -f app.yaml -o json");
     assert_eq!(run.code, 1);
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
@@ -284,7 +284,7 @@ fn errors_of_containers_and_volumes_stand_beside_what_is_well() {
 }
 
 #[test]
-fn one_pod_can_be_chosen() {
+fn pod_flag_selects_one_pod() {
     let both = format!("{GOOD}---{APP}");
     let desk = Desk::with([("app.yaml", &both)]);
     for args in [
@@ -307,7 +307,7 @@ fn one_pod_can_be_chosen() {
 }
 
 #[test]
-fn a_node_among_the_manifests_gives_its_facts() {
+fn node_manifest_provides_the_facts_of_the_node() {
     let pod = "
 apiVersion: v1
 kind: Pod
@@ -338,7 +338,7 @@ spec:
 }
 
 #[test]
-fn trust_bundles_among_the_manifests_are_projected_and_bad_ones_named() {
+fn trust_bundles_are_projected_and_bad_ones_reported() {
     // projection 73
     let anchor = include_str!("../../../larder-objects/src/x509/root.pem");
     let bundle = |name: &str, anchors: &str| {
@@ -373,7 +373,7 @@ fn trust_bundles_among_the_manifests_are_projected_and_bad_ones_named() {
 }
 
 #[test]
-fn standard_input_directories_and_several_files_are_read() {
+fn standard_input_directories_and_files_are_read() {
     let desk = Desk::with([("web.yaml", GOOD)]);
     let from_stdin = desk.run_with_input("render -f - -o json", GOOD);
     assert_eq!(from_stdin.code, 0, "{from_stdin:?}");
@@ -407,7 +407,7 @@ fn volumes_are_written_with_their_modes_and_follow_edits() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_written_is_named_and_the_others_are_written() {
+fn unwritable_volume_is_named_and_the_others_are_written() {
     let desk = Desk::with([("app.yaml", APP)]);
     fs::create_dir_all(desk.path().join("out/prod/web")).unwrap();
     fs::write(desk.path().join("out/prod/web/config"), "in the way").unwrap();

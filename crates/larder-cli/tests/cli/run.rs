@@ -155,7 +155,7 @@ fn status(desk: &Desk) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_newcomer_does() {
+async fn first_steps_of_the_readme_work() {
     let desk = desk();
     let mut agent = Agent::start(&desk);
     let summary = agent.summary();
@@ -205,7 +205,7 @@ async fn what_a_newcomer_does() {
 }
 
 #[tokio::test]
-async fn a_killed_agent_is_taken_over_where_it_was() {
+async fn restarted_agent_continues_after_a_kill() {
     let desk = desk();
     let mut agent = Agent::start(&desk);
     agent.summary();
@@ -241,7 +241,7 @@ async fn a_killed_agent_is_taken_over_where_it_was() {
 }
 
 #[tokio::test]
-async fn started_beside_a_broken_manifest_an_agent_keeps_what_that_may_have_held() {
+async fn agent_started_with_a_broken_manifest_keeps_its_pods() {
     const BROKEN: &str = "kind: ConfigMap\nmetadata: {";
     const KEPT: &str =
         "no manifest has this pod, but not all can be read: its volumes stay as they are";
@@ -314,7 +314,7 @@ async fn started_beside_a_broken_manifest_an_agent_keeps_what_that_may_have_held
 }
 
 #[tokio::test]
-async fn a_mended_manifest_gives_its_pod_back_untouched() {
+async fn repaired_manifest_restores_its_pod_untouched() {
     let desk = desk();
     let mut agent = Agent::start(&desk);
     agent.summary();
@@ -339,7 +339,7 @@ async fn a_mended_manifest_gives_its_pod_back_untouched() {
 }
 
 #[tokio::test]
-async fn a_second_agent_on_one_root_directory_is_refused() {
+async fn second_agent_on_a_root_directory_is_rejected() {
     let desk = desk();
     let mut agent = Agent::start(&desk);
     agent.summary();
@@ -353,7 +353,7 @@ async fn a_second_agent_on_one_root_directory_is_refused() {
 }
 
 #[tokio::test]
-async fn a_missing_object_is_told_by_status_and_heals() {
+async fn status_reports_a_missing_object_until_it_appears() {
     let desk = desk();
     put(&desk, "late.yaml", &pod("late", "missing"));
     let mut agent = Agent::start(&desk);
@@ -376,7 +376,7 @@ async fn a_missing_object_is_told_by_status_and_heals() {
 }
 
 #[tokio::test]
-async fn a_pod_and_its_objects_leave_together_without_a_complaint() {
+async fn pod_and_its_objects_are_removed_together_without_warnings() {
     let desk = desk();
     let both = config_map("own", "k: v") + "---\n" + &pod("both", "own");
     put(&desk, "both.yaml", &both);
@@ -438,7 +438,7 @@ fn bad_usage_and_unreadable_input_end_with_2() {
             "run --manifests . --node-name A_b",
             r#"node name "A_b" is not a lower-case DNS name"#,
         ),
-        ("run --root-dir root", "give --manifests DIR"),
+        ("run --root-dir root", "use --manifests DIR"),
     ] {
         let Run { code, stderr, .. } = desk.run(args);
         assert_eq!(code, 2, "{args}: {stderr}");
@@ -447,7 +447,7 @@ fn bad_usage_and_unreadable_input_end_with_2() {
 }
 
 #[test]
-fn status_without_an_agent_says_so() {
+fn status_without_an_agent_is_an_error() {
     let desk = Desk::with([]);
     let Run { code, stderr, .. } = desk.run("status --root-dir root");
     assert_eq!(code, 1);

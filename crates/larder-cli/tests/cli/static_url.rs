@@ -225,7 +225,7 @@ fn log(desk: &Desk) -> String {
 }
 
 #[tokio::test]
-async fn static_pods_come_over_tls_and_stay_whatever_the_server_says_but_nothing() {
+async fn static_pods_survive_every_bad_response_but_not_an_empty_one() {
     // managers 68
     let server = TlsServer::start();
     server.answers("200 OK", &manifest("a"));
@@ -280,7 +280,7 @@ async fn static_pods_come_over_tls_and_stay_whatever_the_server_says_but_nothing
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_told_as_such() {
+async fn untrusted_server_certificate_is_reported() {
     let server = TlsServer::start();
     server.answers("200 OK", &manifest("a"));
     let desk = desk(&server);

@@ -67,7 +67,7 @@ fn named_pods_are_explained_and_unknown_ones_reported() {
 }
 
 #[test]
-fn wait_begins_before_the_agent_and_ends_with_the_delivery() {
+fn wait_starts_before_the_agent_and_ends_with_delivery() {
     let desk = desk();
     put(&desk, "late.yaml", &pod("late", "missing"));
     let mut waiting = spawn(&desk, "--wait --timeout 10m");
@@ -96,7 +96,7 @@ fn wait_for_an_agent_that_never_runs_ends_with_1() {
 }
 
 #[test]
-fn watch_prints_changes_to_a_pipe_and_ends_with_its_reader() {
+fn watch_prints_changes_until_its_reader_ends() {
     let desk = desk();
     let mut agent = Agent::start(&desk);
     agent.summary();

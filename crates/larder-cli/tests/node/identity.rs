@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_agent_serves_its_node_with_the_rights_of_a_node() {
+async fn agent_serves_its_node_with_node_permissions() {
     // managers 80
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();

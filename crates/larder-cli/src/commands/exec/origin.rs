@@ -29,14 +29,14 @@ impl Origin {
     pub(super) fn new(args: &ExecArgs) -> Result<Self, Failure> {
         if args.filenames.is_empty() {
             if args.pod.is_none() {
-                let why = "name a pod of the running agent with --pod, or manifests with -f";
+                let why = "expected --pod for a pod of the running agent, or manifests with -f";
                 return Err(Failure::unreadable(why));
             }
             return Ok(Self::Agent(client_config(&args.place)?.root_dir));
         }
         let stdin = args.filenames.iter().any(|path| path == Path::new("-"));
         if stdin && args.on_change != OnChange::Nothing {
-            let why = "standard input cannot be followed: name files with -f";
+            let why = "cannot follow standard input: name files with -f";
             return Err(Failure::unreadable(why));
         }
         let files = args.filenames.iter().filter(|path| *path != Path::new("-"));
@@ -53,7 +53,7 @@ impl Origin {
         })
     }
 
-    /// The target as it is now, and whether all manifests could be read.
+    /// The current target, and whether all manifests were valid.
     pub(super) fn read(&self, exec: &ExecArgs) -> Result<(ExecTarget, bool), Failure> {
         let (pod, namespace, container) = (
             exec.pod.as_ref(),
@@ -64,8 +64,8 @@ impl Origin {
             (Self::Manifests { args, .. }, _) => {
                 let read = input::read(args)?;
                 if !read.is_whole() {
-                    // Most likely the command was given without the dashes.
-                    let why = "not every file could be read; the command comes after --";
+                    // Most likely `--` is missing before the command.
+                    let why = "cannot read every file; the command comes after --";
                     return Err(Failure::unreadable(why));
                 }
                 let target = ExecTarget::in_manifests(read.manifests, pod, namespace, container)?;
@@ -83,7 +83,7 @@ impl Origin {
         !matches!(self, Self::Manifests { stdin: true, .. })
     }
 
-    /// How manifests look before they are read. What an agent delivers is looked at once more when it is followed.
+    /// The stamps of manifests before they are read. Files of an agent are compared when they are followed.
     pub(super) fn stamps(&self) -> Stamps {
         match self {
             Self::Manifests { paths, .. } => Stamps::of(paths),
@@ -104,7 +104,7 @@ impl Origin {
             Self::Manifests { paths, .. } => paths.clone(),
             Self::Agent(root_dir) => vec![root_dir.clone()],
         };
-        // What a link leads to, as well.
+        // The targets of links, too.
         let real: Vec<_> = needed.iter().flat_map(|path| path.canonicalize()).collect();
         needed.extend(real);
         needed.extend(std::env::current_dir());

@@ -25,7 +25,8 @@ const DEFAULT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 /// The word for every capability.
 const ALL: &str = "ALL";
 
-/// The user and groups of the command. `mapped` are user and group outside, where they are mapped into a user namespace.
+/// The user and groups of the command. `mapped` are user and group outside, where they are mapped into a user
+/// namespace.
 ///
 /// # Errors
 ///

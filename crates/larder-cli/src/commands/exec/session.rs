@@ -210,7 +210,8 @@ impl<'a> Session<'a> {
             self.directory(&format!("empty/{}/{sub_path}", mount.volume))?;
             return bind()?.context("the directory has disappeared");
         }
-        // The kubelet creates a directory in the volume. This volume must not be changed, so an empty one is mounted instead.
+        // The kubelet creates a directory in the volume. This volume must not be changed, so an empty one is mounted
+        // instead.
         output::note(format_args!(
             "volume {} has no {sub_path}: {} is an empty directory",
             mount.volume, mount.target

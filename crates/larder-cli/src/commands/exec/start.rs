@@ -1,4 +1,5 @@
-//! Variables, mounts, user and command of one start, computed from the container. Pure but for the caller's environment.
+//! Variables, mounts, user and command of one start, computed from the container. Pure but for the caller's
+//! environment.
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
 
@@ -70,8 +71,8 @@ impl Source {
 }
 
 impl Start {
-    /// The start of the container of `target`, or of the command `given` in its place. `mapped` are user and group outside, where they
-    /// are mapped into a user namespace.
+    /// The start of the container of `target`, or of the command `given` in its place. `mapped` are user and group
+    /// outside, where they are mapped into a user namespace.
     pub(super) fn of(
         target: &ExecTarget,
         given: &[OsString],
@@ -112,8 +113,9 @@ impl MountedVolume {
     }
 }
 
-/// The mode of a file for a user namespace, which has a single user, so that every file belongs to that user. The owner's bits become
-/// those that the user of the pod would have if the file belonged to `owner` and to the group `fs_group` or root.
+/// The mode of a file for a user namespace, which has a single user, so that every file belongs to that user. The
+/// owner's bits become those that the user of the pod would have if the file belonged to `owner` and to the group
+/// `fs_group` or root.
 pub(super) fn mode_for_only_user(
     identity: &Identity,
     owner: Option<u32>,

@@ -1,4 +1,4 @@
-//! The container whose view a command gets, and what of it is known.
+//! The container whose variables and volumes a command gets.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -15,21 +15,23 @@ use crate::{
     outcome::Failure,
 };
 
+/// Longest grace period: a longer one could not be added to the present time.
+const MAX_GRACE: Duration = Duration::from_hours(365 * 24);
 /// `terminationGracePeriodSeconds` of a pod that has none.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A container of a pod, as it is at one time.
+/// A container of a pod, at one time.
 pub(super) struct ExecTarget {
     pub(super) pod: Pod,
     pub(super) container: String,
     pub(super) contents: Contents,
 }
 
-/// What the container reads.
+/// The source of the container's variables and volumes.
 pub(super) enum Contents {
-    /// What is to be projected.
+    /// Objects to project.
     Inputs(Box<Inputs>),
-    /// What an agent has projected.
+    /// Files that an agent has written.
     Delivered(Delivered),
 }
 
@@ -49,7 +51,7 @@ impl Delivered {
 }
 
 impl ExecTarget {
-    /// The container that the user named in manifests; without a name the first one, and the only pod.
+    /// The requested container in manifests; without names, the first container of the only pod.
     pub(super) fn in_manifests(
         manifests: Manifests,
         wanted: Option<&PodName>,
@@ -69,14 +71,14 @@ impl ExecTarget {
             (Some(index), None, _) | (Some(index), Some(_), Some(_)) => index,
             (Some(_), Some(_), None) => {
                 return Err(Failure::unreadable(
-                    "the manifests hold several pods: name one with --pod",
+                    "several pods in the manifests: name one with --pod",
                 ));
             }
             (None, _, Some(wanted)) => {
                 let (namespace, name) = (wanted.namespace(namespace), wanted.name());
-                return Err(anyhow!("the manifests hold no pod {namespace}/{name}").into());
+                return Err(anyhow!("no pod {namespace}/{name} in the manifests").into());
             }
-            (None, _, None) => return Err(anyhow!("the manifests hold no pod").into()),
+            (None, _, None) => return Err(anyhow!("no pod in the manifests").into()),
         };
         let pod = offline.pods.swap_remove(index).pod;
         Ok(Self {
@@ -104,12 +106,13 @@ impl ExecTarget {
         }
     }
 
-    /// What a command has for ending before it is killed.
+    /// The time that a command has to end before it is killed.
     pub(super) fn grace(&self) -> Duration {
         let spec = self.pod.spec.as_ref();
         let secs = spec.and_then(|spec| spec.termination_grace_period_seconds);
         secs.and_then(|secs| u64::try_from(secs).ok())
             .map_or(GRACE, Duration::from_secs)
+            .min(MAX_GRACE)
     }
 
     /// The volumes that the container mounts.

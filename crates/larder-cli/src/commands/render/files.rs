@@ -2,8 +2,8 @@
 //!
 //! Files get their modes; all belong to the user that runs the command. A volume with an error keeps its last content.
 //!
-//! Invariant: below `DIR` no link is followed, and nothing is written to a directory of another user. Volumes hold Secrets, and `DIR` may
-//! lie where others can write.
+//! Invariant: below `DIR` no link is followed, and nothing is written to a directory of another user. Volumes hold
+//! Secrets, and `DIR` may lie where others can write.
 
 use std::{
     fs,

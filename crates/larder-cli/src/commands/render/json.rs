@@ -49,7 +49,8 @@ struct FileReport {
     data: String,
 }
 
-/// Writes one JSON object with all pods. In a value that is not UTF-8, U+FFFD replaces each invalid byte, as in Go's encoder.
+/// Writes one JSON object with all pods. In a value that is not UTF-8, U+FFFD replaces each invalid byte, as in Go's
+/// encoder.
 pub(super) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
     let report = Report {
         pods: pods.iter().map(pod).collect(),

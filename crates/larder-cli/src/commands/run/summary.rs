@@ -1,10 +1,10 @@
-//! What `larder run` tells once it serves: which pods, which volumes, and where.
+//! The summary that `larder run` prints once it serves: pods, volumes, and their paths.
 
 use std::fmt::Write as _;
 
 use larder_agent::status::{AgentStatus, Phase};
 
-use crate::output::Style;
+use crate::output::{Style, escaped};
 
 /// The summary, for people.
 pub(super) fn of(status: &AgentStatus, style: Style) -> String {
@@ -17,14 +17,14 @@ pub(super) fn of(status: &AgentStatus, style: Style) -> String {
         style.bold(format_args!("node {}", status.node)),
         count(status.pods.len(), "pod"),
         count(volumes, "volume"),
-        status.root_dir,
+        escaped(&status.root_dir),
     );
     if !status.silent_sources.is_empty() {
         let _ = writeln!(
             text,
             "{}",
             style.yellow(format_args!(
-                "no word yet from: {}",
+                "not reported yet: {}",
                 status.silent_sources.join(", ")
             ))
         );
@@ -55,7 +55,8 @@ pub(super) fn of(status: &AgentStatus, style: Style) -> String {
             let _ = writeln!(
                 text,
                 "  {:<width$}  {:<11}  {state}",
-                volume.name, volume.type_
+                escaped(&volume.name),
+                escaped(&volume.type_)
             );
             let _ = writeln!(text, "  {:<width$}  {}", "", style.dim(&volume.path));
         }
@@ -70,7 +71,11 @@ pub(super) fn of(status: &AgentStatus, style: Style) -> String {
                 delivery.phase.as_str(),
                 delivery.reason
             ));
-            let _ = writeln!(text, "  environment of {}  {state}", container.name);
+            let _ = writeln!(
+                text,
+                "  environment of {}  {state}",
+                escaped(&container.name)
+            );
         }
     }
     text
@@ -80,5 +85,35 @@ fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let evil = "x\u{1b}[2J\r";
+        let delivery = json!({"phase": "Failing", "since": "2026-01-01T00:00:00Z", "reason": evil});
+        let with = |mut value: serde_json::Value| {
+            let fields = delivery.as_object().unwrap().clone();
+            value.as_object_mut().unwrap().extend(fields);
+            value
+        };
+        let status = with(json!({
+            "namespace": evil, "name": evil, "uid": evil, "source": evil, "path": evil,
+            "volumes": [with(json!({"name": evil, "type": evil, "path": evil, "files": 1}))],
+            "containers": [with(json!({"name": evil, "path": evil}))],
+        }));
+        let status = serde_json::from_value(json!({
+            "node": evil, "rootDir": evil, "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
+            "watchScope": "Object", "silentSources": [evil], "problems": [], "pods": [status], "objects": [],
+        }));
+        let text = of(&status.unwrap(), Style::PLAIN);
+        let acts = |character: char| character.is_control() && character != '\n';
+        assert!(!text.contains(acts), "{text:?}");
     }
 }

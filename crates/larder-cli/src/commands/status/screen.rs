@@ -19,8 +19,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// The bytes that replace the last report by `report` on a terminal. Lines are cut to its width, since a wrapped line could not be
-    /// redrawn, and changed lines are bold.
+    /// The bytes that replace the last report by `report` on a terminal. Lines are cut to its width, since a wrapped
+    /// line could not be redrawn, and changed lines are bold.
     pub(super) fn redraw(&mut self, report: &str, size: Size, style: Style) -> String {
         let lines: Vec<_> = report.lines().map(str::to_owned).collect();
         // The cursor needs a line, too.
