@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use self::{
     report::{Detail, explanation, is_done, overview},
-    screen::{Screen, Size},
+    screen::{Report, Screen, Size},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
@@ -129,7 +129,7 @@ fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
     let (status, missing) = selected(args, status);
     output::results(|out| match args.output {
         StatusOutput::Json => write_json(out, &status),
-        _ => out.write_all(text(args, &status).as_bytes()),
+        _ => out.write_all(text(args, &status, now()).as_bytes()),
     })?;
     for name in &missing {
         let error = anyhow!("the agent serves no pod {name}; `larder status` lists its pods");
@@ -138,9 +138,8 @@ fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
     Ok(!missing.is_empty())
 }
 
-/// A status of the selected pods, for people.
-fn text(args: &StatusArgs, status: &AgentStatus) -> String {
-    let now = now();
+/// A status of the selected pods, for people, with ages at `now`.
+fn text(args: &StatusArgs, status: &AgentStatus, now: Timestamp) -> String {
     if args.pods.is_empty() {
         let detail = match args.output {
             StatusOutput::Wide => Detail::Wide,
@@ -168,15 +167,20 @@ fn watch(
                 reported.clear();
                 let (status, missing) = selected(args, &status);
                 let missing = missing.iter().flat_map(|name| ["no pod ", name, "\n"]);
-                let report = text(args, &status) + &missing.collect::<String>();
+                let missing: String = missing.collect();
+                let report = Report {
+                    text: &(text(args, &status, now()) + &missing),
+                    // Before everything: each age is the same word.
+                    ageless: &(text(args, &status, Timestamp::MIN) + &missing),
+                };
                 let is_same = last.as_ref() == Some(&status);
                 let shown = match args.output {
                     StatusOutput::Json if is_same => String::new(),
                     StatusOutput::Json => json_text(&status)?,
                     // Ages change all the time.
-                    _ if is_terminal => screen.redraw(&report, terminal_size(), style),
+                    _ if is_terminal => screen.redraw(report, terminal_size(), style),
                     _ if is_same => String::new(),
-                    _ => screen.changes(&report),
+                    _ => screen.changes(report),
                 };
                 last = Some(status);
                 shown

@@ -11,18 +11,27 @@ pub(super) struct Size {
     pub(super) rows: usize,
 }
 
-/// The last report, and how many lines of it are on the terminal.
+/// A report, and the same report without ages. Both have the same lines.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<'a> {
+    pub(super) text: &'a str,
+    /// Decides whether a line has changed: ages always do.
+    pub(super) ageless: &'a str,
+}
+
+/// The lines of the last report, and how many of them are on the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    lines: Vec<String>,
+    known: HashSet<String>,
     drawn: usize,
 }
 
 impl Screen {
     /// The bytes that replace the last report by `report` on a terminal. Lines are cut to its width, since a wrapped
     /// line could not be redrawn, and changed lines are bold.
-    pub(super) fn redraw(&mut self, report: &str, size: Size, style: Style) -> String {
-        let lines: Vec<_> = report.lines().map(str::to_owned).collect();
+    pub(super) fn redraw(&mut self, report: Report<'_>, size: Size, style: Style) -> String {
+        let is_first = self.known.is_empty();
+        let lines = self.take(report);
         // The cursor needs a line, too.
         let room = size.rows.saturating_sub(1).max(1);
         let (shown, hidden) = if lines.len() > room {
@@ -34,14 +43,12 @@ impl Screen {
             0 => String::new(),
             drawn => format!("\x1b[{drawn}A\r"),
         };
-        let is_first = self.lines.is_empty();
-        let known: HashSet<_> = self.lines.iter().collect();
-        for line in &lines[..shown] {
+        for &(line, is_new) in &lines[..shown] {
             let cut = cut(line, size.columns);
-            if is_first || known.contains(line) {
-                text += &cut;
-            } else {
+            if is_new && !is_first {
                 text += &style.bold(cut);
+            } else {
+                text += &cut;
             }
             text += "\x1b[K\n";
         }
@@ -52,16 +59,27 @@ impl Screen {
         }
         text += "\x1b[J";
         self.drawn = shown + usize::from(hidden > 0);
-        self.lines = lines;
         text
     }
 
     /// The lines to print in a pipe: all of the first report, then those that changed.
-    pub(super) fn changes(&mut self, report: &str) -> String {
-        let known: HashSet<_> = self.lines.drain(..).collect();
-        self.lines = report.lines().map(str::to_owned).collect();
-        let lines = self.lines.iter().filter(|line| !known.contains(*line));
-        lines.flat_map(|line| [line.as_str(), "\n"]).collect()
+    pub(super) fn changes(&mut self, report: Report<'_>) -> String {
+        let lines = self.take(report).into_iter();
+        let lines = lines.filter(|(_, is_new)| *is_new);
+        lines.flat_map(|(line, _)| [line, "\n"]).collect()
+    }
+
+    /// The lines of `report`, and whether each is new; the next report is compared with this one.
+    fn take<'a>(&mut self, report: Report<'a>) -> Vec<(&'a str, bool)> {
+        // Columns may become wider, which is no news.
+        let keys = report.ageless.lines();
+        let keys = keys.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let keys: Vec<_> = keys.collect();
+        let lines = report.text.lines().zip(&keys);
+        let lines = lines.map(|(line, key)| (line, !self.known.contains(key)));
+        let lines = lines.collect();
+        self.known = keys.into_iter().collect();
+        lines
     }
 }
 
@@ -84,30 +102,55 @@ mod tests {
         rows: 4,
     };
 
+    /// A report in which everything after `@` is an age.
+    fn draw(screen: &mut Screen, text: &str, style: Style) -> String {
+        let ageless = ageless(text);
+        let report = Report {
+            text,
+            ageless: &ageless,
+        };
+        screen.redraw(report, SIZE, style)
+    }
+
+    fn ageless(text: &str) -> String {
+        let lines = text.lines();
+        let lines = lines.map(|line| line.split('@').next().unwrap_or_default());
+        lines.flat_map(|line| [line, "\n"]).collect()
+    }
+
     #[test]
     fn report_is_redrawn_in_place_within_the_terminal() {
         let mut screen = Screen::default();
-        let first = screen.redraw("one\nabcdefghij\n", SIZE, Style::PLAIN);
+        let first = draw(&mut screen, "one\nabcdefghij\n", Style::PLAIN);
         assert_eq!(first, "one\x1b[K\nabcdefg…\x1b[K\n\x1b[J");
-        let second = screen.redraw("1\n2\n3\n4\n5\n", SIZE, Style::PLAIN);
+        let second = draw(&mut screen, "1\n2\n3\n4\n5\n", Style::PLAIN);
         assert_eq!(second, "\x1b[2A\r1\x1b[K\n2\x1b[K\n… 3 mor…\x1b[K\n\x1b[J");
-        let third = screen.redraw("1\n", SIZE, Style::PLAIN);
+        let third = draw(&mut screen, "1\n", Style::PLAIN);
         assert_eq!(third, "\x1b[3A\r1\x1b[K\n\x1b[J");
     }
 
     #[test]
-    fn changed_lines_are_emphasized() {
+    fn changed_lines_are_emphasized_and_ages_are_not() {
         let mut screen = Screen::default();
-        screen.redraw("a\nb\n", SIZE, Style::COLOR);
-        let text = screen.redraw("a\nc\n", SIZE, Style::COLOR);
-        assert_eq!(text, "\x1b[2A\ra\x1b[K\n\x1b[1mc\x1b[0m\x1b[K\n\x1b[J");
+        draw(&mut screen, "a@1s\nb@1s\n", Style::COLOR);
+        let text = draw(&mut screen, "a  @2s\nc@0s\n", Style::COLOR);
+        assert_eq!(
+            text,
+            "\x1b[2A\ra  @2s\x1b[K\n\x1b[1mc@0s\x1b[0m\x1b[K\n\x1b[J"
+        );
     }
 
     #[test]
     fn pipe_gets_changed_lines_only() {
         let mut screen = Screen::default();
-        assert_eq!(screen.changes("a\nb\n"), "a\nb\n");
-        assert_eq!(screen.changes("a\nb\n"), "");
-        assert_eq!(screen.changes("a\nc\n"), "c\n");
+        for (text, expected) in [
+            ("a@1s\nb@1s\n", "a@1s\nb@1s\n"),
+            ("a@2s\nb@2s\n", ""),
+            ("a@3s\nc@0s\n", "c@0s\n"),
+        ] {
+            let ageless = ageless(text);
+            let ageless = ageless.as_str();
+            assert_eq!(screen.changes(Report { text, ageless }), expected);
+        }
     }
 }
