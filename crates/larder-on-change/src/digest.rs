@@ -1,14 +1,17 @@
 //! Digests: what stands for the bytes that a hook looks at.
 //!
-//! HMAC-SHA-256 over the sorted items (rule F2). The key lies in memory only, so a digest on disk says nothing about a short
-//! Secret (rule P2). Every field is preceded by its length, so that no two sets of items have one encoding.
+//! HMAC-SHA-256 over the sorted items (rule F2). The key lies in memory only, so a digest on disk says nothing about a
+//! short Secret (rule P2). Every field is preceded by its length, so that no two sets of items have one encoding.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Write as _},
+    sync::Arc,
 };
 
 use ring::{hmac, rand};
+
+use crate::action::{Changes, VolumeChange};
 
 /// The key of all digests of a machine. `Debug` does not show it.
 #[derive(Clone)]
@@ -95,7 +98,51 @@ impl fmt::Debug for ContentDigest {
 #[derive(Debug)]
 pub struct Digester {
     key: DigestKey,
-    items: BTreeMap<(u8, Box<str>, Box<str>), [u8; 32]>,
+    items: Tags,
+}
+
+/// The tag of each item, by its kind, its volume or container, and its path or name.
+type Tags = BTreeMap<(u8, Box<str>, Box<str>), [u8; 32]>;
+
+/// The content that a hook looks at, without the bytes: what has changed can be computed from it, and nothing else.
+/// Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Items {
+    items: Arc<Tags>,
+}
+
+impl Items {
+    /// The differences from `earlier`, in the order of names. The directories of volumes are the caller's to add.
+    pub fn changes_since(&self, earlier: &Self) -> Changes {
+        let mut volumes = BTreeMap::<&str, VolumeChange>::new();
+        let mut variables = BTreeSet::new();
+        let keys: BTreeSet<_> = self.items.keys().chain(earlier.items.keys()).collect();
+        for key @ (what, owner, name) in keys {
+            let (now, before) = (self.items.get(key), earlier.items.get(key));
+            if now == before {
+                continue;
+            }
+            if *what == VARIABLE {
+                variables.insert(name.to_string());
+                continue;
+            }
+            let volume = volumes.entry(owner).or_default();
+            let paths = match (before, now) {
+                (None, _) => &mut volume.added,
+                (_, None) => &mut volume.removed,
+                _ => &mut volume.changed,
+            };
+            paths.push(name.to_string());
+        }
+        let named = volumes.into_iter().map(|(name, change)| VolumeChange {
+            name: name.into(),
+            ..change
+        });
+        Changes {
+            volumes: named.collect(),
+            variables: variables.into_iter().collect(),
+        }
+    }
 }
 
 const FILE: u8 = 0;
@@ -128,6 +175,19 @@ impl Digester {
 
     /// The digest of everything that was added.
     pub fn finish(self) -> ContentDigest {
+        self.finish_with_items().0
+    }
+
+    /// The digest, and the items from which [`Items::changes_since`] computes what has changed.
+    pub fn finish_with_items(self) -> (ContentDigest, Items) {
+        let digest = self.digest();
+        let items = Items {
+            items: Arc::new(self.items),
+        };
+        (digest, items)
+    }
+
+    fn digest(&self) -> ContentDigest {
         let mut context = hmac::Context::with_key(&self.key.key);
         for ((what, owner, name), tag) in &self.items {
             context.update(&[*what]);
@@ -176,6 +236,32 @@ mod tests {
         let mut variable = Digester::new(&DigestKey::from_bytes(&[1; 32]));
         variable.variable("v", "a", b"1");
         assert_ne!(variable.finish(), digest(1, &[("v", "a", "1")]));
+    }
+
+    // on-change 42
+    #[test]
+    fn changes_are_added_changed_and_removed_names() {
+        let items = |files: &[(&str, &str, &str)], level: &str| {
+            let mut digester = Digester::new(&DigestKey::from_bytes(&[1; 32]));
+            for (volume, path, bytes) in files {
+                digester.file(volume, path, bytes.as_bytes());
+            }
+            digester.variable("web", "LEVEL", level.as_bytes());
+            digester.variable("web", "SAME", b"x");
+            digester.finish_with_items().1
+        };
+        let before = items(&[("v", "a", "1"), ("v", "b", "1"), ("w", "x", "1")], "1");
+        let now = items(&[("v", "b", "2"), ("v", "c", "1"), ("w", "x", "1")], "2");
+        let changes = now.changes_since(&before);
+        assert_eq!(changes.variables, ["LEVEL"]);
+        let [volume] = changes.volumes.as_slice() else {
+            panic!("one volume has changed: {changes:?}");
+        };
+        assert_eq!(volume.name, "v");
+        assert_eq!(volume.added, ["c"]);
+        assert_eq!(volume.changed, ["b"]);
+        assert_eq!(volume.removed, ["a"]);
+        assert_eq!(now.changes_since(&now), Changes::default());
     }
 
     // on-change 65

@@ -6,18 +6,21 @@
 //!                                              └──── newer change ◄────┴── failure: retry
 //! ```
 //!
-//! A [`Hook`] is a filter, one or several [`Action`]s, and timing. [`parse`] reads hooks from the command line, from pod
-//! annotations and from the agent's configuration, and says for each who may cause what. [`HookEngine`] decides when a hook
-//! fires. It is pure: time and random numbers are passed in, and it runs nothing itself.
+//! A [`Hook`] is a filter, one or several [`Action`]s, and timing. [`parse`] reads hooks from the command line, from
+//! pod annotations and from the agent's configuration, and says for each who may cause what. [`HookEngine`] decides
+//! when a hook fires. It is pure: time and random numbers are passed in. [`action`] runs the steps of a round that need
+//! nothing but the system: commands and HTTP requests.
 //!
 //! The contract is `docs/spec/on-change.md`; tests cite its scenarios as `// on-change 12`.
 //!
 //! Invariants:
-//! 1. A round tells of the content that was current when its first step began, and success records that content and no later one.
+//! 1. A round tells of the content that was current when its first step began, and success records that content and no
+//!    later one.
 //! 2. A hook whose content equals that of its last success never fires, unless an attempt has failed since: whatever a
 //!    failed attempt has told the application is unknown.
 //! 3. Every change is told at least once, also across restarts, if the caller stores what [`HookEngine::told`] returns.
 
+pub mod action;
 mod digest;
 mod engine;
 mod facts;
@@ -26,7 +29,7 @@ pub mod parse;
 mod queue;
 mod signal;
 
-pub use digest::{ContentDigest, DigestKey, Digester};
+pub use digest::{ContentDigest, DigestKey, Digester, Items};
 pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
 pub use hook::{

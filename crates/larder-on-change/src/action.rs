@@ -1,0 +1,134 @@
+//! Actions: what the steps of a hook do, and what they report.
+//!
+//! The pure part of this crate decides when a round begins; its owner then runs the steps one by one, each with the
+//! same [`StepContext`], until one fails (rule T6):
+//!
+//! | action | where |
+//! | --- | --- |
+//! | `exec` | [`exec::run`], with a launcher: on this machine ([`exec::Machine`]), or anywhere else that can start a process |
+//! | `http` | [`http::run`] |
+//! | `signal`, `restart` | with the owner, who knows the processes |
+//!
+//! Invariants:
+//! 1. A step ends at its timeout, and what it has started with it (rule T7).
+//! 2. No reason and no output holds a value of [`StepContext::withheld`], a credential, or the user or query of a URL
+//!    (rules S6, S7).
+
+mod changes;
+pub mod exec;
+pub mod http;
+mod withheld;
+
+use std::{fmt, time::Duration};
+
+pub use self::{
+    changes::{Changes, VolumeChange},
+    withheld::Withheld,
+};
+
+/// Everything that a step knows of its round.
+#[derive(Clone, Debug)]
+pub struct StepContext {
+    /// Name of the hook.
+    pub hook: String,
+    /// The round.
+    pub round: RoundId,
+    /// 1 for the first attempt of the round.
+    pub attempt: u32,
+    /// The pod.
+    pub pod: PodIdentity,
+    /// The changes since the hook's last success.
+    pub changes: Changes,
+    /// The values of Secrets that must not be logged.
+    pub withheld: Withheld,
+    /// The longest time for the step.
+    pub timeout: Duration,
+}
+
+/// Namespace, name and UID of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// Identifies a round, so that a receiver recognizes its retries. Shown as a UUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RoundId(u128);
+
+impl RoundId {
+    /// The identifier with these random bits.
+    pub const fn from_random(random: u128) -> Self {
+        // Version 4 and variant 1 of RFC 9562.
+        let cleared = random & !(0xf << 76) & !(0b11 << 62);
+        Self(cleared | 0x4 << 76 | 0b10 << 62)
+    }
+}
+
+impl fmt::Display for RoundId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:032x}", self.0);
+        let (a, b, c) = (&digits[..8], &digits[8..12], &digits[12..16]);
+        write!(f, "{a}-{b}-{c}-{}-{}", &digits[16..20], &digits[20..])
+    }
+}
+
+/// How a step ended, with the reason in words unless it succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// It did what it should.
+    Succeeded,
+    /// The application has the new content already.
+    Skipped(String),
+    /// It failed; a retry may succeed.
+    Failed(String),
+    /// It did not end in time.
+    TimedOut(String),
+}
+
+impl StepOutcome {
+    /// The name in metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Skipped(_) => "skipped",
+            Self::Failed(_) => "failed",
+            Self::TimedOut(_) => "timed_out",
+        }
+    }
+
+    /// Whether the next step may begin.
+    pub const fn is_success(&self) -> bool {
+        matches!(self, Self::Succeeded | Self::Skipped(_))
+    }
+
+    /// The reason, empty after a success.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Succeeded => "",
+            Self::Skipped(reason) | Self::Failed(reason) | Self::TimedOut(reason) => reason,
+        }
+    }
+
+    /// The outcome of a step that did not end within `timeout`.
+    pub fn timed_out(timeout: Duration) -> Self {
+        Self::TimedOut(format!("timed out after {timeout:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_is_shown_as_a_random_uuid() {
+        let shown = RoundId::from_random(u128::MAX).to_string();
+        assert_eq!(shown, "ffffffff-ffff-4fff-bfff-ffffffffffff");
+        let shown = RoundId::from_random(0x1234).to_string();
+        assert_eq!(shown, "00000000-0000-4000-8000-000000001234");
+    }
+}

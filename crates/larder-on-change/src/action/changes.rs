@@ -1,0 +1,95 @@
+//! What has changed since the last success of a hook, as its commands see it.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use serde::Serialize;
+use smol_str::SmolStr;
+
+/// The changes that a round tells of, in the order of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    /// The volumes with other content.
+    pub volumes: Vec<VolumeChange>,
+    /// Names of variables with other values, that have come or gone.
+    pub variables: Vec<String>,
+}
+
+/// A volume with other content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VolumeChange {
+    /// Its name.
+    pub name: SmolStr,
+    /// The directory with its files, as whoever reads the changes sees it.
+    pub directory: PathBuf,
+    /// Paths of new files.
+    pub added: Vec<String>,
+    /// Paths of files with other bytes.
+    pub changed: Vec<String>,
+    /// Paths of files that are gone.
+    pub removed: Vec<String>,
+}
+
+impl Changes {
+    /// `volumes`, `environment`, or both with a comma; empty for a round without a change (`initial`).
+    pub fn reason(&self) -> &'static str {
+        match (self.volumes.is_empty(), self.variables.is_empty()) {
+            (true, true) => "",
+            (false, true) => "volumes",
+            (true, false) => "environment",
+            (false, false) => "volumes,environment",
+        }
+    }
+
+    /// The names of the volumes, with blanks between them.
+    pub fn volume_names(&self) -> String {
+        let names: Vec<_> = self.volumes.iter().map(|volume| &*volume.name).collect();
+        names.join(" ")
+    }
+
+    /// In words, for logs and events: names only.
+    pub fn summary(&self) -> String {
+        let volumes: BTreeSet<_> = self.volumes.iter().map(|volume| &*volume.name).collect();
+        let variables = self.variables.iter().map(String::as_str).collect();
+        let part = |what: &str, names: BTreeSet<&str>| {
+            let names: Vec<_> = names.into_iter().collect();
+            match names.as_slice() {
+                [] => None,
+                [one] => Some(format!("{what} {one} changed")),
+                _ => Some(format!("{what}s {} changed", names.join(", "))),
+            }
+        };
+        let parts = [part("volume", volumes), part("variable", variables)];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        parts.join("; ")
+    }
+
+    /// The content of the file that `LARDER_CHANGES` names.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("names and paths of UTF-8 have a form in JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_names_volumes_and_variables() {
+        let volume = |name: &str| VolumeChange {
+            name: name.into(),
+            ..VolumeChange::default()
+        };
+        let mut changes = Changes::default();
+        assert_eq!((changes.summary().as_str(), changes.reason()), ("", ""));
+        changes.variables = vec!["LOG_LEVEL".to_owned()];
+        assert_eq!(changes.summary(), "variable LOG_LEVEL changed");
+        assert_eq!(changes.reason(), "environment");
+        changes.volumes = vec![volume("a"), volume("b")];
+        assert_eq!(
+            changes.summary(),
+            "volumes a, b changed; variable LOG_LEVEL changed"
+        );
+        assert_eq!(changes.reason(), "volumes,environment");
+        assert_eq!(changes.volume_names(), "a b");
+    }
+}

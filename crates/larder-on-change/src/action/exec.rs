@@ -1,0 +1,303 @@
+//! Runs a command (rules X1 to X7).
+//!
+//! ```text
+//! Launch ──launcher──► Child, a process group of its own ──► status
+//!   words, variables,    │ pipe: standard output and error
+//!   changes              └──► tail: the last 8 KiB, secret lines withheld
+//! ```
+//!
+//! Invariants:
+//! 1. Words are passed as they stand; names reach the command in variables and in a file only (rule S3).
+//! 2. While the group is signaled its first process is not reaped, so the group's number is not used again.
+//! 3. A run that is dropped kills the group.
+
+mod machine;
+mod tail;
+mod users;
+
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tempfile::TempPath;
+use tokio::{
+    net::unix::pipe,
+    process::Child,
+    task::spawn_blocking,
+    time::{Instant, timeout, timeout_at},
+};
+
+pub use self::machine::Machine;
+use self::tail::Tail;
+use super::{StepContext, StepOutcome};
+use crate::hook::{Command, Output};
+
+/// Time from TERM to KILL (rule X7).
+const GRACE: Duration = Duration::from_secs(5);
+/// Longest wait for the rest of the output when the command has ended (rule X7).
+const REST: Duration = Duration::from_secs(1);
+/// The path of commands that name none (rule X1).
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The variable with the path of the file of changes.
+pub const CHANGES: &str = "LARDER_CHANGES";
+
+/// What a launcher starts.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// The command of the hook: words, user and directory.
+    pub command: &'a Command,
+    /// The hook's own variables and those that name its cause. The launcher adds `PATH`, `HOME`, `LANG`, `TZ` and
+    /// [`CHANGES`] (rule X2).
+    pub variables: Vec<(String, String)>,
+    /// The content of the file of changes.
+    pub changes: Vec<u8>,
+    /// Standard output and error.
+    pub output: [OwnedFd; 2],
+}
+
+/// What a launcher has started.
+#[derive(Debug)]
+pub struct Launched {
+    /// The command, in a process group of its own, with an empty standard input.
+    pub child: Child,
+    /// The file of changes, removed when the command has ended; `None` if it goes by itself.
+    pub changes: Option<TempPath>,
+}
+
+/// Why a command cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No program of this name.
+    #[error("no such command")]
+    NotFound,
+    /// The user is unknown to this machine.
+    #[error("no user {user:?} on this machine")]
+    UnknownUser {
+        /// The name.
+        user: String,
+    },
+    /// Only root may choose the user (rule X4).
+    #[error("not permitted to become user {user:?}")]
+    NotPermitted {
+        /// The name.
+        user: String,
+    },
+    /// A step before the start.
+    #[error("cannot {operation}: {source}")]
+    Prepare {
+        /// The step.
+        operation: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// How a command ended, and what it has printed, if that is to be logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecReport {
+    /// How it ended.
+    pub outcome: StepOutcome,
+    /// The end of its output. It may hold control characters.
+    pub output: Option<String>,
+}
+
+/// Runs a command that `launch` starts, until it ends or its time is over.
+///
+/// # Cancel safety
+///
+/// A run that is dropped kills the processes of the command, and records nothing.
+pub async fn run(
+    command: &Command,
+    step: &StepContext,
+    launch: impl FnOnce(Launch<'_>) -> Result<Launched, LaunchError>,
+) -> ExecReport {
+    match launched(command, step, launch) {
+        Ok((running, output)) => {
+            let (outcome, printed) = running.ended(step, output).await;
+            let wanted = match command.output {
+                Output::Always => true,
+                Output::OnFailure => !outcome.is_success(),
+                Output::Never => false,
+            };
+            ExecReport {
+                outcome,
+                output: Some(printed).filter(|printed| wanted && !printed.is_empty()),
+            }
+        }
+        Err(error) => ExecReport {
+            outcome: StepOutcome::Failed(error.to_string()),
+            output: None,
+        },
+    }
+}
+
+fn launched(
+    command: &Command,
+    step: &StepContext,
+    launch: impl FnOnce(Launch<'_>) -> Result<Launched, LaunchError>,
+) -> Result<(Running, pipe::Receiver), LaunchError> {
+    let failed = |source| LaunchError::Prepare {
+        operation: "make a pipe",
+        source,
+    };
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    let both = writer.try_clone().map_err(failed)?;
+    let output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
+    let launched = launch(Launch {
+        command,
+        variables: variables(command, step),
+        changes: step.changes.to_json(),
+        output: [writer.into(), both.into()],
+    })?;
+    let id = launched.child.id().map(u32::cast_signed);
+    let group = id.and_then(Pid::from_raw).expect("nothing has reaped it");
+    let group = Group {
+        leader: group,
+        is_over: false,
+    };
+    let running = Running {
+        group,
+        child: launched.child,
+        _changes: launched.changes,
+    };
+    Ok((running, output))
+}
+
+/// The variables of the hook, and those that say what has happened (rule X2).
+fn variables(command: &Command, step: &StepContext) -> Vec<(String, String)> {
+    let pod = &step.pod;
+    let cause = [
+        ("LARDER_HOOK", step.hook.clone()),
+        ("LARDER_NAMESPACE", pod.namespace.clone()),
+        ("LARDER_POD", pod.name.clone()),
+        ("LARDER_POD_UID", pod.uid.clone()),
+        ("LARDER_VOLUMES", step.changes.volume_names()),
+        ("LARDER_REASON", step.changes.reason().to_owned()),
+        ("LARDER_ATTEMPT", step.attempt.to_string()),
+    ];
+    let cause = cause.map(|(name, value)| (name.to_owned(), value));
+    command.env.iter().cloned().chain(cause).collect()
+}
+
+/// The processes of a command. Dropped while they run, it kills them.
+struct Group {
+    leader: Pid,
+    is_over: bool,
+}
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        // Nothing is left of a group that cannot be signaled.
+        let _ = kill_process_group(self.leader, signal);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.signal(Signal::KILL);
+        }
+    }
+}
+
+/// A command that runs. The fields are dropped in this order: the group is killed before its first process is reaped.
+struct Running {
+    group: Group,
+    child: Child,
+    _changes: Option<TempPath>,
+}
+
+impl Running {
+    /// Waits for the end, and returns the end of the output.
+    async fn ended(mut self, step: &StepContext, output: pipe::Receiver) -> (StepOutcome, String) {
+        let deadline = Instant::now() + step.timeout;
+        let mut tail = Tail::new(output);
+        // Both arms are cancel-safe; the first never completes before the command has ended.
+        let status = tokio::select! {
+            status = timeout_at(deadline, self.child.wait()) => status,
+            never = tail.read_on() => match never {},
+        };
+        let outcome = if let Ok(status) = status {
+            // What the command has left running keeps running.
+            self.group.is_over = true;
+            let _ = timeout(REST, tail.read_to_end()).await;
+            outcome(status)
+        } else {
+            self.end(&mut tail).await;
+            StepOutcome::timed_out(step.timeout)
+        };
+        (outcome, tail.text(&step.withheld))
+    }
+
+    /// Ends the group: TERM, and KILL when its time is over or nothing of it seems to be left.
+    async fn end(&mut self, tail: &mut Tail) {
+        self.group.signal(Signal::TERM);
+        let gone = async {
+            tail.read_to_end().await;
+            leader_ended(self.group.leader).await;
+        };
+        let _ = timeout(GRACE, gone).await;
+        self.group.signal(Signal::KILL);
+        // Only now is the first process reaped.
+        let _ = self.child.wait().await;
+        self.group.is_over = true;
+        let _ = timeout(REST, tail.read_to_end()).await;
+    }
+}
+
+/// Waits for the end of a child without reaping it.
+async fn leader_ended(leader: Pid) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    // If the wait is given up, the thread ends with the child, which is killed then.
+    let _ = spawn_blocking(move || waitid(WaitId::Pid(leader), options)).await;
+}
+
+fn outcome(status: io::Result<ExitStatus>) -> StepOutcome {
+    match status {
+        Ok(status) if status.success() => StepOutcome::Succeeded,
+        Ok(status) => StepOutcome::Failed(match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit status {code}"),
+            (None, signal) => format!("killed by {}", signal_name(signal.unwrap_or_default())),
+        }),
+        Err(error) => StepOutcome::Failed(format!("cannot wait for the command: {error}")),
+    }
+}
+
+/// The name of a signal that ends processes.
+fn signal_name(number: i32) -> String {
+    let known = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    let mut known = known.iter();
+    known
+        .find(|(signal, _)| signal.as_raw() == number)
+        .map_or_else(
+            || format!("signal {number}"),
+            |(_, name)| (*name).to_owned(),
+        )
+}
+
+#[cfg(test)]
+mod tests;

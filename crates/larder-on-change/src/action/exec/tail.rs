@@ -1,0 +1,85 @@
+//! The end of a command's output, in memory that does not grow with it.
+
+use std::{collections::VecDeque, convert::Infallible, future::pending};
+
+use tokio::{io::AsyncReadExt as _, net::unix::pipe};
+
+use super::super::withheld::{WITHHELD, Withheld};
+
+/// Most bytes that are kept (rule X5).
+const KEPT: usize = 8 << 10;
+
+/// Reads a pipe, and keeps the end.
+pub(super) struct Tail {
+    pipe: pipe::Receiver,
+    kept: VecDeque<u8>,
+    /// Something before `kept` is gone.
+    is_cut: bool,
+    has_ended: bool,
+}
+
+impl Tail {
+    pub(super) fn new(pipe: pipe::Receiver) -> Self {
+        Self {
+            pipe,
+            kept: VecDeque::new(),
+            is_cut: false,
+            has_ended: false,
+        }
+    }
+
+    /// Reads until all writers are gone. Cancel-safe: what was read is kept.
+    pub(super) async fn read_to_end(&mut self) {
+        let mut buffer = [0; 4096];
+        while !self.has_ended {
+            match self.pipe.read(&mut buffer).await {
+                Ok(0) | Err(_) => self.has_ended = true,
+                Ok(read) => self.keep(&buffer[..read]),
+            }
+        }
+    }
+
+    /// The same, and never returns.
+    pub(super) async fn read_on(&mut self) -> Infallible {
+        self.read_to_end().await;
+        pending().await
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.kept.extend(bytes);
+        if let Some(excess) = self.kept.len().checked_sub(KEPT)
+            && excess > 0
+        {
+            self.kept.drain(..excess);
+            self.is_cut = true;
+        }
+    }
+
+    /// The lines, without those that hold a secret text.
+    pub(super) fn text(mut self, withheld: &Withheld) -> String {
+        let kept = &*self.kept.make_contiguous();
+        let mut lines = kept.split(|&byte| byte == b'\n');
+        let mut text = String::new();
+        if self.is_cut
+            && let Some(first) = lines.next()
+        {
+            // A value may have been cut in two: the rest of its line cannot be searched for it.
+            if withheld.is_empty() {
+                text.push_str(&String::from_utf8_lossy(first));
+            } else {
+                text.push_str(WITHHELD);
+            }
+            text.push('\n');
+        }
+        for line in lines {
+            if withheld.holds(line) {
+                text.push_str(WITHHELD);
+            } else {
+                text.push_str(&String::from_utf8_lossy(line));
+            }
+            text.push('\n');
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}

@@ -1,0 +1,317 @@
+//! Real commands, on this machine.
+
+use std::fs;
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{PidfdFlags, pidfd_open},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::*;
+use crate::action::{Changes, PodIdentity, RoundId, VolumeChange, Withheld};
+
+fn command(words: &[&str]) -> Command {
+    Command {
+        words: words.iter().map(ToString::to_string).collect(),
+        user: None,
+        working_directory: "/".to_owned(),
+        env: Vec::new(),
+        output: Output::Always,
+    }
+}
+
+fn shell(script: &str) -> Command {
+    command(&["sh", "-c", script])
+}
+
+fn step() -> StepContext {
+    StepContext {
+        hook: "0-exec".to_owned(),
+        round: RoundId::from_random(1),
+        attempt: 1,
+        pod: PodIdentity {
+            namespace: "demo".to_owned(),
+            name: "web".to_owned(),
+            uid: "4711".to_owned(),
+        },
+        changes: Changes::default(),
+        withheld: Withheld::default(),
+        timeout: Duration::from_mins(1),
+    }
+}
+
+/// Runs a command with the file of changes in a fresh directory, which has to be empty afterwards.
+async fn run_here(command: &Command, step: &StepContext) -> ExecReport {
+    let memory = tempfile::tempdir().unwrap();
+    // Other users have to reach the file.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    fs::set_permissions(memory.path(), open).unwrap();
+    let machine = Machine::new(memory.path().to_owned());
+    let report = run(command, step, |launch| machine.launch(launch)).await;
+    let left = fs::read_dir(memory.path()).unwrap().count();
+    assert_eq!(left, 0, "the file of changes is left over");
+    report
+}
+
+fn printed(report: &ExecReport) -> &str {
+    assert_eq!(report.outcome, StepOutcome::Succeeded, "{report:?}");
+    report.output.as_deref().unwrap_or_default()
+}
+
+fn failed(reason: &str) -> StepOutcome {
+    StepOutcome::Failed(reason.to_owned())
+}
+
+// on-change 42
+#[tokio::test]
+async fn command_sees_its_cause_and_nothing_of_larder() {
+    let mut step = step();
+    step.attempt = 3;
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    step.changes = Changes {
+        volumes: vec![
+            VolumeChange {
+                name: "config".into(),
+                directory: "/pods/config".into(),
+                added: names(&["new.conf"]),
+                changed: names(&["a b.conf", "ü"]),
+                removed: names(&["old.conf"]),
+            },
+            VolumeChange {
+                name: "tls".into(),
+                ..VolumeChange::default()
+            },
+        ],
+        variables: names(&["LOG_LEVEL"]),
+    };
+    let mut script = shell("env | sort; stat -c %a $LARDER_CHANGES; cat $LARDER_CHANGES");
+    script.env = vec![("OWN".to_owned(), "1".to_owned())];
+    let memory = tempfile::tempdir().unwrap();
+    let machine = Machine {
+        memory: memory.path().to_owned(),
+        base: vec![("LANG".to_owned(), "C".to_owned())],
+    };
+    let report = run(&script, &step, |launch| machine.launch(launch)).await;
+    let mut lines: Vec<_> = printed(&report).lines().collect();
+    let changes: Value = serde_json::from_str(lines.pop().unwrap()).unwrap();
+    assert_eq!(lines.pop(), Some("600"));
+    lines.retain(|line| {
+        !["LARDER_CHANGES=", "PWD=", "OLDPWD=", "SHLVL=", "_="]
+            .iter()
+            .any(|own| line.starts_with(own))
+    });
+    assert_eq!(
+        lines,
+        [
+            "HOME=/",
+            "LANG=C",
+            "LARDER_ATTEMPT=3",
+            "LARDER_HOOK=0-exec",
+            "LARDER_NAMESPACE=demo",
+            "LARDER_POD=web",
+            "LARDER_POD_UID=4711",
+            "LARDER_REASON=volumes,environment",
+            "LARDER_VOLUMES=config tls",
+            "OWN=1",
+            &format!("PATH={PATH}"),
+        ]
+    );
+    let config = json!({"name": "config", "directory": "/pods/config", "added": ["new.conf"],
+        "changed": ["a b.conf", "ü"], "removed": ["old.conf"]});
+    assert_eq!(changes["volumes"][0], config);
+    assert_eq!(changes["variables"], json!(["LOG_LEVEL"]));
+    assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 0);
+}
+
+// on-change 9
+#[tokio::test]
+async fn names_reach_the_command_in_variables_only() {
+    let mut step = step();
+    step.pod.name = "-h".to_owned();
+    step.changes.volumes = vec![VolumeChange {
+        name: "$(reboot)".into(),
+        ..VolumeChange::default()
+    }];
+    let words = ["sh", "-c", "echo \"$@\" $LARDER_POD $LARDER_VOLUMES", "x"];
+    let words = [&words[..], &["$LARDER_POD", "{volume}", "*"]].concat();
+    let report = run_here(&command(&words), &step).await;
+    assert_eq!(printed(&report), "$LARDER_POD {volume} * -h $(reboot)");
+}
+
+#[tokio::test]
+async fn command_has_an_empty_input_and_a_group_of_its_own() {
+    let script = "cat; read _ _ _ _ group _ < /proc/self/stat; echo $((group == $$)); pwd";
+    let report = run_here(&shell(script), &step()).await;
+    assert_eq!(printed(&report), "1\n/");
+}
+
+// on-change 43
+#[tokio::test]
+async fn lines_with_a_secret_are_withheld() {
+    let mut step = step();
+    step.withheld = Withheld::new([&b"hunter2"[..]]);
+    let script =
+        "echo before; echo hunter2; printf hunter2 | base64; echo \"x=hunter2;\"; echo after >&2";
+    let report = run_here(&shell(script), &step).await;
+    let withheld = "(withheld)\n".repeat(3);
+    assert_eq!(printed(&report), format!("before\n{withheld}after"));
+}
+
+// on-change 43
+#[tokio::test]
+async fn secret_that_is_cut_in_two_is_withheld() {
+    let mut step = step();
+    step.withheld = Withheld::new([&b"hunter2"[..]]);
+    // The last 8 KiB begin within the value.
+    let script = "printf hunter2; head -c 8188 /dev/zero | tr '\\0' x";
+    let report = run_here(&shell(script), &step).await;
+    assert_eq!(printed(&report), "(withheld)");
+}
+
+// on-change 44
+#[tokio::test]
+async fn group_that_ignores_term_is_killed() {
+    let mut step = step();
+    step.timeout = Duration::from_millis(200);
+    let script = "trap '' TERM; echo $$; (sleep 1000 & echo $!; wait) & sleep 1000 & wait; wait";
+    let start = Instant::now();
+    let report = run_here(&shell(script), &step).await;
+    assert_eq!(report.outcome, StepOutcome::timed_out(step.timeout));
+    assert_eq!(report.outcome.reason(), "timed out after 200ms");
+    assert!(start.elapsed() >= step.timeout + GRACE);
+    let pids = report.output.unwrap();
+    assert_eq!(pids.lines().count(), 2, "{pids:?}");
+    for pid in pids.lines() {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let is_left = !status.is_empty() && !status.contains("(zombie)");
+        assert!(!is_left, "{pid} still runs: {status}");
+    }
+}
+
+// on-change 44
+#[tokio::test]
+async fn group_that_obeys_term_ends_at_once() {
+    let mut step = step();
+    step.timeout = Duration::from_millis(200);
+    let start = Instant::now();
+    let report = run_here(&shell("sleep 1000 & echo started; wait"), &step).await;
+    assert_eq!(report.outcome, StepOutcome::timed_out(step.timeout));
+    assert_eq!(report.output.as_deref(), Some("started"));
+    assert!(start.elapsed() < step.timeout + GRACE);
+}
+
+#[tokio::test]
+async fn child_that_keeps_the_pipe_is_not_waited_for() {
+    let start = Instant::now();
+    let report = run_here(&shell("sleep 1000 & echo $!"), &step()).await;
+    let child = printed(&report).parse().unwrap();
+    assert!(start.elapsed() < Duration::from_mins(1));
+    // It is left running.
+    rustix::process::kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn dropped_run_leaves_no_process() {
+    let pids = tempfile::NamedTempFile::new().unwrap();
+    let script = shell(&format!(
+        "sleep 1000 & echo $! > {}; wait",
+        pids.path().display()
+    ));
+    let context = step();
+    let written = || fs::read_to_string(pids.path()).unwrap();
+    let pidfd = {
+        let mut running = Box::pin(run_here(&script, &context));
+        while !written().ends_with('\n') {
+            assert!(
+                timeout(Duration::from_millis(5), &mut running)
+                    .await
+                    .is_err()
+            );
+        }
+        let pid = Pid::from_raw(written().trim().parse().unwrap()).unwrap();
+        pidfd_open(pid, PidfdFlags::empty()).unwrap()
+    };
+    let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
+    assert_eq!(poll(&mut ended, None), Ok(1));
+}
+
+// on-change 45
+#[tokio::test]
+async fn user_has_its_groups_and_no_capability() {
+    if !rustix::process::geteuid().is_root() {
+        let mut command = shell("true");
+        command.user = Some("root".to_owned());
+        let report = run_here(&command, &step()).await;
+        let reason = "not permitted to become user \"root\"";
+        assert_eq!(report.outcome, failed(reason));
+        return;
+    }
+    let mut command = shell(
+        "id -u; id -G; cat $LARDER_CHANGES; echo; grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status",
+    );
+    command.user = Some("nobody".to_owned());
+    let report = run_here(&command, &step()).await;
+    let mut lines = printed(&report).lines();
+    let user = users::find("nobody").unwrap().unwrap();
+    assert_eq!(lines.next(), Some(&*user.uid.to_string()));
+    let groups: Vec<_> = user.groups.iter().map(ToString::to_string).collect();
+    assert_eq!(lines.next(), Some(&*groups.join(" ")));
+    assert_eq!(lines.next(), Some(r#"{"volumes":[],"variables":[]}"#));
+    let sets: Vec<_> = lines.collect();
+    assert_eq!(sets.len(), 4);
+    for set in sets {
+        assert!(set.ends_with(":\t0000000000000000"), "{set}");
+    }
+    // The other threads of this process keep theirs.
+    assert!(rustix::process::geteuid().is_root());
+}
+
+// on-change 46
+#[tokio::test]
+async fn last_output_of_a_talkative_command_is_kept() {
+    let script = "yes 0123456789abcdef | head -c 1000000; printf end";
+    let report = run_here(&shell(script), &step()).await;
+    let output = printed(&report);
+    assert_eq!(output.len(), 8 << 10);
+    assert!(output.ends_with("end"));
+}
+
+#[tokio::test]
+async fn output_is_returned_when_it_is_wanted() {
+    for (output, code, is_returned) in [
+        (Output::OnFailure, 0, false),
+        (Output::OnFailure, 3, true),
+        (Output::Always, 0, true),
+        (Output::Never, 3, false),
+    ] {
+        let mut command = shell(&format!("echo text; exit {code}"));
+        command.output = output;
+        let report = run_here(&command, &step()).await;
+        assert_eq!(report.output.is_some(), is_returned, "{output:?} {code}");
+    }
+}
+
+#[tokio::test]
+async fn failures_are_named() {
+    let outcome = async |command: Command| run_here(&command, &step()).await.outcome;
+    assert_eq!(outcome(shell("exit 3")).await, failed("exit status 3"));
+    let segv = outcome(shell("kill -SEGV $$")).await;
+    assert_eq!(segv, failed("killed by SIGSEGV"));
+    let missing = outcome(command(&["no-such-command-here"])).await;
+    assert_eq!(missing, failed("no such command"));
+    let mut elsewhere = shell("true");
+    elsewhere.working_directory = "/no/such/directory".to_owned();
+    let elsewhere = outcome(elsewhere).await;
+    assert!(
+        elsewhere
+            .reason()
+            .starts_with("cannot enter the working directory: "),
+        "{elsewhere:?}"
+    );
+    let mut unknown = shell("true");
+    unknown.user = Some("no-such-user".to_owned());
+    let unknown = outcome(unknown).await;
+    assert_eq!(unknown, failed("no user \"no-such-user\" on this machine"));
+}

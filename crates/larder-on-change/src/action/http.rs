@@ -1,0 +1,317 @@
+//! Sends an HTTP request (rules H1 to H7).
+//!
+//! Invariants:
+//! 1. Each attempt makes a new connection, reads its files again, and asks one server: redirects are not followed, and
+//!    no proxy variable is read.
+//! 2. A pod's hook reaches addresses of its own pod only, and none that lead back to the machine (rule S5).
+//! 3. Nothing of an answer is kept but its status.
+
+mod error;
+mod files;
+mod tls;
+
+use std::net::{IpAddr, SocketAddr};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{
+    HeaderName, HeaderValue, Request, Uri,
+    header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+use zeroize::Zeroizing;
+
+pub use self::files::Files;
+use self::{error::HttpError, tls::connector};
+use super::{StepContext, StepOutcome};
+use crate::{
+    facts::PodFacts,
+    hook::{HttpAuth, HttpCall, HttpTarget, Port},
+};
+
+/// Most bytes of an answer that are read (rule H4).
+const MAX_ANSWER: usize = 64 << 10;
+/// Who asks (rule H6).
+const AGENT: &str = concat!("larder/", env!("CARGO_PKG_VERSION"));
+
+/// What a request needs to know besides its round.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Where a port of the pod is found.
+    pub hosts: Hosts<'a>,
+    /// The names of the pod's ports.
+    pub facts: &'a PodFacts,
+    /// The files that hold credentials and authorities.
+    pub files: Files<'a>,
+}
+
+/// The addresses of a pod.
+#[derive(Clone, Copy, Debug)]
+pub enum Hosts<'a> {
+    /// This machine: the command of `larder exec` shares its network.
+    ThisMachine,
+    /// `status.podIPs`.
+    Pod(&'a [IpAddr]),
+}
+
+/// Sends the request, and waits for the status.
+pub async fn run(call: &HttpCall, step: &StepContext, around: Surroundings<'_>) -> StepOutcome {
+    match timeout(step.timeout, request(call, step, around)).await {
+        Ok(Ok(())) => StepOutcome::Succeeded,
+        Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, error.in_words())),
+        Err(_) => {
+            let StepOutcome::TimedOut(reason) = StepOutcome::timed_out(step.timeout) else {
+                unreachable!("it has timed out")
+            };
+            StepOutcome::TimedOut(format!("{}: {reason}", call.target))
+        }
+    }
+}
+
+async fn request(
+    call: &HttpCall,
+    step: &StepContext,
+    around: Surroundings<'_>,
+) -> Result<(), HttpError> {
+    let target = Target::of(call, around).await?;
+    let request = target.request(call, step, around)?;
+    let stream = connect(&target.addresses).await?;
+    let status = if target.is_tls {
+        let (connector, name) = connector(&call.tls, &target.host, around.files).await?;
+        let stream = connector.connect(name, stream).await;
+        send(stream.map_err(HttpError::Tls)?, request).await?
+    } else {
+        send(stream, request).await?
+    };
+    if call.is_expected(status) {
+        Ok(())
+    } else {
+        Err(HttpError::Status(status))
+    }
+}
+
+/// One server.
+struct Target {
+    /// Name or address, without brackets.
+    host: String,
+    /// As in the header `Host`.
+    authority: String,
+    path: String,
+    is_tls: bool,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Target {
+    async fn of(call: &HttpCall, around: Surroundings<'_>) -> Result<Self, HttpError> {
+        match &call.target {
+            HttpTarget::Pod { port, path, tls } => {
+                let port = match port {
+                    Port::Number(number) => *number,
+                    Port::Name(name) => around.facts.port(name).ok_or(HttpError::UnknownPort)?,
+                };
+                let addresses = around.hosts.addresses(port)?;
+                let first = addresses.first().ok_or(HttpError::NoAddress)?;
+                Ok(Self {
+                    host: first.ip().to_string(),
+                    authority: first.to_string(),
+                    path: path.clone(),
+                    is_tls: *tls,
+                    addresses,
+                })
+            }
+            HttpTarget::Url(url) => {
+                let uri: Uri = url.parse().map_err(|_| HttpError::Url)?;
+                let is_tls = uri.scheme_str() == Some("https");
+                let authority = uri.authority().ok_or(HttpError::Url)?;
+                let host = authority.host().trim_matches(['[', ']']).to_owned();
+                let port = authority.port_u16();
+                let number = port.unwrap_or(if is_tls { 443 } else { 80 });
+                let found = lookup_host((host.as_str(), number)).await;
+                let addresses: Vec<_> = found.map_err(HttpError::Lookup)?.collect();
+                if addresses.is_empty() {
+                    return Err(HttpError::NoAddress);
+                }
+                let path = uri.path_and_query().map_or("/", |path| path.as_str());
+                Ok(Self {
+                    host,
+                    authority: match port {
+                        Some(port) => format!("{}:{port}", authority.host()),
+                        None => authority.host().to_owned(),
+                    },
+                    path: path.to_owned(),
+                    is_tls,
+                    addresses,
+                })
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        call: &HttpCall,
+        step: &StepContext,
+        around: Surroundings<'_>,
+    ) -> Result<Request<Full<Bytes>>, HttpError> {
+        let body = Full::new(Bytes::copy_from_slice(call.body.as_bytes()));
+        let mut request = Request::new(body);
+        *request.method_mut() = match call.method {
+            "GET" => http::Method::GET,
+            "PUT" => http::Method::PUT,
+            _ => http::Method::POST,
+        };
+        *request.uri_mut() = self.path.parse().map_err(|_| HttpError::Url)?;
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        for (name, value) in &call.headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HttpError::Header)?;
+            let value = HeaderValue::from_str(value).map_err(|_| HttpError::Header)?;
+            headers.append(name, value);
+        }
+        let value = |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Header);
+        headers.insert(HOST, value(&self.authority)?);
+        headers.insert("larder-round", value(&step.round.to_string())?);
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        if let Some(authorization) = authorization(call, around)? {
+            let value = HeaderValue::from_bytes(&authorization);
+            let mut value = value.map_err(|_| HttpError::Credentials)?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        Ok(request)
+    }
+}
+
+/// From files that are read for this request, or from the user in the URL.
+fn authorization(
+    call: &HttpCall,
+    around: Surroundings<'_>,
+) -> Result<Option<Zeroizing<Vec<u8>>>, HttpError> {
+    let basic = |user_and_password: &[u8]| {
+        let text = Zeroizing::new(STANDARD.encode(user_and_password));
+        Zeroizing::new([b"Basic ", text.as_bytes()].concat())
+    };
+    match &call.auth {
+        Some(HttpAuth::Basic {
+            volume,
+            username,
+            password,
+        }) => {
+            let username = around.files.credential(volume, username)?;
+            let password = around.files.credential(volume, password)?;
+            let both = Zeroizing::new([&**username, b":", &**password].concat());
+            Ok(Some(basic(&both)))
+        }
+        Some(HttpAuth::Bearer { volume, path }) => {
+            let token = around.files.credential(volume, path)?;
+            Ok(Some(Zeroizing::new([b"Bearer ", &**token].concat())))
+        }
+        None => {
+            let HttpTarget::Url(url) = &call.target else {
+                return Ok(None);
+            };
+            let uri: Uri = url.parse().map_err(|_| HttpError::Url)?;
+            let authority = uri.authority().map_or("", |authority| authority.as_str());
+            let user = authority.rsplit_once('@').map(|(user, _)| user);
+            Ok(user.map(|user| {
+                let decoded: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
+                basic(&Zeroizing::new(decoded))
+            }))
+        }
+    }
+}
+
+impl Hosts<'_> {
+    /// The addresses in the order in which they are tried.
+    fn addresses(self, port: u16) -> Result<Vec<SocketAddr>, HttpError> {
+        match self {
+            Self::ThisMachine => Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]),
+            Self::Pod(ips) => {
+                let allowed: Vec<_> = ips
+                    .iter()
+                    .filter(|ip| !is_refused(**ip))
+                    .map(|ip| SocketAddr::new(*ip, port))
+                    .collect();
+                match (ips, allowed.is_empty()) {
+                    ([first, ..], true) => Err(HttpError::RefusedAddress(*first)),
+                    _ => Ok(allowed),
+                }
+            }
+        }
+    }
+}
+
+/// Whether a pod may not have requests sent to this address: it would reach the machine or its neighbors (rule S5).
+pub fn is_refused(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_multicast()
+                || ip.is_unspecified()
+                || ip.is_broadcast()
+        }
+        IpAddr::V6(ip) => {
+            ip.is_loopback()
+                || ip.is_unicast_link_local()
+                || ip.is_multicast()
+                || ip.is_unspecified()
+        }
+    }
+}
+
+/// Connects to the first address at which something listens (rule H2).
+async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, HttpError> {
+    let mut failed = HttpError::NoAddress;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                // A small request is sent at once.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Err(error) => failed = HttpError::Connect(error),
+        }
+    }
+    Err(failed)
+}
+
+/// Sends the request, and returns the status of the answer.
+async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Full<Bytes>>,
+) -> Result<u16, HttpError> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(HttpError::Exchange)?;
+    let exchange = async {
+        let answer = sender.send_request(request).await?;
+        let status = answer.status().as_u16();
+        let mut body = answer.into_body();
+        let mut read = 0;
+        while read < MAX_ANSWER {
+            match body.frame().await {
+                Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
+                // The status has been received, and with it the answer that counts.
+                Some(Err(_)) | None => break,
+            }
+        }
+        Ok(status)
+    };
+    tokio::pin!(exchange);
+    tokio::pin!(connection);
+    // The connection is driven until the answer is there; then both are dropped.
+    let answered = tokio::select! {
+        biased;
+        answered = &mut exchange => answered,
+        _ = &mut connection => exchange.await,
+    };
+    answered.map_err(HttpError::Exchange)
+}
+
+#[cfg(test)]
+mod tests;

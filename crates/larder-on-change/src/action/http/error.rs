@@ -1,0 +1,66 @@
+//! Why a request failed, in words without user, query and content of an answer.
+
+use std::{io, net::IpAddr};
+
+/// Why a request failed. The caller adds the target.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpError {
+    #[error("no container has a port of this name")]
+    UnknownPort,
+    #[error("the pod has no address yet")]
+    NoAddress,
+    #[error("{0} is not the address of a pod")]
+    RefusedAddress(IpAddr),
+    #[error("not a URL")]
+    Url,
+    #[error("not a header")]
+    Header,
+    #[error("the credentials hold characters that no header may have")]
+    Credentials,
+    #[error("cannot read {path} of volume {volume}")]
+    File {
+        volume: String,
+        path: String,
+        source: io::Error,
+    },
+    #[error("no authorities in {path}")]
+    NoAuthorities { path: String },
+    #[error("cannot read {path}")]
+    Authorities { path: String, source: io::Error },
+    #[error("the system has no authorities")]
+    NoSystemAuthorities,
+    #[error("{name:?} is no name of a server")]
+    ServerName { name: String },
+    #[error("cannot find the host")]
+    Lookup(#[source] io::Error),
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    #[error("TLS failed")]
+    Tls(#[source] io::Error),
+    #[error("no answer")]
+    Exchange(#[source] hyper::Error),
+    #[error("answered {0}{note}", note = note(*.0))]
+    Status(u16),
+}
+
+fn note(status: u16) -> &'static str {
+    if (300..400).contains(&status) {
+        "; redirects are not followed"
+    } else {
+        ""
+    }
+}
+
+impl HttpError {
+    /// The failure and its causes.
+    pub(super) fn in_words(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
