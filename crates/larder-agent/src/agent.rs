@@ -31,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use self::handle::AgentHandle;
+pub use self::handle::{AgentHandle, Health};
 use self::{
     handle::AgentInfo,
     node_pods::{ApiState, NodePods},
@@ -158,7 +158,7 @@ impl AgentBuilder {
             incomplete,
         } = self;
         let node_ttl = NodeTtl::default();
-        let node_context = NodeContext::default();
+        let node_context = NodeContext::with_seed(rng.u64(..));
         let managers = managers(&config, &node_ttl, &node_context);
         let counters = ManagerMetrics::default();
         counters.register(&mut registry);
@@ -220,6 +220,7 @@ impl AgentBuilder {
         };
         let handle = AgentHandle {
             context: Arc::new(context),
+            node_context: node_context.clone(),
             pods: manager.reader(),
             sources: Arc::default(),
             registries: Arc::new([registry, kubelets]),

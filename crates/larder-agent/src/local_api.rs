@@ -2,7 +2,7 @@
 //!
 //! | path | answers |
 //! | --- | --- |
-//! | `/healthz` | 200 while the agent runs |
+//! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`](crate::agent::Health) |
 //! | `/readyz` | 200 when all sources have reported and every pod has been looked at; 503 before |
 //! | `/metrics` | Prometheus' text format |
 //! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON |
@@ -42,11 +42,21 @@ pub fn socket_router(agent: AgentHandle) -> Router {
 /// The API of `agent` for everybody.
 pub fn router(agent: AgentHandle) -> Router {
     Router::new()
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
         .with_state(agent)
+}
+
+async fn healthz(State(agent): State<AgentHandle>) -> impl IntoResponse {
+    let health = agent.health();
+    if health.is_healthy() {
+        (StatusCode::OK, "ok\n".to_owned())
+    } else {
+        let text = health.problems.join("\n") + "\n";
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    }
 }
 
 async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {

@@ -160,6 +160,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Ob
     type Gone = ObjectMeta;
     type State = BTreeMap<ObjectKey, Found<K>>;
 
+    const KIND: &'static str = K::KIND;
     const SECRET: bool = false;
 
     fn path(&self) -> Result<CollectionPath, RequestError> {

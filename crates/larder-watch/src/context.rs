@@ -5,10 +5,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{limits::RepeatLimiter, outages::Outages};
+use crate::{
+    limits::RepeatLimiter,
+    liveness::{Liveness, SilentWatch},
+    outages::Outages,
+};
 
 /// State that all managers and collections of a node share for one API server: the rate limit of repeated requests, the
-/// known outages, and the random source of the collections. Clones share it too.
+/// known outages, the random source of the collections, and which watches are alive. Clones share it too.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::{Node, Service};
@@ -27,6 +31,7 @@ use crate::{limits::RepeatLimiter, outages::Outages};
 pub struct NodeContext {
     pub(crate) outages: Outages,
     pub(crate) repeats: RepeatLimiter,
+    pub(crate) liveness: Liveness,
     random: Arc<Mutex<fastrand::Rng>>,
 }
 
@@ -40,8 +45,19 @@ impl NodeContext {
         Self {
             outages: Outages::default(),
             repeats: RepeatLimiter::new(Instant::now()),
+            liveness: Liveness::default(),
             random: Arc::new(Mutex::new(random)),
         }
+    }
+
+    /// The watches that should have been heard from by now, at most one for each manager and collection.
+    ///
+    /// A watch is alive while its last answer, event or bookmark is younger than its timeout plus a margin. One whose
+    /// request has failed is alive too: the failure is known, and was reported as such. A manager or collection whose
+    /// task no longer runs, or does not call [`Collection::next`](crate::collection::Collection::next), counts as silent
+    /// after five minutes. Costs no request.
+    pub fn silent_watches(&self) -> Vec<SilentWatch> {
+        self.liveness.silent_watches(Instant::now())
     }
 
     /// A random source for one engine.

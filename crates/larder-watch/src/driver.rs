@@ -25,6 +25,7 @@ use crate::{
     api::{Api, EventStream, Listed, Watch, WatchEvent},
     error::{RequestError, RequestFailure, outcome_label},
     limits::Permit,
+    liveness::ANSWER_TIMEOUT,
     reflector::{
         Decision, Freshness, Next, Reflector, Request, Restart, Resume, STREAMING_TIMEOUT, Synced,
         WATCH_SLACK,
@@ -80,6 +81,15 @@ pub(crate) struct InFlight {
     pub(crate) seq: RegistrationSeq,
     /// Held until the answer is complete.
     pub(crate) permit: Permit,
+    pub(crate) sent: Instant,
+}
+
+impl InFlight {
+    /// A request that is sent now.
+    pub(crate) fn new(seq: RegistrationSeq, permit: Permit) -> Self {
+        let sent = Instant::now();
+        Self { seq, permit, sent }
+    }
 }
 
 type Answer<A> = BoxFuture<'static, Result<A, RequestError>>;
@@ -135,6 +145,7 @@ struct Collecting<T: Target> {
 struct Watching<T> {
     stream: EventStream<T>,
     since: Instant,
+    timeout: Duration,
     /// It brought no event so far.
     quiet: bool,
     deadline: Instant,
@@ -159,6 +170,10 @@ pub(crate) struct Driver<T: Target> {
     phase: DriverPhase<T>,
     /// Requests for a complete state that were sent so far.
     state_requests: u64,
+    /// When the last answer, event or bookmark came, or the target was started.
+    last_heard: Instant,
+    /// The watch has outlived its time, and nothing was heard since.
+    overdue: bool,
 }
 
 impl<T: Target> Progress<T> {
@@ -182,11 +197,14 @@ impl<T: Target> Default for Progress<T> {
 
 impl<T: Target + Clone> Driver<T> {
     pub(crate) fn new(target: T, random: fastrand::Rng) -> Self {
+        let now = Instant::now();
         Self {
             target,
-            reflector: Reflector::new(random, Instant::now()),
+            reflector: Reflector::new(random, now),
             phase: DriverPhase::Resting,
             state_requests: 0,
+            last_heard: now,
+            overdue: false,
         }
     }
 
@@ -239,9 +257,40 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
+    /// When the target was last heard from, if it should have been heard from since. `last_sent` is when the engine last
+    /// sent a request of any target: a queue that moves is a sign of life.
+    pub(crate) fn silent_since(&self, now: Instant, last_sent: Instant) -> Option<Instant> {
+        let due = match &self.phase {
+            DriverPhase::Resting => return None,
+            DriverPhase::Watching(watching) => self.last_heard + watching.timeout + WATCH_SLACK,
+            DriverPhase::BackingOff { until, .. } => *until + ANSWER_TIMEOUT,
+            _ if self.overdue => self.last_heard,
+            DriverPhase::Queued(..) => self.last_heard.max(last_sent) + ANSWER_TIMEOUT,
+            DriverPhase::OpeningList(_, opening) | DriverPhase::OpeningWatch(opening) => {
+                opening.in_flight.sent + ANSWER_TIMEOUT
+            }
+            DriverPhase::Collecting(collecting) => collecting.in_flight.sent + ANSWER_TIMEOUT,
+            DriverPhase::Listing(.., in_flight) => in_flight.sent + ANSWER_TIMEOUT,
+        };
+        (now >= due).then_some(self.last_heard)
+    }
+
+    /// Whether the watch has outlived its time, and nothing was heard since.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.overdue
+    }
+
+    /// Notes a sign of life, or a failure that is reported as such. Returns the current time.
+    fn heard(&mut self) -> Instant {
+        self.last_heard = Instant::now();
+        self.overdue = false;
+        self.last_heard
+    }
+
     /// Ends what is under way and asks for a complete state: one as fresh as the newest registration if `confirm`.
     pub(crate) fn start(&mut self, confirm: bool, server: &ServerState) {
-        let request = self.reflector.start(confirm, Instant::now(), server);
+        let now = self.heard();
+        let request = self.reflector.start(confirm, now, server);
         self.phase = DriverPhase::Queued(request, None);
     }
 
@@ -309,11 +358,13 @@ impl<T: Target + Clone> Driver<T> {
         let now = Instant::now();
         match mem::replace(&mut self.phase, DriverPhase::Resting) {
             DriverPhase::BackingOff { resume, .. } => {
+                self.heard();
                 let request = self.reflector.resume(resume, now, server);
                 self.phase = DriverPhase::Queued(request, None);
                 Progress::default()
             }
             DriverPhase::Watching(_) => {
+                self.overdue = true;
                 let decision = self.reflector.watch_stalled(now, server);
                 self.decide(decision, None)
             }
@@ -398,7 +449,7 @@ impl<T: Target + Clone> Driver<T> {
         answer: Result<EventStream<T>, RequestError>,
         server: &mut ServerState,
     ) -> Progress<T> {
-        let now = Instant::now();
+        let now = self.heard();
         let answered = Some(("watch", outcome_label(&answer)));
         let progress = match answer {
             Ok(stream) => {
@@ -433,7 +484,7 @@ impl<T: Target + Clone> Driver<T> {
         event: Option<Result<WatchEvent<T>, RequestError>>,
         server: &mut ServerState,
     ) -> Option<Progress<T>> {
-        let now = Instant::now();
+        let now = self.heard();
         let freshness = collecting.freshness;
         match event {
             Some(Ok(WatchEvent::Changed(item))) => T::add(&mut collecting.state, item),
@@ -484,6 +535,7 @@ impl<T: Target + Clone> Driver<T> {
         self.phase = DriverPhase::Watching(Watching {
             stream: collecting.stream,
             since: now,
+            timeout: collecting.timeout,
             quiet: false,
             deadline: now + collecting.timeout + WATCH_SLACK,
         });
@@ -497,9 +549,9 @@ impl<T: Target + Clone> Driver<T> {
         answer: Result<Listed<T>, RequestError>,
         server: &mut ServerState,
     ) -> Progress<T> {
-        let now = Instant::now();
+        let now = self.heard();
         let answered = Some(("list", outcome_label(&answer)));
-        let InFlight { seq, permit } = in_flight;
+        let InFlight { seq, permit, .. } = in_flight;
         let reflector = &mut self.reflector;
         let progress = match answer {
             Ok(Listed {
@@ -531,7 +583,7 @@ impl<T: Target + Clone> Driver<T> {
         answer: Result<EventStream<T>, RequestError>,
         server: &mut ServerState,
     ) -> Progress<T> {
-        let now = Instant::now();
+        let now = self.heard();
         let answered = Some(("watch", outcome_label(&answer)));
         let progress = match answer {
             Ok(stream) => {
@@ -539,6 +591,7 @@ impl<T: Target + Clone> Driver<T> {
                 self.phase = DriverPhase::Watching(Watching {
                     stream,
                     since: now,
+                    timeout: opening.timeout,
                     quiet: true,
                     deadline: now + opening.timeout + WATCH_SLACK,
                 });
@@ -562,7 +615,7 @@ impl<T: Target + Clone> Driver<T> {
         event: Option<Result<WatchEvent<T>, RequestError>>,
         server: &mut ServerState,
     ) -> Option<Progress<T>> {
-        let now = Instant::now();
+        let now = self.heard();
         let reflector = &mut self.reflector;
         let (since, quiet) = (watching.since, watching.quiet);
         let finding = match event {

@@ -25,7 +25,7 @@ use std::{
 use larder_objects::ResourceVersion;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until},
+    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until},
 };
 use tokio_util::time::{DelayQueue, delay_queue};
 
@@ -36,6 +36,7 @@ use crate::{
     error::RequestFailure,
     freshness::{CheckKind, Confirmed, FreshnessCheck},
     limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
+    liveness::{EngineLiveness, REVIEW_PERIOD, SILENT_REVIEW_PERIOD},
     ready::{ReadySet, ReadyWaker},
     reflector::Restart,
     sequence::SeqCounter,
@@ -161,6 +162,8 @@ enum Wake {
     Timer(Part),
     /// The next repeated request may be sent.
     Repeat,
+    /// All targets are to be reviewed.
+    Review,
 }
 
 /// Targets that are kept in sync by the task that calls [`next`](Self::next).
@@ -183,6 +186,11 @@ pub struct Engine<T: Target> {
     server: ServerState,
     /// Changes when an outage is over.
     over: watch::Receiver<Duration>,
+    /// Shows which targets are silent.
+    liveness: Arc<EngineLiveness>,
+    review: Interval,
+    /// When the last request was sent.
+    last_sent: Instant,
     reports: VecDeque<Report<T>>,
     random: fastrand::Rng,
 }
@@ -204,6 +212,9 @@ impl<T: Target + Clone> Engine<T> {
         context: &NodeContext,
         random: fastrand::Rng,
     ) -> Self {
+        let now = Instant::now();
+        let mut review = interval_at(now + REVIEW_PERIOD, REVIEW_PERIOD);
+        review.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             api,
             seqs,
@@ -218,6 +229,9 @@ impl<T: Target + Clone> Engine<T> {
             reserved: None,
             server: ServerState::new(context.outages.clone()),
             over: context.outages.over(),
+            liveness: context.liveness.add(T::KIND, now),
+            review,
+            last_sent: now,
             reports: VecDeque::new(),
             random,
         }
@@ -433,7 +447,7 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(running) = self.checks.get_mut(&object)
             && running.check.is_queued()
         {
-            running.check.send(&self.api, InFlight { seq, permit });
+            running.check.send(&self.api, InFlight::new(seq, permit));
             running.waker.wake();
         }
     }
@@ -449,7 +463,7 @@ impl<T: Target + Clone> Engine<T> {
             .set(&mut self.timers, Part::Driver(id), deadline);
         if let Some(permit) = watched.driver.take_permit() {
             let seq = self.seqs.current();
-            self.send(id, InFlight { seq, permit });
+            self.send(id, InFlight::new(seq, permit));
         } else if watched.driver.is_queued() {
             self.enqueue(id, urgent);
         }
@@ -478,12 +492,13 @@ impl<T: Target + Clone> Engine<T> {
         let min = newest.and_then(|newest| self.server.min_version(newest));
         watched.driver.rebuild_request(&self.server, min.as_ref());
         let seq = min.map_or_else(|| self.seqs.current(), |min| min.seq);
-        self.send(id, InFlight { seq, permit });
+        self.send(id, InFlight::new(seq, permit));
     }
 
     fn send(&mut self, id: u64, in_flight: InFlight) {
         if let Some(watched) = self.targets.get_mut(&id) {
             watched.is_repeat = true;
+            self.last_sent = in_flight.sent;
             watched.driver.send(&self.api, in_flight);
             watched.waker.wake();
         }
@@ -557,6 +572,7 @@ impl<T: Target + Clone> Engine<T> {
                 Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),
                 Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => Wake::Timer(part),
                 () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => Wake::Repeat,
+                _ = self.review.tick() => Wake::Review,
                 part = self.ready.next() => Wake::Ready(part),
             };
             match wake {
@@ -567,6 +583,9 @@ impl<T: Target + Clone> Engine<T> {
                     if let Some(watched) = self.targets.get_mut(&id) {
                         watched.timer = Timer::default();
                         let progress = watched.driver.expired(&mut self.server);
+                        if watched.driver.is_overdue() {
+                            self.review.reset_after(SILENT_REVIEW_PERIOD);
+                        }
                         self.reports.extend(Report::of_progress(id, progress));
                         self.settle(id, false);
                     }
@@ -580,6 +599,7 @@ impl<T: Target + Clone> Engine<T> {
                             .push_back(Report::of(running.check.watched, due));
                     }
                 }
+                Wake::Review => self.review(),
                 Wake::Repeat => {}
             }
         }
@@ -649,6 +669,18 @@ impl<T: Target + Clone> Engine<T> {
             restart: None,
             event,
         });
+    }
+
+    /// Publishes since when the target that has been silent longest is silent, if any is.
+    fn review(&mut self) {
+        let (now, last_sent) = (Instant::now(), self.last_sent);
+        let targets = self.targets.values();
+        let silent = targets.filter_map(|watched| watched.driver.silent_since(now, last_sent));
+        let silent_since = silent.min();
+        self.liveness.reviewed(now, silent_since);
+        if silent_since.is_some() {
+            self.review.reset_after(SILENT_REVIEW_PERIOD);
+        }
     }
 
     /// An outage is over: what backs off for it asks soon, targets at the limited rate, checks spread over that time.

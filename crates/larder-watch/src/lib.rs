@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `target`, `api` (requests; `buffer`,
-//! `list` and `stream` read the answers), `backoff`, `limits`, `outages`, `context`, `server`, `reflector`, `driver`, `freshness`,
+//! `list` and `stream` read the answers), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`, `reflector`, `driver`, `freshness`,
 //! `ready`, `engine`, `review`, [`collection`].
 
 mod api;
@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod freshness;
 mod limits;
+mod liveness;
 mod outages;
 mod ready;
 mod reflector;
@@ -48,6 +49,7 @@ pub use self::{
     engine::{Engine, Event, Known, Limits, Need, Report, Start},
     error::{RequestError, RequestFailure, RequestPhase},
     freshness::Confirmed,
+    liveness::SilentWatch,
     reflector::Restart,
     review::{Access, AccessReview},
     sequence::{RegistrationSeq, SeqCounter, SharedSeq},

@@ -18,6 +18,9 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// Everything that the target stands for.
     type State: Default + Send + fmt::Debug;
 
+    /// Kind of the objects, for people to read.
+    const KIND: &'static str;
+
     /// Whether answers may hold a Secret, so that their bytes are wiped.
     const SECRET: bool;
 
@@ -97,6 +100,7 @@ impl<K: Object> Target for ByName<K> {
     type Gone = ();
     type State = Option<Arc<K>>;
 
+    const KIND: &'static str = K::KIND.as_str();
     const SECRET: bool = matches!(K::KIND, Kind::Secret);
 
     fn path(&self) -> Result<CollectionPath, RequestError> {

@@ -8,6 +8,7 @@ use larder_objects::{Object, chain};
 use larder_pods::{
     PodSource, Pods, ResolvedPodUid, identity::is_static_pod, mirror::MirrorProblems,
 };
+use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
@@ -24,10 +25,30 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct AgentHandle {
     pub(super) context: Arc<AgentContext>,
+    /// Shared by all managers and collections.
+    pub(super) node_context: NodeContext,
     pub(super) pods: Pods,
     pub(super) sources: Arc<Mutex<Sources>>,
     pub(super) registries: Arc<[Registry; 2]>,
     pub(super) info: Arc<AgentInfo>,
+}
+
+/// Whether the agent works; from [`AgentHandle::health`].
+///
+/// For liveness probes and watchdogs, which restart an agent that stays unhealthy. So it holds only what a restart may
+/// heal: an API server that is away, or an object that is missing, is no problem here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// What is wrong, one line each, sorted; empty while the agent works.
+    pub problems: Vec<String>,
+}
+
+impl Health {
+    /// Whether the agent works.
+    pub fn is_healthy(&self) -> bool {
+        self.problems.is_empty()
+    }
 }
 
 /// Facts about the agent that do not change while it runs.
@@ -55,6 +76,18 @@ impl AgentHandle {
     /// Adds the problems of a feed of the API server, such as a [`Feed`](crate::feed::Feed), to the status.
     pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
         self.sources.lock().feeds.push(problems);
+    }
+
+    /// Whether the agent works. Each watch has to prove that it is alive, by an answer, event or bookmark that is younger
+    /// than its timeout, or by a failure that the status shows.
+    ///
+    /// Asks the API server nothing and waits for nothing, so it may be called every second. A background task that ends
+    /// unexpectedly is no matter of health: it ends [`Agent::run`](super::Agent::run).
+    pub fn health(&self) -> Health {
+        let silent = self.node_context.silent_watches();
+        let mut problems: Vec<_> = silent.iter().map(ToString::to_string).collect();
+        problems.sort_unstable();
+        Health { problems }
     }
 
     /// Whether every source has reported and every pod was tried.

@@ -11,8 +11,9 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt as _, StreamExt as _, stream};
 use http::Request;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use jiff::SignedDuration;
 use kube::Client;
 use larder::Strategy;
@@ -59,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) sync_frequency: Option<Duration>,
     /// Whoever reads an answer from a path with this text panics.
     pub(crate) poisoned: Option<&'static str>,
+    /// Watches of a path with this text hang from a second after the start on.
+    pub(crate) hung: Option<&'static str>,
     pub(crate) clock: Clock,
     /// How far the wall clock of the node is ahead of tokio's, in seconds.
     clock_offset: Arc<AtomicI64>,
@@ -105,6 +108,7 @@ impl Node {
             strategy: Strategy::default(),
             sync_frequency: None,
             poisoned: None,
+            hung: None,
             clock,
             clock_offset,
             running: None,
@@ -137,9 +141,10 @@ impl Node {
             groups: vec!["system:nodes".to_owned()],
         };
         let service = self.server.service_as(user);
-        let client = match self.poisoned {
-            Some(path) => poisoned(service, path),
-            None => Client::new(service, "default"),
+        let client = match (self.poisoned, self.hung) {
+            (Some(path), _) => poisoned(service, path),
+            (None, Some(path)) => hung(service, path),
+            (None, None) => Client::new(service, "default"),
         };
         let agent = Agent::builder(config, root, volumes, client)
             .pod_deletion(self.pod_deletion)
@@ -219,6 +224,10 @@ impl Node {
 
     pub(crate) fn metrics(&self) -> String {
         self.running.as_ref().unwrap().handle.metrics()
+    }
+
+    pub(crate) fn handle(&self) -> AgentHandle {
+        self.running.as_ref().unwrap().handle.clone()
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -408,6 +417,30 @@ fn poisoned(service: ApiService, path: &'static str) -> Client {
                     assert!(!is_poisoned, "hunter2");
                     frame
                 })
+            }))
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// A client of `service`. From a second on, nothing of answers from paths that contain `path` arrives, nor their end.
+fn hung(service: ApiService, path: &'static str) -> Client {
+    let start = Instant::now();
+    let service = service_fn(move |request: Request<kube::client::Body>| {
+        let is_hung = request.uri().path().contains(path);
+        let hang = move || async move {
+            if is_hung && start.elapsed() > Duration::from_secs(1) {
+                std::future::pending::<()>().await;
+            }
+        };
+        let answer = service.clone().oneshot(request);
+        async move {
+            hang().await;
+            let answer = answer.await?;
+            Ok::<_, Cut>(answer.map(|body| {
+                let frames = BodyStream::new(body).then(move |frame| hang().map(|()| frame));
+                let end = stream::once(hang()).filter_map(async |()| None);
+                StreamBody::new(frames.chain(end))
             }))
         }
     });

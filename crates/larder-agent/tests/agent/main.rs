@@ -10,6 +10,7 @@ mod disks;
 mod events;
 mod failures;
 mod harness;
+mod health;
 mod tokens;
 mod trust_bundles;
 mod volumes;

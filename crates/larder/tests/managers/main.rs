@@ -12,6 +12,7 @@ mod by_object;
 mod caching;
 mod cluster;
 mod garbage;
+mod liveness;
 mod model;
 mod namespaces;
 mod network;

@@ -77,6 +77,7 @@ impl<K: Object> Target for WatchTarget<K> {
     type Gone = u64;
     type State = BTreeMap<u64, Decoded<K>>;
 
+    const KIND: &'static str = K::KIND.as_str();
     const SECRET: bool = matches!(K::KIND, Kind::Secret);
 
     fn path(&self) -> Result<CollectionPath, RequestError> {

@@ -1,0 +1,71 @@
+//! What the agent says of its health.
+
+use std::time::Duration;
+
+use axum::{body::Body, http::Request};
+use http_body_util::BodyExt as _;
+use larder_agent::local_api::router;
+use tokio::time::sleep;
+use tower::ServiceExt as _;
+
+use crate::harness::{Node, config_map, pod};
+
+/// Status and text of `/healthz`.
+async fn healthz(node: &Node) -> (u16, String) {
+    let request = Request::get("/healthz").body(Body::empty()).unwrap();
+    let answer = router(node.handle()).oneshot(request).await.unwrap();
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn check_served(node: &Node) {
+    node.apply(&config_map("app", &[("k", "v")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    node.until("web", "cfg", &[("k", "v")]).await;
+    assert_eq!(healthz(node).await, (200, "ok\n".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hung_watch_makes_the_agent_unhealthy() {
+    let mut node = Node::prepare();
+    node.hung = Some("/api/v1/pods");
+    node.run();
+    check_served(&node).await;
+    let mut unhealthy = Vec::new();
+    // A watch lasts an hour at most.
+    for _ in 0..62 * 12 {
+        sleep(Duration::from_secs(5)).await;
+        let (status, text) = healthz(&node).await;
+        assert_eq!(status == 200, node.handle().health().is_healthy());
+        if status == 200 {
+            assert_eq!(text, "ok\n");
+        } else {
+            assert_eq!(status, 503);
+            unhealthy.push(text);
+        }
+    }
+    let [text, ..] = &*unhealthy else {
+        panic!("the watch of the pods hangs");
+    };
+    assert!(
+        text.starts_with("watch of kind Pod: no answer, event or bookmark for "),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    // Then the failure is known.
+    assert!(!node.status().problems.is_empty());
+    assert_eq!(healthz(&node).await.0, 200);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_stays_healthy_for_hours() {
+    let mut node = Node::start();
+    check_served(&node).await;
+    for _ in 0..180 {
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(healthz(&node).await, (200, "ok\n".to_owned()));
+    }
+    node.stop().await;
+}

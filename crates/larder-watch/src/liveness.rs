@@ -1,0 +1,142 @@
+//! Whether the watches of a node are alive, for health checks.
+//!
+//! Each engine looks through its targets once a minute, and soon after a watch has outlived its time. Nothing is asked of
+//! the API server for that. A target is alive in three cases:
+//!
+//! 1. Its last answer, event or bookmark is younger than the timeout of its watch plus a margin.
+//! 2. Its request waits in a queue that moves, or for an answer that is not overdue.
+//! 3. Its last request failed, which was reported.
+//!
+//! An engine that no longer looks is no better than a watch that is silent.
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Time between two reviews of an engine's targets.
+pub(crate) const REVIEW_PERIOD: Duration = Duration::from_mins(1);
+
+/// Time between two reviews while a target is silent, and from the end of an overdue watch to the next review. So a new
+/// watch that is opened at once goes unnoticed.
+pub(crate) const SILENT_REVIEW_PERIOD: Duration = Duration::from_secs(5);
+
+/// A request that has waited for its answer for so long, or in a queue that does not move, is stuck. A long list may take
+/// minutes, since only the pause between its parts is limited.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// An engine without a review for so long is stuck.
+const REVIEW_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// A watch that should have been heard from by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SilentWatch {
+    /// Kind of the watched objects: `Pod`, `ConfigMap`.
+    pub kind: &'static str,
+    /// Time since the last answer, event or bookmark.
+    pub silent_for: Duration,
+}
+
+impl fmt::Display for SilentWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secs = self.silent_for.as_secs();
+        write!(
+            f,
+            "watch of kind {}: no answer, event or bookmark for {secs} s",
+            self.kind
+        )
+    }
+}
+
+/// The liveness of all engines of a node. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Liveness(Arc<Mutex<Vec<Weak<EngineLiveness>>>>);
+
+/// What the reviews of one engine have found.
+#[derive(Debug)]
+pub(crate) struct EngineLiveness {
+    kind: &'static str,
+    review: Mutex<Review>,
+}
+
+#[derive(Debug)]
+struct Review {
+    at: Instant,
+    /// When the target that has been silent longest was last heard from, if any is silent.
+    silent_since: Option<Instant>,
+}
+
+impl Liveness {
+    /// Adds an engine whose targets are of that kind; it is forgotten when the engine is dropped.
+    pub(crate) fn add(&self, kind: &'static str, now: Instant) -> Arc<EngineLiveness> {
+        let review = Mutex::new(Review {
+            at: now,
+            silent_since: None,
+        });
+        let engine = Arc::new(EngineLiveness { kind, review });
+        let mut engines = self.0.lock();
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(&engine));
+        engine
+    }
+
+    pub(crate) fn silent_watches(&self, now: Instant) -> Vec<SilentWatch> {
+        let engines: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let silent = engines.iter().filter_map(|engine| engine.silent_watch(now));
+        silent.collect()
+    }
+}
+
+impl EngineLiveness {
+    /// Publishes the result of a review.
+    pub(crate) fn reviewed(&self, at: Instant, silent_since: Option<Instant>) {
+        *self.review.lock() = Review { at, silent_since };
+    }
+
+    fn silent_watch(&self, now: Instant) -> Option<SilentWatch> {
+        let review = self.review.lock();
+        let stuck = (now >= review.at + REVIEW_TIMEOUT).then_some(review.at);
+        let since = review.silent_since.or(stuck)?;
+        Some(SilentWatch {
+            kind: self.kind,
+            silent_for: now.saturating_duration_since(since),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_without_reviews_is_silent() {
+        let (liveness, start) = (Liveness::default(), Instant::now());
+        let engine = liveness.add("Pod", start);
+        assert_eq!(liveness.silent_watches(start), []);
+        let later = start + REVIEW_TIMEOUT;
+        let [silent] = &*liveness.silent_watches(later) else {
+            panic!("the engine is stuck");
+        };
+        assert_eq!(
+            silent.to_string(),
+            "watch of kind Pod: no answer, event or bookmark for 300 s"
+        );
+        engine.reviewed(later, None);
+        assert_eq!(liveness.silent_watches(later), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_engine_is_forgotten() {
+        let (liveness, start) = (Liveness::default(), Instant::now());
+        let engine = liveness.add("Pod", start);
+        engine.reviewed(start, Some(start));
+        assert_eq!(liveness.silent_watches(start).len(), 1);
+        drop(engine);
+        assert_eq!(liveness.silent_watches(start), []);
+    }
+}
