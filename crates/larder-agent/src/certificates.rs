@@ -40,9 +40,13 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use self::{
     key::{KeyError, PodKey},
-    request::{Ending, RequestError, Requests, create, ending, follow_requests},
+    request::{
+        Ending, PodCertificateRequest, RequestError, Requests, create, ending, follow_requests,
+    },
 };
-use crate::{backoff::RetryBackoff, blocking::blocking, clock::Clock};
+use crate::{
+    backoff::RetryBackoff, blocking::blocking, clock::Clock, served_version::ServedResource,
+};
 
 /// A refresh begins up to this much later than the signer asks, so that many are not begun at once. As the kubelet.
 const REFRESH_JITTER: Duration = Duration::from_mins(5);
@@ -110,6 +114,7 @@ impl Certificates {
             name: node_name.to_owned(),
             key_making: Semaphore::new(1),
             requests: watch::Sender::default(),
+            served: ServedResource::of::<PodCertificateRequest>(),
             held,
             changes,
         });
@@ -194,6 +199,7 @@ struct Node {
     key_making: Semaphore,
     /// The requests of this node as last heard.
     requests: watch::Sender<Requests>,
+    served: ServedResource,
     held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
     changes: mpsc::UnboundedSender<SourceId>,
 }
@@ -211,6 +217,7 @@ impl Issuer {
             let follows = !tasks.is_empty();
             let following = follow_requests(
                 &self.node.client,
+                &self.node.served,
                 &self.node.name,
                 &self.node.requests,
                 &self.node.context,
@@ -331,7 +338,7 @@ impl Node {
         let key = key.map_err(refused)?;
         let private_key_pem = key.private_key_pem().map_err(refused)?;
         let mut requests = self.requests.subscribe();
-        let name = create(&self.client, &self.name, pod, source, &key)
+        let name = create(&self.client, &self.served, &self.name, pod, source, &key)
             .await
             .map_err(NotIssued::Failed)?;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

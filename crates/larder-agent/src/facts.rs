@@ -6,9 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::{
-    certificates::v1beta1::ClusterTrustBundle,
-    core::v1::{Node, Service},
+use k8s_openapi::{
+    ClusterResourceScope,
+    api::{
+        certificates::v1beta1::{ClusterTrustBundle as BetaTrustBundle, ClusterTrustBundleSpec},
+        core::v1::{Node, Service},
+    },
+    apimachinery::pkg::apis::meta::v1 as meta,
 };
 use kube::Client;
 use larder::NodeTtl;
@@ -19,14 +23,37 @@ use larder_watch::{
     NodeContext,
     collection::{Collection, CollectionEvent, Found},
 };
+use serde::Deserialize;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use crate::served_version::{ServedCollection, ServedResource};
+
 const NODES: Resource = Resource::core("nodes");
 const SERVICES: Resource = Resource::core("services");
-/// The kubelet would take `v1alpha1` as well, which no server of its release serves without being told to.
-const TRUST_BUNDLES: Resource =
-    Resource::new("certificates.k8s.io", "v1beta1", "clustertrustbundles");
+
+/// A trust bundle in either served version. The type of `k8s-openapi` reads `v1beta1` only.
+#[derive(Debug, Deserialize)]
+struct ClusterTrustBundle {
+    metadata: meta::ObjectMeta,
+    spec: ClusterTrustBundleSpec,
+}
+
+impl k8s_openapi::Resource for ClusterTrustBundle {
+    const API_VERSION: &'static str = "certificates.k8s.io/v1";
+    const GROUP: &'static str = "certificates.k8s.io";
+    const KIND: &'static str = "ClusterTrustBundle";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "clustertrustbundles";
+    type Scope = ClusterResourceScope;
+}
+
+impl From<ClusterTrustBundle> for TrustBundle {
+    fn from(bundle: ClusterTrustBundle) -> Self {
+        let ClusterTrustBundle { metadata, spec } = bundle;
+        BetaTrustBundle { metadata, spec }.into()
+    }
+}
 
 /// The facts as last heard; `None` until they were heard once.
 #[derive(Clone, Debug, Default)]
@@ -147,8 +174,9 @@ pub(crate) async fn follow_trust_bundles(
     context: NodeContext,
 ) {
     let tell = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
+    let served = ServedResource::of::<ClusterTrustBundle>();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
-        let bundles = Collection::new(client.clone(), TRUST_BUNDLES.collection(), None, &context);
+        let bundles = ServedCollection::new(&client, &served, None, &context);
         tokio::select! {
             () = keep_trust_bundles(bundles, tell) => {}
             _ = wanted.wait_for(|wanted| !wanted) => {}
@@ -158,7 +186,7 @@ pub(crate) async fn follow_trust_bundles(
 }
 
 async fn keep_trust_bundles(
-    mut bundles: Collection<ClusterTrustBundle>,
+    mut bundles: ServedCollection<ClusterTrustBundle>,
     tell: impl Fn(Option<TrustBundles>),
 ) {
     let mut by_name = BTreeMap::new();

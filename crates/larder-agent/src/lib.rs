@@ -18,6 +18,7 @@ pub mod node;
 mod pod_deleter;
 mod reconcile;
 pub mod root_dir;
+mod served_version;
 pub mod status;
 mod tasks;
 mod tokens;

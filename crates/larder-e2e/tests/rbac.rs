@@ -81,7 +81,9 @@ impl Log {
 /// What a request does; `None` for those that everybody may make.
 fn deed(method: &Method, target: &str) -> Option<Deed> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let of_certificates = path.strip_prefix("/apis/certificates.k8s.io/v1beta1/");
+    let of_certificates = path
+        .strip_prefix("/apis/certificates.k8s.io/")
+        .and_then(|path| Some(path.split_once('/')?.1));
     let group = if of_certificates.is_some() {
         CERTIFICATES
     } else {

@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Arc};
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::{
-    ByteString,
+    ByteString, NamespaceResourceScope,
     api::{
-        certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec},
+        certificates::v1beta1::{PodCertificateRequestSpec, PodCertificateRequestStatus},
         core::v1::{Node, PodCertificateProjection, ServiceAccount},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
@@ -18,20 +18,44 @@ use larder_pods::StoredPod;
 use larder_transport::path::{PathError, Resource, field_selector};
 use larder_watch::{
     NodeContext,
-    collection::{Collection, CollectionEvent, Found},
+    collection::{CollectionEvent, Found},
     request,
 };
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::key::{KeyError, PodKey};
+use crate::served_version::{ServedCollection, ServedResource};
 
-const REQUESTS: Resource =
-    Resource::new("certificates.k8s.io", "v1beta1", "podcertificaterequests");
 const NODES: Resource = Resource::core("nodes");
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 const NO_BODY: Option<&()> = None;
+
+/// A request in either served version. The type of `k8s-openapi` reads `v1beta1` only.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PodCertificateRequest {
+    metadata: ObjectMeta,
+    spec: PodCertificateRequestSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<PodCertificateRequestStatus>,
+}
+
+impl k8s_openapi::Resource for PodCertificateRequest {
+    const API_VERSION: &'static str = "certificates.k8s.io/v1";
+    const GROUP: &'static str = "certificates.k8s.io";
+    const KIND: &'static str = "PodCertificateRequest";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "podcertificaterequests";
+    type Scope = NamespaceResourceScope;
+}
+
+/// The part of the answer that is read.
+#[derive(Deserialize)]
+struct CreatedRequest {
+    metadata: ObjectMeta,
+}
 
 /// Requests by namespace and name.
 pub(super) type Requests = HashMap<ObjectKey, Arc<PodCertificateRequest>>;
@@ -67,6 +91,7 @@ pub(super) enum Ending {
 /// Asks for a certificate for `key`; returns the name of the request.
 pub(super) async fn create(
     client: &Client,
+    served: &ServedResource,
     node_name: &str,
     pod: &StoredPod,
     source: &PodCertificateProjection,
@@ -116,11 +141,8 @@ pub(super) async fn create(
         },
         status: None,
     };
-    let path = REQUESTS.in_namespace(&namespace);
-    let path = path.map_err(RequestError::Path)?;
-    let created =
-        request::<PodCertificateRequest>(client, Method::POST, path.as_str(), Some(&wanted)).await;
-    match created {
+    let created = served.create::<CreatedRequest>(client, &namespace, &wanted);
+    match created.await {
         Ok(created) => Ok(text(&created.metadata.name)),
         Err(error) if error.is_not_served() => Err(RequestError::NotServed),
         Err(error) => Err(RequestError::Create(error)),
@@ -130,14 +152,14 @@ pub(super) async fn create(
 /// Keeps `requests` up to date with those of the node at the API server. Ends only when dropped.
 pub(super) async fn follow_requests(
     client: &Client,
+    served: &ServedResource,
     node_name: &str,
     requests: &watch::Sender<Requests>,
     context: &NodeContext,
 ) {
     let selector = field_selector("spec.nodeName", node_name);
-    let path = REQUESTS.collection();
     let mut collection =
-        Collection::<PodCertificateRequest>::new(client.clone(), path, Some(&selector), context);
+        ServedCollection::<PodCertificateRequest>::new(client, served, Some(&selector), context);
     requests.send_replace(Requests::new());
     loop {
         let change = collection.next().await;

@@ -6,10 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    },
 };
 use larder_agent::{clock::Clock, status::Phase};
-use larder_apiserver::{Authorization, Fault, Options, Verb};
+use larder_apiserver::{AuditRecord, Authorization, CertificatesVersions, Fault, Options, Verb};
 use larder_objects::{pem, x509};
 use rcgen::{
     BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, PublicKeyData,
@@ -36,31 +38,50 @@ impl PublicKeyData for Requested<'_> {
 
 /// Whoever answers requests.
 struct Signer {
-    requests: Api<PodCertificateRequest>,
+    requests: Api<DynamicObject>,
     authority: Issuer<'static, KeyPair>,
     clock: Clock,
 }
 
 impl Signer {
     fn new(node: &Node) -> Self {
+        Self::in_version(node, "v1beta1")
+    }
+
+    fn in_version(node: &Node, version: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let client = Client::new(node.server.service(), "default");
+        let kind = GroupVersionKind::gvk("certificates.k8s.io", version, "PodCertificateRequest");
         Self {
-            requests: Api::default_namespaced(client),
+            requests: Api::default_namespaced_with(client, &ApiResource::from_gvk(&kind)),
             authority: Issuer::new(params, KeyPair::generate().unwrap()),
             clock: node.clock.clone(),
         }
     }
 
-    /// Waits for a request that nobody has answered.
+    async fn all(&self) -> Vec<PodCertificateRequest> {
+        let all = self.requests.list(&ListParams::default()).await.unwrap();
+        let objects = all.items.into_iter().map(|object| {
+            let mut object = serde_json::to_value(object).unwrap();
+            // `k8s-openapi` has the type of this version only.
+            object["apiVersion"] = "certificates.k8s.io/v1beta1".into();
+            serde_json::from_value(object).unwrap()
+        });
+        objects.collect()
+    }
+
+    /// Waits for an unanswered request.
     async fn pending(&self) -> PodCertificateRequest {
         for _ in 0..10_000 {
-            let all = self.requests.list(&ListParams::default()).await.unwrap();
-            let waiting = all.items.into_iter().find(|request| {
-                let status = request.status.as_ref();
-                status.is_none_or(|status| status.conditions.is_none())
-            });
+            let waiting = self
+                .all()
+                .await
+                .into_iter()
+                .find(|request: &PodCertificateRequest| {
+                    let status = request.status.as_ref();
+                    status.is_none_or(|status| status.conditions.is_none())
+                });
             if let Some(found) = waiting {
                 return found;
             }
@@ -104,6 +125,21 @@ impl Signer {
 
 fn ending(type_: &str) -> Value {
     json!([{"type": type_, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+}
+
+/// How many requests for certificates the node has made and the API server has accepted.
+fn made(node: &Node) -> usize {
+    accepted(node, "create", "/podcertificaterequests")
+}
+
+/// How many requests with this verb and end of their path were accepted.
+fn accepted(node: &Node, verb: &str, path_end: &str) -> usize {
+    let records = node.server.audit().records();
+    let fits = |record: &&AuditRecord| {
+        let is_accepted = matches!(record.status, 200 | 201);
+        is_accepted && record.verb == verb && record.path.ends_with(path_end)
+    };
+    records.iter().filter(fits).count()
 }
 
 /// A node whose API server guards its objects.
@@ -183,9 +219,9 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
 
     // An hour later, and up to five minutes more, another key and another request are made; the first stays until then.
     sleep(Duration::from_mins(59)).await;
-    assert_eq!(node.requests("create", "/podcertificaterequests"), 1);
+    assert_eq!(made(&node), 1);
     sleep(Duration::from_mins(7)).await;
-    assert_eq!(node.requests("create", "/podcertificaterequests"), 2);
+    assert_eq!(made(&node), 2);
     assert_eq!(files(&node).as_ref(), Some(&first));
     let status = node.volume("web", "id").unwrap().delivery;
     assert_eq!(status.phase, Phase::Delivered);
@@ -203,14 +239,13 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
     node.until_failing("web", "id", refused).await;
     assert_eq!(files(&node), Some(second));
     sleep(Duration::from_hours(3)).await;
-    assert_eq!(node.requests("create", "/podcertificaterequests"), 3);
+    assert_eq!(made(&node), 3);
     node.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
     let mut node = node_with_source();
-    let made = |node: &Node| node.requests("create", "/podcertificaterequests");
     let mut signer = Signer::new(&node);
     // The signer's clock stays true.
     let (start, begin) = (node.clock.now(), tokio::time::Instant::now());
@@ -247,7 +282,7 @@ async fn a_request_that_vanished_is_made_again() {
     let request = signer.pending().await;
     // The watch must have told of it, or its end tells nothing.
     node.wait("the watch", |node| {
-        (node.requests("watch", "/podcertificaterequests") > 0).then_some(())
+        (accepted(node, "watch", "/podcertificaterequests") > 0).then_some(())
     })
     .await;
     sleep(Duration::from_secs(1)).await;
@@ -278,14 +313,13 @@ async fn certificates_are_asked_for_with_keys_of_every_type() {
     });
     let volume = json!({"projected": {"sources": sources}});
     node.apply(&pod("web").volume("id", volume).build());
-    let requests = Signer::new(&node).requests;
     node.wait("all requests", |node| {
-        (node.requests("create", "/podcertificaterequests") == keys.len()).then_some(())
+        (made(node) == keys.len()).then_some(())
     })
     .await;
-    let all = requests.list(&ListParams::default()).await.unwrap();
+    let all = Signer::new(&node).all().await;
     for (key_type, expected) in keys {
-        let is_asked_for = all.items.iter().any(|request| {
+        let is_asked_for = all.iter().any(|request| {
             let key = x509::requested_key(&request.spec.stub_pkc_s10_request.0);
             key.and_then(x509::PublicKey::parse) == Some(expected)
         });
@@ -335,4 +369,28 @@ async fn what_keeps_a_request_from_being_made_is_told() {
     let chain = signer.issue(&signer.pending().await).await;
     until_chain(&node, &chain).await;
     node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_use_v1_where_it_is_served() {
+    use CertificatesVersions::{Beta, Stable, StableAndBeta};
+    for (versions, version) in [(Beta, "v1beta1"), (Stable, "v1"), (StableAndBeta, "v1")] {
+        let options = Options::default()
+            .authorization(Authorization::Node)
+            .fill_namespaces(true)
+            .certificates_versions(versions);
+        let mut node = Node::prepare_with(options);
+        node.run();
+        node.apply(&web());
+        let signer = Signer::in_version(&node, version);
+        let chain = signer.issue(&signer.pending().await).await;
+        until_chain(&node, &chain).await;
+        let path = format!(
+            "/apis/certificates.k8s.io/{version}/namespaces/default/podcertificaterequests"
+        );
+        assert_eq!(accepted(&node, "create", &path), 1, "{versions:?}");
+        let path = format!("/apis/certificates.k8s.io/{version}/podcertificaterequests");
+        assert!(accepted(&node, "watch", &path) > 0, "{versions:?}");
+        node.stop().await;
+    }
 }

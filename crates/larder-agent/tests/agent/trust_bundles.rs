@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_apiserver::{Authorization, Fault, Kind, Options};
+use larder_apiserver::{AuditRecord, Authorization, CertificatesVersions, Fault, Kind, Options};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -140,4 +140,29 @@ async fn without_the_kind_the_kubelets_words_are_said_until_it_is_there() {
     sleep(Duration::from_mins(1)).await;
     node.until("web", "ca", &[("ca.pem", &a)]).await;
     node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bundles_are_watched_in_v1_where_it_is_served() {
+    use CertificatesVersions::{Beta, Stable, StableAndBeta};
+    for (versions, version) in [(Beta, "v1beta1"), (Stable, "v1"), (StableAndBeta, "v1")] {
+        let options = Options::default()
+            .authorization(Authorization::Node)
+            .certificates_versions(versions);
+        let mut node = Node::prepare_with(options);
+        node.run();
+        let anchor = anchor();
+        let mut object = bundle("plain", None, json!({}), &[&anchor]);
+        object["apiVersion"] = format!("certificates.k8s.io/{version}").into();
+        node.apply(&object);
+        node.apply(&web(json!({"name": "plain"})));
+        node.until("web", "ca", &[("ca.pem", &anchor)]).await;
+        let records = node.server.audit().records();
+        let path = format!("/apis/certificates.k8s.io/{version}/clustertrustbundles");
+        let watched = |record: &AuditRecord| {
+            (&*record.verb, &*record.path, record.status) == ("watch", &path, 200)
+        };
+        assert!(records.iter().any(watched), "{versions:?}");
+        node.stop().await;
+    }
 }

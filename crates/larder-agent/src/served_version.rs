@@ -1,0 +1,154 @@
+//! Resources of `certificates.k8s.io`: `v1` where the API server serves it (Kubernetes 1.37), `v1beta1` otherwise.
+//!
+//! No discovery: a version that is not served answers 404. The kinds of this group have the same fields in both versions
+//! (Kubernetes 1.36, `staging/src/k8s.io/api/certificates/v1beta1/types.go`), so one type reads either.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use http::Method;
+use k8s_openapi::Resource as KubernetesResource;
+use kube::Client;
+use larder_transport::path::Resource;
+use larder_watch::{
+    NodeContext, RequestError,
+    collection::{Collection, CollectionEvent},
+    request,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+const GROUP: &str = "certificates.k8s.io";
+/// The preferred one first.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+/// `apiVersion` of their objects.
+const API_VERSIONS: [&str; VERSIONS.len()] =
+    ["certificates.k8s.io/v1", "certificates.k8s.io/v1beta1"];
+
+/// A resource and the version in which the API server was last seen to serve it. Clones share what is learned.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedResource {
+    kind: &'static str,
+    plural: &'static str,
+    current: Arc<AtomicUsize>,
+}
+
+impl ServedResource {
+    /// The resource of `K`.
+    pub(crate) fn of<K: KubernetesResource>() -> Self {
+        Self {
+            kind: K::KIND,
+            plural: K::URL_PATH_SEGMENT,
+            current: Arc::default(),
+        }
+    }
+
+    fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    fn at(&self, version: usize) -> Resource {
+        Resource::new(GROUP, VERSIONS[version], self.plural)
+    }
+
+    /// Creates `object` in `namespace`, in the current version, or in the other one if that is not served.
+    ///
+    /// # Errors
+    ///
+    /// The request failed; the error [is "not served"](RequestError::is_not_served) only if neither version is.
+    pub(crate) async fn create<T: DeserializeOwned>(
+        &self,
+        client: &Client,
+        namespace: &str,
+        object: &(impl Serialize + Sync),
+    ) -> Result<T, RequestError> {
+        let (current, other) = (self.current(), 1 - self.current());
+        let result = self.create_at(current, client, namespace, object).await;
+        if !matches!(&result, Err(error) if error.is_not_served()) {
+            return result;
+        }
+        let result = self.create_at(other, client, namespace, object).await;
+        if !matches!(&result, Err(error) if error.is_not_served()) {
+            self.current.store(other, Ordering::Relaxed);
+        }
+        result
+    }
+
+    async fn create_at<T: DeserializeOwned>(
+        &self,
+        version: usize,
+        client: &Client,
+        namespace: &str,
+        object: &(impl Serialize + Sync),
+    ) -> Result<T, RequestError> {
+        let path = self.at(version).in_namespace(namespace)?;
+        let body = Body {
+            api_version: API_VERSIONS[version],
+            kind: self.kind,
+            object,
+        };
+        request(client, Method::POST, path.as_str(), Some(&body)).await
+    }
+}
+
+/// An object with its type.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a, T> {
+    api_version: &'static str,
+    kind: &'static str,
+    #[serde(flatten)]
+    object: &'a T,
+}
+
+/// Watches all objects of a resource in the version that is served, and in the other one once that is not served.
+pub(crate) struct ServedCollection<
+    K: DeserializeOwned + KubernetesResource + Send + fmt::Debug + 'static,
+> {
+    resource: ServedResource,
+    /// One for each version. The idle one keeps its back-off, so a resource that neither version serves costs no flood.
+    collections: [Collection<K>; VERSIONS.len()],
+    /// How many versions in a row were not served.
+    unserved: usize,
+}
+
+impl<K: DeserializeOwned + KubernetesResource + Send + fmt::Debug + 'static> ServedCollection<K> {
+    pub(crate) fn new(
+        client: &Client,
+        resource: &ServedResource,
+        field_selector: Option<&str>,
+        context: &NodeContext,
+    ) -> Self {
+        let collection = |version| {
+            let path = resource.at(version).collection();
+            Collection::new(client.clone(), path, field_selector, context)
+        };
+        Self {
+            resource: resource.clone(),
+            collections: [collection(0), collection(1)],
+            unserved: 0,
+        }
+    }
+
+    /// The next event of the served version. "Not served" is reported once neither version is.
+    pub(crate) async fn next(&mut self) -> CollectionEvent<K> {
+        loop {
+            let current = self.resource.current();
+            let event = self.collections[current].next().await;
+            if !matches!(&event, CollectionEvent::Failed(error) if error.is_not_served()) {
+                self.unserved = 0;
+                return event;
+            }
+            let other = 1 - current;
+            self.resource.current.store(other, Ordering::Relaxed);
+            self.unserved += 1;
+            if self.unserved >= VERSIONS.len() {
+                return event;
+            }
+        }
+    }
+}
