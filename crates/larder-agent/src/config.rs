@@ -13,7 +13,7 @@ mod file;
 
 use std::{
     collections::BTreeMap,
-    fmt, fs, io,
+    fmt, io, mem,
     net::SocketAddr,
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -21,6 +21,7 @@ use std::{
 };
 
 use larder::{ManagerConfig, Strategy, WatchScope};
+use larder_objects::read_regular_file;
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 
@@ -189,7 +190,7 @@ impl Config {
         let (text, path) = match file {
             None => (String::new(), Path::new("")),
             Some(path) => {
-                let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+                let text = read_text(path).map_err(|source| ConfigError::Read {
                     path: path.to_owned(),
                     source,
                 })?;
@@ -216,8 +217,8 @@ impl Config {
             change_detection,
             watch_scope,
         } = flags;
-        self.node_name = node_name.unwrap_or_else(|| std::mem::take(&mut self.node_name));
-        self.root_dir = root_dir.unwrap_or_else(|| std::mem::take(&mut self.root_dir));
+        self.node_name = node_name.unwrap_or_else(|| mem::take(&mut self.node_name));
+        self.root_dir = root_dir.unwrap_or_else(|| mem::take(&mut self.root_dir));
         self.listen = listen.or(self.listen);
         self.change_detection = change_detection.unwrap_or(self.change_detection);
         self.watch_scope = watch_scope.unwrap_or(self.watch_scope);
@@ -301,6 +302,15 @@ impl Config {
         };
         Ok((config, dialect.rest(fields)?))
     }
+}
+
+/// A configuration of this many bytes is rejected. One with every field takes a few KiB.
+const MAX_BYTES: u64 = 1 << 20;
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = read_regular_file(path, MAX_BYTES)?;
+    String::from_utf8(mem::take(&mut *bytes))
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
 }
 
 fn api_references(text: &str) -> Result<ApiReferences, UnknownWord> {

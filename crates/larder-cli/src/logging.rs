@@ -1,13 +1,35 @@
 //! Logs, on standard error. `LARDER_LOG` sets the filter: `debug`, `larder=trace`.
+//!
+//! Invariant: the text of a panic is never printed. It may quote input that holds a Secret.
 
 use std::{io, panic};
 
-use tracing::error;
+use tracing::{dispatcher, error, field};
 use tracing_subscriber::EnvFilter;
 
-use crate::{args::LogFormat, output::Style};
+use crate::{
+    args::LogFormat,
+    output::{self, Style},
+};
 
-/// Starts logging, once, in commands that keep running. Of a panic, only the place is logged: its text may quote data.
+/// Reports panics from now on by location and task alone: in the log, or on standard error in commands without one.
+pub(crate) fn hide_panic_texts() {
+    panic::set_hook(Box::new(|panic| {
+        let location = panic.location();
+        let task = tokio::task::try_id();
+        if dispatcher::has_been_set() {
+            let (location, task) = (location.map(field::display), task.map(field::display));
+            error!(location, task, "panicked");
+        } else {
+            let location = location.map(|location| format!(" at {location}"));
+            let task = task.map(|task| format!(" in task {task}"));
+            let (location, task) = (location.unwrap_or_default(), task.unwrap_or_default());
+            output::note(format_args!("error: panicked{location}{task}"));
+        }
+    }));
+}
+
+/// Starts logging, once, in commands that keep running.
 pub(crate) fn start(format: LogFormat) {
     let filter = EnvFilter::builder()
         .with_env_var("LARDER_LOG")
@@ -23,8 +45,54 @@ pub(crate) fn start(format: LogFormat) {
         LogFormat::Text => log.with_ansi(Style::of_stderr().has_color()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
-    panic::set_hook(Box::new(|panic| {
-        let location = panic.location().map(tracing::field::display);
-        error!(location, "panicked");
-    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const CANARY: &str = "hunter2";
+
+    /// The child of the test below.
+    #[test]
+    #[ignore = "panics"]
+    fn child_panics() {
+        hide_panic_texts();
+        if std::env::var_os("LOGGED").is_some() {
+            start(LogFormat::Json);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let panicked = tokio::task::JoinSet::from_iter([async { panic!("{CANARY}") }]);
+            panicked.join_all().await;
+        });
+    }
+
+    #[test]
+    fn panics_are_reported_without_their_text() {
+        for logged in [false, true] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args([
+                "logging::tests::child_panics",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ]);
+            if logged {
+                child.env("LOGGED", "1");
+            }
+            let output = child.output().unwrap();
+            assert!(!output.status.success());
+            let printed = [output.stdout, output.stderr].concat();
+            let printed = String::from_utf8(printed).unwrap();
+            assert!(!printed.contains(CANARY), "{printed}");
+            assert!(
+                printed.contains("panicked") && printed.contains("src/logging.rs:"),
+                "{printed}"
+            );
+            assert!(printed.contains("task"), "{printed}");
+        }
+    }
 }

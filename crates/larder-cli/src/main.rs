@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    logging::hide_panic_texts();
     let args = match args::Args::try_parse() {
         Ok(args) => args,
         Err(error) => return output::usage(&error),

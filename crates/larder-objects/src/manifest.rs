@@ -61,7 +61,7 @@ use smol_str::SmolStr;
 
 pub use self::{
     error::{ManifestError, Problem, Subject},
-    files::{MAX_MANIFEST_BYTES, ManifestFileError, is_manifest_name, read_manifest},
+    files::{MAX_MANIFEST_BYTES, is_manifest_name, read_manifest},
     normalize::drop_nulls,
     raw::RawObject,
 };

@@ -10,8 +10,8 @@ use std::{
 };
 
 use larder_objects::{
-    chain,
-    manifest::{Loader, MAX_MANIFEST_BYTES, ManifestFileError, Manifests, read_manifest},
+    RegularFileError, chain,
+    manifest::{Loader, MAX_MANIFEST_BYTES, Manifests, read_manifest},
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
@@ -45,7 +45,7 @@ fn a_sparse_file_is_rejected_without_reading_it() {
         file.set_len(length).unwrap();
         match read_manifest(&path) {
             Ok(bytes) => assert!(is_read && bytes.len() as u64 == length),
-            Err(error) => assert!(!is_read && matches!(error, ManifestFileError::TooLong)),
+            Err(error) => assert!(!is_read && matches!(error, RegularFileError::TooLong { .. })),
         }
     }
     let expected = format!("cannot read {}: has 10485760 bytes or more", path.display());

@@ -160,7 +160,7 @@ async fn bundles_are_watched_in_v1_where_it_is_served() {
         let records = node.server.audit().records();
         let path = format!("/apis/certificates.k8s.io/{version}/clustertrustbundles");
         let watched = |record: &AuditRecord| {
-            (&*record.verb, &*record.path, record.status) == ("watch", &path, 200)
+            record.verb == "watch" && record.path == path && record.status == 200
         };
         assert!(records.iter().any(watched), "{versions:?}");
         node.stop().await;

@@ -219,6 +219,35 @@ fn devices_pipes_and_huge_files_are_not_read_as_manifests() {
 }
 
 #[test]
+fn configurations_and_credentials_are_read_from_regular_files_only() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    let made = Command::new("mkfifo")
+        .arg(desk.path().join("pipe"))
+        .status();
+    assert!(made.unwrap().success());
+    let huge = File::create(desk.path().join("huge")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    for path in ["pipe", "huge", "/dev/zero"] {
+        let config = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: s, user: u}}}}]\nclusters: [{{name: s, cluster: {{server: 'https://127.0.0.1:1', certificate-authority: {path}}}}}]\nusers: [{{name: u, user: {{tokenFile: {path}}}}}]\n"
+        );
+        fs::write(desk.path().join("kubeconfig"), config).unwrap();
+        for args in [
+            format!("run --root-dir root --manifests . --config {path}"),
+            format!("status --root-dir root --config {path}"),
+            format!("run --root-dir root --node-name n --kubeconfig {path}"),
+            "run --root-dir root --node-name n --kubeconfig kubeconfig".to_owned(),
+        ] {
+            let (code, error) = code_in_time(&desk, &args);
+            assert!(matches!(code, Some(1 | 2)), "{args}: {code:?} {error}");
+        }
+    }
+    // The reader of an audit log may come late; a server without it does not start.
+    let (code, error) = code_in_time(&desk, "apiserver --audit-log pipe");
+    assert_eq!(code, Some(1), "{error}");
+}
+
+#[test]
 fn manifests_come_through_a_pipe_of_the_shell() {
     let desk = Desk::with([("app.yaml", POD)]);
     let script = format!(

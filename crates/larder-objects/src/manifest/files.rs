@@ -1,16 +1,12 @@
 //! Files and directories of manifests.
 //!
 //! [`read_manifest`] is the one reader of manifest files: of `-f`, of `--manifests` and of static pods.
-//!
-//! Invariants:
-//! 1. Reading takes at most [`MAX_MANIFEST_BYTES`] of memory, whatever the path leads to, also if it changes meanwhile.
-//! 2. Reading never waits: only regular files are read. Links to regular files are followed, as ConfigMap volumes need.
+//! Files are read as [`read_regular_file`] does, so reading is bounded and never waits.
 
 use std::{
-    fs::{self, File, FileType, OpenOptions},
-    io,
-    io::Read,
-    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -23,6 +19,7 @@ use rustix::{
 use zeroize::Zeroizing;
 
 use super::{Loader, ManifestError};
+use crate::regular_file::{RegularFileError, read_bounded, read_regular_file};
 
 /// Name under which standard input appears in errors.
 const STDIN: &str = "standard input";
@@ -33,76 +30,13 @@ const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 /// long.
 pub const MAX_MANIFEST_BYTES: u64 = 10 << 20;
 
-/// Why a manifest file is not read. The caller knows the path.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ManifestFileError {
-    /// A system call failed.
-    #[error("cannot {step} the file")]
-    Io {
-        /// `stat`, `open` or `read`.
-        step: &'static str,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// It is a directory.
-    #[error("expected a regular file, found a directory")]
-    Directory,
-    /// It is a device, a pipe or a socket, or a link to one.
-    #[error("expected a regular file, found a device, pipe or socket")]
-    Special,
-    /// It is too long for a manifest.
-    #[error("has {MAX_MANIFEST_BYTES} bytes or more")]
-    TooLong,
-}
-
 /// Reads the manifest file at `path`.
 ///
 /// # Errors
 ///
 /// The file cannot be read, is not a regular file, or is too long.
-pub fn read_manifest(path: &Path) -> Result<Zeroizing<Vec<u8>>, ManifestFileError> {
-    let failed = |step| move |source| ManifestFileError::Io { step, source };
-    // Opening some devices has an effect, so look first. What is opened may be another file by then: look again.
-    regular(fs::metadata(path).map_err(failed("stat"))?.file_type())?;
-    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblocking)
-        .open(path)
-        .map_err(failed("open"))?;
-    let metadata = file.metadata().map_err(failed("stat"))?;
-    regular(metadata.file_type())?;
-    if metadata.len() >= MAX_MANIFEST_BYTES {
-        return Err(ManifestFileError::TooLong);
-    }
-    read_bounded(file, metadata.len())
-}
-
-fn regular(kind: FileType) -> Result<(), ManifestFileError> {
-    if kind.is_file() {
-        Ok(())
-    } else if kind.is_dir() {
-        Err(ManifestFileError::Directory)
-    } else {
-        Err(ManifestFileError::Special)
-    }
-}
-
-/// Reads `input` to its end, which is expected after `length` bytes.
-fn read_bounded(input: impl Read, length: u64) -> Result<Zeroizing<Vec<u8>>, ManifestFileError> {
-    // One more than the length, so that the end is found without growing: a buffer that moves leaves its bytes behind.
-    let capacity = usize::try_from(length).unwrap_or_default() + 1;
-    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
-    let mut input = input.take(MAX_MANIFEST_BYTES);
-    match input.read_to_end(&mut bytes) {
-        Err(source) => Err(ManifestFileError::Io {
-            step: "read",
-            source,
-        }),
-        Ok(_) if input.limit() == 0 => Err(ManifestFileError::TooLong),
-        Ok(_) => Ok(bytes),
-    }
+pub fn read_manifest(path: &Path) -> Result<Zeroizing<Vec<u8>>, RegularFileError> {
+    read_regular_file(path, MAX_MANIFEST_BYTES)
 }
 
 impl Loader {
@@ -114,7 +48,7 @@ impl Loader {
         match files(path) {
             Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),
             Ok(None) if is_pipe(path) => match open_pipe(path) {
-                Ok(pipe) => self.add(path, read_bounded(pipe, 0)),
+                Ok(pipe) => self.add(path, read_bounded(pipe, 0, MAX_MANIFEST_BYTES)),
                 Err(source) => self.unreadable("open", path, source),
             },
             Ok(None) => self.file(path),
@@ -124,7 +58,7 @@ impl Loader {
 
     /// Reads `input` to its end; in errors it is called standard input.
     pub fn stdin(&mut self, input: impl Read) {
-        self.add(Path::new(STDIN), read_bounded(input, 0));
+        self.add(Path::new(STDIN), read_bounded(input, 0, MAX_MANIFEST_BYTES));
     }
 
     /// Reads one file, with [`read_manifest`].
@@ -132,10 +66,10 @@ impl Loader {
         self.add(path, read_manifest(path));
     }
 
-    fn add(&mut self, path: &Path, bytes: Result<Zeroizing<Vec<u8>>, ManifestFileError>) {
+    fn add(&mut self, path: &Path, bytes: Result<Zeroizing<Vec<u8>>, RegularFileError>) {
         match bytes {
             Ok(bytes) => self.bytes(&path.display().to_string(), &bytes),
-            Err(ManifestFileError::Io { step, source }) => {
+            Err(RegularFileError::Io { step, source }) => {
                 // A file is read; which call failed says nothing more.
                 let step = if step == "open" { step } else { "read" };
                 self.unreadable(step, path, source);

@@ -2,8 +2,7 @@
 //!
 //! Invariants:
 //! 1. No file of the agent is changed, and none is read that this user may not read: variables come from a file that
-//!    only the agent's
-//!    user and root can open.
+//!    only the agent's user and root can open.
 //! 2. Every path from the agent lies in its root directory ([`AgentClient::path`]).
 
 use std::{
@@ -15,15 +14,20 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
-use larder_objects::validation::{is_label, is_subdomain};
+use larder_objects::{
+    read_regular_file,
+    validation::{is_label, is_subdomain},
+};
 use larder_projection::{
-    VolumeKind, containers,
+    MAX_ENVIRONMENT_BYTES, VolumeKind, containers,
     disk::{empty_dir_path, read_environment},
 };
-use zeroize::Zeroizing;
 
 use super::target::{Contents, Delivered, ExecTarget, container_name, volumes};
 use crate::{agent::AgentClient, args::PodName, output};
+
+/// An environment file of this many bytes is rejected. JSON takes up to six bytes for one.
+const MAX_ENVIRONMENT_FILE_BYTES: u64 = 8 * MAX_ENVIRONMENT_BYTES as u64;
 
 /// The container of a pod that the agent of `root_dir` serves.
 ///
@@ -126,7 +130,7 @@ fn delivered(
         bail!("its environment {}", waits(&environment.delivery));
     }
     let path = agent.path(&environment.path)?;
-    let text = fs::read(&path).map(Zeroizing::new);
+    let text = read_regular_file(&path, MAX_ENVIRONMENT_FILE_BYTES);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let variables = read_environment(&text)
         .map_err(|error| anyhow!(error).context(format!("cannot read {}", path.display())))?;

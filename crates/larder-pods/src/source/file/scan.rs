@@ -10,8 +10,8 @@ use std::{
 };
 
 use larder_objects::{
-    StableHash,
-    manifest::{MAX_MANIFEST_BYTES, ManifestFileError, read_manifest},
+    RegularFileError, StableHash,
+    manifest::{MAX_MANIFEST_BYTES, read_manifest},
 };
 use zeroize::Zeroizing;
 
@@ -307,9 +307,9 @@ impl Scanner {
 /// The text of the file at `path`.
 fn read_text(path: &Path) -> Result<Zeroizing<String>, FileSourceError> {
     let mut bytes = read_manifest(path).map_err(|error| match error {
-        ManifestFileError::Io { step, source } => FileSourceError::Read { step, source },
-        ManifestFileError::Directory => FileSourceError::Nested,
-        ManifestFileError::TooLong => FileSourceError::TooLong,
+        RegularFileError::Io { step, source } => FileSourceError::Read { step, source },
+        RegularFileError::Directory => FileSourceError::Nested,
+        RegularFileError::TooLong { .. } => FileSourceError::TooLong,
         _ => FileSourceError::NotAFile,
     })?;
     let text = String::from_utf8(mem::take(&mut *bytes));
