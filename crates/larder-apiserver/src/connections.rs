@@ -23,7 +23,8 @@
 //!    a request go first, then connections between two requests. A connection with a request in flight is never
 //!    replaced.
 //! 3. A request answered with 401 counts as none: an unauthenticated client stays in the group that is replaced first.
-//! 4. Every wait for the client ends: for the first request, for the next request, and for the client to read.
+//! 4. Every wait for the client ends: for the first request, for the next request, and for the client to read. A stream
+//!    of HTTP/2 whose window stays closed ends its connection.
 //! 5. A failed accept or a panic of one connection never ends the server, and no failure makes it spin.
 
 use std::{
@@ -72,7 +73,8 @@ pub struct ConnectionLimits {
     pub head_timeout: Duration,
     /// Time between the end of a request and the next complete head. Defaults to 90 s.
     pub idle_timeout: Duration,
-    /// Time for which a write may wait for the client to read. Defaults to 60 s, the request timeout of kube-apiserver.
+    /// Time for which a write may wait for the client to read, or to open its window of HTTP/2. Defaults to 60 s, the
+    /// request timeout of kube-apiserver.
     pub write_timeout: Duration,
     /// Time for which a connection may have requests in flight without a pause. `None`, the default, is for servers
     /// with watches. A server of short answers needs it against clients that request and never read.
@@ -437,6 +439,15 @@ struct Activity {
     slots: Arc<SlotsInner>,
     replaced: CancellationToken,
     state: watch::Sender<ActivityState>,
+    bodies: Mutex<Bodies>,
+}
+
+/// The responses that wait for the client: their body has more, and the connection does not take it.
+#[derive(Debug, Default)]
+struct Bodies {
+    next: u64,
+    /// Since when, by number of the body.
+    stalled: BTreeMap<u64, Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -462,6 +473,7 @@ impl ConnectionSlot {
             slots,
             replaced: CancellationToken::new(),
             state: watch::Sender::new(state),
+            bodies: Mutex::default(),
         };
         Self {
             activity: Arc::new(activity),
@@ -540,6 +552,8 @@ impl ConnectionSlot {
         let (mut leave, mut cut) = (pin!(leave), pin!(cut));
         let mut leaving = false;
         let mut deadline = pin!(sleep_until(Instant::now()));
+        let write_timeout = limits.write_timeout;
+        let mut stalled = pin!(sleep(write_timeout));
         loop {
             let now_state = *state.borrow_and_update();
             let limit = self.limit(now_state);
@@ -561,6 +575,16 @@ impl ConnectionSlot {
                 () = cut.as_mut() => return,
                 () = self.activity.replaced.cancelled() => return,
                 () = deadline.as_mut(), if timed => break,
+                () = stalled.as_mut() => {
+                    // Looked at now and then, as bodies change with every frame.
+                    let now = Instant::now();
+                    let since = self.activity.oldest_stalled().unwrap_or(now);
+                    if since + write_timeout <= now {
+                        tracing::debug!("client does not take its response, closing the connection");
+                        return;
+                    }
+                    stalled.as_mut().reset(since + write_timeout);
+                }
                 _ = state.changed() => {}
             }
         }
@@ -604,6 +628,11 @@ impl Drop for ConnectionSlot {
 }
 
 impl Activity {
+    /// Since when a response has waited for the client.
+    fn oldest_stalled(&self) -> Option<Instant> {
+        self.bodies.lock().stalled.values().min().copied()
+    }
+
     /// Changes the state, and with it the connection's place among the idle ones.
     fn update(&self, change: impl FnOnce(&mut ActivityState)) {
         let mut table = self.slots.table.lock();
@@ -676,10 +705,12 @@ where
             if known {
                 in_flight.0.update(|state| state.proven = true);
             }
+            let activity = Arc::clone(&in_flight.0);
             // Only a known client keeps its connection by not reading.
             let in_flight = known.then_some(in_flight);
             Ok(response.map(|body| CountedBody {
                 body: Box::pin(body),
+                stall: Stall::begin(activity),
                 _in_flight: in_flight,
             }))
         })
@@ -690,7 +721,43 @@ where
 #[derive(Debug)]
 pub(crate) struct CountedBody<B> {
     body: Pin<Box<B>>,
+    stall: Stall,
     _in_flight: Option<InFlight>,
+}
+
+/// One response among [`Bodies`].
+#[derive(Debug)]
+struct Stall {
+    activity: Arc<Activity>,
+    number: u64,
+}
+
+impl Stall {
+    /// A response of which nothing is taken yet.
+    fn begin(activity: Arc<Activity>) -> Self {
+        let mut bodies = activity.bodies.lock();
+        let number = bodies.next;
+        bodies.next += 1;
+        bodies.stalled.insert(number, Instant::now());
+        drop(bodies);
+        Self { activity, number }
+    }
+
+    /// Notes whether the response waits for the client from now on.
+    fn set(&self, is_stalled: bool) {
+        let mut bodies = self.activity.bodies.lock();
+        if is_stalled {
+            bodies.stalled.insert(self.number, Instant::now());
+        } else {
+            bodies.stalled.remove(&self.number);
+        }
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        self.set(false);
+    }
 }
 
 impl<B: Body> Body for CountedBody<B> {
@@ -701,7 +768,10 @@ impl<B: Body> Body for CountedBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.body.as_mut().poll_frame(context)
+        let frame = self.body.as_mut().poll_frame(context);
+        // It is asked for the next frame once the connection has room for it; without one it waits for the server.
+        self.stall.set(frame.is_ready());
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

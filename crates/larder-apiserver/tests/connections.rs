@@ -296,6 +296,44 @@ async fn a_client_that_never_reads_is_cut() {
     assert_eq!(server.open_watches(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_window_that_stays_closed_ends_the_connection() {
+    for path in [
+        "/version",
+        "/api/v1/namespaces/default/configmaps?watch=true",
+    ] {
+        let (server, mut tasks) = (ApiServer::new(Options::default()), JoinSet::new());
+        put(&server, "1");
+        let mut client = in_memory(&server, &mut tasks);
+        // SETTINGS_INITIAL_WINDOW_SIZE = 0.
+        let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        let length = u8::try_from(path.len()).unwrap();
+        let headers = [
+            b"\x82\x86\x41\x06larder\x04",
+            &[length][..],
+            path.as_bytes(),
+        ]
+        .concat();
+        let request = [&HTTP2[..24], &settings, &frame(1, 5, 1, &headers)].concat();
+        let start = Instant::now();
+        client.write_all(&request).await.unwrap();
+        tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(start.elapsed(), Duration::from_mins(1), "{path}");
+        assert_eq!(server.open_watches(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_watch_lasts() {
+    let (server, mut tasks) = (ApiServer::new(Options::default()), JoinSet::new());
+    let mut client = in_memory(&server, &mut tasks);
+    client.write_all(WATCH).await.unwrap();
+    read_to(&mut client, "200 OK").await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    put(&server, "late");
+    read_to(&mut client, "late").await;
+}
+
 /// A frame of HTTP/2 on stream `stream`.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
