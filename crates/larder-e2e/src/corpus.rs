@@ -389,7 +389,7 @@ fn normalise_table(table: &mut Map<String, Value>) {
     }
 }
 
-/// Replaces UIDs, and versions where a text tells them.
+/// Replaces what differs from run to run and from build to build: UIDs, versions, and the beginning of source paths.
 fn normalise_text(text: &mut String) {
     let is_uid = |part: &str| {
         part.len() == 36
@@ -414,5 +414,12 @@ fn normalise_text(text: &mut String) {
                 text.replace_range(start..start + digits, "<resourceVersion>");
             }
         }
+    }
+    // Go's build flags decide how the path of a source file begins.
+    let scheme = "in scheme \"";
+    if let Some(start) = text.find(scheme).map(|at| at + scheme.len())
+        && let Some(prefix) = text[start..].find("pkg/")
+    {
+        text.replace_range(start..start + prefix, "");
     }
 }

@@ -381,7 +381,11 @@ impl<T: Target + Clone> Engine<T> {
                 if relist {
                     let _ = self.start(id, true);
                 }
-                !relist && (!is_one || needs.iter().all(|need| need.known.is_present()))
+                // An open watch says nothing of an object whose state could not be read when it was listed.
+                let watching = activity == Activity::Watching;
+                let checkable =
+                    |known: Known| known.is_present() || watching && known == Known::Nothing;
+                !relist && (!is_one || needs.iter().all(|need| checkable(need.known)))
             }
         };
         if check {

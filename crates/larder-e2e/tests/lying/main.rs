@@ -188,28 +188,35 @@ impl Node {
         assert_eq!(self.panics.load(Ordering::SeqCst), 0);
     }
 
-    /// Waits until every manager has `value` and the pods are those of the server.
-    async fn has(&self, value: &str) {
+    /// Waits until every manager has `value` and the pods are those of the server. `awaited` says what is missing.
+    async fn has(&self, value: &str, awaited: &Mutex<String>) {
         let second = Duration::from_secs(1);
         for index in 0..OBJECTS {
             let name = format!("true-{index}");
-            for manager in &self.config_maps {
+            for (scope, manager) in self.config_maps.iter().enumerate() {
                 let has = |map: &ConfigMap| map.data.get("key").is_some_and(|held| held == value);
-                while !manager.get("n", &name).await.is_ok_and(|map| has(&map)) {
+                loop {
+                    let read = manager.get("n", &name).await;
+                    if read.as_ref().is_ok_and(|map| has(map)) {
+                        break;
+                    }
+                    *awaited.lock() = format!("scope {scope}, ConfigMap {name}: {read:?}");
                     tokio::time::sleep(second).await;
                 }
             }
-            for manager in &self.secrets {
+            for (scope, manager) in self.secrets.iter().enumerate() {
                 let has = |secret: &Secret| secret.data.contains_key("key");
-                while !manager
-                    .get("n", &name)
-                    .await
-                    .is_ok_and(|secret| has(&secret))
-                {
+                loop {
+                    let read = manager.get("n", &name).await;
+                    if read.as_ref().is_ok_and(|secret| has(secret)) {
+                        break;
+                    }
+                    *awaited.lock() = format!("scope {scope}, Secret {name}: {read:?}");
                     tokio::time::sleep(second).await;
                 }
             }
         }
+        "pods".clone_into(&mut awaited.lock());
         let pods: BTreeMap<_, _> = (0..OBJECTS)
             .map(|index| {
                 let name = format!("pod-{index}_n").parse::<FullName>().unwrap();
@@ -268,10 +275,12 @@ async fn survives(http2: bool) {
     // A lie with a valid version is undetectable until the client lists again.
     liar.api.compact();
     liar.cut();
-    let has = tokio::time::timeout(Duration::from_hours(6), node.has("truth")).await;
+    let awaited = Mutex::new(String::new());
+    let has = tokio::time::timeout(Duration::from_hours(6), node.has("truth", &awaited)).await;
     assert!(
         has.is_ok(),
-        "six hours after the last lie: {:?}",
+        "six hours after the last lie: {}; {:?}",
+        awaited.lock(),
         node.pods.lock()
     );
     node.check_alive();

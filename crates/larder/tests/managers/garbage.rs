@@ -56,6 +56,25 @@ async fn an_unreadable_object_keeps_its_last_good_state() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_silent_watch_leaves_no_unreadable_object_unknown() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Object, client);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    let stream = script.next().await.synced(5, Some(&unreadable("a", 5)));
+    settle().await;
+    // The watch goes on from the version of the state that could not be read, and nothing happens any more.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    drop(stream);
+    let request = script.next().await;
+    request.check("resourceVersion=5 !sendInitialEvents");
+    let _stream = request.stream();
+    settle().await;
+    let answer = async { script.next().await.prove(5, &object(5, "one")) };
+    let (read, ()) = tokio::join!(value(&manager, "a"), answer);
+    assert_eq!(read, "one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn checks_of_an_unreadable_object_back_off() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Object, client);
