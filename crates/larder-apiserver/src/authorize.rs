@@ -1,7 +1,7 @@
 //! Permissions: every user may do everything, or nodes only what concerns their pods.
 //!
-//! The rules for nodes: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node` and
-//! `plugin/pkg/admission/noderestriction`. They are worked out from the pods that the store holds at that moment, so
+//! The rules for nodes and their texts: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node/node_authorizer.go` and
+//! `plugin/pkg/admission/noderestriction/admission.go`. They are worked out from the pods that the store holds at that moment, so
 //! that there is no delay after a binding. Persistent volumes and resource claims are not known to this server and open
 //! no way.
 
@@ -106,8 +106,8 @@ impl Node<'_> {
     fn decide(&self, attempt: &Attempt<'_>) -> Result<(), String> {
         let reads = READING.contains(&attempt.verb);
         match (attempt.resource, attempt.subresource) {
-            ("secrets", None) => self.object(attempt, Reference::Secret),
-            ("configmaps", None) => self.object(attempt, Reference::ConfigMap),
+            ("secrets", _) => self.object(attempt, Reference::Secret),
+            ("configmaps", _) => self.object(attempt, Reference::ConfigMap),
             ("pods", None) => match attempt.verb {
                 Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
                 Verb::Get | Verb::List | Verb::Watch => self.own_pod(attempt),
@@ -129,10 +129,10 @@ impl Node<'_> {
                 Ok(())
             }
             ("nodes", None) if reads => self.own_node(attempt),
-            ("serviceaccounts", Some("token")) if attempt.verb == Verb::Create => {
-                self.account(attempt)
+            ("serviceaccounts", None) if attempt.verb == Verb::Get => {
+                self.object(attempt, Reference::ServiceAccount)
             }
-            ("serviceaccounts", None) if attempt.verb == Verb::Get => self.account(attempt),
+            ("serviceaccounts", _) => self.token(attempt),
             ("services" | "clustertrustbundles", None) if reads => Ok(()),
             ("podcertificaterequests", _) => self.certificate_request(attempt),
             ("events", None)
@@ -144,7 +144,7 @@ impl Node<'_> {
         }
     }
 
-    /// A Secret or a ConfigMap: by name, and only if a pod of the node names it.
+    /// A Secret, ConfigMap or service account: by name, and only if a pod of the node names it.
     fn object(
         &self,
         attempt: &Attempt<'_>,
@@ -152,6 +152,9 @@ impl Node<'_> {
     ) -> Result<(), String> {
         if !READING.contains(&attempt.verb) {
             return Err("can only read resources of this type".to_owned());
+        }
+        if attempt.subresource.is_some() {
+            return Err("cannot read subresource".to_owned());
         }
         let Some(namespace) = attempt.namespace else {
             return Err("can only read namespaced object of this type".to_owned());
@@ -177,11 +180,12 @@ impl Node<'_> {
     }
 
     fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        let (Some(namespace), Some(name)) = (attempt.namespace, attempt.name) else {
+        let Some(name) = attempt.name else {
             let why = "can only list/watch pods with spec.nodeName field selector";
             return Err(why.to_owned());
         };
-        let pod = self.store.get(Kind::Pod, &ObjectKey::new(namespace, name));
+        let key = ObjectKey::new(attempt.namespace.unwrap_or_default(), name);
+        let pod = self.store.get(Kind::Pod, &key);
         if pod.is_some_and(|pod| pod.field("spec.nodeName") == self.node) {
             Ok(())
         } else {
@@ -189,9 +193,16 @@ impl Node<'_> {
         }
     }
 
-    /// The service account of a pod of the node.
-    fn account(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        let account = Reference::ServiceAccount(attempt.name.unwrap_or_default().into());
+    /// A token of the service account of a pod of the node.
+    fn token(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        let Some(name) = attempt.name.filter(|_| attempt.verb == Verb::Create) else {
+            let why = "can only create tokens for individual service accounts";
+            return Err(why.to_owned());
+        };
+        if attempt.subresource != Some("token") {
+            return Err("can only create token subresource of serviceaccount".to_owned());
+        }
+        let account = Reference::ServiceAccount(name.into());
         self.related(attempt.namespace.unwrap_or_default(), &account)
     }
 

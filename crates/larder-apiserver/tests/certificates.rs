@@ -22,6 +22,8 @@ fn server() -> ApiServer {
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa", "uid": "account"}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "pod"},
             "spec": {"nodeName": "n0", "serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}]}}),
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lonely", "uid": "lonely"},
+            "spec": {"nodeName": "n0", "serviceAccountName": "gone", "containers": [{"name": "c", "image": "i"}]}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "uid": "other"},
             "spec": {"nodeName": "n1", "serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}]}}),
     ] {
@@ -162,6 +164,19 @@ async fn a_node_asks_for_certificates_of_its_own_pods_only() {
             r#"PodCertificateRequest for pod "default/p" names node UID "x", inconsistent with the running node ("node")"#,
         ),
         (
+            json!({"podName": "lonely", "podUID": "lonely", "serviceAccountName": "gone"}),
+            r#"while retrieving service account "default/gone" named in the PodCertificateRequest: serviceaccount "gone" not found"#,
+        ),
+        // The node is judged before the pod, and the pod's UID before its node.
+        (
+            json!({"nodeUID": "x", "podUID": "x"}),
+            r#"PodCertificateRequest for pod "default/p" names node UID "x", inconsistent with the running node ("node")"#,
+        ),
+        (
+            json!({"podName": "other", "podUID": "x"}),
+            r#"PodCertificateRequest for pod "default/other" contains pod UID ("x") which differs from running pod "other""#,
+        ),
+        (
             json!({"maxExpirationSeconds": 600}),
             "spec.maxExpirationSeconds: Invalid value: 600: must be in the range [3600, 7862400]",
         ),
@@ -181,6 +196,13 @@ async fn a_node_asks_for_certificates_of_its_own_pods_only() {
         let answer = requests.create(&post, &request(&key, change)).await;
         assert_eq!(rejected(answer), rule);
     }
+
+    let unknown = request(&key, json!({"nodeName": "n9"}));
+    let of_n9: Api<PodCertificateRequest> = Api::default_namespaced(client(&server, "n9"));
+    assert_eq!(
+        rejected(of_n9.create(&post, &unknown).await),
+        r#"while retrieving node "n9" named in the PodCertificateRequest: node "n9" not found"#
+    );
 
     let all: Api<PodCertificateRequest> = Api::all(client(&server, "n0"));
     let own = ListParams::default().fields("spec.nodeName=n0");

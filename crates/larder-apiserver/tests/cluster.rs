@@ -380,7 +380,8 @@ async fn a_node_gets_tokens_of_its_own_pods_alone() {
     for object in [
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "here", "uid": "here"},
-            "spec": {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]}}),
+            "spec": {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "t",
+                "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "a"}}]}}]}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "there", "uid": "there"},
             "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}}),
     ] {
@@ -419,6 +420,42 @@ async fn a_node_gets_tokens_of_its_own_pods_alone() {
             expected,
             "{body}"
         );
+    }
+    let unknown = |audience: &str| {
+        format!(
+            "audience {audience:?} not found in pod spec volume, system:node:n0 is not authorized to request tokens for this audience"
+        )
+    };
+    for (audiences, expected) in [
+        (
+            json!(["a", "b"]),
+            "node may only request 0 or 1 audiences".to_owned(),
+        ),
+        (json!(["b"]), unknown("b")),
+        (json!([]), unknown("")),
+    ] {
+        let body =
+            json!({"spec": {"audiences": audiences, "boundObjectRef": bound("here", "here")}});
+        assert_eq!(attempt(&server, "POST", path, body).await, expected);
+    }
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let cannot = |verb: &str, why: &str| {
+        format!(
+            "User \"system:node:n0\" cannot {verb} resource \"serviceaccounts\" in API group \"\" in the namespace \"default\": {why}"
+        )
+    };
+    let individual = "can only create tokens for individual service accounts";
+    for (method, path, expected) in [
+        ("GET", format!("{accounts}/default"), String::new()),
+        ("GET", accounts.to_owned(), cannot("list", individual)),
+        ("POST", accounts.to_owned(), cannot("create", individual)),
+        (
+            "DELETE",
+            format!("{accounts}/default"),
+            cannot("delete", individual),
+        ),
+    ] {
+        assert_eq!(attempt(&server, method, &path, json!({})).await, expected);
     }
 }
 
@@ -487,6 +524,12 @@ async fn a_node_changes_its_own_node_without_steering_labels() {
             "nodes/n0",
             json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
             r#"node "n0" is not allowed to modify taints"#,
+        ),
+        (
+            "PATCH",
+            "nodes/n0",
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "1"}]}}),
+            r#"node "n0" is not allowed to modify ownerReferences"#,
         ),
         (
             "GET",
@@ -567,6 +610,12 @@ async fn a_node_touches_no_pod_of_another_node() {
             "p0/status",
             json!({"metadata": {"labels": {"a": "b"}}}),
             r#"node "n0" cannot update labels through pod status"#,
+        ),
+        (
+            "PATCH",
+            "p0/status",
+            json!({"status": {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": []}}}),
+            r#"node "n0" cannot update extended resource claim status"#,
         ),
         (
             "PATCH",

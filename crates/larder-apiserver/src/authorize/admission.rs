@@ -92,6 +92,10 @@ impl Authorization {
                 for (pointer, what) in [
                     ("/metadata/labels", "labels through pod status"),
                     ("/status/resourceClaimStatuses", "resource claim statues"),
+                    (
+                        "/status/extendedResourceClaimStatus",
+                        "extended resource claim status",
+                    ),
                 ] {
                     if differs(pointer) {
                         return reject(format!("node \"{node}\" cannot update {what}"));
@@ -108,6 +112,11 @@ impl Authorization {
                 }
                 if differs("/spec/taints") {
                     return reject(format!("node \"{node}\" is not allowed to modify taints"));
+                }
+                if differs("/metadata/ownerReferences") {
+                    return reject(format!(
+                        "node \"{node}\" is not allowed to modify ownerReferences"
+                    ));
                 }
                 match forbidden_labels(Some(old), new) {
                     labels if labels.is_empty() => Ok(()),
@@ -248,7 +257,31 @@ fn admit_token(
     if pod.field("spec.nodeName") != node {
         return reject("node requested token bound to a pod scheduled on a different node");
     }
+    let audience = match request["spec"]["audiences"].as_array().map(Vec::as_slice) {
+        None | Some([]) => "",
+        Some([audience]) => audience.as_str().unwrap_or_default(),
+        Some(_) => return reject("node may only request 0 or 1 audiences"),
+    };
+    if !projects_audience(&pod.value(), audience) {
+        return reject(&format!(
+            "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+        ));
+    }
     Ok(())
+}
+
+/// Whether a volume of `pod` projects a token for `audience`. CSI drivers, which may ask for others, are unknown here.
+fn projects_audience(pod: &Value, audience: &str) -> bool {
+    let volumes = pod["spec"]["volumes"].as_array();
+    let mut sources = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume["projected"]["sources"].as_array())
+        .flatten();
+    sources.any(|source| {
+        let token = &source["serviceAccountToken"];
+        token.is_object() && text(token, "/audience") == audience
+    })
 }
 
 /// A node creates mirror pods of its own, and no other pods.
@@ -346,15 +379,36 @@ fn admit_certificate_request(
         ));
     }
     let name = spec("podName");
-    let (about, named) = (
-        format!("PodCertificateRequest for pod \"{namespace}/{name}\""),
-        |kind, namespace: &str, name: &str| store.get(kind, &ObjectKey::new(namespace, name)),
-    );
-    let pod = named(Kind::Pod, namespace, name).ok_or_else(|| {
-        broken(format!(
-            "while retrieving pod \"{namespace}/{name}\" named in the PodCertificateRequest: pod {name:?} not found"
-        ))
-    })?;
+    let about = format!("PodCertificateRequest for pod \"{namespace}/{name}\"");
+    let named = |kind: Kind, what: &str, namespace: &str, name: &str| {
+        let held = store.get(kind, &ObjectKey::new(namespace, name));
+        held.ok_or_else(|| {
+            let shown = match namespace {
+                "" => name.to_owned(),
+                namespace => format!("{namespace}/{name}"),
+            };
+            let singular = kind.resource().singular();
+            broken(format!(
+                "while retrieving {what} {shown:?} named in the PodCertificateRequest: {singular} {name:?} not found"
+            ))
+        })
+    };
+    let held = named(Kind::Node, "node", "", node)?;
+    let uid = spec("nodeUID");
+    if uid != held.uid {
+        return Err(broken(format!(
+            "{about} names node UID {uid:?}, inconsistent with the running node ({:?})",
+            held.uid.as_str()
+        )));
+    }
+    let pod = named(Kind::Pod, "pod", namespace, name)?;
+    let uid = spec("podUID");
+    if uid != pod.uid {
+        return Err(broken(format!(
+            "{about} contains pod UID ({uid:?}) which differs from running pod {:?}",
+            pod.uid.as_str()
+        )));
+    }
     if pod.field("spec.nodeName") != node {
         return reject(format!(
             "pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest"
@@ -363,34 +417,17 @@ fn admit_certificate_request(
     if pod.value().pointer(MIRROR).is_some() {
         return reject(format!("pod \"{namespace}/{name}\" is a mirror pod"));
     }
-    let uid = spec("podUID");
-    if uid != pod.uid {
-        return Err(broken(format!(
-            "{about} contains pod UID ({uid:?}) which differs from running pod {:?}",
-            pod.uid.as_str()
-        )));
-    }
     let (account, runs_as) = (spec("serviceAccountName"), account_of(&pod.value()));
     if account != runs_as {
         return reject(format!(
             "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
         ));
     }
-    let held = named(Kind::ServiceAccount, namespace, account)
-        .ok_or_else(|| broken(format!("{about}: serviceaccount {account:?} not found")))?;
+    let held = named(Kind::ServiceAccount, "service account", namespace, account)?;
     let uid = spec("serviceAccountUID");
     if uid != held.uid {
         return Err(broken(format!(
             "{about} names service account UID {uid:?}, which differs from the running service account ({:?})",
-            held.uid.as_str()
-        )));
-    }
-    let held = named(Kind::Node, "", node)
-        .ok_or_else(|| broken(format!("{about}: node {node:?} not found")))?;
-    let uid = spec("nodeUID");
-    if uid != held.uid {
-        return Err(broken(format!(
-            "{about} names node UID {uid:?}, inconsistent with the running node ({:?})",
             held.uid.as_str()
         )));
     }
