@@ -14,7 +14,7 @@ use larder_objects::validation::qualified_name_problems;
 
 use crate::NodeFacts;
 
-pub(crate) use quote::quote;
+pub use quote::quote;
 pub use resources::ResourceError;
 pub(crate) use resources::{variable_resource, volume_resource};
 use subscript::split_subscript;

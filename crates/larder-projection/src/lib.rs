@@ -25,7 +25,7 @@ mod trust_bundle;
 mod volume;
 
 pub use container::{ContainerKind, ContainerView, containers, is_used, used_volumes};
-pub use downward::{FieldError, ResourceError};
+pub use downward::{FieldError, ResourceError, quote};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
     EnvFileUnavailable, Environment, EnvironmentError, ExpansionError, MAX_ENVIRONMENT_BYTES,

@@ -89,11 +89,13 @@ pub enum MountError {
     #[error("invalid MountPropagation mode: \"{0}\"")]
     Propagation(String),
     /// Recursively read-only, and writable.
-    #[error("volume \"{0}\" requested recursive read-only mode, but it is not read-only")]
+    #[error(
+        "failed to resolve recursive read-only mode: volume \"{0}\" requested recursive read-only mode, but it is not read-only"
+    )]
     NotReadOnly(String),
     /// Recursively read-only, and propagated.
     #[error(
-        "volume \"{volume}\" requested recursive read-only mode, but it is not compatible with propagation \"{propagation}\""
+        "failed to resolve recursive read-only mode: volume \"{volume}\" requested recursive read-only mode, but it is not compatible with propagation \"{propagation}\""
     )]
     ReadOnlyPropagation {
         /// Name of the volume.
@@ -103,11 +105,11 @@ pub enum MountError {
     },
     /// Recursively read-only, and the runtime cannot do it.
     #[error(
-        "volume \"{0}\" requested recursive read-only mode, but it is not supported by the runtime"
+        "failed to resolve recursive read-only mode: volume \"{0}\" requested recursive read-only mode, but it is not supported by the runtime"
     )]
     ReadOnlyUnsupported(String),
     /// There is no such recursive read-only mode.
-    #[error("unknown recursive read-only mode \"{0}\"")]
+    #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode \"{0}\"")]
     ReadOnlyMode(String),
 }
 

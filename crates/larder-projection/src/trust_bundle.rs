@@ -15,6 +15,8 @@ use k8s_openapi::{
 };
 use larder_objects::pem;
 
+use crate::downward::quote;
+
 /// What is known of ClusterTrustBundles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TrustBundles {
@@ -73,11 +75,21 @@ pub enum TrustBundleError {
     #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
     NoMatch,
     /// The selector has more than 100 KiB.
-    #[error("label selector length ({0}) exceeds max length (102400)")]
+    #[error("label selector length ({0}) is larger than {MAX_SELECTOR}")]
     SelectorTooLong(usize),
-    /// The selector has an operator that there is not, or values that do not go with it.
-    #[error("{0:?} is not a valid label selector operator")]
+    /// The selector has an unknown operator.
+    #[error("while parsing label selector: {} is not a valid label selector operator", quote(.0))]
     Operator(String),
+    /// `In` or `NotIn` has no values.
+    #[error(
+        "while parsing label selector: values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"
+    )]
+    NoValues,
+    /// `Exists` or `DoesNotExist` has values. The kubelet quotes them as well.
+    #[error(
+        "while parsing label selector: values: Invalid value: values set must be empty for exists and does not exist"
+    )]
+    Values,
 }
 
 /// Longest selector, in bytes of its text form.
@@ -143,8 +155,10 @@ fn check_selector(selector: &LabelSelector) -> Result<(), TrustBundleError> {
             "Exists" | "DoesNotExist" => false,
             _ => return Err(TrustBundleError::Operator(requirement.operator.clone())),
         };
-        if has_values == values.is_empty() {
-            return Err(TrustBundleError::Operator(requirement.operator.clone()));
+        match (has_values, values.is_empty()) {
+            (true, true) => return Err(TrustBundleError::NoValues),
+            (false, false) => return Err(TrustBundleError::Values),
+            _ => {}
         }
         let operator = match requirement.operator.as_str() {
             "In" => " in ()".len(),

@@ -15,6 +15,7 @@ use k8s_openapi::{
 use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
+use larder_projection::quote;
 use larder_transport::path::{PathError, Resource, field_selector};
 use larder_watch::{
     NodeContext,
@@ -194,7 +195,8 @@ pub(super) fn ending(request: &PodCertificateRequest) -> Option<Ending> {
         let refused = |how: &str| {
             Ending::Refused(format!(
                 "PodCertificateRequest was permanently {how}: reason={} message={}",
-                condition.reason, condition.message
+                quote(&condition.reason),
+                quote(&condition.message)
             ))
         };
         match condition.type_.as_str() {

@@ -235,7 +235,7 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
     let request = signer.pending().await;
     let status = json!({"conditions": ending("Denied")});
     signer.answer(&request, status).await;
-    let refused = "PodCertificateRequest was permanently denied: reason=R message=M";
+    let refused = r#"PodCertificateRequest was permanently denied: reason="R" message="M""#;
     node.until_failing("web", "id", refused).await;
     assert_eq!(files(&node), Some(second));
     sleep(Duration::from_hours(3)).await;

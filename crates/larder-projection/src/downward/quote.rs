@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// `text` as a Go string literal: printable characters as they are, everything else escaped, hexadecimal in lower case.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for char in text.chars() {

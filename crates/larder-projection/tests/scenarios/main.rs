@@ -6,6 +6,7 @@
 
 mod downward;
 mod environment;
+mod kubelet_texts;
 mod mounts;
 mod special_sources;
 mod volumes;

@@ -123,15 +123,16 @@ fn recursive_read_only_asks_for_read_only_and_no_propagation() {
     let able = RuntimeFeatures {
         recursive_read_only: true,
     };
-    let start = "volume \"tmp\" requested recursive read-only mode, but it is not ";
+    let start = "failed to resolve recursive read-only mode: volume \"tmp\" requested recursive read-only mode, but it is not ";
     entry(false, none.clone(), "Enabled").check_mounts_fail(&format!("{start}read-only"));
     entry(true, json!("HostToContainer"), "IfPossible").check_mounts_fail(&format!(
         "{start}compatible with propagation \"HostToContainer\""
     ));
     entry(true, none.clone(), "Enabled")
         .check_mounts_fail(&format!("{start}supported by the runtime"));
-    entry(true, none.clone(), "Often")
-        .check_mounts_fail("unknown recursive read-only mode \"Often\"");
+    entry(true, none.clone(), "Often").check_mounts_fail(
+        "failed to resolve recursive read-only mode: unknown recursive read-only mode \"Often\"",
+    );
     for (mode, runtime, expected) in [
         ("Disabled", able, false),
         ("IfPossible", RuntimeFeatures::default(), false),
