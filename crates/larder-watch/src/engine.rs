@@ -85,6 +85,19 @@ pub enum Start {
     NoSlot,
 }
 
+/// What an answer means that is older than what is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum OlderAnswer {
+    /// Nothing yet: the object is checked once more.
+    AskedAgain,
+    /// Events overtook the answer, so what is known is at least as fresh.
+    Overtaken,
+    /// The API server no longer knows what was known when it was asked again: it was restored. The answer is to be taken,
+    /// and the complete state of the target is asked for.
+    Restored,
+}
+
 /// Something that happened.
 #[derive(Debug)]
 pub struct Report<T: Target> {
@@ -400,21 +413,31 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// The answer of a freshness check was older than what is known. Either an event overtook it, or the API server was
-    /// restored, which a complete state shows. A collection's is expensive, so the object is checked once more before.
-    pub fn check_was_older(&mut self, id: u64, object: u64) {
-        let is_one = id == object;
-        if !is_one
-            && let Some(running) = self.checks.get_mut(&object)
-            && !running.check.repeated
-        {
-            running.check.repeated = true;
-            running.check.requeue();
-            self.requests.enqueue(Part::Check(object), true);
-            return;
+    /// The answer of a freshness check, `answered`, is older than what is `known`. So the object is checked once more, and
+    /// the second answer decides.
+    pub fn check_was_older(
+        &mut self,
+        id: u64,
+        object: u64,
+        answered: &ResourceVersion,
+        known: ResourceVersion,
+    ) -> OlderAnswer {
+        let Some(running) = self.checks.get_mut(&object) else {
+            return OlderAnswer::Overtaken;
+        };
+        match running.check.known_before.replace(known) {
+            None => {
+                running.check.requeue();
+                self.requests.enqueue(Part::Check(object), true);
+                OlderAnswer::AskedAgain
+            }
+            Some(before) if answered.is_older_than(&before) => {
+                self.remove_check(object);
+                let _ = self.start(id, true);
+                OlderAnswer::Restored
+            }
+            Some(_) => OlderAnswer::Overtaken,
         }
-        self.remove_check(object);
-        let _ = self.start(id, true);
     }
 
     /// Checks an object, unless that is under way or backs off.

@@ -78,8 +78,8 @@ pub(crate) struct FreshnessCheck<T: Target> {
     /// The target that covers the object.
     pub(crate) watched: u64,
     kind: CheckKind,
-    /// An answer was older than what is known.
-    pub(crate) repeated: bool,
+    /// An answer was older than what was known, which was this; the object is checked once more.
+    pub(crate) known_before: Option<ResourceVersion>,
     backoff: Option<Box<RequestBackoff>>,
     phase: CheckPhase<T>,
 }
@@ -103,7 +103,7 @@ impl<T: Target + Clone> FreshnessCheck<T> {
             target,
             watched,
             kind,
-            repeated: false,
+            known_before: None,
             backoff: None,
             phase: CheckPhase::Queued,
         }

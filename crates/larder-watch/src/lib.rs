@@ -46,7 +46,7 @@ pub use self::{
     backoff::RequestBackoff,
     context::NodeContext,
     driver::{Finding, Snapshot},
-    engine::{Engine, Event, Known, Limits, Need, Report, Start},
+    engine::{Engine, Event, Known, Limits, Need, OlderAnswer, Report, Start},
     error::{RequestError, RequestFailure, RequestPhase},
     freshness::Confirmed,
     liveness::SilentWatch,

@@ -75,6 +75,37 @@ async fn a_silent_watch_leaves_no_unreadable_object_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_from_the_future_ends_in_no_endless_checks() {
+    let (client, mut script) = Script::new();
+    let manager = watching(WatchScope::Namespace, client);
+    manager.register_pod(&pod_with("p1", &["a"]));
+    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    assert_eq!(value(&manager, "a").await, "one");
+    // A check brings a version that the namespace never reaches.
+    manager.register_pod(&pod_with("p2", &["a"]));
+    let answer = async { script.next().await.prove(99_999, &object(99_999, "lie")) };
+    let (read, ()) = tokio::join!(value(&manager, "a"), answer);
+    assert_eq!(read, "lie");
+    // The watch rests meanwhile, so that only the next state says what the object is.
+    while !stream.is_dropped() {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    let answers = async {
+        let stream = script.next().await.synced(7, Some(&object(6, "two")));
+        script.next().await.prove(7, &object(6, "two"));
+        script.next().await.prove(7, &object(6, "two"));
+        stream
+    };
+    let (read, _stream) = tokio::join!(value(&manager, "a"), answers);
+    assert_eq!(read, "two");
+    let request = script.next().await;
+    request.check("sendInitialEvents=true !resourceVersion");
+    let _stream = request.synced(7, Some(&object(6, "two")));
+    script.silence(Duration::from_mins(1)).await;
+    assert_eq!(value(&manager, "a").await, "two");
+}
+
+#[tokio::test(start_paused = true)]
 async fn checks_of_an_unreadable_object_back_off() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Object, client);

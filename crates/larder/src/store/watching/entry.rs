@@ -83,10 +83,7 @@ impl<K: Object> KnownState<K> {
                 Some(_) => ObjectState::Synced,
                 None => ObjectState::Absent,
             };
-            self.version = match &finding.object {
-                Some(object) => object.metadata().resource_version.clone(),
-                None => finding.version,
-            };
+            self.version = finding.version;
             self.object = finding.object;
         }
         if let Some(seq) = finding.fresh_as_of {

@@ -14,8 +14,8 @@ use std::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use larder_objects::{Object, ResourceVersion};
 use larder_watch::{
-    Api, Confirmed, Engine, Event, Finding, Known, Limits, Need, NodeContext, RegistrationSeq,
-    Report, RequestFailure, RequestPhase, Snapshot, Start,
+    Api, Confirmed, Engine, Event, Finding, Known, Limits, Need, NodeContext, OlderAnswer,
+    RegistrationSeq, Report, RequestFailure, RequestPhase, Snapshot, Start,
 };
 use smol_str::SmolStr;
 use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval_at};
@@ -412,7 +412,7 @@ impl<K: Object> WatchTask<K> {
             Finding::Synced(snapshot) => self.synced(target, snapshot),
             Finding::Changed(SeenObject { id, object }) => {
                 if let Some(known) = self.open_object(target, id) {
-                    self.see(known, object, RequestPhase::Watch, None, false);
+                    self.see(known, object, None, None, false);
                 }
             }
             Finding::Deleted(id, version) => {
@@ -493,7 +493,7 @@ impl<K: Object> WatchTask<K> {
             let fresh_as_of = fresh_as_of.filter(|_| covered);
             match (state.remove(&object.entry.cell.id), &incomplete) {
                 (Some(seen), _) => {
-                    self.see(object, seen, RequestPhase::List, fresh_as_of, reset);
+                    self.see(object, seen, Some(&version), fresh_as_of, reset);
                 }
                 (None, _) if !covered => {}
                 (None, Some(failure)) => self.object_failed(object, failure),
@@ -510,19 +510,27 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// Takes over one state of an object. One that cannot be decoded leaves the last good one in place.
+    /// Takes over one state of an object, from the watch or from the complete state at version `listed`. One that cannot be
+    /// decoded leaves the last good one in place.
     fn see(
         &self,
         object: &WatchedObject<K>,
         seen: Decoded<K>,
-        phase: RequestPhase,
+        listed: Option<&ResourceVersion>,
         fresh_as_of: Option<RegistrationSeq>,
         reset: bool,
     ) {
         match seen {
             Ok(found) => {
+                let mut version = found.metadata().resource_version.clone();
+                // Nothing in a state is newer than the state; believing otherwise would make every later one look old.
+                if let Some(listed) = listed
+                    && listed.is_older_than(&version)
+                {
+                    version = listed.clone();
+                }
                 let finding = ObjectFinding {
-                    version: found.metadata().resource_version.clone(),
+                    version,
                     object: Some(found),
                     fresh_as_of,
                     reset,
@@ -530,6 +538,10 @@ impl<K: Object> WatchTask<K> {
                 self.publish(object, |entry| self.inner.publish(entry, finding));
             }
             Err(unreadable) => {
+                let phase = match listed {
+                    Some(_) => RequestPhase::List,
+                    None => RequestPhase::Watch,
+                };
                 let failure = RequestFailure::new(phase, unreadable.error);
                 self.object_failed(object, &failure);
             }
@@ -551,9 +563,13 @@ impl<K: Object> WatchTask<K> {
         let without_watch = self.engine.is_without_slot(target);
         let version = version.unwrap_or_else(|| known.clone());
         // Without a watch, no event can have overtaken the check.
+        let mut reset = without_watch;
         if !without_watch && version.is_older_than(&known) {
-            self.engine.check_was_older(target, id);
-            return;
+            match self.engine.check_was_older(target, id, &version, known) {
+                OlderAnswer::AskedAgain => return,
+                OlderAnswer::Overtaken => {}
+                OlderAnswer::Restored => reset = true,
+            }
         }
         let found = match item.map(|item| item.object) {
             None => None,
@@ -565,7 +581,7 @@ impl<K: Object> WatchTask<K> {
             object: found,
             version,
             fresh_as_of: Some(fresh_as_of),
-            reset: without_watch,
+            reset,
         };
         self.publish(object, |entry| self.inner.publish(entry, finding));
         let is_final = object.is_final();
