@@ -4,12 +4,14 @@
 
 mod apiserver;
 mod bad_input;
+mod canaries;
 mod examples;
 mod exec;
 mod exec_agent;
 mod fake_agent;
 mod hostile;
 mod layers;
+mod listen;
 mod refs;
 mod render;
 mod run;

@@ -5,9 +5,12 @@ use std::{
     io::{BufRead as _, BufReader, Lines},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::Arc,
+    thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rustix::{
     mount::{UnmountFlags, unmount},
     process::{Pid, Signal, kill_process},
@@ -27,24 +30,24 @@ pub(crate) struct Agent<'a> {
     desk: &'a Desk,
     child: Child,
     stdout: BufReader<ChildStdout>,
-    log: Lines<BufReader<ChildStderr>>,
+    /// `None` once a thread collects it.
+    log: Option<Lines<BufReader<ChildStderr>>>,
 }
 
 impl<'a> Agent<'a> {
     pub(crate) fn start(desk: &'a Desk) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
-            .args([
-                "run",
-                "--manifests",
-                "m",
-                "--root-dir",
-                "root",
-                "--node-name",
-                "n1",
-            ])
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        command.env_clear();
+        Self::spawn(desk, command, "--manifests m --node-name n1")
+    }
+
+    /// Starts `command`, which is or becomes `larder`, with the API server that `origin` names.
+    pub(crate) fn spawn(desk: &'a Desk, mut command: Command, origin: &str) -> Self {
+        let mut child = command
+            .args(["run", "--root-dir", "root"])
             .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
+            .args(origin.split(' '))
             .current_dir(desk.path())
-            .env_clear()
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -52,7 +55,7 @@ impl<'a> Agent<'a> {
         Self {
             desk,
             stdout: BufReader::new(child.stdout.take().unwrap()),
-            log: BufReader::new(child.stderr.take().unwrap()).lines(),
+            log: Some(BufReader::new(child.stderr.take().unwrap()).lines()),
             child,
         }
     }
@@ -66,14 +69,28 @@ impl<'a> Agent<'a> {
 
     /// Reads the log up to an event with this message.
     pub(crate) fn event(&mut self, message: &str) -> Value {
-        let events = self
-            .log
+        let log = self.log.as_mut().unwrap();
+        let events = log
             .by_ref()
             .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
         events
             .into_iter()
             .find(|event| event["message"] == message)
             .unwrap()
+    }
+
+    /// The log from now on; it grows until the agent ends.
+    pub(crate) fn collect_log(&mut self) -> Arc<Mutex<String>> {
+        let (lines, text) = (self.log.take().unwrap(), Arc::<Mutex<String>>::default());
+        let collected = Arc::clone(&text);
+        thread::spawn(move || {
+            for line in lines {
+                let mut text = collected.lock();
+                text.push_str(&line.unwrap());
+                text.push('\n');
+            }
+        });
+        text
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) -> Option<i32> {
@@ -137,11 +154,11 @@ fn volume(desk: &Desk, pod: &str) -> PathBuf {
         .join("volumes/kubernetes.io~configmap/cfg")
 }
 
-fn key(desk: &Desk, pod: &str, key: &str) -> Option<String> {
+pub(crate) fn key(desk: &Desk, pod: &str, key: &str) -> Option<String> {
     fs::read_to_string(volume(desk, pod).join(key)).ok()
 }
 
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
@@ -393,7 +410,7 @@ async fn pod_and_its_objects_are_removed_together_without_warnings() {
         .iter()
         .any(|message| message == "deleted: ConfigMap default/own")
     {
-        let line = agent.log.next().unwrap().unwrap();
+        let line = agent.log.as_mut().unwrap().next().unwrap().unwrap();
         let event: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(event["level"], "INFO", "{event}");
         told.push(format!(
@@ -403,7 +420,7 @@ async fn pod_and_its_objects_are_removed_together_without_warnings() {
         ));
     }
     assert_eq!(agent.signal(Signal::INT), Some(0));
-    let after = agent.log.by_ref().map(Result::unwrap);
+    let after = agent.log.as_mut().unwrap().by_ref().map(Result::unwrap);
     assert!(after.into_iter().all(|line| !line.contains("not found")));
 }
 
