@@ -208,7 +208,8 @@ async fn keep_trust_bundles(
             other => {
                 self::tell(&other);
                 // There is no collection: the API server does not serve the kind.
-                if matches!(&other, CollectionEvent::Failed(error) if error.is_not_found()) {
+                if matches!(&other, CollectionEvent::Failed(failure) if failure.error.is_not_found())
+                {
                     by_name.clear();
                     tell(Some(TrustBundles::Unsupported));
                 }
@@ -237,8 +238,8 @@ fn readable<K>(found: Found<K>) -> Option<K> {
 }
 
 fn tell<K>(change: &CollectionEvent<K>) {
-    if let CollectionEvent::Failed(error) = change {
-        debug!(error = chain(error), "not followed for now");
+    if let CollectionEvent::Failed(failure) = change {
+        debug!(error = chain(failure), "not followed for now");
     }
 }
 

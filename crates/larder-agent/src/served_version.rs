@@ -139,7 +139,8 @@ impl<K: DeserializeOwned + KubernetesResource + Send + fmt::Debug + 'static> Ser
         loop {
             let current = self.resource.current();
             let event = self.collections[current].next().await;
-            if !matches!(&event, CollectionEvent::Failed(error) if error.is_not_served()) {
+            if !matches!(&event, CollectionEvent::Failed(failure) if failure.error.is_not_served())
+            {
                 self.unserved = 0;
                 return event;
             }

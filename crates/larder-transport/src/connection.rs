@@ -126,7 +126,7 @@ impl Connection {
                 let shared = Arc::clone(&connection);
                 let drive = async move {
                     if let Err(error) = driver.await {
-                        let error = StreamError::from(error);
+                        let error = StreamError::of_http1(error);
                         tracing::debug!(%error, id, "HTTP/1.1 connection ended");
                     }
                     shared.close();
@@ -207,7 +207,7 @@ impl Connection {
             Some(waited) => Error::Dead { server, waited },
             None => Error::Broken {
                 server,
-                source: source.into(),
+                source: StreamError::of_http2(source),
             },
         }
     }
@@ -215,7 +215,7 @@ impl Connection {
     pub(super) fn http1_error(&self, source: hyper::Error) -> Error {
         Error::Broken {
             server: Arc::clone(&self.server),
-            source: source.into(),
+            source: StreamError::of_http1(source),
         }
     }
 }

@@ -203,11 +203,13 @@ pub(super) async fn start_http2(
         .initial_connection_window_size(whole)
         .handshake(io)
         .await
-        .map_err(|error| ConnectError::Http(error.into()))?;
+        .map_err(|error| ConnectError::Http(StreamError::of_http2(error)))?;
     poll_fn(|cx| match Pin::new(&mut driver).poll(cx) {
         _ if driver.max_concurrent_send_streams() != NO_SETTINGS_YET => Poll::Ready(Ok(())),
         Poll::Ready(Ok(())) => Poll::Ready(Err(ConnectError::Http(StreamError::Incomplete))),
-        Poll::Ready(Err(error)) => Poll::Ready(Err(ConnectError::Http(error.into()))),
+        Poll::Ready(Err(error)) => {
+            Poll::Ready(Err(ConnectError::Http(StreamError::of_http2(error))))
+        }
         Poll::Pending => Poll::Pending,
     })
     .await?;
@@ -221,7 +223,7 @@ pub(super) async fn start_http2(
 async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
     let (sender, driver) = http1::handshake(TokioIo::new(io))
         .await
-        .map_err(|error| ConnectError::Http(error.into()))?;
+        .map_err(|error| ConnectError::Http(StreamError::of_http1(error)))?;
     Ok(Dialed::Http1 {
         sender,
         driver: Box::new(driver),

@@ -213,8 +213,9 @@ pub enum StreamError {
     Io(#[source] Arc<io::Error>),
 }
 
-impl From<h2::Error> for StreamError {
-    fn from(error: h2::Error) -> Self {
+/// Inherent, since a `From` of a foreign error would make its crate part of this one's API.
+impl StreamError {
+    pub(crate) fn of_http2(error: h2::Error) -> Self {
         let reason = error.reason().map_or("no code", name);
         if error.is_remote() && error.is_go_away() {
             Self::GoAway { reason }
@@ -226,6 +227,28 @@ impl From<h2::Error> for StreamError {
                 .map_or(Self::Incomplete, |error| Self::Io(Arc::new(error)))
         } else {
             Self::Protocol { reason }
+        }
+    }
+
+    pub(crate) fn of_http1(error: hyper::Error) -> Self {
+        if error.is_parse_too_large() {
+            return Self::Protocol {
+                reason: "the head of the response is too large",
+            };
+        }
+        if error.is_parse() {
+            return Self::Protocol {
+                reason: "malformed HTTP/1.1 message",
+            };
+        }
+        let source = std::error::Error::source(&error);
+        match source.and_then(|source| source.downcast_ref::<io::Error>()) {
+            // It cannot be taken out of hyper's error. Its text comes from the system or from rustls.
+            Some(error) => {
+                let text = error.to_string();
+                Self::Io(Arc::new(io::Error::new(error.kind(), text)))
+            }
+            None => Self::Incomplete,
         }
     }
 }
@@ -250,30 +273,6 @@ fn name(reason: h2::Reason) -> &'static str {
     ];
     let code = usize::try_from(u32::from(reason)).unwrap_or(usize::MAX);
     NAMES.get(code).unwrap_or(&"unknown code")
-}
-
-impl From<hyper::Error> for StreamError {
-    fn from(error: hyper::Error) -> Self {
-        if error.is_parse_too_large() {
-            return Self::Protocol {
-                reason: "the head of the response is too large",
-            };
-        }
-        if error.is_parse() {
-            return Self::Protocol {
-                reason: "malformed HTTP/1.1 message",
-            };
-        }
-        let source = std::error::Error::source(&error);
-        match source.and_then(|source| source.downcast_ref::<io::Error>()) {
-            // It cannot be taken out of hyper's error. Its text comes from the system or from rustls.
-            Some(error) => {
-                let text = error.to_string();
-                Self::Io(Arc::new(io::Error::new(error.kind(), text)))
-            }
-            None => Self::Incomplete,
-        }
-    }
 }
 
 /// Why no connection could be opened, by step.

@@ -19,7 +19,7 @@ use crate::{
     context::NodeContext,
     driver::Finding,
     engine::{Engine, Event, Limits},
-    error::RequestError,
+    error::{RequestError, RequestFailure},
     target::{self, Target},
 };
 
@@ -38,7 +38,7 @@ use crate::{
 ///         CollectionEvent::All(services) => println!("{} in all", services.len()),
 ///         CollectionEvent::One(service) => println!("{} is new or changed", service.metadata.name),
 ///         CollectionEvent::Gone(metadata) => println!("{} is gone", metadata.name),
-///         CollectionEvent::Failed(error) => println!("{error}, will retry"),
+///         CollectionEvent::Failed(failure) => println!("{failure}: {}, will retry", failure.error),
 ///         CollectionEvent::Resumed => println!("in sync"),
 ///     }
 /// }
@@ -58,7 +58,7 @@ pub enum CollectionEvent<K> {
     /// The object with this metadata is gone.
     Gone(ObjectMeta),
     /// A request failed and will be made again; what was known may be old from now on.
-    Failed(Arc<RequestError>),
+    Failed(RequestFailure),
     /// What is known is in sync again.
     Resumed,
 }
@@ -129,7 +129,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
                     }
                     Finding::Changed(found) => CollectionEvent::One(found),
                     Finding::Deleted(metadata, _) => CollectionEvent::Gone(metadata),
-                    Finding::Failed(failure) => CollectionEvent::Failed(failure.error),
+                    Finding::Failed(failure) => CollectionEvent::Failed(failure),
                     Finding::Resumed => CollectionEvent::Resumed,
                 };
             }

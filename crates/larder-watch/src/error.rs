@@ -212,7 +212,7 @@ pub enum RequestPhase {
 }
 
 impl RequestPhase {
-    /// The phase in lower case, as logs show it.
+    /// The phase as a verb in lower case, as logs show it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Review => "review",
@@ -224,11 +224,13 @@ impl RequestPhase {
 }
 
 /// A failed request: its phase and its error.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("failed to {}", .phase.as_str())]
 pub struct RequestFailure {
     /// The phase in which the request was made.
     pub phase: RequestPhase,
     /// The error of the request.
+    #[source]
     pub error: Arc<RequestError>,
 }
 

@@ -14,7 +14,7 @@ use larder_objects::ObjectKey;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use larder_watch::RequestError;
+use larder_watch::RequestFailure;
 
 /// Something happened to a referenced object.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub enum ChangeKind {
     Deleted,
     /// Requests for the object fail; what was read before stays readable. Sent when the cause changes, not for each
     /// attempt.
-    Failed(Arc<RequestError>),
+    Failed(RequestFailure),
 }
 
 /// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe).

@@ -1,11 +1,11 @@
 //! What a manager knows about its objects, for status output and metrics. Never a value.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use larder_objects::{ObjectKey, ResourceVersion};
 use smol_str::SmolStr;
 
-use larder_watch::RequestError;
+use larder_watch::RequestFailure;
 
 use crate::{config::WatchScope, registration::PodIdentity};
 
@@ -85,7 +85,7 @@ pub struct ObjectStatus {
     /// For how long the object may have changed unnoticed: zero while its watch is open.
     pub age: Duration,
     /// The last failed request, until one succeeds.
-    pub failure: Option<Arc<RequestError>>,
+    pub failure: Option<RequestFailure>,
     /// How many registered pods refer to it.
     pub references: usize,
     /// The pods that refer to it, sorted.

@@ -205,7 +205,7 @@ fn objects<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = Object
         age_secs: object.age.as_secs(),
         error: object
             .failure
-            .map(|failure| chain(&*failure))
+            .map(|failure| chain(&*failure.error))
             .unwrap_or_default(),
         pods: object
             .pods

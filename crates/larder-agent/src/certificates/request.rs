@@ -170,8 +170,8 @@ pub(super) async fn follow_requests(
             CollectionEvent::Gone(metadata) => {
                 requests.remove(&metadata.key());
             }
-            CollectionEvent::Failed(error) => {
-                debug!(error = chain(&*error), "requests not followed for now");
+            CollectionEvent::Failed(failure) => {
+                debug!(error = chain(&failure), "requests not followed for now");
             }
             CollectionEvent::Resumed => {}
         });

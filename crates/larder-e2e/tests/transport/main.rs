@@ -300,7 +300,7 @@ async fn an_authority_that_arrives_late_is_used() {
             let objects = node.manager.objects().into_iter();
             let failures = objects.filter_map(|object| object.failure);
             failures
-                .filter(|failure| chain(&**failure).contains("invalid peer certificate"))
+                .filter(|failure| chain(failure).contains("invalid peer certificate"))
                 .count()
         };
         while distrusted() == 0 {

@@ -161,7 +161,7 @@ impl Seen {
                 self.unreadable.remove(&full_name);
                 self.gone(full_name, PodUid::new(metadata.uid)).await?;
             }
-            CollectionEvent::Failed(error) => self.failure = Some(error),
+            CollectionEvent::Failed(failure) => self.failure = Some(failure.error),
             CollectionEvent::Resumed => self.failure = None,
         }
         let failure = self.failure.iter().map(|source| {

@@ -36,14 +36,14 @@ pub(super) async fn http2(
             && shared.close()
         {
             shared.metrics.go_aways.inc();
-            let error = StreamError::from(error);
+            let error = StreamError::of_http2(error);
             tracing::debug!(%error, id = shared.id, "connection takes no more requests");
         }
         result
     });
     tokio::select! {
         result = drive => if let Err(error) = result {
-            let error = StreamError::from(error);
+            let error = StreamError::of_http2(error);
             tracing::debug!(%error, id = connection.id, "HTTP/2 connection ended");
         },
         () = until_dead(ping, received, interval, timeout) => {

@@ -80,7 +80,7 @@ struct CacheState<K> {
     fresh_as_of: RegistrationSeq,
     /// The newest registration when the last request was made.
     tried: RegistrationSeq,
-    failure: Option<Arc<RequestError>>,
+    failure: Option<RequestFailure>,
     backoff: RequestBackoff,
     /// No request before this time, after a failure.
     not_before: Option<Instant>,
@@ -256,16 +256,17 @@ impl<K: Object> CacheState<K> {
     /// `random` is uniform in `[0, 1)`.
     fn failed(
         &mut self,
-        error: &Arc<RequestError>,
+        failure: &RequestFailure,
         now: Instant,
         random: f64,
     ) -> Option<ChangeKind> {
+        let error = &failure.error;
         let delay = self.backoff.delay_after(error, now, random);
         self.not_before = Some(now + delay);
-        let before = self.failure.replace(Arc::clone(error));
+        let before = self.failure.replace(failure.clone());
         before
-            .is_none_or(|before| before.label() != error.label())
-            .then(|| ChangeKind::Failed(Arc::clone(error)))
+            .is_none_or(|before| before.error.label() != error.label())
+            .then(|| ChangeKind::Failed(failure.clone()))
     }
 }
 
@@ -363,10 +364,7 @@ impl<K: Object> CachingStore<K> {
             }
             Plan::Wait(flight) => flight,
         };
-        let failure = || {
-            let error = entry.cell.0.lock().failure.clone()?;
-            Some(RequestFailure::new(RequestPhase::Get, error))
-        };
+        let failure = || entry.cell.0.lock().failure.clone();
         let result = wait(&entry.key, within, &self.inner.metrics, flight, failure).await;
         match result {
             Err(error) if !error.is_not_found() => {
@@ -395,14 +393,14 @@ impl<K: Object> CachingStore<K> {
             return Plan::Wait(flight);
         }
         let tried = state.tried >= required;
-        if let Some(error) = &state.failure
+        if let Some(failure) = &state.failure
             && tried
             && state.not_before.is_some_and(|time| now < time)
         {
             let last_good = state.serve_stale(required, self.inner.max_stale, now);
             return Plan::Answer(
                 last_good
-                    .ok_or_else(|| Error::of_get(K::KIND, entry.key.clone(), Arc::clone(error))),
+                    .ok_or_else(|| Error::of_failure(K::KIND, entry.key.clone(), failure.clone())),
             );
         }
         let seq = self.inner.entries.current_seq();
@@ -444,9 +442,10 @@ impl<K: Object> CachingStoreInner<K> {
         }
         // T15: a request that a newer one overtook brings at most a newer version.
         let overtaken = state.fresh_as_of > seq || state.tried > seq;
-        let failed_get = |error| Err(Error::of_get(K::KIND, entry.key.clone(), error));
+        let result = result.map_err(|error| RequestFailure::new(RequestPhase::Get, error));
+        let failed = |failure| Err(Error::of_failure(K::KIND, entry.key.clone(), failure));
         let (event, answer) = match result {
-            Err(error) if overtaken => return failed_get(Arc::new(error)),
+            Err(failure) if overtaken => return failed(failure),
             Ok(object) => {
                 let event = if overtaken {
                     state.found_late(&object, live, seq, now)
@@ -460,14 +459,13 @@ impl<K: Object> CachingStoreInner<K> {
                 };
                 (event, Ok(known))
             }
-            Err(error) if error.is_not_found() => {
+            Err(failure) if failure.error.is_not_found() => {
                 let event = state.not_found(seq, now);
-                (event, failed_get(Arc::new(error)))
+                (event, failed(failure))
             }
-            Err(error) => {
-                let error = Arc::new(error);
+            Err(failure) => {
                 let random = self.random.lock().f64();
-                (state.failed(&error, now, random), failed_get(error))
+                (state.failed(&failure, now, random), failed(failure))
             }
         };
         self.entries.changed();

@@ -21,7 +21,7 @@ use std::{
 
 use hashbrown::{Equivalent, HashSet};
 use larder_objects::{ObjectKey, ResourceVersion};
-use larder_watch::{RegistrationSeq, RequestError, SeqCounter, SharedSeq};
+use larder_watch::{RegistrationSeq, RequestFailure, SeqCounter, SharedSeq};
 use parking_lot::{Mutex, RwLock};
 
 use self::{readers::Readers, references::References};
@@ -257,7 +257,7 @@ pub(crate) struct Facts {
     pub(crate) state: ObjectState,
     pub(crate) version: ResourceVersion,
     pub(crate) age: Duration,
-    pub(crate) failure: Option<Arc<RequestError>>,
+    pub(crate) failure: Option<RequestFailure>,
 }
 
 impl<C: Send + Sync, S: Send> Entries<C, S> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder::{ChangeKind, ConfigMapManager, Error, NodeTtl};
+use larder::{ChangeKind, ConfigMapManager, Error, NodeTtl, RequestPhase};
 use larder_objects::{ConfigMap, ObjectMeta};
 use tokio::time::advance;
 
@@ -185,14 +185,13 @@ async fn failed_refresh_keeps_the_object_and_backs_off() {
     let read = fetch(&manager, &mut script, REFRESH, 500, FAILURE).await;
     assert_eq!(read, "one");
     assert_eq!(cached(&manager, &mut script).await, "one");
-    assert!(matches!(
-        changes.try_next().unwrap().kind,
-        ChangeKind::Failed(_)
-    ));
-    assert_eq!(
-        manager.objects()[0].failure.as_ref().unwrap().to_string(),
-        "broken"
-    );
+    let ChangeKind::Failed(failure) = changes.try_next().unwrap().kind else {
+        panic!("the refresh has failed");
+    };
+    assert_eq!(failure.phase, RequestPhase::Get);
+    let failure = manager.objects()[0].failure.clone().unwrap();
+    assert_eq!(failure.phase, RequestPhase::Get);
+    assert_eq!(failure.error.to_string(), "broken");
     advance(Duration::from_secs(2)).await;
     fetch(&manager, &mut script, REFRESH, 500, FAILURE).await;
     advance(Duration::from_secs(4)).await;

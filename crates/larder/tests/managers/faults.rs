@@ -2,7 +2,7 @@
 
 use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 
-use larder::{ChangeKind, ConfigMapManager, Error, ObjectState, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, Error, ObjectState, RequestPhase, WatchScope};
 use larder_apiserver::{ApiServer, Fault, User, Verb};
 use larder_transport::{Connector, Metrics, Source, Transport};
 use parking_lot::Mutex;
@@ -39,7 +39,7 @@ async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
         assert_eq!(value(&manager).await, "one");
         let change = tokio::time::timeout(Duration::from_mins(5), changes.next()).await;
         match change.expect("it heals").unwrap().kind {
-            ChangeKind::Failed(error) => heard.push(error.to_string()),
+            ChangeKind::Failed(failure) => heard.push(failure.error.to_string()),
             _ => break,
         }
     }
@@ -274,16 +274,18 @@ async fn rejected_credentials_are_reported_until_they_are_replaced() {
     let failed = loop {
         let change = changes.next().await.unwrap();
         match change.kind {
-            ChangeKind::Failed(error) if change.key.name == "b" => break error,
+            ChangeKind::Failed(failure) if change.key.name == "b" => break failure,
             _ => {}
         }
     };
     assert_eq!(refused.hits(), 1);
-    assert!(failed.is_unauthorized() && !failed.is_transport());
-    let causes = std::iter::successors(Some(&*failed as &dyn std::error::Error), |e| e.source());
+    assert_eq!(failed.phase, RequestPhase::List);
+    assert!(failed.error.is_unauthorized() && !failed.error.is_transport());
+    let causes = std::iter::successors(Some(&failed as &dyn std::error::Error), |e| e.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();
     let path = file.display();
     let expected = [
+        "failed to list".to_owned(),
         "the API server does not accept our credentials".to_owned(),
         format!("server:6443 does not accept the token in {path} (401)"),
         format!("failed to read the token from {path}"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap as ApiConfigMap;
-use larder::{ChangeKind, ConfigMapManager, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, RequestPhase, WatchScope};
 use larder_transport::path::Resource;
 use larder_watch::{
     NodeContext,
@@ -45,6 +45,7 @@ async fn an_unreadable_object_keeps_its_last_good_state() {
     let ChangeKind::Failed(error) = changes.next().await.unwrap().kind else {
         panic!("it is reported");
     };
+    assert_eq!(error.phase, RequestPhase::Watch);
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     assert_eq!(value(&manager, "a").await, "one");
     // The watch goes on, and the next state heals.

@@ -202,7 +202,7 @@ impl<K: Object> WatchEntry<K> {
                 .as_ref()
                 .map(|interruption| now.saturating_duration_since(interruption.since))
                 .unwrap_or_default(),
-            failure: known.failure().map(|failure| failure.error),
+            failure: known.failure(),
         }
     }
 
@@ -250,9 +250,9 @@ impl<K: Object> WatchEntry<K> {
         }
         let last = &mut known.interrupt(now).failure;
         let before = last.replace(failure.clone());
-        let error = &failure.error;
-        let news = before.is_none_or(|before| before.error.label() != error.label());
-        news.then(|| ChangeKind::Failed(Arc::clone(error)))
+        let label = failure.error.label();
+        let news = before.is_none_or(|before| before.error.label() != label);
+        news.then(|| ChangeKind::Failed(failure.clone()))
     }
 
     /// Whether the object has a watch, for the status.
