@@ -158,6 +158,8 @@ struct WatchedTarget<T: Target> {
     waker: ReadyWaker<Part>,
     timer: Timer,
     slot: WatchSlot,
+    /// It neither rests nor backs off.
+    active: bool,
     /// A request was sent since the start; the next ones go at a limited rate.
     is_repeat: bool,
 }
@@ -201,6 +203,10 @@ pub struct Engine<T: Target> {
     over: watch::Receiver<Duration>,
     /// Shows which targets are silent.
     liveness: Arc<EngineLiveness>,
+    /// Targets that neither rest nor back off.
+    active: usize,
+    /// What `liveness` was told.
+    is_active: bool,
     review: Interval,
     /// When the last request was sent.
     last_sent: Instant,
@@ -243,6 +249,8 @@ impl<T: Target + Clone> Engine<T> {
             server: ServerState::new(context.outages.clone()),
             over: context.outages.over(),
             liveness: context.liveness.add(T::KIND, now),
+            active: 0,
+            is_active: false,
             review,
             last_sent: now,
             reports: VecDeque::new(),
@@ -260,6 +268,7 @@ impl<T: Target + Clone> Engine<T> {
             waker: self.ready.waker(Part::Driver(id)),
             timer: Timer::default(),
             slot: WatchSlot::None,
+            active: false,
             is_repeat: false,
         };
         self.targets.insert(id, Box::new(watched));
@@ -268,6 +277,7 @@ impl<T: Target + Clone> Engine<T> {
     /// Ends everything that is under way for a target, and forgets it.
     pub fn remove(&mut self, id: u64) {
         if let Some(mut watched) = self.targets.remove(&id) {
+            self.active -= usize::from(watched.active);
             watched.timer.set(&mut self.timers, Part::Driver(id), None);
         }
     }
@@ -312,6 +322,7 @@ impl<T: Target + Clone> Engine<T> {
             watched.driver.stop();
             watched.slot = WatchSlot::None;
             watched.timer.set(&mut self.timers, Part::Driver(id), None);
+            self.active -= usize::from(std::mem::take(&mut watched.active));
         }
     }
 
@@ -484,6 +495,12 @@ impl<T: Target + Clone> Engine<T> {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
         };
+        let active = !matches!(
+            watched.driver.activity(),
+            Activity::Resting | Activity::BackingOff
+        );
+        self.active -= usize::from(std::mem::replace(&mut watched.active, active));
+        self.active += usize::from(active);
         let deadline = watched.driver.deadline();
         watched
             .timer
@@ -585,6 +602,10 @@ impl<T: Target + Clone> Engine<T> {
         loop {
             self.grant_slots();
             self.admit();
+            if self.is_active != (self.active > 0) {
+                self.is_active = !self.is_active;
+                self.liveness.set_active(self.is_active, Instant::now());
+            }
             if let Some(report) = self.reports.pop_front() {
                 return report;
             }

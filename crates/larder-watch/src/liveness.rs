@@ -7,7 +7,8 @@
 //! 2. Its request waits in a queue that moves, or for an answer that is not overdue.
 //! 3. Its last request failed, which was reported.
 //!
-//! An engine that no longer looks is no better than a watch that is silent.
+//! An engine that no longer looks is no better than a silent watch, unless nothing is under way there: the caller may
+//! have given it up after a failure.
 
 use std::{
     fmt,
@@ -67,6 +68,8 @@ pub(crate) struct EngineLiveness {
 #[derive(Debug)]
 struct Review {
     at: Instant,
+    /// Something is under way, and is driven.
+    active: bool,
     /// When the target that has been silent longest was last heard from, if any is silent.
     silent_since: Option<Instant>,
 }
@@ -76,6 +79,7 @@ impl Liveness {
     pub(crate) fn add(&self, kind: &'static str, now: Instant) -> Arc<EngineLiveness> {
         let review = Mutex::new(Review {
             at: now,
+            active: false,
             silent_since: None,
         });
         let engine = Arc::new(EngineLiveness { kind, review });
@@ -95,12 +99,22 @@ impl Liveness {
 impl EngineLiveness {
     /// Publishes the result of a review.
     pub(crate) fn reviewed(&self, at: Instant, silent_since: Option<Instant>) {
-        *self.review.lock() = Review { at, silent_since };
+        let mut review = self.review.lock();
+        review.at = at;
+        review.silent_since = silent_since;
+    }
+
+    /// From now on something is under way and driven, or is not.
+    pub(crate) fn set_active(&self, active: bool, now: Instant) {
+        let mut review = self.review.lock();
+        review.at = now;
+        review.active = active;
     }
 
     fn silent_watch(&self, now: Instant) -> Option<SilentWatch> {
         let review = self.review.lock();
-        let stuck = (now >= review.at + REVIEW_TIMEOUT).then_some(review.at);
+        let stuck = review.active && now >= review.at + REVIEW_TIMEOUT;
+        let stuck = stuck.then_some(review.at);
         let since = review.silent_since.or(stuck)?;
         Some(SilentWatch {
             kind: self.kind,
@@ -117,8 +131,10 @@ mod tests {
     async fn an_engine_without_reviews_is_silent() {
         let (liveness, start) = (Liveness::default(), Instant::now());
         let engine = liveness.add("Pod", start);
-        assert_eq!(liveness.silent_watches(start), []);
         let later = start + REVIEW_TIMEOUT;
+        assert_eq!(liveness.silent_watches(later), []);
+        engine.set_active(true, start);
+        assert_eq!(liveness.silent_watches(start), []);
         let [silent] = &*liveness.silent_watches(later) else {
             panic!("the engine is stuck");
         };
@@ -128,6 +144,8 @@ mod tests {
         );
         engine.reviewed(later, None);
         assert_eq!(liveness.silent_watches(later), []);
+        engine.set_active(false, later);
+        assert_eq!(liveness.silent_watches(later + REVIEW_TIMEOUT), []);
     }
 
     #[tokio::test(start_paused = true)]

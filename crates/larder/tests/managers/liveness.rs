@@ -5,7 +5,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Service;
 use larder::{ConfigMapManager, ManagerConfig};
 use larder_transport::path::Resource;
-use larder_watch::{NodeContext, collection::Collection};
+use larder_watch::{
+    NodeContext,
+    collection::{Collection, CollectionEvent},
+};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::scripted::{Exchange, Script, object, pod};
@@ -111,5 +114,21 @@ async fn a_collection_that_is_not_polled_is_silent() {
     sleep(360 * SECOND).await;
     assert_eq!(context.silent_watches()[0].kind, "Service");
     poll().await;
+    assert_eq!(context.silent_watches(), []);
+}
+
+// A resource that the API server does not serve may be asked for in another version instead.
+#[tokio::test(start_paused = true)]
+async fn a_collection_given_up_after_a_failure_is_not_silent() {
+    let (client, mut script) = Script::new();
+    let context = NodeContext::default();
+    let path = Resource::core("services").collection();
+    let mut services = Collection::<Service>::new(client.clone(), path.clone(), None, &context);
+    let _never_polled = Collection::<Service>::new(client, path, None, &context);
+    let (event, ()) = tokio::join!(services.next(), async {
+        script.next().await.refuse(403);
+    });
+    assert!(matches!(event, CollectionEvent::Failed(_)), "{event:?}");
+    sleep(Duration::from_hours(3)).await;
     assert_eq!(context.silent_watches(), []);
 }
