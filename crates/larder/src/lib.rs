@@ -81,5 +81,7 @@ pub use larder_watch::{RequestError, RequestFailure, RequestPhase};
 pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager};
 pub use metrics::ManagerMetrics;
 pub use registration::PodIdentity;
-pub use status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice};
+pub use status::{
+    KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject,
+};
 pub use store::fake::FakeObjects;

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
 use larder_watch::{Api, REQUEST_TIMEOUT};
@@ -19,7 +20,7 @@ use crate::{
     error::Error,
     metrics::{Census, Count, ManagerMetrics, Metrics},
     registration::{Hold, PodIdentity, PodRef, Registrations},
-    status::{NamespaceScope, ObjectState, ObjectStatus},
+    status::{KnownObject, NamespaceScope, ObjectState, ObjectStatus, StaleObject},
     store::{Store, fake::FakeObjects},
 };
 
@@ -252,6 +253,37 @@ impl<K: Object> ObjectManager<K> {
         store.get(pod.namespace, name, holder, within).await
     }
 
+    /// Serves copies that an earlier process kept: for a start while the API server cannot be reached.
+    ///
+    /// Objects that are referenced and of which nothing is known become [`ObjectState::Stale`], and so do those that are
+    /// referenced later, until [`end_stale`](Self::end_stale). Subscribers hear of each. Nothing else changes: the API
+    /// server is asked as ever, and its first answer about an object replaces the copy, whatever its version. An answer of
+    /// 401 or 403 withdraws it. Has an effect under strategy `Watch` only.
+    pub fn serve_stale(&self, objects: HashMap<ObjectKey, StaleObject<K>>) {
+        // New references wait, so that each is served once.
+        let _registrations = self.inner.registrations.lock();
+        self.inner.store.serve_stale(objects);
+    }
+
+    /// New references need an answer of the API server again. Copies that are served stay so until the API server has
+    /// answered about them.
+    pub fn end_stale(&self) {
+        let _registrations = self.inner.registrations.lock();
+        self.inner.store.end_stale();
+    }
+
+    /// Of when the copy is that reads get; `None` if they get no copy.
+    ///
+    /// Ask before the read: an object never becomes stale, so what is read after `None` is no copy.
+    pub fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
+        self.inner.store.stale_as_of(namespace, name)
+    }
+
+    /// What is known of every referenced object, in no order; nothing under strategies other than `Watch`.
+    pub fn known(&self) -> Vec<KnownObject<K>> {
+        self.inner.store.known(Instant::now())
+    }
+
     /// The changes of all referenced objects from now on.
     ///
     /// Subscribe before registering to miss none. Under strategy `Get` there are none.
@@ -312,16 +344,14 @@ impl<K: Object> ObjectManager<K> {
 impl<K: Object> Census for Inner<K> {
     fn count(&self) -> Count {
         let objects = self.store.status(&HashMap::new(), Instant::now());
-        let in_state = |state| {
-            objects
-                .iter()
-                .filter(|object| object.state == state)
-                .count()
+        let in_state = |name| {
+            let states = objects.iter().map(|object| object.state.as_str());
+            states.filter(|state| *state == name).count()
         };
         Count {
             kind: K::KIND,
-            objects: ObjectState::ALL
-                .map(|state| (state, in_state(state) as u64))
+            objects: ObjectState::NAMES
+                .map(|name| (name, in_state(name) as u64))
                 .into(),
             references: objects.iter().map(|object| object.references as u64).sum(),
             hits: self.store.hits(),

@@ -27,8 +27,6 @@ use prometheus_client::{
 };
 use thread_local::ThreadLocal;
 
-use crate::status::ObjectState;
-
 /// Metrics of any number of managers, distinguished by the label `kind`. Cheap to clone; all clones count together.
 ///
 /// ```
@@ -179,7 +177,8 @@ impl Tally {
 #[derive(Debug)]
 pub(crate) struct Count {
     pub(crate) kind: Kind,
-    pub(crate) objects: Vec<(ObjectState, u64)>,
+    /// By the name of their state.
+    pub(crate) objects: Vec<(&'static str, u64)>,
     pub(crate) references: u64,
     /// Reads that were answered at once, ever.
     pub(crate) hits: u64,
@@ -211,7 +210,7 @@ impl Collector for Managers {
             for (state, number) in &count.objects {
                 let labels = StateLabels {
                     kind: count.kind.as_str(),
-                    state: state.as_str(),
+                    state,
                 };
                 let number = i64::try_from(*number).unwrap_or(i64::MAX);
                 objects.get_or_create(&labels).inc_by(number);

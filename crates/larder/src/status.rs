@@ -1,7 +1,8 @@
 //! What a manager knows about its objects, for status output and metrics. Never a value.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use larder_objects::{ObjectKey, ResourceVersion};
 use smol_str::SmolStr;
 
@@ -36,6 +37,10 @@ pub enum ObjectState {
     Synced,
     /// The object is known not to exist; its creation will be noticed.
     Absent,
+    /// The API server has not been heard about the object. Reads get a copy that an earlier process kept, as the object was at
+    /// that time; or `NotFound`, if it did not exist then. It may have changed since, or be gone. The first answer of the
+    /// API server replaces the copy; 401 or 403 withdraws it. See [`ObjectManager::serve_stale`](crate::ObjectManager::serve_stale).
+    Stale(Timestamp),
     /// The object is marked immutable: its value is final and nothing watches it. It is looked at again when a new pod
     /// reads it.
     Immutable,
@@ -49,14 +54,15 @@ pub enum ObjectState {
 }
 
 impl ObjectState {
-    /// Every state that a referenced object can be in.
-    pub const ALL: [Self; 6] = [
-        Self::Pending,
-        Self::Synced,
-        Self::Absent,
-        Self::Immutable,
-        Self::Unwatched,
-        Self::Idle,
+    /// The names of the states that a referenced object can be in.
+    pub const NAMES: [&'static str; 7] = [
+        "pending",
+        "synced",
+        "absent",
+        "stale",
+        "immutable",
+        "unwatched",
+        "idle",
     ];
 
     /// The state in lower case, as status output and metrics have it.
@@ -65,12 +71,37 @@ impl ObjectState {
             Self::Pending => "pending",
             Self::Synced => "synced",
             Self::Absent => "absent",
+            Self::Stale(_) => "stale",
             Self::Immutable => "immutable",
             Self::Unwatched => "unwatched",
             Self::Idle => "idle",
             Self::Removed => "removed",
         }
     }
+}
+
+/// A copy of an object that an earlier process kept, for [`ObjectManager::serve_stale`](crate::ObjectManager::serve_stale).
+#[derive(Clone, Debug)]
+pub struct StaleObject<K> {
+    /// The object; `None`: it did not exist.
+    pub object: Option<Arc<K>>,
+    /// When the copy was last known to be current.
+    pub as_of: Timestamp,
+}
+
+/// What a manager knows of one referenced object, for a copy that outlives this process.
+#[derive(Clone, Debug)]
+pub struct KnownObject<K> {
+    /// The object.
+    pub key: ObjectKey,
+    /// What may be concluded about it.
+    pub state: ObjectState,
+    /// The object, unless it does not exist or is unknown; `state` says which.
+    pub object: Option<Arc<K>>,
+    /// For how long the object may have changed unnoticed: zero while its watch is open.
+    pub age: Duration,
+    /// Whether the API server denied the last request for it (403).
+    pub is_forbidden: bool,
 }
 
 /// One referenced object.

@@ -12,7 +12,8 @@ pub(crate) mod watching;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use larder_objects::{Object, ResourceVersion};
+use jiff::Timestamp;
+use larder_objects::{Object, ObjectKey, ResourceVersion};
 use larder_watch::Api;
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ use crate::{
     error::Error,
     metrics::Metrics,
     registration::{Holder, PodIdentity, ReferenceChange},
-    status::{NamespaceScope, ObjectState, ObjectStatus, ScopeChoice},
+    status::{KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject},
 };
 
 /// One store per strategy.
@@ -164,6 +165,39 @@ impl<K: Object> Store<K> {
             Self::Watching(store) => store.inner.entries.status(pods, |cell| cell.facts(now)),
             Self::Fake(store) => store.entries.status(pods, unknown),
         }
+    }
+
+    pub(crate) fn serve_stale(&self, objects: HashMap<ObjectKey, StaleObject<K>>) {
+        if let Self::Watching(store) = self {
+            store.serve_stale(objects);
+        }
+    }
+
+    pub(crate) fn end_stale(&self) {
+        if let Self::Watching(store) = self {
+            store.end_stale();
+        }
+    }
+
+    pub(crate) fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
+        let Self::Watching(store) = self else {
+            return None;
+        };
+        let entry = store.inner.entries.get(namespace, name)?;
+        match entry.cell.state() {
+            ObjectState::Stale(as_of) => Some(as_of),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn known(&self, now: Instant) -> Vec<KnownObject<K>> {
+        let Self::Watching(store) = self else {
+            return Vec::new();
+        };
+        let entries = store.inner.entries.all().into_iter();
+        entries
+            .map(|entry| entry.cell.known(&entry.key, now))
+            .collect()
     }
 
     pub(crate) fn scopes(&self) -> Vec<NamespaceScope> {

@@ -8,7 +8,8 @@
 //! objects beyond the last watch.
 //!
 //! Invariants:
-//! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock).
+//! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock). Stale copies are
+//!    the exception: the store puts them into entries of which nothing is known.
 //! 2. Before the entry's lock is released, what reads have kept of an object that is known better now is outdated (I3).
 //! 3. No lock is held across an await (I5).
 
@@ -20,7 +21,7 @@ mod target;
 mod task;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     pin::pin,
     sync::{
         Arc, Weak,
@@ -28,11 +29,11 @@ use std::{
     },
 };
 
-use larder_objects::Object;
-use larder_watch::{Api, RegistrationSeq};
+use larder_objects::{Object, ObjectKey};
+use larder_watch::{Api, RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use self::entry::WatchEntry;
@@ -48,7 +49,7 @@ use crate::{
     error::Error,
     metrics::Metrics,
     registration::Holder,
-    status::{ObjectState, ScopeChoice},
+    status::{ObjectState, ScopeChoice, StaleObject},
 };
 
 /// What store and task share.
@@ -61,6 +62,8 @@ pub(crate) struct WatchStoreInner<K: Object> {
     pub(crate) commands: Commands<K>,
     /// How the objects of each namespace are watched, where that was chosen.
     pub(crate) scopes: Mutex<BTreeMap<SmolStr, ScopeChoice>>,
+    /// Copies that an earlier process kept, while references may be served from them.
+    stale: Mutex<HashMap<ObjectKey, StaleObject<K>>>,
     closed: AtomicBool,
 }
 
@@ -128,6 +131,40 @@ impl<K: Object> WatchStoreInner<K> {
         changed.then_some(event)
     }
 
+    /// A request for the object failed. `is_denied`: this client may not read it, so a stale copy is withdrawn. Returns the
+    /// event that subscribers should see.
+    pub(crate) fn failed(
+        &self,
+        entry: &Entry<WatchEntry<K>>,
+        failure: &RequestFailure,
+        is_denied: bool,
+        now: Instant,
+    ) -> Option<ChangeKind> {
+        let mut known = entry.cell.known.lock();
+        let withdrawn = is_denied && known.withdraw();
+        if withdrawn {
+            self.entries.changed();
+        }
+        let event = known.failed(failure, now);
+        drop(known);
+        event.or_else(|| withdrawn.then(|| ChangeKind::Failed(failure.clone())))
+    }
+
+    /// Serves the entry from the copies, if nothing else is known of it. Returns whether that is news.
+    fn serve_copy(
+        &self,
+        entry: &Entry<WatchEntry<K>>,
+        copies: &HashMap<ObjectKey, StaleObject<K>>,
+    ) -> Option<ChangeKind> {
+        let copy = copies.get(&entry.key)?;
+        let mut known = entry.cell.known.lock();
+        let event = known.serve_copy(copy, entry.newest_reference())?;
+        self.entries.changed();
+        drop(known);
+        entry.cell.changed.notify_waiters();
+        Some(event)
+    }
+
     /// The watch was stopped: nothing but the version may be concluded from what was known.
     pub(crate) fn idle(&self, entry: &Arc<Entry<WatchEntry<K>>>) {
         let mut known = entry.cell.known.lock();
@@ -168,6 +205,7 @@ impl<K: Object> WatchStore<K> {
             metrics,
             commands: Commands::default(),
             scopes: Mutex::default(),
+            stale: Mutex::default(),
             closed: AtomicBool::new(false),
         });
         let task = WatchTask::new(Arc::clone(&inner), api, config, random);
@@ -185,7 +223,16 @@ impl<K: Object> WatchStore<K> {
 
     pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
         let make = || WatchEntry::new(self.last_id.fetch_add(1, Ordering::Relaxed));
-        match self.inner.entries.add(namespace, name, holder, make) {
+        let added = self.inner.entries.add(namespace, name, holder, make);
+        if let Added::Entry(entry) | Added::Holder(entry) = &added {
+            let copies = self.inner.stale.lock();
+            if !copies.is_empty()
+                && let Some(event) = self.inner.serve_copy(entry, &copies)
+            {
+                self.inner.changes.publish(&entry.key, &event);
+            }
+        }
+        match added {
             Added::Entry(entry) if !self.inner.is_closed() => {
                 self.inner.commands.send(Command::Added(entry));
             }
@@ -206,6 +253,21 @@ impl<K: Object> WatchStore<K> {
             self.inner.changes.forget(&entry.key);
             self.inner.commands.send(Command::Removed(entry.cell.id));
         }
+    }
+
+    /// Serves the copies to what is referenced now and later.
+    pub(crate) fn serve_stale(&self, copies: HashMap<ObjectKey, StaleObject<K>>) {
+        for entry in self.inner.entries.all() {
+            if let Some(event) = self.inner.serve_copy(&entry, &copies) {
+                self.inner.changes.publish(&entry.key, &event);
+            }
+        }
+        *self.inner.stale.lock() = copies;
+    }
+
+    /// New references are not served from copies any more.
+    pub(crate) fn end_stale(&self) {
+        *self.inner.stale.lock() = HashMap::new();
     }
 
     /// The object, if it can be had without waiting: the path of nearly all reads.

@@ -21,5 +21,6 @@ mod overflow;
 mod races;
 mod reflector;
 mod scripted;
+mod stale;
 mod throttled;
 mod traffic;

@@ -12,7 +12,12 @@ use larder_watch::{RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{changes::ChangeKind, error::Error, status::ObjectState, store::entries::Facts};
+use crate::{
+    changes::ChangeKind,
+    error::Error,
+    status::{KnownObject, ObjectState, StaleObject},
+    store::entries::Facts,
+};
 
 /// What the store knows about one object.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub(super) struct KnownState<K> {
     version: ResourceVersion,
     /// What is known is as fresh as this registration, so references up to it may read it.
     pub(super) fresh_as_of: RegistrationSeq,
+    /// References up to this one may read a stale copy.
+    stale_for: RegistrationSeq,
     /// Boxed, as it is seldom there and there may be very many cells.
     interruption: Option<Box<Interruption>>,
     /// There are more objects than watches may be open, and this one has none.
@@ -67,8 +74,9 @@ pub(crate) struct ObjectFinding<K> {
 impl<K: Object> KnownState<K> {
     /// Takes over a finding. Returns whether that is news.
     pub(super) fn take(&mut self, finding: ObjectFinding<K>) -> bool {
+        // Nothing that was heard overtakes it: a copy has no version here, and is replaced by whatever is heard.
         let late = !finding.reset && finding.version.is_older_than(&self.version);
-        let mut changed = self.state == ObjectState::Pending;
+        let mut changed = matches!(self.state, ObjectState::Pending | ObjectState::Stale(_));
         // A late finding was overtaken by a newer state, which stays as long as it is readable.
         if !late {
             let differs = self.version != finding.version;
@@ -90,6 +98,68 @@ impl<K: Object> KnownState<K> {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
         self.resume().is_some() || changed
+    }
+
+    /// Whether references up to `required` may read what is known.
+    fn is_readable(&self, required: RegistrationSeq) -> bool {
+        let readable = match self.state {
+            ObjectState::Stale(_) => self.stale_for,
+            _ => self.fresh_as_of,
+        };
+        readable >= required
+    }
+
+    /// Serves a copy to references up to `seq`, if nothing else is known. Returns the event when it was not served before.
+    pub(super) fn serve_copy(
+        &mut self,
+        copy: &StaleObject<K>,
+        seq: RegistrationSeq,
+    ) -> Option<ChangeKind> {
+        match self.state {
+            ObjectState::Stale(_) => {
+                self.stale_for = self.stale_for.max(seq);
+                return None;
+            }
+            // A client that has been denied the object gets no copy of it.
+            ObjectState::Pending if !self.is_denied() => {}
+            _ => return None,
+        }
+        self.state = ObjectState::Stale(copy.as_of);
+        self.object.clone_from(&copy.object);
+        self.stale_for = seq;
+        Some(match self.object {
+            Some(_) => ChangeKind::Updated,
+            None => ChangeKind::Deleted,
+        })
+    }
+
+    /// Takes a stale copy away. Returns whether there was one.
+    pub(super) fn withdraw(&mut self) -> bool {
+        let is_stale = matches!(self.state, ObjectState::Stale(_));
+        if is_stale {
+            self.state = ObjectState::Pending;
+            self.object = None;
+        }
+        is_stale
+    }
+
+    /// Whether the API server denied the last request.
+    fn is_denied(&self) -> bool {
+        let failure = self.failure();
+        failure
+            .is_some_and(|failure| failure.error.is_forbidden() || failure.error.is_unauthorized())
+    }
+
+    /// A request failed; returns an event when that is news.
+    pub(super) fn failed(&mut self, failure: &RequestFailure, now: Instant) -> Option<ChangeKind> {
+        if self.state == ObjectState::Removed {
+            return None;
+        }
+        let last = &mut self.interrupt(now).failure;
+        let before = last.replace(failure.clone());
+        let label = failure.error.label();
+        let news = before.is_none_or(|before| before.error.label() != label);
+        news.then(|| ChangeKind::Failed(failure.clone()))
     }
 
     /// The state is in sync again. Returns the failure that has kept it from that.
@@ -131,6 +201,7 @@ impl<K: Object> WatchEntry<K> {
                 object: None,
                 version: ResourceVersion::default(),
                 fresh_as_of: RegistrationSeq::default(),
+                stale_for: RegistrationSeq::default(),
                 interruption: None,
                 unwatched: false,
             }),
@@ -141,7 +212,7 @@ impl<K: Object> WatchEntry<K> {
     pub(super) fn readable(&self, required: RegistrationSeq) -> Option<Weak<K>> {
         let known = self.known.lock();
         let object = known.object.as_ref().map(Arc::downgrade);
-        object.filter(|_| known.fresh_as_of >= required)
+        object.filter(|_| known.is_readable(required))
     }
 
     /// The answer to a read that needs a state as fresh as `required`, if it is known.
@@ -154,8 +225,11 @@ impl<K: Object> WatchEntry<K> {
         let (kind, key) = (K::KIND, || key.clone());
         match known.state {
             ObjectState::Removed => Some(Err(Error::NotRegistered { key: key() })),
-            _ if known.fresh_as_of < required => None,
+            _ if !known.is_readable(required) => None,
             ObjectState::Absent => Some(Err(Error::NotFound { kind, key: key() })),
+            ObjectState::Stale(_) if known.object.is_none() => {
+                Some(Err(Error::NotFound { kind, key: key() }))
+            }
             _ => known.object.clone().map(Ok),
         }
     }
@@ -194,15 +268,36 @@ impl<K: Object> WatchEntry<K> {
             }
             state => state,
         };
+        let version = match (known.state, &known.object) {
+            (ObjectState::Stale(_), Some(copy)) => copy.metadata().resource_version.clone(),
+            _ => known.version.clone(),
+        };
         Facts {
             state,
-            version: known.version.clone(),
+            version,
             age: known
                 .interruption
                 .as_ref()
                 .map(|interruption| now.saturating_duration_since(interruption.since))
                 .unwrap_or_default(),
             failure: known.failure(),
+        }
+    }
+
+    /// What is known, for a copy that outlives this process.
+    pub(crate) fn known(&self, key: &ObjectKey, now: Instant) -> KnownObject<K> {
+        let known = self.known.lock();
+        let interruption = known.interruption.as_ref();
+        KnownObject {
+            key: key.clone(),
+            state: known.state,
+            object: known.object.clone(),
+            age: interruption
+                .map(|interruption| now.saturating_duration_since(interruption.since))
+                .unwrap_or_default(),
+            is_forbidden: known
+                .failure()
+                .is_some_and(|failure| failure.error.is_forbidden()),
         }
     }
 
@@ -240,19 +335,6 @@ impl<K: Object> WatchEntry<K> {
     /// The watch is interrupted.
     pub(crate) fn interrupted(&self, now: Instant) {
         self.known.lock().interrupt(now);
-    }
-
-    /// A request failed; returns an event when that is news.
-    pub(crate) fn failed(&self, failure: &RequestFailure, now: Instant) -> Option<ChangeKind> {
-        let mut known = self.known.lock();
-        if known.state == ObjectState::Removed {
-            return None;
-        }
-        let last = &mut known.interrupt(now).failure;
-        let before = last.replace(failure.clone());
-        let label = failure.error.label();
-        let news = before.is_none_or(|before| before.error.label() != label);
-        news.then(|| ChangeKind::Failed(failure.clone()))
     }
 
     /// Whether the object has a watch, for the status.

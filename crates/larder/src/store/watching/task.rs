@@ -314,7 +314,10 @@ impl<K: Object> WatchTask<K> {
                     done.push(*pending);
                     continue;
                 }
-                ObjectState::Pending | ObjectState::Idle | ObjectState::Unwatched => Known::Nothing,
+                ObjectState::Pending
+                | ObjectState::Stale(_)
+                | ObjectState::Idle
+                | ObjectState::Unwatched => Known::Nothing,
                 ObjectState::Synced => Known::Present,
                 ObjectState::Absent => Known::Absent,
                 ObjectState::Immutable => Known::Final,
@@ -450,8 +453,14 @@ impl<K: Object> WatchTask<K> {
     pub(super) fn failed(&self, target: u64, failure: &RequestFailure) {
         let now = Instant::now();
         let mut is_news = false;
+        // A client that may not watch a namespace may be permitted to read its objects one by one.
+        let error = &failure.error;
+        let is_denied = error.is_unauthorized()
+            || error.is_forbidden() && !self.by_target.contains_key(&target);
         for object in self.open_members(target) {
-            is_news |= self.publish(object, |entry| entry.cell.failed(failure, now));
+            is_news |= self.publish(object, |entry| {
+                self.inner.failed(entry, failure, is_denied, now)
+            });
         }
         // Once for each cause, not for each attempt.
         if is_news {
@@ -467,7 +476,10 @@ impl<K: Object> WatchTask<K> {
     /// What is known of one object cannot be made fresher, or its last state cannot be decoded.
     fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
         let now = Instant::now();
-        if self.publish(object, |entry| entry.cell.failed(failure, now)) {
+        let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
+        let failed =
+            |entry: &Arc<Entry<WatchEntry<K>>>| self.inner.failed(entry, failure, is_denied, now);
+        if self.publish(object, failed) {
             let error: &dyn std::error::Error = &*failure.error;
             warn!(
                 kind = K::KIND.as_str(), key = %object.entry.key,
@@ -636,7 +648,8 @@ impl<K: Object> WatchTask<K> {
             for id in &namespace.members {
                 let object = &self.objects[id];
                 namespace.last_read = namespace.last_read.max(object.last_read);
-                synced &= object.entry.cell.state() != ObjectState::Pending
+                let state = object.entry.cell.state();
+                synced &= !matches!(state, ObjectState::Pending | ObjectState::Stale(_))
                     && !self.pending.contains(&(*target, *id));
             }
             let resting = self.engine.is_resting(*target);
