@@ -209,7 +209,7 @@ impl AgentBuilder {
             host: Arc::new(host),
             metrics,
             board: Board::default(),
-            sync_frequency: config.sync_frequency,
+            sync_frequency: config.sync_frequency.into(),
             clock,
         };
         let info = AgentInfo {

@@ -9,6 +9,7 @@
 //! 2. Everything is refused before anything runs, and the error names file, line and field.
 //! 3. A flag wins over the file.
 
+mod fields;
 mod file;
 
 use std::{
@@ -26,7 +27,10 @@ use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 
 use self::file::Fields;
-pub use self::file::FileError;
+pub use self::{
+    fields::{FIELDS, Field},
+    file::FileError,
+};
 
 /// A word that is none of the few that a field takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +58,12 @@ impl fmt::Debug for Headers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
+    /// Kubeconfig of the API server. `kubeconfig`, relative to the configuration file; none by default. Which API server
+    /// an agent uses is the caller's decision; this crate only reads the field.
+    pub kubeconfig: Option<PathBuf>,
+    /// Directory of manifests to serve instead. `manifests`, relative to the configuration file; none by default, and
+    /// never together with `kubeconfig`.
+    pub manifests: Option<PathBuf>,
     /// Name of the Node whose pods are served. `nodeName`; defaults to the host name in lower case, as the kubelet's.
     pub node_name: String,
     /// Where volumes are written. `rootDir`; defaults to [`Host::default_root_dir`].
@@ -233,15 +243,28 @@ impl Config {
 
     fn parse(text: &str, path: &Path, host: &Host) -> Result<(Self, Option<String>), FileError> {
         let mut fields = Fields::parse(text)?;
-        let dialect = Dialect::take(&mut fields)?;
+        let (config, dialect) = Self::take(&mut fields, path, host)?;
+        Ok((config, dialect.rest(fields)?))
+    }
+
+    fn take(fields: &mut Fields, path: &Path, host: &Host) -> Result<(Self, Dialect), FileError> {
+        let dialect = Dialect::take(fields)?;
         let directory = path.parent().unwrap_or(Path::new(""));
         let path_in_directory = |text: &str| match text {
             "" => Err("must not be empty"),
             _ => Ok(directory.join(text)),
         };
 
+        let kubeconfig = fields.take_text("kubeconfig", path_in_directory)?;
+        let manifests = fields.take_text("manifests", |text| match &kubeconfig {
+            Some(_) => Err("kubeconfig is set as well, expected one of the two"),
+            None => path_in_directory(text),
+        })?;
+
         let managers = ManagerConfig::default();
         let config = Self {
+            kubeconfig,
+            manifests,
             node_name: fields
                 .take("nodeName", "a string")?
                 .unwrap_or_else(|| host.name.to_lowercase()),
@@ -258,18 +281,10 @@ impl Config {
             watch_scope: fields
                 .take_text("watchScope", str::parse)?
                 .unwrap_or_default(),
-            sync_frequency: dialect.period(&mut fields, "syncFrequency", MINUTE)?,
-            static_pod_path: dialect.unless_empty(
-                &mut fields,
-                "staticPodPath",
-                path_in_directory,
-            )?,
-            file_check_frequency: dialect.period(
-                &mut fields,
-                "fileCheckFrequency",
-                TWENTY_SECONDS,
-            )?,
-            static_pod_url: dialect.unless_empty(&mut fields, "staticPodURL", |text| {
+            sync_frequency: dialect.period(fields, "syncFrequency", MINUTE)?,
+            static_pod_path: dialect.unless_empty(fields, "staticPodPath", path_in_directory)?,
+            file_check_frequency: dialect.period(fields, "fileCheckFrequency", TWENTY_SECONDS)?,
+            static_pod_url: dialect.unless_empty(fields, "staticPodURL", |text| {
                 if text.starts_with("http://") || text.starts_with("https://") {
                     Ok(text.to_owned())
                 } else {
@@ -284,23 +299,19 @@ impl Config {
                     )?
                     .unwrap_or_default(),
             ),
-            http_check_frequency: dialect.period(
-                &mut fields,
-                "httpCheckFrequency",
-                TWENTY_SECONDS,
-            )?,
+            http_check_frequency: dialect.period(fields, "httpCheckFrequency", TWENTY_SECONDS)?,
             static_pod_api_references: fields
                 .take_text("staticPodAPIReferences", api_references)?
                 .unwrap_or_default(),
-            rate_limit: rate_limit(&mut fields)?,
-            max_watches: at_least_one(&mut fields, "maxWatches")?.unwrap_or(managers.max_watches),
-            max_requests_in_flight: at_least_one(&mut fields, "maxRequestsInFlight")?
+            rate_limit: rate_limit(fields)?,
+            max_watches: at_least_one(fields, "maxWatches")?.unwrap_or(managers.max_watches),
+            max_requests_in_flight: at_least_one(fields, "maxRequestsInFlight")?
                 .unwrap_or(managers.max_requests_in_flight),
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),
         };
-        Ok((config, dialect.rest(fields)?))
+        Ok((config, dialect))
     }
 }
 
@@ -428,5 +439,7 @@ fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

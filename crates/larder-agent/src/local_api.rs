@@ -1,52 +1,69 @@
-//! The agent's local API: health, readiness, metrics and status, over HTTP and over a socket in the root directory.
+//! The agent's local API: over HTTP, and over a socket in the root directory. `docs/api.md` describes it for clients.
 //!
-//! | path | answers |
-//! | --- | --- |
-//! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`](crate::agent::Health) |
-//! | `/readyz` | 200 when all sources have reported and every pod has been looked at; 503 before |
-//! | `/metrics` | Prometheus' text format |
-//! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON |
-//! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404; only over the socket |
+//! | path | answers | where |
+//! | --- | --- | --- |
+//! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`](crate::agent::Health) | both |
+//! | `/readyz` | 200 when all sources have reported and every pod has been tried; 503 before | both |
+//! | `/metrics` | Prometheus' text format | both |
+//! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON | both |
+//! | `/statusz`, `/flagz`, `/configz` | Kubernetes' z-pages | both |
+//! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404 | socket |
+//! | `/log-level` | the log filter; PUT sets it | socket |
 //!
-//! Read only, and no value of any object: whoever can reach it over HTTP learns names and states. The socket, which is for the agent's
-//! user and for root, shows pods as well, with the values that stand in them.
+//! Invariants:
+//! 1. No answer has a value of an object, over HTTP or the socket. HTTP clients learn names and states; the socket also
+//!    shows pods, with the values in their specifications.
+//! 2. The socket answers root and the agent's own user only: by its mode, and by the credentials of each peer.
+
+mod program;
+mod zpages;
 
 use std::time::Duration;
 
+pub use axum::Router;
 use axum::{
-    Json, Router,
-    extract::{Path, State},
+    Json,
+    extract::{DefaultBodyLimit, Path, State},
     http::{StatusCode, header},
     response::IntoResponse,
     routing::get,
 };
 use larder_apiserver::connections::{Acceptor, ConnectionSlots};
 pub use larder_apiserver::connections::{ConnectionLimits, raise_descriptor_limit};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 use tokio::{
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, UnixListener, UnixStream},
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, info, warn};
 
+pub use self::program::{LogControl, Program};
 use crate::agent::AgentHandle;
 
-/// The API of `agent` for whoever may open its socket.
-pub fn socket_router(agent: AgentHandle) -> Router {
+/// The API of `agent` for its socket.
+pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
     let pods = Router::new().route("/pods/{namespace}/{name}", get(pod));
-    pods.with_state(agent.clone()).merge(router(agent))
+    let log = Router::new()
+        .route("/log-level", get(log_level).put(set_log_level))
+        .layer(DefaultBodyLimit::max(MAX_FILTER_BYTES))
+        .with_state(program.clone());
+    pods.with_state(agent.clone())
+        .merge(log)
+        .merge(router(agent, program))
 }
 
-/// The API of `agent` for everybody.
-pub fn router(agent: AgentHandle) -> Router {
+/// The API of `agent` for every client.
+pub fn router(agent: AgentHandle, program: Program) -> Router {
+    let pages = zpages::router(agent.clone(), program);
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
         .with_state(agent)
+        .merge(pages)
 }
 
 async fn healthz(State(agent): State<AgentHandle>) -> impl IntoResponse {
@@ -89,8 +106,28 @@ async fn pod(
     }
 }
 
-/// The limits for clients of one listener: they take at most an eighth of the descriptors that this process may open, and
-/// leave the rest to delivery.
+async fn log_level(State(program): State<Program>) -> impl IntoResponse {
+    match &program.log {
+        Some(log) => (log.show)().into_response(),
+        None => (StatusCode::NOT_FOUND, "this program has no log filter\n").into_response(),
+    }
+}
+
+async fn set_log_level(State(program): State<Program>, filter: String) -> impl IntoResponse {
+    let Some(log) = &program.log else {
+        return (StatusCode::NOT_FOUND, "this program has no log filter\n").into_response();
+    };
+    match (log.set)(filter.trim()) {
+        Ok(()) => {
+            info!(filter = (log.show)(), "log level set");
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(problem) => (StatusCode::BAD_REQUEST, problem).into_response(),
+    }
+}
+
+/// The limits for clients of one listener: they take at most an eighth of the descriptors that this process may open,
+/// and leave the rest to delivery.
 pub fn limits() -> ConnectionLimits {
     let descriptors = getrlimit(Resource::Nofile).current;
     let share = descriptors.map_or(MAX_CONNECTIONS, |limit| limit / 8);
@@ -114,6 +151,13 @@ pub async fn serve_tcp(
         .await;
 }
 
+/// Whether the process behind `stream` runs as root or as this process's user.
+fn is_trusted(stream: &UnixStream) -> bool {
+    let own = geteuid().as_raw();
+    let user = stream.peer_cred().map(|peer| peer.uid());
+    user.is_ok_and(|user| user == 0 || user == own)
+}
+
 /// Serves `router` on a Unix socket within `limits` until `shutdown`.
 pub async fn serve_unix(
     listener: UnixListener,
@@ -127,7 +171,8 @@ pub async fn serve_unix(
         loop {
             let slot = slots.acquire().await;
             match listener.accept().await {
-                Ok((stream, _)) => return (stream, slot),
+                Ok((stream, _)) if is_trusted(&stream) => return (stream, slot),
+                Ok(_) => debug!("closed a connection of another user"),
                 Err(error) => {
                     warn!(%error, "failed to accept a connection, will retry");
                     sleep(ACCEPT_PAUSE).await;
@@ -157,8 +202,11 @@ pub async fn serve_unix(
 const MAX_CONNECTIONS: u64 = 64;
 /// Time for the first request head. Clients are on this machine, or scrape metrics.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which a connection may have requests in flight without a pause: no answer takes long, unless its client does not read it.
+/// Time for which a connection may have requests in flight without a pause: no answer takes long, unless its client
+/// does not read it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest log filter.
+const MAX_FILTER_BYTES: usize = 4 << 10;
 /// Longest request head.
 const MAX_HEAD_BYTES: u32 = 16 << 10;
 /// Time for requests in flight to end at shutdown.

@@ -32,6 +32,7 @@ use larder::{ConfigMapManager, RegisteredPod, SecretManager};
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
 use larder_pods::{PodUid, ResolvedPodUid, StoredPod};
 use larder_projection::disk::VolumeHost;
+use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
@@ -73,8 +74,8 @@ pub(crate) struct AgentContext {
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) metrics: Metrics,
     pub(crate) board: Board,
-    /// Time between two repair passes, before jitter.
-    pub(crate) sync_frequency: Duration,
+    /// Time between two repair passes, before jitter; a reload may change it.
+    pub(crate) sync_frequency: Mutex<Duration>,
 }
 
 /// The registration of one pod with both managers; dropping it ends it.

@@ -9,5 +9,5 @@ mod root_dir;
 
 pub(crate) use self::{
     client::{AgentClient, NotListening},
-    config::{client_config, config},
+    config::{client_config, config, reloaded_config},
 };

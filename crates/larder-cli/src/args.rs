@@ -45,6 +45,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Run(RunArgs),
     Status(StatusArgs),
+    LogLevel(LogLevelArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
     Apiserver(ApiserverArgs),
@@ -69,7 +70,9 @@ pub(crate) enum Command {
 #[command(after_help = "Examples:
   larder run --manifests examples/                    no cluster needed: edit the files and watch the volumes
   larder run --kubeconfig ~/.kube/config --node-name edge-7
-  larder run --config /etc/larder/agent.yaml --listen 127.0.0.1:10290")]
+  larder run --config /etc/larder/agent.yaml --listen 127.0.0.1:10290
+
+SIGHUP reloads the configuration file; no watch is lost.")]
 pub(crate) struct RunArgs {
     /// Serve the pods from the manifests in DIR; pods without a nodeName are bound to this node
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["kubeconfig", "context"])]
@@ -90,7 +93,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Serve /healthz, /readyz, /metrics and /status over HTTP
+    /// Serve health, metrics and status over HTTP, without authentication
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
 
@@ -115,7 +118,8 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) root_dir: Option<PathBuf>,
 
-    /// Configuration file: YAML with the kubelet's field names, or a KubeletConfiguration
+    /// Configuration file: YAML with the kubelet's field names, or a KubeletConfiguration. Without --root-dir and
+    /// --config, commands that ask an agent read /etc/larder/agent.yaml if root runs them
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 }
@@ -178,6 +182,23 @@ pub(crate) enum StatusOutput {
     Wide,
     /// One JSON object
     Json,
+}
+
+/// Show or set the log level of a running agent
+///
+/// The level applies until it is set again or the agent restarts; LARDER_LOG sets the one at the start.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder log-level                    show it
+  larder log-level debug
+  larder log-level larder_watch=trace,info")]
+pub(crate) struct LogLevelArgs {
+    /// off, error, warn, info, debug or trace; or a filter with targets
+    #[arg(value_name = "LEVEL")]
+    pub(crate) level: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 }
 
 /// Sources of manifests.

@@ -2,6 +2,7 @@
 
 mod apiserver;
 mod exec;
+mod log_level;
 mod refs;
 mod render;
 mod run;
@@ -21,6 +22,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
     let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(&args),
+        Command::LogLevel(args) => log_level::run(&args),
         Command::Exec(args) => return exec::run(&args),
         Command::ExecStage(args) => return sandbox::run_stage(&args.plan),
         Command::ExecAnchor => return sandbox::run_anchor(),

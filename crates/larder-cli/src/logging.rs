@@ -1,11 +1,13 @@
-//! Logs, on standard error. `LARDER_LOG` sets the filter: `debug`, `larder=trace`.
+//! Logs, on standard error. `LARDER_LOG` sets the filter: `debug`, `larder=trace`. It can be changed at run time.
 //!
 //! Invariant: the text of a panic is never printed. It may quote input that holds a Secret.
 
 use std::{io, panic};
 
+use anyhow::anyhow;
+use larder_agent::local_api::LogControl;
 use tracing::{dispatcher, error, field};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::{
     args::LogFormat,
@@ -29,8 +31,8 @@ pub(crate) fn hide_panic_texts() {
     }));
 }
 
-/// Starts logging, once, in commands that keep running.
-pub(crate) fn start(format: LogFormat) {
+/// Starts logging, once, in commands that keep running. Returns the control of its filter.
+pub(crate) fn start(format: LogFormat) -> LogControl {
     let filter = EnvFilter::builder()
         .with_env_var("LARDER_LOG")
         .with_default_directive(tracing::Level::INFO.into())
@@ -42,9 +44,48 @@ pub(crate) fn start(format: LogFormat) {
         .log_internal_errors(false)
         .with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(Style::of_stderr().has_color()).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => {
+            let log = log
+                .with_ansi(Style::of_stderr().has_color())
+                .with_filter_reloading();
+            let filter = log.reload_handle();
+            log.init();
+            control(filter)
+        }
+        LogFormat::Json => {
+            let log = log.json().flatten_event(true).with_filter_reloading();
+            let filter = log.reload_handle();
+            log.init();
+            control(filter)
+        }
     }
+}
+
+fn control<S: 'static>(filter: reload::Handle<EnvFilter, S>) -> LogControl
+where
+    reload::Handle<EnvFilter, S>: Send + Sync,
+{
+    let shown = filter.clone();
+    LogControl::new(
+        move || shown.with_current(ToString::to_string).unwrap_or_default(),
+        move |text| {
+            let new = parse(text)?;
+            filter.reload(new).map_err(|error| error.to_string())
+        },
+    )
+}
+
+/// A filter as in `LARDER_LOG`. A single word has to be a level: as a target it would be a typing error.
+fn parse(text: &str) -> Result<EnvFilter, String> {
+    let is_word = text.chars().all(|c| c.is_ascii_alphanumeric());
+    if is_word && text.parse::<tracing::level_filters::LevelFilter>().is_err() {
+        return Err(format!(
+            "unknown log level {text:?}, expected off, error, warn, info, debug, trace, or a filter such as larder=trace,info"
+        ));
+    }
+    EnvFilter::builder()
+        .parse(text)
+        .map_err(|error| anyhow!(error).to_string())
 }
 
 #[cfg(test)]
@@ -93,6 +134,16 @@ mod tests {
                 "{printed}"
             );
             assert!(printed.contains("task"), "{printed}");
+        }
+    }
+
+    #[test]
+    fn levels_and_filters_are_accepted_and_typing_errors_are_not() {
+        for text in ["debug", "OFF", "larder=trace,info", "larder_agent=debug"] {
+            assert!(parse(text).is_ok(), "{text}");
+        }
+        for text in ["debgu", "", "larder=loud", "a=b=c"] {
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }

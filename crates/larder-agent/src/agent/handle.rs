@@ -17,6 +17,7 @@ use prometheus_client::{
 use tokio::sync::watch;
 
 use crate::{
+    config::Config,
     reconcile::AgentContext,
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
@@ -93,6 +94,17 @@ impl AgentHandle {
     /// Whether every source has reported and every pod was tried.
     pub fn is_ready(&self) -> bool {
         self.sources.lock().ready && self.context.board.is_settled()
+    }
+
+    /// When the agent started, and the time now, both by its clock.
+    pub(crate) fn started_and_now(&self) -> (Timestamp, Timestamp) {
+        (self.info.started, self.context.clock.now())
+    }
+
+    /// Takes up the fields of `config` that can be [reloaded](crate::config::Field::reloads) and are the agent's:
+    /// `syncFrequency`, from the next repair pass of each pod. Watches and volumes are not touched.
+    pub fn reload(&self, config: &Config) {
+        *self.context.sync_frequency.lock() = config.sync_frequency;
     }
 
     /// The status of the agent and of everything it serves.

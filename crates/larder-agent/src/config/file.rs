@@ -41,7 +41,12 @@ pub enum FileError {
 
 /// The fields of one file that nobody has taken yet.
 #[derive(Debug)]
-pub(super) struct Fields(BTreeMap<String, Spanned<Value>>);
+pub(super) struct Fields {
+    left: BTreeMap<String, Spanned<Value>>,
+    /// Names that were asked for.
+    #[cfg(test)]
+    taken: Vec<String>,
+}
 
 impl Fields {
     /// Reads one YAML (or JSON) mapping; an empty text has no fields.
@@ -50,14 +55,18 @@ impl Fields {
             with_snippet: false,
             duplicate_keys: DuplicateKeyPolicy::Error,
         };
-        let fields: Option<_> =
+        let left: Option<_> =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 FileError::Malformed {
                     line: error.location().map_or(1, |location| location.line()),
                     problem: malformed(&error).to_owned(),
                 }
             })?;
-        Ok(Self(fields.unwrap_or_default()))
+        Ok(Self {
+            left: left.unwrap_or_default(),
+            #[cfg(test)]
+            taken: Vec::new(),
+        })
     }
 
     /// Takes `field` out, read as what it is meant to be; `None` if absent or `null`.
@@ -88,8 +97,10 @@ impl Fields {
         field: &str,
         read: impl FnOnce(Value) -> Result<T, String>,
     ) -> Result<Option<T>, FileError> {
+        #[cfg(test)]
+        self.taken.push(field.to_owned());
         let Some(spanned) = self
-            .0
+            .left
             .remove(field)
             .filter(|spanned| !spanned.value.is_null())
         else {
@@ -105,15 +116,21 @@ impl Fields {
             })
     }
 
+    /// The names that were asked for so far, in that order.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> &[String] {
+        &self.taken
+    }
+
     /// The names of the fields that are left, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.left.keys().map(String::as_str)
     }
 
     /// Refuses the first field that is left.
     pub(super) fn finish(self) -> Result<(), FileError> {
         let first = self
-            .0
+            .left
             .into_iter()
             .min_by_key(|(_, spanned)| spanned.referenced.line());
         match first {

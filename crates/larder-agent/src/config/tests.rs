@@ -40,6 +40,7 @@ fn every_field_is_read() {
         "
 apiVersion: larder.dev/v1alpha1
 kind: AgentConfiguration
+manifests: m
 nodeName: edge-7
 rootDir: state
 listen: 127.0.0.1:0
@@ -64,6 +65,10 @@ registerNode: true
     assert!(!format!("{config:?}").contains("hunter2"));
     expect![[r#"
         Config {
+            kubeconfig: None,
+            manifests: Some(
+                "/etc/larder/m",
+            ),
             node_name: "edge-7",
             root_dir: "/etc/larder/state",
             listen: Some(
@@ -249,4 +254,28 @@ fn the_root_directory_suits_the_user() {
         ..host()
     };
     assert_eq!(bare.default_root_dir(), Path::new("/tmp/larder-1000"));
+}
+
+/// The fields that [`Config`] reads from a file with a value for each field of the table.
+#[test]
+fn table_of_fields_is_complete() {
+    // It excludes `manifests`.
+    let fields = FIELDS.iter().filter(|field| field.name != "kubeconfig");
+    let lines = fields.map(|field| format!("{}: {}\n", field.name, field.example));
+    let text: String = lines.collect();
+    // The configuration rejects unknown fields, so every name is right.
+    let (config, warning) = parse(&text).unwrap();
+    assert_eq!(warning, None);
+    let names: Vec<_> = FIELDS.iter().map(|field| field.name).collect();
+    let mut shown: Vec<_> = config.values().keys().cloned().collect();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    shown.sort_unstable();
+    assert_eq!(shown, sorted);
+    // And every field that is read is in the table.
+    let mut fields = Fields::parse("").unwrap();
+    Config::take(&mut fields, Path::new(""), &host()).unwrap();
+    let taken = fields.taken().iter().map(String::as_str);
+    let others: Vec<_> = taken.filter(|name| !names.contains(name)).collect();
+    assert_eq!(others, ["kind", "apiVersion"]);
 }

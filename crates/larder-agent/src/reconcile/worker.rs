@@ -173,7 +173,8 @@ impl PodWorker {
     /// Sets the time of the next repair pass: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36,
     /// `pkg/kubelet/pod_workers.go`).
     fn schedule_repair(&mut self, now: Instant) {
-        let period = self.context.sync_frequency.min(LONGEST_REPAIR_PERIOD);
+        let period = *self.context.sync_frequency.lock();
+        let period = period.min(LONGEST_REPAIR_PERIOD);
         self.repair_at = now + period.mul_f64(1.0 + 0.5 * self.rng.f64());
     }
 

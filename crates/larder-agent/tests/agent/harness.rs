@@ -22,6 +22,7 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     clock::Clock,
     config::{Config, Flags, Host},
+    local_api::{self, Program, Router},
     root_dir::RootDir,
     status::{AgentStatus, PodStatus, VolumeStatus},
 };
@@ -70,6 +71,7 @@ pub(crate) struct Node {
 
 struct Running {
     handle: AgentHandle,
+    program: Program,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), TaskError>>,
 }
@@ -146,6 +148,7 @@ impl Node {
             (None, Some(path)) => hung(service, path),
             (None, None) => Client::new(service, "default"),
         };
+        let program = Program::new(config.clone());
         let agent = Agent::builder(config, root, volumes, client)
             .pod_deletion(self.pod_deletion)
             .clock(self.clock.clone())
@@ -159,9 +162,22 @@ impl Node {
         let task = tokio::spawn(agent.run(shutdown.clone()));
         self.running = Some(Running {
             handle,
+            program,
             shutdown,
             task,
         });
+    }
+
+    /// The API of the running agent, as HTTP clients see it.
+    pub(crate) fn http_api(&self) -> Router {
+        let running = self.running.as_ref().unwrap();
+        local_api::router(running.handle.clone(), running.program.clone())
+    }
+
+    /// The API of the running agent on its socket.
+    pub(crate) fn socket_api(&self) -> Router {
+        let running = self.running.as_ref().unwrap();
+        local_api::socket_router(running.handle.clone(), running.program.clone())
     }
 
     /// Ends the agent in good order.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
-use larder_agent::local_api::router;
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 
@@ -13,7 +12,7 @@ use crate::harness::{Node, config_map, pod};
 /// Status and text of `/healthz`.
 async fn healthz(node: &Node) -> (u16, String) {
     let request = Request::get("/healthz").body(Body::empty()).unwrap();
-    let answer = router(node.handle()).oneshot(request).await.unwrap();
+    let answer = node.http_api().oneshot(request).await.unwrap();
     let status = answer.status().as_u16();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())

@@ -5,6 +5,7 @@
     reason = "helpers of tests are not recognised as tests"
 )]
 
+mod api;
 mod certificates;
 mod disks;
 mod events;

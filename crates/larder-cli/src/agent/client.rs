@@ -65,26 +65,69 @@ impl AgentClient {
     ///
     /// No trusted agent answers, or its answer cannot be read.
     pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        let Some(body) = self.body(path)? else {
+            return Ok(None);
+        };
+        let document = serde_json::from_slice(&body);
+        document
+            .context("cannot read the agent's answer (is it of another version of larder?)")
+            .map(Some)
+    }
+
+    /// Asks for the text at `path`; `None` if the agent has none there.
+    ///
+    /// # Errors
+    ///
+    /// As [`AgentClient::ask`].
+    pub(crate) fn text(&self, path: &str) -> anyhow::Result<Option<String>> {
+        let body = self.body(path)?;
+        Ok(body.map(|body| String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Sets `path` to `text`.
+    ///
+    /// # Errors
+    ///
+    /// No trusted agent answers, or it rejects the text.
+    pub(crate) fn put(&self, path: &str, text: &str) -> anyhow::Result<()> {
+        let (status, body) = self.request("PUT", path, text)?;
+        if status.starts_with('2') {
+            return Ok(());
+        }
+        bail!(
+            "the agent rejected it: {}",
+            String::from_utf8_lossy(&body).trim()
+        );
+    }
+
+    fn body(&self, path: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        let (status, body) = self.request("GET", path, "")?;
+        match status.as_str() {
+            "200" => Ok(Some(body)),
+            "404" => Ok(None),
+            _ => bail!("the agent answered with status {status}, expected 200"),
+        }
+    }
+
+    /// The status and the body of the answer to one request.
+    fn request(&self, method: &str, path: &str, body: &str) -> anyhow::Result<(String, Vec<u8>)> {
         let stream = self
             .connect()
             .map_err(|error| explain(error, &self.socket))?;
-        let answer = exchange(stream, path).map_err(|error| explain(error, &self.socket))?;
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut answer =
+            exchange(stream, &request).map_err(|error| explain(error, &self.socket))?;
         let head = answer
             .windows(END_OF_HEAD.len())
             .position(|window| window == END_OF_HEAD)
             .context("cannot read the agent's answer: expected HTTP")?;
-        match answer.split(|byte| *byte == b' ').nth(1) {
-            Some(b"200") => {}
-            Some(b"404") => return Ok(None),
-            status => bail!(
-                "the agent answered with status {}, expected 200",
-                String::from_utf8_lossy(status.unwrap_or_default())
-            ),
-        }
-        let document = serde_json::from_slice(&answer[head + END_OF_HEAD.len()..]);
-        document
-            .context("cannot read the agent's answer (is it of another version of larder?)")
-            .map(Some)
+        let status = answer.split(|byte| *byte == b' ').nth(1);
+        let status = String::from_utf8_lossy(status.unwrap_or_default()).into_owned();
+        answer.drain(..head + END_OF_HEAD.len());
+        Ok((status, answer))
     }
 
     /// A path from an answer, without links.
@@ -157,10 +200,10 @@ fn explain(error: impl Into<anyhow::Error>, socket: &Path) -> anyhow::Error {
 }
 
 /// HTTP/1.0, so that the end of the answer is the end of the connection.
-fn exchange(mut stream: UnixStream, path: &str) -> io::Result<Vec<u8>> {
+fn exchange(mut stream: UnixStream, request: &str) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + TIMEOUT;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {

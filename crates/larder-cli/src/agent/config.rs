@@ -1,11 +1,17 @@
 //! The agent's configuration, from file and flags.
 
+use std::path::{Path, PathBuf};
+
 use larder_agent::config::{Config, Flags, Host};
 use larder_objects::chain;
+use rustix::process::geteuid;
 use tracing::warn;
 
 use super::root_dir;
 use crate::{args::PlaceArgs, outcome::Failure, output};
+
+/// The configuration of the packaged agent.
+const PACKAGED: &str = "/etc/larder/agent.yaml";
 
 /// The configuration of an agent that is about to run. Creates the default root directory of an ordinary user.
 ///
@@ -13,7 +19,7 @@ use crate::{args::PlaceArgs, outcome::Failure, output};
 ///
 /// The configuration is unreadable or invalid, or another user controls the default root directory.
 pub(crate) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure> {
-    let (config, warning) = load(place, flags)?;
+    let (config, warning) = load(place.config.as_deref(), place, flags)?;
     if let Some(warning) = warning {
         warn!("{warning}");
     }
@@ -23,24 +29,44 @@ pub(crate) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure>
     Ok(config)
 }
 
-/// The configuration of an agent that runs already.
+/// The new configuration of an agent that runs, and a warning.
+///
+/// # Errors
+///
+/// The configuration is unreadable or invalid.
+pub(crate) fn reloaded_config(
+    place: &PlaceArgs,
+    flags: Flags,
+) -> Result<(Config, Option<String>), Failure> {
+    load(place.config.as_deref(), place, flags)
+}
+
+/// The configuration of an agent that runs already. For root, that is the packaged one by default.
 ///
 /// # Errors
 ///
 /// The configuration is unreadable or invalid.
 pub(crate) fn client_config(place: &PlaceArgs) -> Result<Config, Failure> {
-    let (config, warning) = load(place, Flags::default())?;
+    let is_default = place.config.is_none() && place.root_dir.is_none();
+    let packaged = Path::new(PACKAGED);
+    let is_packaged = is_default && geteuid().is_root() && packaged.exists();
+    let file = place.config.clone();
+    let file = file.or_else(|| is_packaged.then(|| PathBuf::from(packaged)));
+    let (config, warning) = load(file.as_deref(), place, Flags::default())?;
     if let Some(warning) = warning {
         output::note(format_args!("warning: {warning}"));
     }
     Ok(config)
 }
 
-fn load(place: &PlaceArgs, flags: Flags) -> Result<(Config, Option<String>), Failure> {
+fn load(
+    file: Option<&Path>,
+    place: &PlaceArgs,
+    flags: Flags,
+) -> Result<(Config, Option<String>), Failure> {
     let flags = Flags {
         root_dir: place.root_dir.clone(),
         ..flags
     };
-    Config::load(place.config.as_deref(), flags, &Host::current())
-        .map_err(|error| Failure::unreadable(chain(&error)))
+    Config::load(file, flags, &Host::current()).map_err(|error| Failure::unreadable(chain(&error)))
 }

@@ -1,8 +1,21 @@
 //! `larder run`: the agent, wired.
+//!
+//! | module | does |
+//! | --- | --- |
+//! | `http` | serves the HTTP API, and moves it to another address |
+//! | `reload` | takes up a changed configuration |
+//! | `summary` | prints what is served |
+//! | `systemd` | keeps the service manager informed |
 
+mod http;
+mod reload;
 mod summary;
+mod systemd;
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow};
 use kube::Client;
@@ -10,20 +23,22 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     config::{Config, Flags},
     feed::Feed,
-    local_api, node,
+    local_api::{self, LogControl, Program},
+    node,
     root_dir::RootDir,
+    status::Phase,
 };
 use larder_apiserver::{ApiServer, Options};
 use larder_objects::chain;
 use prometheus_client::registry::Registry;
 use tokio::{
-    net::TcpListener,
     signal::unix::{SignalKind, signal},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::JoinMap};
 use tracing::{error, info, warn};
 
+use self::{http::HttpApi, systemd::ServiceManager};
 use crate::{
     agent::config,
     args::RunArgs,
@@ -34,6 +49,8 @@ use crate::{
 
 /// Time after which the summary is printed, even if something is still missing.
 const SUMMARY: Duration = Duration::from_millis(1500);
+/// Time between two reports of a first pass that takes longer.
+const PROGRESS: Duration = Duration::from_secs(5);
 /// Time between two checks whether everything is delivered.
 const LOOK: Duration = Duration::from_millis(20);
 /// Name of the one task that may end while the agent runs.
@@ -45,22 +62,54 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 const BLOCKING_THREADS: usize = 4;
 
 pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
-    logging::start(args.log_format);
-    let flags = Flags {
-        node_name: args.node_name.clone(),
-        listen: args.listen,
-        change_detection: args.change_detection,
-        watch_scope: args.watch_scope,
-        ..Flags::default()
-    };
-    let config = config(&args.place, flags)?;
+    let log = logging::start(args.log_format);
+    let config = config(&args.place, flags(&args))?;
     // One thread is enough for work that waits for the network, and it reuses the memory that it frees.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(&args, config))
+    runtime.block_on(serve(&args, config, log))
+}
+
+/// The flags that win over the configuration file.
+fn flags(args: &RunArgs) -> Flags {
+    Flags {
+        node_name: args.node_name.clone(),
+        listen: args.listen,
+        change_detection: args.change_detection,
+        watch_scope: args.watch_scope,
+        ..Flags::default()
+    }
+}
+
+/// The flags as typed, for `/flagz`. None of them is a credential.
+fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let flags = [
+        ("manifests", path(&args.manifests)),
+        ("kubeconfig", path(&args.kubeconfig)),
+        ("context", args.context.clone()),
+        ("node-name", args.node_name.clone()),
+        ("root-dir", path(&args.place.root_dir)),
+        ("config", path(&args.place.config)),
+        ("listen", args.listen.map(|address| address.to_string())),
+        (
+            "change-detection",
+            args.change_detection.map(|strategy| strategy.to_string()),
+        ),
+        (
+            "watch-scope",
+            args.watch_scope.map(|scope| scope.to_string()),
+        ),
+        (
+            "log-format",
+            Some(format!("{:?}", args.log_format).to_lowercase()),
+        ),
+    ];
+    let typed = flags.into_iter();
+    typed.filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
 /// The API server that the pods come from.
@@ -72,14 +121,17 @@ struct Origin {
     _transport: Option<larder_transport::Transport>,
 }
 
-async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure> {
+async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<CommandOutcome, Failure> {
     local_api::raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = root.volumes().context("cannot use the root directory")?;
     let socket = root.bind_socket();
     let mut registry = Registry::with_prefix("larder");
     let origin = origin(args, &config, &mut registry).await?;
-    let listener = listener(config.listen).await?;
+    let listener = http::bind(config.listen).await?;
+    let program = Program::new(config.clone())
+        .flags(typed_flags(args))
+        .log(log);
     let pod_deletion = if origin.feed.is_some() {
         PodDeletion::ByAgent
     } else {
@@ -99,7 +151,7 @@ async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure
     let mut tasks = JoinMap::new();
     match socket {
         Ok(socket) => {
-            let router = local_api::socket_router(handle.clone());
+            let router = local_api::socket_router(handle.clone(), program.clone());
             let server = local_api::serve_unix(socket, router, limits.clone(), shutdown.clone());
             tasks.spawn("local API", async {
                 server.await;
@@ -111,15 +163,12 @@ async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure
             "`larder status` and `larder exec` will not reach this agent"
         ),
     }
-    if let Some(listener) = listener {
-        info!(address = %listener.local_addr()?, "listening");
-        let router = local_api::router(handle.clone());
-        let server = local_api::serve_tcp(listener, router, limits, shutdown.clone());
-        tasks.spawn("HTTP API", async {
-            server.await;
-            Ok(())
-        });
-    }
+    let router = local_api::router(handle.clone(), program.clone());
+    let (http, server) = HttpApi::new(listener, router, limits, shutdown.clone());
+    tasks.spawn("HTTP API", async {
+        server.await;
+        Ok(())
+    });
     if let Some(feed) = origin.feed {
         handle.show_problems_of(feed.problems());
         let shutdown = shutdown.clone();
@@ -132,32 +181,24 @@ async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure
         let agent = agent.run(shutdown.clone());
         async { agent.await.map_err(anyhow::Error::from) }
     });
-    {
-        let shutdown = shutdown.clone();
-        tasks.spawn(SUMMARY_TASK, async move {
+    tasks.spawn(SUMMARY_TASK, {
+        let (shutdown, handle) = (shutdown.clone(), handle.clone());
+        async move {
             shutdown.run_until_cancelled(summarize(handle)).await;
             Ok(())
-        });
-    }
-
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
-    // Every arm is cancel-safe.
-    let result = loop {
-        tokio::select! {
-            _ = interrupt.recv() => break Ok(()),
-            _ = terminate.recv() => break Ok(()),
-            Some((name, ended)) = tasks.join_next() => match ended {
-                Ok(Ok(())) if name == SUMMARY_TASK => {}
-                Ok(Ok(())) => break Err(anyhow!("{name} ended unexpectedly")),
-                Ok(Err(error)) => break Err(error),
-                // Its text is left out: it may quote data.
-                Err(_) => break Err(anyhow!("background task {name:?} panicked")),
-            },
         }
+    });
+    let manager = ServiceManager::from_env();
+
+    let run = Run {
+        args,
+        program,
+        handle,
+        http,
+        manager,
     };
+    let result = run.until_end(&mut tasks).await;
+    run.manager.stopping();
     match &result {
         Ok(()) => info!("shutting down, volumes stay in place"),
         Err(error) => error!(error = %format_args!("{error:#}"), "agent failed, shutting down"),
@@ -171,13 +212,49 @@ async fn serve(args: &RunArgs, config: Config) -> Result<CommandOutcome, Failure
     Ok(CommandOutcome::Done)
 }
 
-async fn listener(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = address else {
-        return Ok(None);
-    };
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-    Ok(Some(listener))
+/// A running agent and what is around it.
+struct Run<'a> {
+    args: &'a RunArgs,
+    program: Program,
+    handle: AgentHandle,
+    http: HttpApi,
+    manager: ServiceManager,
+}
+
+impl Run<'_> {
+    /// Returns after a signal to stop, or with the error of a task that has ended. SIGHUP reloads the configuration.
+    async fn until_end(
+        &self,
+        tasks: &mut JoinMap<&'static str, anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        let (mut interrupt, mut terminate, mut hangup) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        );
+        let follow = self.manager.follow(&self.handle);
+        tokio::pin!(follow);
+        // Every arm is cancel-safe; `follow` never ends.
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+                _ = hangup.recv() => {
+                    self.manager.reloading();
+                    reload::reload(self).await;
+                    self.manager.reloaded();
+                }
+                () = &mut follow => {}
+                Some((name, ended)) = tasks.join_next() => match ended {
+                    Ok(Ok(())) if name == SUMMARY_TASK => {}
+                    Ok(Ok(())) => return Err(anyhow!("{name} ended unexpectedly")),
+                    Ok(Err(error)) => return Err(error),
+                    // Its text is left out: it may quote data.
+                    Err(_) => return Err(anyhow!("background task {name:?} panicked")),
+                },
+            }
+        }
+    }
 }
 
 async fn origin(
@@ -185,10 +262,14 @@ async fn origin(
     config: &Config,
     registry: &mut Registry,
 ) -> Result<Origin, Failure> {
-    if let Some(manifests) = &args.manifests {
+    let (mut manifests, mut kubeconfig) = (&args.manifests, &args.kubeconfig);
+    if manifests.is_none() && kubeconfig.is_none() {
+        (manifests, kubeconfig) = (&config.manifests, &config.kubeconfig);
+    }
+    if let Some(manifests) = manifests {
         return embedded(manifests, config).await;
     }
-    let source = match &args.kubeconfig {
+    let source = match kubeconfig {
         Some(path) => larder_transport::Source::Kubeconfig {
             path: path.clone(),
             context: args.context.clone(),
@@ -200,7 +281,7 @@ async fn origin(
         larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
     let connected = larder_transport::connect(source, settings, metrics).await;
     let (client, transport) = connected.map_err(|error| {
-        let advice = match args.kubeconfig {
+        let advice = match kubeconfig {
             Some(_) => "",
             None => " (without a cluster, use --manifests DIR; from outside a cluster, --kubeconfig FILE)",
         };
@@ -229,16 +310,29 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> 
     })
 }
 
-/// Prints what is served, once everything is delivered or the wait is over.
+/// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
+/// over all pods is done.
 async fn summarize(agent: AgentHandle) {
-    let ready = async {
+    let ready = async || {
         while !agent.is_ready() {
             sleep(LOOK).await;
         }
     };
     // In both cases: the summary shows what is missing.
-    let _ = timeout(SUMMARY, ready).await;
+    let mut is_ready = timeout(SUMMARY, ready()).await.is_ok();
     let text = summary::of(&agent.status(), output::Style::of_stdout());
     // A closed standard output is no reason to stop.
     let _ = output::results(|out| out.write_all(text.as_bytes()));
+    while !is_ready {
+        let status = agent.status();
+        let waiting_for = status.silent_sources.join(", ");
+        let tried = status.pods.iter();
+        let tried = tried.filter(|pod| pod.delivery.phase != Phase::Waiting);
+        let (tried, pods) = (tried.count(), status.pods.len());
+        info!(waiting_for, tried, pods, "first pass under way");
+        is_ready = timeout(PROGRESS, ready()).await.is_ok();
+        if is_ready {
+            info!("first pass done");
+        }
+    }
 }

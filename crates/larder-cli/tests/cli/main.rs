@@ -15,6 +15,7 @@ mod listen;
 mod refs;
 mod render;
 mod run;
+mod service;
 mod shell;
 mod static_url;
 mod status;

@@ -42,10 +42,14 @@ impl<'a> Agent<'a> {
     }
 
     /// Starts `command`, which is or becomes `larder`, with the API server that `origin` names.
-    pub(crate) fn spawn(desk: &'a Desk, mut command: Command, origin: &str) -> Self {
+    pub(crate) fn spawn(desk: &'a Desk, command: Command, origin: &str) -> Self {
+        Self::spawn_silent(desk, command, &format!("{origin} --listen 127.0.0.1:0"))
+    }
+
+    /// The same without an HTTP API.
+    pub(crate) fn spawn_silent(desk: &'a Desk, mut command: Command, origin: &str) -> Self {
         let mut child = command
-            .args(["run", "--root-dir", "root"])
-            .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
+            .args(["run", "--root-dir", "root", "--log-format", "json"])
             .args(origin.split(' '))
             .current_dir(desk.path())
             .stdout(Stdio::piped())
@@ -93,13 +97,25 @@ impl<'a> Agent<'a> {
         text
     }
 
+    /// Reads the next event of the log.
+    pub(crate) fn any_event(&mut self) -> Value {
+        let line = self.log.as_mut().unwrap().next().unwrap().unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
     pub(crate) fn signal(&mut self, signal: Signal) -> Option<i32> {
-        let pid = i32::try_from(self.child.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .unwrap();
-        kill_process(pid, signal).unwrap();
+        kill_process(self.pid(), signal).unwrap();
         self.child.wait().unwrap().code()
+    }
+
+    /// Asks for a reload.
+    pub(crate) fn hang_up(&self) {
+        kill_process(self.pid(), Signal::HUP).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        let pid = i32::try_from(self.child.id()).ok();
+        pid.and_then(Pid::from_raw).unwrap()
     }
 }
 

@@ -19,6 +19,7 @@ fn help_of_every_command_has_examples() {
         "",
         "run",
         "status",
+        "log-level",
         "render",
         "refs",
         "exec",

@@ -1,0 +1,314 @@
+//! The fields of a configuration file as data: for the documentation, `/configz` and reloads.
+//!
+//! Invariant: [`FIELDS`] names exactly the fields that [`Config`] reads, and each has a value in
+//! [`Config::values`]. Tests check both, and `docs/configuration.md` and `packaging/agent.yaml` against this table.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use larder_pods::static_pod::ApiReferences;
+use larder_transport::RateLimit;
+use serde_json::{Map, Value, json};
+
+use super::Config;
+
+/// A field of the configuration file.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name, as in the file.
+    pub name: &'static str,
+    /// What it holds.
+    pub form: &'static str,
+    /// Its value where the file has none.
+    pub default: &'static str,
+    /// Whether a reload takes up a new value; the others need a restart.
+    pub reloads: bool,
+    /// What it is for, in whole sentences.
+    pub about: &'static str,
+    /// A value for the annotated example, as YAML.
+    pub example: &'static str,
+}
+
+/// Every field, in the order of the documentation.
+pub const FIELDS: &[Field] = &[
+    Field {
+        name: "kubeconfig",
+        form: "path",
+        default: "none: the cluster around the agent",
+        reloads: false,
+        about: "Kubeconfig of the API server whose pods are served. Renewed credentials in it are taken up without a reload.",
+        example: "/etc/larder/kubeconfig",
+    },
+    Field {
+        name: "manifests",
+        form: "path",
+        default: "none",
+        reloads: false,
+        about: "Directory of manifests that are served instead, without an API server. Its edits are followed. Not together with `kubeconfig`.",
+        example: "/etc/larder/manifests",
+    },
+    Field {
+        name: "nodeName",
+        form: "string",
+        default: "the host name in lower case",
+        reloads: false,
+        about: "Name of the Node whose pods are served.",
+        example: "edge-7",
+    },
+    Field {
+        name: "rootDir",
+        form: "path",
+        default: "`/var/lib/larder`; for an ordinary user `$XDG_RUNTIME_DIR/larder`, or else `/tmp/larder-UID`",
+        reloads: false,
+        about: "Directory of the volumes. One agent uses it at a time.",
+        example: "/run/larder",
+    },
+    Field {
+        name: "listen",
+        form: "address and port",
+        default: "none",
+        reloads: true,
+        about: "Address of the HTTP API: health, metrics and status, without authentication and without values.",
+        example: "127.0.0.1:10290",
+    },
+    Field {
+        name: "configMapAndSecretChangeDetectionStrategy",
+        form: "`Get`, `Cache` or `Watch`",
+        default: "`Watch`",
+        reloads: false,
+        about: "How changes of ConfigMaps and Secrets are noticed. `Get` reads on demand, `Cache` reads when a copy has expired.",
+        example: "Watch",
+    },
+    Field {
+        name: "watchScope",
+        form: "`Object`, `Namespace` or `Auto`",
+        default: "`Object`",
+        reloads: false,
+        about: "What one watch covers. `Namespace` needs permission to list and watch the namespace; `Auto` asks for it, and otherwise watches objects.",
+        example: "Object",
+    },
+    Field {
+        name: "syncFrequency",
+        form: "duration, more than 0",
+        default: "`1m`",
+        reloads: true,
+        about: "Time between two repair passes over all volumes, extended by up to half at random. Changes do not wait for it.",
+        example: "1m",
+    },
+    Field {
+        name: "staticPodPath",
+        form: "path",
+        default: "none",
+        reloads: false,
+        about: "File or directory of static pods.",
+        example: "/etc/larder/static-pods",
+    },
+    Field {
+        name: "fileCheckFrequency",
+        form: "duration, more than 0",
+        default: "`20s`",
+        reloads: false,
+        about: "Time between two reads of `staticPodPath`. Edits are also noticed at once.",
+        example: "20s",
+    },
+    Field {
+        name: "staticPodURL",
+        form: "URL, http or https",
+        default: "none",
+        reloads: false,
+        about: "URL of static pods.",
+        example: "https://config.example.com/pods",
+    },
+    Field {
+        name: "staticPodURLHeader",
+        form: "lists of strings by header name",
+        default: "none",
+        reloads: false,
+        about: "Headers of the requests to `staticPodURL`. No log and no status shows their values.",
+        example: "{Accept: [application/yaml]}",
+    },
+    Field {
+        name: "httpCheckFrequency",
+        form: "duration, more than 0",
+        default: "`20s`",
+        reloads: false,
+        about: "Time between two reads of `staticPodURL`.",
+        example: "20s",
+    },
+    Field {
+        name: "staticPodAPIReferences",
+        form: "`Refuse` or `Allow`",
+        default: "`Refuse`",
+        reloads: false,
+        about: "Whether static pods may reference objects of the API server. The kubelet rejects such pods.",
+        example: "Refuse",
+    },
+    Field {
+        name: "kubeAPIQPS",
+        form: "number, 0 to 65535",
+        default: "`50`",
+        reloads: false,
+        about: "Ordinary requests to the API server per second. 0 means 5, as for the kubelet. Watches do not count.",
+        example: "50",
+    },
+    Field {
+        name: "kubeAPIBurst",
+        form: "number, 0 to 65535",
+        default: "`100`",
+        reloads: false,
+        about: "Ordinary requests to the API server in one burst. 0 means the default.",
+        example: "100",
+    },
+    Field {
+        name: "maxWatches",
+        form: "number, at least 1",
+        default: "`5000`",
+        reloads: false,
+        about: "Limit of watches, for ConfigMaps and Secrets each. Objects beyond it are fetched on read until a watch ends.",
+        example: "5000",
+    },
+    Field {
+        name: "maxRequestsInFlight",
+        form: "number, at least 1",
+        default: "`64`",
+        reloads: false,
+        about: "Limit of requests that wait for an answer, for ConfigMaps and Secrets each.",
+        example: "64",
+    },
+    Field {
+        name: "registerNode",
+        form: "`true` or `false`",
+        default: "`false`",
+        reloads: false,
+        about: "Whether to create the Node object if it is missing. Static pods need one for their mirror pods.",
+        example: "false",
+    },
+];
+
+impl Config {
+    /// The values in use by field name, as `/configz` shows them; `null` where there is none. Values of headers are
+    /// masked, and a URL has neither user nor query.
+    pub fn values(&self) -> Map<String, Value> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let (qps, burst) = match self.rate_limit {
+            RateLimit::Unlimited => (None, None),
+            RateLimit::Limited { qps, burst } => (Some(qps), Some(burst)),
+        };
+        let headers = self.static_pod_url_headers.values().iter();
+        let headers: Map<_, _> = headers
+            .map(|(name, _)| (name.clone(), json!([MASKED])))
+            .collect();
+        let references = match self.static_pod_api_references {
+            ApiReferences::Refuse => "Refuse",
+            ApiReferences::Allow => "Allow",
+        };
+        let values = json!({
+            "kubeconfig": path(&self.kubeconfig),
+            "manifests": path(&self.manifests),
+            "nodeName": self.node_name,
+            "rootDir": self.root_dir.display().to_string(),
+            "listen": self.listen.as_ref().map(SocketAddr::to_string),
+            "configMapAndSecretChangeDetectionStrategy": self.change_detection.to_string(),
+            "watchScope": self.watch_scope.to_string(),
+            "syncFrequency": go_duration(self.sync_frequency),
+            "staticPodPath": path(&self.static_pod_path),
+            "fileCheckFrequency": go_duration(self.file_check_frequency),
+            "staticPodURL": self.static_pod_url.as_deref().map(without_credentials),
+            "staticPodURLHeader": headers,
+            "httpCheckFrequency": go_duration(self.http_check_frequency),
+            "staticPodAPIReferences": references,
+            "kubeAPIQPS": qps,
+            "kubeAPIBurst": burst,
+            "maxWatches": self.max_watches,
+            "maxRequestsInFlight": self.max_requests_in_flight,
+            "registerNode": self.register_node,
+        });
+        match values {
+            Value::Object(values) => values,
+            _ => unreachable!("built as an object"),
+        }
+    }
+
+    /// The fields whose value differs from that of `other`. Masked parts are compared, too.
+    pub fn differences(&self, other: &Self) -> Vec<&'static Field> {
+        let (old, new) = (self.values(), other.values());
+        let is_secret = |name: &str| match name {
+            "staticPodURL" => self.static_pod_url != other.static_pod_url,
+            "staticPodURLHeader" => self.static_pod_url_headers != other.static_pod_url_headers,
+            _ => false,
+        };
+        let differs = |field: &&Field| old[field.name] != new[field.name] || is_secret(field.name);
+        FIELDS.iter().filter(differs).collect()
+    }
+}
+
+/// The kubelet's word in `/configz`.
+const MASKED: &str = "<masked>";
+
+/// `url` without user information, query and fragment, which may hold credentials.
+fn without_credentials(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let url = &url[..end];
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return MASKED.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+/// As Go prints a duration: `1m30s`, `500ms`, `1h0m0s`.
+fn go_duration(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        let micros = duration.as_micros();
+        return match micros {
+            0 => format!("{}ns", duration.as_nanos()),
+            _ if micros.is_multiple_of(1000) => format!("{}ms", micros / 1000),
+            _ => format!("{micros}µs"),
+        };
+    }
+    let (hours, minutes) = (duration.as_secs() / 3600, duration.as_secs() / 60 % 60);
+    let millis = duration.subsec_millis();
+    let seconds = duration.as_secs() % 60;
+    let seconds = match millis {
+        0 => format!("{seconds}s"),
+        _ => {
+            format!("{seconds}.{millis:03}")
+                .trim_end_matches('0')
+                .to_owned()
+                + "s"
+        }
+    };
+    match (hours, minutes) {
+        (0, 0) => seconds,
+        (0, _) => format!("{minutes}m{seconds}"),
+        _ => format!("{hours}h{minutes}m{seconds}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_lose_their_credentials() {
+        for (url, shown) in [
+            (
+                "https://u:p@example.com/pods?token=t#f",
+                "https://example.com/pods",
+            ),
+            ("http://a@b@example.com:8080", "http://example.com:8080"),
+            ("https://example.com/a@b", "https://example.com/a@b"),
+            ("https://example.com?x=@/", "https://example.com"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+    }
+
+    #[test]
+    fn durations_are_printed_as_go_prints_them() {
+        for text in ["1m30s", "500ms", "1h0m0s", "20s", "1.5s", "1m0s", "7µs"] {
+            let duration = larder_objects::go_duration::parse(text).unwrap();
+            assert_eq!(go_duration(duration), text);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! `larder log-level`: the log filter of a running agent.
+
+use anyhow::Context as _;
+
+use crate::{
+    agent::{AgentClient, client_config},
+    args::LogLevelArgs,
+    outcome::{CommandOutcome, Failure},
+    output,
+};
+
+/// Where the agent has it.
+const PATH: &str = "/log-level";
+
+pub(super) fn run(args: &LogLevelArgs) -> Result<CommandOutcome, Failure> {
+    let agent = AgentClient::new(&client_config(&args.place)?.root_dir)?;
+    if let Some(level) = &args.level {
+        agent.put(PATH, level)?;
+    } else {
+        let filter = agent.text(PATH)?;
+        let filter = filter.context("the agent has no log level")?;
+        output::results(|out| writeln!(out, "{}", output::escaped(&filter)))?;
+    }
+    Ok(CommandOutcome::Done)
+}

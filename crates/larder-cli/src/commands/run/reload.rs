@@ -1,0 +1,65 @@
+//! A reload: the configuration file is read again, and the fields that can change take effect. No watch ends for it.
+//!
+//! Invariant: a configuration that cannot be used changes nothing.
+
+use larder_objects::chain;
+use tracing::{error, info, warn};
+
+use super::{Run, http};
+use crate::agent::reloaded_config;
+
+/// Reads the configuration of `run` again and applies it.
+pub(super) async fn reload(run: &Run<'_>) {
+    let Run { args, program, .. } = run;
+    let (new, warning) = match reloaded_config(&args.place, super::flags(args)) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let error = chain(&error);
+            error!(
+                error,
+                "failed to reload the configuration, keeping the one in use"
+            );
+            return;
+        }
+    };
+    if let Some(warning) = warning {
+        warn!("{warning}");
+    }
+    let mut used = (*program.config()).clone();
+    let different = used.differences(&new);
+    let names = |reloads: bool| {
+        let fields = different.iter().filter(|field| field.reloads == reloads);
+        let names: Vec<_> = fields.map(|field| field.name).collect();
+        names.join(", ")
+    };
+    let (mut taken, others) = (names(true), names(false));
+    if used.listen != new.listen {
+        match http::bind(new.listen).await {
+            Ok(listener) => {
+                run.http.move_to(listener).await;
+                used.listen = new.listen;
+            }
+            Err(error) => {
+                error!(
+                    error = format!("{error:#}"),
+                    "failed to move the HTTP API, keeping its address"
+                );
+                let rest = different
+                    .iter()
+                    .filter(|field| field.reloads && field.name != "listen");
+                let rest: Vec<_> = rest.map(|field| field.name).collect();
+                taken = rest.join(", ");
+            }
+        }
+    }
+    used.sync_frequency = new.sync_frequency;
+    run.handle.reload(&used);
+    program.set_config(used);
+    if !others.is_empty() {
+        warn!(
+            fields = others,
+            "changed fields need a restart, keeping their values"
+        );
+    }
+    info!(fields = taken, "configuration reloaded");
+}
