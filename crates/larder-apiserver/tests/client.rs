@@ -165,7 +165,7 @@ async fn a_watch_begins_with_the_state_and_follows_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_streaming_list_tells_where_the_state_ends() {
+async fn a_streaming_list_marks_the_end_of_the_state() {
     // managers 39
     let server = server();
     let secrets: Api<Secret> = Api::default_namespaced(client(&server));

@@ -22,7 +22,7 @@ pub struct Step {
     /// Body as structure.
     #[serde(default)]
     body: Option<Value>,
-    /// Body as text, where it shall not be JSON.
+    /// Body as text, where it is not JSON.
     #[serde(default)]
     raw: Option<String>,
     #[serde(default = "json")]
@@ -333,7 +333,7 @@ fn normalise(value: &mut Value) {
             fields.remove("managedFields");
             for (name, value) in fields.iter_mut() {
                 match value {
-                    // What somebody may do stands in any order.
+                    // The order of permissions has no meaning.
                     Value::Array(rules) if name.ends_with("Rules") => {
                         rules.sort_by_key(ToString::to_string);
                     }

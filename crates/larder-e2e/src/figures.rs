@@ -57,7 +57,7 @@ impl Usage {
     ///
     /// # Errors
     ///
-    /// There is none, or it belongs to somebody else.
+    /// It does not exist, or belongs to another user.
     pub fn of(pid: u32) -> anyhow::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let bytes = |name: &str| -> anyhow::Result<u64> {

@@ -24,7 +24,7 @@ struct Network {
     target: SocketAddr,
     /// Counts the cuts; a connection lives as long as its number is the current one.
     cuts: u64,
-    /// Nothing passes, and nobody is told.
+    /// Nothing passes, and neither side learns of that.
     stalled: bool,
 }
 
@@ -95,13 +95,13 @@ async fn accept(listener: TcpListener, network: watch::Receiver<Network>) {
 /// Forwards until either side ends, or the network is cut.
 async fn connection(client: TcpStream, mut network: watch::Receiver<Network>) {
     let Network { target, cuts, .. } = *network.borrow_and_update();
-    // With nobody behind it, the client is told by the reset.
+    // Without a server behind the proxy, the reset informs the client.
     let Ok(server) = TcpStream::connect(target).await else {
         return reset(client);
     };
     let (mut client, mut server) = (client, server);
     for stream in [&client, &server] {
-        // Without it changes would wait for each other; that it fails is told by the next read.
+        // Without it changes would wait for each other; the next read reports a failure.
         let _ = stream.set_nodelay(true);
     }
     {

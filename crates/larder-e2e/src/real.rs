@@ -29,7 +29,7 @@ pub struct RealServer {
     apiserver: Option<Child>,
     /// Counts the bearer tokens that the node has had.
     node_token: u32,
-    /// Those who have answered in the API server's place.
+    /// Servers that have answered in place of the API server.
     busy: Vec<BusyServer>,
 }
 
@@ -145,14 +145,14 @@ impl RealServer {
             let answer = etcd.request_text(request).await;
             Ok(serde_json::from_str(&answer.context("etcd refused")?)?)
         };
-        // The key is a zero byte: no object has it, but the answer tells the current revision.
+        // The key is a zero byte: no object has it, but the answer contains the current revision.
         let found = ask("/v3/kv/range", json!({"key": "AA=="})).await?;
         let compact = json!({"revision": found["header"]["revision"], "physical": true});
         ask("/v3/kv/compaction", compact).await?;
         Ok(())
     }
 
-    /// Starts who answers with 429 in this server's place; its address.
+    /// Starts a server that answers with 429 in place of this one. Returns its address.
     pub(crate) async fn start_busy(&mut self) -> anyhow::Result<SocketAddr> {
         let certs = self.folder.path().join("certs");
         let (certificate, key) = (certs.join("apiserver.crt"), certs.join("apiserver.key"));

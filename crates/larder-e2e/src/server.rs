@@ -120,7 +120,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The storage cannot be made anew.
+    /// The storage cannot be replaced by an empty one.
     pub fn forget(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Embedded(server) => server.forget(),

@@ -224,7 +224,7 @@ async fn one_watch_of_a_namespace_serves_its_referenced_objects() {
     .await
     .expect("all changes arrive");
 
-    // Nobody is told anything of what nobody refers to.
+    // No subscriber hears of an object that no pod references.
     let known: Vec<_> = manager
         .objects()
         .iter()

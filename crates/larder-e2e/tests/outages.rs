@@ -1,7 +1,7 @@
-//! Outages under many watches, against either API server: what is known stays served, everything recovers by itself, nothing is
-//! stale afterwards, and the server is not overrun by those who come back.
+//! Outages under many watches, against either API server: known objects stay served, everything recovers by itself, nothing is stale
+//! afterwards, and returning clients do not overrun the server.
 //!
-//! The bounds are on numbers of requests; how many there were in the busiest second is printed.
+//! The bounds are on numbers of requests. Each test prints the number in the busiest second.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -258,7 +258,7 @@ async fn a_server_that_has_lost_everything_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_compacted_while_the_node_was_cut_off_is_listed_anew() {
+async fn state_compacted_during_an_outage_is_listed_again() {
     let mut scene = Scene::start(true).await;
     scene.proxy.stall(true);
     scene.change("1").await;

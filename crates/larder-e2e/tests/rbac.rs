@@ -43,7 +43,7 @@ const CERTIFICATES: &str = "certificates.k8s.io";
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What somebody does, or may do: verb and resource.
+/// A request or a permission: verb and resource.
 type Deed = (String, String);
 
 /// What a client has asked for.
@@ -239,7 +239,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// A pod of the node that wants a certificate, which nobody issues.
+/// A pod of the node with a certificate that no signer issues.
 fn applicant() -> Value {
     let source = json!({"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "key"}});
     let mut pod = pod("applicant");
@@ -376,7 +376,7 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     agent.deliver(&["web", &mirror]).await;
     create(&admin, &pod("web-2")).await;
     agent.deliver(&["web", "web-2", &mirror]).await;
-    // Something is missing for a while, which is told, and told again.
+    // An object is missing for a while, which is reported twice.
     let mut late = pod("late");
     late["spec"]["volumes"][0]["configMap"]["name"] = "late".into();
     create(&admin, &late).await;

@@ -256,7 +256,7 @@ async fn a_static_pod_is_served_while_the_api_server_is_away_and_mirrored_when_i
     })
     .await;
 
-    // And gone for good while nobody could be told.
+    // It is deleted for good while no watch could report that.
     node.server.kill().await;
     fs::remove_file(node.manifest()).unwrap();
     until("the pod to go", async || node.pod().is_none().then_some(())).await;

@@ -33,7 +33,7 @@ mod tests {
     struct Repeating(#[source] std::io::Error);
 
     #[test]
-    fn a_cause_that_was_told_is_not_told_again() {
+    fn a_repeated_cause_is_printed_once() {
         let error = Repeating(std::io::Error::other("disk full"));
         assert_eq!(chain(&error), "cannot read: disk full");
     }

@@ -1,4 +1,4 @@
-//! ConfigMaps and Secrets as larder holds them, and what the API server does to an object before anybody else sees it.
+//! ConfigMaps and Secrets as larder holds them, and the API server's processing of an object before any client sees it.
 //!
 //! This crate is the vocabulary that the others share. It knows no network, no disk layout and no clock.
 //!

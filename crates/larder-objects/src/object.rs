@@ -63,7 +63,7 @@ pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Malformed JSON or a field of the wrong type. The error tells the place and never the content.
+    /// Malformed JSON or a field of the wrong type. The error names the place and never the content.
     fn from_json(json: &[u8]) -> Result<Self, DecodeError> {
         serde_json::from_slice(json).map_err(|error| DecodeError::new(Self::KIND.as_str(), &error))
     }

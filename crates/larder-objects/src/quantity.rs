@@ -180,7 +180,7 @@ fn check_suffix_form(suffix: &str) -> Result<(), QuantityError> {
 /// `whole.fraction × 10^exponent` in billionths, rounded up, capped.
 fn scale_decimal(whole: &str, fraction: &str, exponent: i64) -> i128 {
     let digits = || whole.bytes().chain(fraction.bytes());
-    // Leading zeros have no weight; without them the number of digits tells the size.
+    // Leading zeros have no weight; without them the number of digits determines the size.
     let significant = digits().skip_while(|&digit| digit == b'0');
     let count = i64::try_from(significant.clone().count()).unwrap_or(i64::MAX);
     if count == 0 {

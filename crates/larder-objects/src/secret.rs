@@ -41,7 +41,7 @@ impl Object for Secret {
     }
 }
 
-/// Bytes that must not leak: zeroised on drop, and `Debug` tells the length only.
+/// Bytes that must not leak: zeroised on drop, and `Debug` shows the length only.
 #[derive(Clone, Default, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct SecretBytes(Vec<u8>);
 

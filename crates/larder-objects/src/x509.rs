@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_tells_its_times_its_key_and_whether_it_is_an_authority() {
+    fn a_certificate_has_times_key_and_authority_flag() {
         let (root, leaf) = (der(ROOT), der(LEAF));
         let root = Certificate::parse(&root).unwrap();
         assert!(root.is_ca);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_tells_its_key() {
+    fn a_request_contains_its_key() {
         let request = der(REQUEST);
         let key = requested_key(&request).unwrap();
         assert_eq!(

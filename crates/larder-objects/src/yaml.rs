@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. A document that cannot be parsed costs itself only: the text is cut at its `---` lines before anything is parsed, as
 //!    `kubectl` does (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
-//! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, for without them nobody finds the place.
+//! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
 //! 3. What aliases and merge keys copy is counted against a [`CopyBudget`], which grows with the file.
 //! 4. No tree is deeper than [`MAX_DEPTH`], copies included: everything below walks it recursively.
 

@@ -584,7 +584,7 @@ fn a_uid_that_is_no_text_is_refused() {
 }
 
 #[test]
-fn unreadable_input_is_told_apart_from_bad_input() {
+fn unreadable_input_differs_from_invalid_input() {
     let mut loader = Loader::new("default");
     loader.path("/nonexistent/app.yaml".as_ref());
     let manifests = loader.finish();

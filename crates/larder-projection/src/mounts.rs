@@ -28,8 +28,8 @@ pub struct Mount<'a> {
     pub kind: Option<VolumeKind>,
     /// Where the container sees it: absolute and clean.
     pub mount_path: String,
-    /// The part of the volume that is mounted, relative; `None` for the whole. Has no `..`; links in the volume are for
-    /// whoever mounts it to confine.
+    /// The part of the volume that is mounted, relative; `None` for the whole. Has no `..`. The mounting side
+    /// has to confine links in the volume.
     pub sub_path: Option<Cow<'a, str>>,
     /// Whether the container must not write: as asked for, and always for volumes that are filled from objects.
     pub read_only: bool,

@@ -1,4 +1,4 @@
-//! Hooks of flags and pod annotations. The first byte chooses who wrote the text.
+//! Hooks of flags and pod annotations. The first byte chooses the author of the text.
 
 use larder_on_change::{
     Hook,

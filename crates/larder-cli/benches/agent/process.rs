@@ -106,7 +106,7 @@ impl Drop for Agent {
         // Fails only if it has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // What it has mounted stays, so that a restarted agent finds it; nobody restarts this one.
+        // What it has mounted stays, so that a restarted agent finds it; this one is not restarted.
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
         for point in points.map(Path::new) {

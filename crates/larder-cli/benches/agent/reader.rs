@@ -1,4 +1,4 @@
-//! Those who read volumes: they sleep in the kernel until `..data` is replaced, and read then.
+//! Readers of volumes: each sleeps in the kernel until `..data` is replaced, then reads.
 
 use std::{
     collections::HashMap,

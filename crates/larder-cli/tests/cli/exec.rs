@@ -280,7 +280,7 @@ enum Caller {
     Root,
     /// The root of a user namespace that has no other user.
     Unshared,
-    /// Somebody who is not, and may mount in a user namespace only.
+    /// A user other than root, with the right to mount in a user namespace only.
     Ordinary,
 }
 

@@ -165,7 +165,7 @@ fn exec_explains_why_an_agent_cannot_provide_a_container() {
 fn only_the_user_of_an_agent_can_read_its_pods() {
     let desk = desk();
     let mut agent = serving(&desk);
-    // Over HTTP: nobody's.
+    // Over HTTP: of no user.
     let listening = agent.event("listening");
     let address = listening["address"].as_str().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -179,7 +179,7 @@ fn only_the_user_of_an_agent_can_read_its_pods() {
     let socket = fs::metadata(desk.path().join("root/agent.sock")).unwrap();
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
     if geteuid().is_root() {
-        // Even with a root directory that anybody may enter.
+        // Even with a root directory that every user may enter.
         let root = desk.path().join("root");
         fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
         let args = "exec --root-dir root --pod prod/web -- true";

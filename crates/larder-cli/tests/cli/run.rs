@@ -64,7 +64,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// The first line of what it tells once it serves.
+    /// The first line that it prints once it serves.
     pub(crate) fn summary(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();

@@ -1,4 +1,4 @@
-//! `staticPodURL` over TLS: a server with a certificate of a private authority, and an agent that is told of both by its
+//! `staticPodURL` over TLS: a server with a certificate of a private authority, and an agent that learns of both from its
 //! configuration and its environment.
 
 use std::{
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the server answers until it is told otherwise, and the requests that it got.
+/// The server's answer until it is changed, and the requests that it received.
 #[derive(Debug, Default)]
 struct Script {
     answer: String,

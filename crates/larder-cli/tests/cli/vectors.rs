@@ -1,6 +1,6 @@
 //! What Kubernetes itself computed, against the command as a user runs it.
 //!
-//! `testdata/vectors/README.md` tells the format. `LARDER_VECTORS` names another folder.
+//! `testdata/vectors/README.md` describes the format. `LARDER_VECTORS` names another folder.
 
 use std::{collections::BTreeMap, env, fs, io, io::Write as _, path::PathBuf};
 
@@ -40,7 +40,7 @@ fn check(file: &str) -> Option<usize> {
     let cases: Vec<Case> = serde_json::from_slice(&text).unwrap();
     let total = cases.len();
     let failures: Vec<_> = cases.into_iter().filter_map(failure).collect();
-    // The pass rate is for whoever runs the tests: straight to the stream, which no test runner holds back.
+    // The pass rate goes straight to the stream, which no test runner captures.
     let rate = format!("{file}: {} of {total} cases pass\n", total - failures.len());
     io::stderr().write_all(rate.as_bytes()).unwrap();
     assert!(failures.is_empty(), "{}", failures.join("\n"));

@@ -348,7 +348,7 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Those who read volumes while they change: a set is whole, and never older than the one before.
+/// Readers of volumes that change: a set is whole, and never older than the one before.
 struct Readers {
     root: PathBuf,
     rng: Rng,
@@ -390,7 +390,7 @@ impl Readers {
     }
 
     fn read(&mut self, volume: &Path) {
-        // The set is entered once, as by a reader who opens the directory; it may be gone before all of it is read.
+        // The set is entered once, as by a reader that opens the directory; it may be gone before all of it is read.
         let Ok(set) = fs::read_link(volume.join("..data")) else {
             return;
         };

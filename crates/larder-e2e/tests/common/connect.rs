@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kube::Client;
 
-/// A client for whoever the kubeconfig is, on connections of its own.
+/// A client with the identity of the kubeconfig, on connections of its own.
 pub(crate) async fn connect(kubeconfig: PathBuf) -> Client {
     let source = larder_transport::Source::Kubeconfig {
         path: kubeconfig,

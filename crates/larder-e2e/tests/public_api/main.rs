@@ -1,6 +1,6 @@
 //! The public API of each library stands in `docs/api/CRATE.txt`, so that a change of it shows in review.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test public_api` writes the files anew.
+//! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test public_api` rewrites the files.
 //!
 //! The sources are read with `syn`, since rustdoc's own listing needs a nightly compiler. Listed are public items that a path of public modules
 //! and re-exports leads to, without bodies, docs and private fields; items under `#[doc(hidden)]` are left out. Methods and

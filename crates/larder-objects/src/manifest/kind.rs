@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_other_groups_are_none_of_our_business() {
+    fn kinds_of_other_groups_are_ignored() {
         let of = ObjectKind::of;
         assert_eq!(
             of("rbac.authorization.k8s.io/v1", "ClusterRole"),

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_of_a_label_key_are_told() {
+    fn every_problem_of_a_label_key_is_reported() {
         // projection 46
         let starts = |text: &str| -> Vec<String> {
             let problems = qualified_name_problems(text).into_iter();

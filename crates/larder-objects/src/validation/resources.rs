@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_have_names_that_somebody_offers() {
+    fn resource_names_are_native_or_qualified() {
         check(
             json!({"limits": {
                 "cpu": "1", "example.com/gpu": "1", "kubernetes.io/x": "1", "hugepages-2Mi": "4Mi",

@@ -231,7 +231,7 @@ fn failed_rounds_are_repeated_with_growing_pauses() {
 
 // on-change 30
 #[test]
-fn newer_change_starts_the_delays_anew() {
+fn newer_change_resets_the_delays() {
     let mut simulation = Simulation::delivered(timing());
     simulation.observe("second");
     simulation.run(20_000, Some(Outcome::Failed));
