@@ -1,14 +1,15 @@
 //! The parsed command line.
 
+mod on_change;
 mod values;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 
-pub(crate) use self::values::{OnChange, PodName};
-use self::values::{duration, namespace, on_change};
+use self::values::{duration, namespace};
+pub(crate) use self::{on_change::OnChangeArgs, values::PodName};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
 pub(crate) const STAGE: &str = "exec-stage";
@@ -290,8 +291,12 @@ pub(crate) enum RefsOutput {
 /// The pod comes from manifests (-f), or from the agent with the same root directory. The command runs in namespaces of
 /// its own, with the container's variables, and the volumes at their mount paths. The files of this machine are not
 /// changed, and neither files nor processes remain, even after a kill. PATH, HOME, TERM and LANG come from the caller
-/// if the container does not set them. Volumes are kept up to date while the command runs; subPath mounts keep their
-/// content from the start.
+/// if the container does not set them. Volumes are kept up to date while the command runs. So are subPath mounts, on
+/// Linux 6.5 or later: an open file keeps its content, and the next open sees the new one.
+///
+/// --on-change says what happens after a change: a signal to the command, its restart, a program in the command's view
+/// as its user, or an HTTP request to a port of this machine or to any URL. It may be given several times. A list of
+/// hooks in YAML, also as @FILE, has filters, several steps and its own timing; docs/on-change.md describes it.
 ///
 /// As root, the command becomes the user and groups of the pod; an ordinary user appears as them in a user namespace.
 /// Capabilities are those of a container if the pod adds or drops any, else the caller's. allowPrivilegeEscalation,
@@ -310,7 +315,11 @@ pub(crate) enum RefsOutput {
   larder exec -f app.yaml --pod prod/web -c web -- ./server --port 8080
   larder exec -f app.yaml -- sh -c 'env; cat /etc/app/*'
   larder exec --pod prod/web -- sh                 with what the running agent delivered
-  larder exec -f app.yaml --on-change signal:SIGHUP -- nginx -g 'daemon off;'")]
+  larder exec -f app.yaml --on-change signal:SIGHUP -- nginx -g 'daemon off;'
+  larder exec -f app.yaml --on-change http:9090/-/reload --on-change-debounce 1s -- prometheus
+  larder exec -f app.yaml --on-change signal:SIGHUP --on-change restart:environment -- ./server
+  larder exec -f app.yaml --on-change '{steps: [{exec: [nginx, -t]}, {signal: SIGHUP}]}' -- nginx -g 'daemon off;'
+  larder exec -f app.yaml --on-change @hooks.yaml -- ./server")]
 pub(crate) struct ExecArgs {
     /// Manifest, directory of manifests, or - for standard input; without -f, the pod is taken from the running agent
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with_all = ["root_dir", "config"])]
@@ -331,9 +340,12 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, value_name = "CONTAINER")]
     pub(crate) container: Option<String>,
 
-    /// Action when volumes change: none, signal:NAME, or restart (also when variables change)
-    #[arg(long, value_name = "ACTION", default_value = "none", value_parser = on_change)]
-    pub(crate) on_change: OnChange,
+    #[command(flatten)]
+    pub(crate) on_change: OnChangeArgs,
+
+    /// Keep files that are mounted by subPath up to date, too; false for the kubelet's behavior
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) subpath_updates: bool,
 
     /// The command [default: the container's]
     #[arg(last = true, value_name = "CMD")]

@@ -5,7 +5,7 @@
 //!   namespaces of its own (namespace)        one more mount namespace             the container's
 //!   volumes in a private tmpfs    ──plan──►  volumes where the container has them variables, user,
 //!   follows the manifests (follow)           user, groups, directory (stage) ──►  directory, mounts
-//!   signals, restarts, exit code (supervisor)
+//!   signals, exit code (signals)  ──plan──►  for a command of a hook (inside) ──► in the same view, as the same user
 //!   └─────────── a PID namespace for each start of the command (processes) ────────────┘
 //! ```
 //!
@@ -16,19 +16,25 @@
 //! 3. No process that the command has started outlives the command or the supervisor.
 
 mod follow;
+mod inside;
 mod namespace;
 mod plan;
 mod privileges;
 mod processes;
+mod remount;
+mod report;
+mod signals;
+mod spawn;
 mod stage;
-mod supervisor;
 mod view;
 
 pub(crate) use follow::{Follower, Stamps};
+pub(crate) use inside::Inside;
 pub(crate) use namespace::Sandbox;
-pub(crate) use plan::{Identity, Plan, PlannedMount};
+pub(crate) use plan::{HookPlan, Identity, Plan, PlannedMount, StagePlan};
 pub(crate) use privileges::Privileges;
-pub(crate) use processes::{Processes, run_anchor};
+pub(crate) use processes::{Processes, ProcessesEvent, run_anchor};
+pub(crate) use remount::{FileId, Replacement, replace};
+pub(crate) use signals::{exit_code, forwarded};
 pub(crate) use stage::run as run_stage;
-pub(crate) use supervisor::{Update, exit_code, supervise};
 pub(crate) use view::clear;

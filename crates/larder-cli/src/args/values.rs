@@ -3,18 +3,6 @@
 use std::{str::FromStr, time::Duration};
 
 use larder_objects::validation::is_label;
-use rustix::process::Signal;
-
-/// The action when the volumes of a command change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnChange {
-    /// None: the command reads the files again by itself.
-    Nothing,
-    /// The command gets a signal.
-    Signal(Signal),
-    /// The command is ended and started again, also when its environment would differ.
-    Restart,
-}
 
 /// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,35 +81,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
         return Err(EXPECTED);
     }
     Ok(total)
-}
-
-/// Parses `--on-change`.
-pub(super) fn on_change(text: &str) -> Result<OnChange, String> {
-    let signals = [
-        ("HUP", Signal::HUP),
-        ("INT", Signal::INT),
-        ("QUIT", Signal::QUIT),
-        ("TERM", Signal::TERM),
-        ("USR1", Signal::USR1),
-        ("USR2", Signal::USR2),
-        ("WINCH", Signal::WINCH),
-        ("CONT", Signal::CONT),
-    ];
-    match (text, text.strip_prefix("signal:")) {
-        ("none", _) => Ok(OnChange::Nothing),
-        ("restart", _) => Ok(OnChange::Restart),
-        (_, Some(name)) => {
-            let name = name.strip_prefix("SIG").unwrap_or(name);
-            let found = signals.iter().find(|(known, _)| *known == name);
-            found
-                .map(|&(_, signal)| OnChange::Signal(signal))
-                .ok_or_else(|| {
-                    let known = signals.map(|(known, _)| format!("SIG{known}"));
-                    format!("expected one of {}", known.join(", "))
-                })
-        }
-        _ => Err("expected none, signal:NAME or restart".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -4,35 +4,54 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `supervisor` | the loop: signals, changes, rounds of hooks, restarts |
+//! | `steps` | the steps of a round |
 //! | `session` | the volumes of the command, kept up to date over all its starts |
+//! | `subpaths` | mounts by subPath that follow their volume |
+//! | `rounds` | the engines of the hooks: which round is due, and what it tells of |
+//! | `content` | what hooks look at |
 //! | `origin` | where the pod comes from, and which paths to follow |
 //! | `delivered` | a pod of a running agent: what the agent delivered to a container |
 //! | `start` | variables, mounts, user and command of one start |
 //! | `security` | security contexts: user, groups, capabilities |
 //! | `target` | the container, and what it reads |
 
+mod content;
 mod delivered;
 mod origin;
+mod rounds;
 mod security;
 mod session;
 mod start;
+mod steps;
+mod subpaths;
+mod supervisor;
 mod target;
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use self::{origin::Origin, session::Session};
+use larder_on_change::PodFacts;
+use larder_on_change::action::PodIdentity;
+use tokio::{sync::mpsc::unbounded_channel, time::Instant};
+
+use self::{
+    origin::Origin, rounds::Rounds, session::Session, steps::Surrounding, supervisor::supervise,
+    target::ExecTarget,
+};
 use crate::{
     args::ExecArgs,
     outcome::Failure,
-    sandbox::{Follower, Sandbox, exit_code, supervise},
+    sandbox::{Follower, Sandbox, exit_code},
 };
 
 pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
     let origin = Origin::new(args)?;
     let seen = origin.stamps();
     let (first, _) = origin.read(args)?;
+    let facts = facts(&first);
+    let hooks = args.on_change.hooks(&facts).map_err(Failure::unreadable)?;
     // While this process has one thread.
     let sandbox = Sandbox::enter(&origin.needed(&first))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -45,16 +64,45 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         } else {
             None
         };
-        let grace = first.grace();
+        let (sender, restarts) = unbounded_channel();
+        let around = Surrounding {
+            pod: identity_of(&first),
+            facts,
+            staging: sandbox.staging(),
+            grace: first.grace(),
+            restarts: sender,
+        };
         let session = Session::new(args, &origin, &sandbox, first)?;
-        supervise(
-            || session.start(),
-            |follower| session.update(follower),
-            follower,
-            args.on_change,
-            grace,
-        )
-        .await
+        let mut rounds = Rounds::new(hooks)?;
+        if !rounds.is_empty() {
+            rounds.start_with(&session.read_content()?, Instant::now());
+        }
+        supervise(&session, &around, restarts, rounds, follower).await
     })?;
     Ok(ExitCode::from(exit_code(status)))
+}
+
+/// What hooks of this command may name: its own container, and the volumes that it mounts.
+fn facts(target: &ExecTarget) -> PodFacts {
+    let mut facts = PodFacts::of(&target.pod);
+    facts
+        .containers
+        .retain(|container| container.name == target.container);
+    let mounted: Vec<_> = target
+        .volumes()
+        .map(|volume| volume.name.as_str())
+        .collect();
+    facts
+        .volumes
+        .retain(|volume| mounted.contains(&&*volume.name));
+    facts
+}
+
+fn identity_of(target: &ExecTarget) -> PodIdentity {
+    let metadata = &target.pod.metadata;
+    PodIdentity {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: target.uid().to_owned(),
+    }
 }

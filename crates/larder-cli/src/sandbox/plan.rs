@@ -1,10 +1,39 @@
-//! The plan that the supervisor writes for the stage. It lies in the private tmpfs, because it holds the environment.
+//! The plans that the supervisor writes for the stage. They lie in the private tmpfs, because they hold the
+//! environment.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::privileges::Privileges;
+
+/// What the stage becomes.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum StagePlan {
+    /// The command.
+    Command(Plan),
+    /// A command of a hook, in the view of the command that runs.
+    Hook(HookPlan),
+}
+
+/// Everything that the stage needs to become a command of a hook. Its standard input is the mount namespace to enter.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct HookPlan {
+    /// Working directory.
+    pub(crate) working_dir: String,
+    /// User and groups, as those of the command.
+    pub(crate) identity: Identity,
+    /// Capabilities, as those of the command.
+    pub(crate) privileges: Privileges,
+    /// The command and its arguments.
+    pub(crate) command: Vec<Vec<u8>>,
+    /// All variables but the one with the path of the changes.
+    pub(crate) environment: Vec<(String, Vec<u8>)>,
+    /// The name of that variable.
+    pub(crate) changes_variable: String,
+    /// The content of the file of changes.
+    pub(crate) changes: Vec<u8>,
+}
 
 /// Everything that the stage needs to become the command.
 #[derive(Serialize, Deserialize)]

@@ -16,55 +16,76 @@ use std::{
     os::fd::AsFd as _,
     path::Path,
     process::{ExitCode, ExitStatus, Stdio},
+    rc::Rc,
 };
 
 use anyhow::Context as _;
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitOptions, kill_process, wait},
+    process::{WaitOptions, wait},
     thread::UnshareFlags,
 };
 use tokio::{
     net::unix::pipe,
-    process::{Child, Command},
+    process::Child,
     runtime::Handle,
     signal::unix::{SignalKind, signal},
 };
 
-use super::namespace::unshare;
+use super::{
+    inside::Inside,
+    namespace::unshare,
+    report::StageReport,
+    spawn::{in_thread, this_program},
+};
 use crate::{
     args::{ANCHOR, STAGE},
     outcome::Failure,
 };
+
+/// What happens to a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ProcessesEvent {
+    /// The stage has made all mounts.
+    Mounted,
+    /// The command has ended.
+    Ended(ExitStatus),
+}
 
 /// A running command, and all processes that it has started.
 #[derive(Debug)]
 pub(crate) struct Processes {
     command: Child,
     anchor: Child,
+    inside: Rc<Inside>,
+    stage: StageReport,
 }
 
 impl Processes {
-    /// Starts the stage with the plan in the file `plan`.
+    /// Starts the stage with the plan in the file `plan`, and the private tmpfs `staging`.
     ///
     /// # Errors
     ///
     /// The PID namespace or a process cannot be created.
-    pub(crate) fn start(plan: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(plan: &Path, staging: &Path) -> anyhow::Result<Self> {
+        let stage = StageReport::listen(staging).context("cannot listen to the stage")?;
         // A thread can choose the PID namespace of its children only once, and each start needs another.
         let runtime = Handle::current();
-        let started = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                let _entered = runtime.enter();
-                Self::start_here(plan)
-            });
-            thread.join()
-        });
-        started.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let (anchor, command) = in_thread(|| {
+            let _entered = runtime.enter();
+            Self::start_here(plan)
+        })?;
+        let inside = Inside::of(&anchor, &command).context("cannot open the PID namespace")?;
+        Ok(Self {
+            command,
+            anchor,
+            inside: Rc::new(inside),
+            stage,
+        })
     }
 
-    /// The same, once for each thread.
-    fn start_here(plan: &Path) -> anyhow::Result<Self> {
+    /// Anchor and command; once for each thread.
+    fn start_here(plan: &Path) -> anyhow::Result<(Child, Child)> {
         unshare(UnshareFlags::NEWPID).context("cannot create a PID namespace")?;
         // The first process of the namespace is its process 1.
         let anchor = this_program(ANCHOR)
@@ -78,16 +99,25 @@ impl Processes {
             .arg(plan)
             .spawn()
             .context("cannot start the command")?;
-        Ok(Self { command, anchor })
+        Ok((anchor, command))
     }
 
-    /// Waits for the end of the command, while processes that it has started may still run. Cancel-safe.
+    /// Waits until the stage has made all mounts (once), or for the end of the command, while processes that it has
+    /// started may still run. Cancel-safe.
     ///
     /// # Errors
     ///
     /// The command cannot be waited for.
-    pub(crate) async fn command_ended(&mut self) -> io::Result<ExitStatus> {
-        self.command.wait().await
+    pub(crate) async fn next(&mut self) -> io::Result<ProcessesEvent> {
+        // Both arms are cancel-safe. The mounts of a command that has ended matter to nothing.
+        tokio::select! {
+            biased;
+            status = self.command.wait() => Ok(ProcessesEvent::Ended(status?)),
+            mounts = self.stage.mounts() => {
+                self.inside.set_mounts(mounts);
+                Ok(ProcessesEvent::Mounted)
+            }
+        }
     }
 
     /// Ends the remaining processes, and waits for the last of them. To be called after the end of the command.
@@ -100,27 +130,10 @@ impl Processes {
         self.anchor.wait().await.map(drop)
     }
 
-    /// Sends a signal to the command, which may have ended.
-    pub(crate) fn send(&self, signal: Signal) {
-        let pid = self.command.id();
-        if let Some(pid) = pid.and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // If it has just ended, its exit is the next event.
-            let _ = kill_process(pid, signal);
-        }
+    /// What can be done to the command, and where it runs.
+    pub(crate) fn inside(&self) -> &Rc<Inside> {
+        &self.inside
     }
-
-    /// Whether the stage has not become the command yet.
-    pub(crate) fn is_stage(&self) -> bool {
-        let file = self.command.id().map(|id| format!("/proc/{id}/cmdline"));
-        let words = file.and_then(|file| std::fs::read(file).ok());
-        words.is_some_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(STAGE.as_bytes()))
-    }
-}
-
-fn this_program(subcommand: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg(subcommand).env_clear();
-    command
 }
 
 /// `larder exec-anchor`: reaps orphaned processes until standard input ends.

@@ -1,9 +1,11 @@
 //! `larder exec-stage`: between supervisor and command. One thread, which becomes the command.
 //!
 //! 1. Take the plan.
-//! 2. Enter a mount namespace of its own and make all mounts in it.
+//! 2. Enter a mount namespace of its own and make all mounts in it. Pass the namespace to the supervisor.
 //! 3. Become the user, with the capabilities of the container.
 //! 4. Go to the working directory; become the command.
+//!
+//! A command of a hook takes the same steps, but in step 2 it enters the namespace of the running command.
 //!
 //! Exit codes for a command that cannot be run are those of `env`: 127 if it is not found, 126 if it cannot be
 //! executed.
@@ -11,24 +13,36 @@
 use std::{
     ffi::{OsStr, OsString},
     fs,
-    io::ErrorKind,
-    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
-    path::Path,
+    io::{ErrorKind, Write as _},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::{
+            ffi::{OsStrExt as _, OsStringExt as _},
+            fs::PermissionsExt as _,
+            process::CommandExt as _,
+        },
+    },
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
 
 use anyhow::Context as _;
 use rustix::{
-    fs::{Gid, Uid},
+    fs::{Gid, MemfdFlags, Uid, memfd_create},
     mount::{MountPropagationFlags, mount_change},
     process::{chdir, getgid, getuid},
-    thread::{UnshareFlags, set_thread_gid, set_thread_groups, set_thread_uid},
+    stdio::{dup2_stdin, stdin},
+    thread::{
+        LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_gid,
+        set_thread_groups, set_thread_uid,
+    },
 };
 
 use super::{
     namespace::{map_identity, unshare},
-    plan::{Identity, Plan},
+    plan::{HookPlan, Identity, Plan, StagePlan},
     privileges::Privileges,
+    report::Supervisor,
     view::{PROC, View},
 };
 use crate::{outcome::Failure, output};
@@ -36,12 +50,19 @@ use crate::{outcome::Failure, output};
 /// Runs the stage with the plan in the file `plan`. Returns only if the command could not be run.
 pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
     // Step 1
-    let plan = take(plan)?;
+    match take(plan)? {
+        StagePlan::Command(plan) => Ok(become_command(&plan)?),
+        StagePlan::Hook(plan) => Ok(become_hook(plan)?),
+    }
+}
+
+fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
     // Step 2
     unshare(UnshareFlags::NEWNS).context("cannot enter a mount namespace")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("cannot detach from the mounts of the host")?;
     let here = std::env::current_dir();
+    let supervisor = Supervisor::connect(&plan.staging);
     let mut view = View::new(&plan.staging);
     for mount in &plan.mounts {
         view.mount(mount)
@@ -59,6 +80,9 @@ pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
             .context("cannot apply readOnlyRootFilesystem")?;
     }
     view.enter()?;
+    supervisor
+        .and_then(|supervisor| supervisor.pass_mounts())
+        .context("cannot pass the mounts to the supervisor")?;
     // Step 3
     become_user(&plan.identity, &plan.privileges)?;
     // Step 4
@@ -71,10 +95,51 @@ pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
             .context("cannot use /")?,
         (None, Err(_)) => chdir(c"/").context("cannot use /")?,
     }
-    Ok(execute(&plan))
+    Ok(execute(&plan.command, &plan.environment))
 }
 
-fn take(path: &Path) -> anyhow::Result<Plan> {
+fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
+    // Step 2
+    let nothing = fs::File::open("/dev/null").context("cannot open /dev/null")?;
+    move_into_link_name_space(stdin(), Some(LinkNameSpaceType::Mount))
+        .context("cannot enter the view of the command")?;
+    dup2_stdin(&nothing).context("cannot empty the standard input")?;
+    // Step 3
+    become_user(&plan.identity, &plan.privileges)?;
+    let changes = Changes::new(&plan.changes).context("cannot write the file of changes")?;
+    let path = changes.path().into_os_string().into_vec();
+    plan.environment.push((plan.changes_variable, path));
+    // Step 4
+    chdir(plan.working_dir.as_str())
+        .with_context(|| format!("cannot use {} as the working directory", plan.working_dir))?;
+    Ok(execute(&plan.command, &plan.environment))
+}
+
+/// The file of changes of a hook: in memory, readable by its user only, and gone with its last process.
+struct Changes(OwnedFd);
+
+impl Changes {
+    fn new(content: &[u8]) -> anyhow::Result<Self> {
+        // Inherited by the command.
+        let file = memfd_create(c"changes.json", MemfdFlags::empty())?;
+        let mut file = fs::File::from(file);
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        file.write_all(content)?;
+        Ok(Self(file.into()))
+    }
+
+    /// The path by which the command and the processes that it starts open the file.
+    fn path(&self) -> PathBuf {
+        // The number of this process as `/proc` shows it; it may be that of another namespace.
+        let process = fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
+        Path::new(PROC)
+            .join(process)
+            .join("fd")
+            .join(self.0.as_raw_fd().to_string())
+    }
+}
+
+fn take(path: &Path) -> anyhow::Result<StagePlan> {
     let text = fs::read(path).context("cannot read the plan")?;
     fs::remove_file(path).context("cannot remove the plan")?;
     serde_json::from_slice(&text).context("cannot read the plan")
@@ -121,17 +186,12 @@ fn become_user(identity: &Identity, privileges: &Privileges) -> anyhow::Result<(
 }
 
 /// The end of step 4. Returns the exit code if there is no command to become.
-fn execute(plan: &Plan) -> ExitCode {
-    let words: Vec<&OsStr> = plan
-        .command
-        .iter()
-        .map(|word| OsStr::from_bytes(word))
-        .collect();
+fn execute(command: &[Vec<u8>], environment: &[(String, Vec<u8>)]) -> ExitCode {
+    let words: Vec<&OsStr> = command.iter().map(|word| OsStr::from_bytes(word)).collect();
     let Some((program, args)) = words.split_first() else {
         unreachable!("the supervisor makes no plan without a command")
     };
-    let environment = plan
-        .environment
+    let environment = environment
         .iter()
         .map(|(name, value)| (OsString::from(name), OsStr::from_bytes(value)));
     let error = Command::new(program)

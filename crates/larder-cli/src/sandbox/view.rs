@@ -285,7 +285,7 @@ fn mount_point(line: &[u8]) -> Option<PathBuf> {
 }
 
 /// Makes a mount read-only, and keeps its other flags, which a user namespace may not drop.
-fn make_read_only(target: &Path) -> io::Result<()> {
+pub(super) fn make_read_only(target: &Path) -> io::Result<()> {
     // Not opened for reading: that may need a permission, or block on a special file.
     let file = open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let kept = fstatvfs(&file)?.f_flag;

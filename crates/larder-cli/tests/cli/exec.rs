@@ -5,7 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use crate::Desk;
 
 /// A pod with a volume on `/larder-test/config`, one key of it on `/etc/larder-test/key`, and a Secret below a link of most systems.
-fn manifest(key: &str, variable: &str, more: &str) -> String {
+pub(crate) fn manifest(key: &str, variable: &str, more: &str) -> String {
     format!(
         "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: {key}, other: x}}}}
 ---
@@ -45,7 +45,7 @@ spec:
     )
 }
 
-fn desk(more: &str) -> Desk {
+pub(crate) fn desk(more: &str) -> Desk {
     Desk::with([("app.yaml", manifest("one", "1", more).as_str())])
 }
 
@@ -65,15 +65,26 @@ pub(crate) struct Running {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
+    stderr: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
-    fn start(desk: &Desk, args: &[&str], script: &str) -> Self {
+    pub(crate) fn start(desk: &Desk, args: &[&str], script: &str) -> Self {
         Self::with(desk, &[&["-f", "app.yaml"], args].concat(), script)
     }
 
     /// Runs `script` by `larder exec` with these arguments.
     pub(crate) fn with(desk: &Desk, args: &[&str], script: &str) -> Self {
+        Self::spawn(desk, args, script, Stdio::inherit())
+    }
+
+    /// The same for the manifest, and its errors can be read.
+    pub(crate) fn with_errors(desk: &Desk, args: &[&str], script: &str) -> Self {
+        let args = [&["-f", "app.yaml"], args].concat();
+        Self::spawn(desk, &args, script, Stdio::piped())
+    }
+
+    fn spawn(desk: &Desk, args: &[&str], script: &str, errors: Stdio) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
             .arg("exec")
             .args(args)
@@ -81,13 +92,18 @@ impl Running {
             .current_dir(desk.path())
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
+            // Never used for requests.
+            .env("HTTP_PROXY", "http://127.0.0.1:1")
+            .env("http_proxy", "http://127.0.0.1:1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .unwrap();
         Self {
             stdin: child.stdin.take().unwrap(),
             stdout: BufReader::new(child.stdout.take().unwrap()),
+            stderr: child.stderr.take().map(BufReader::new),
             child,
         }
     }
@@ -96,6 +112,17 @@ impl Running {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// The next line on standard error.
+    pub(crate) fn error_line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn write(&mut self, text: &str) {
+        self.stdin.write_all(text.as_bytes()).unwrap();
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -111,7 +138,7 @@ impl Running {
 }
 
 /// Replaces the manifest as editors do.
-fn edit(desk: &Desk, key: &str, variable: &str) {
+pub(crate) fn edit(desk: &Desk, key: &str, variable: &str) {
     let next = desk.path().join("app.yaml.next");
     fs::write(&next, manifest(key, variable, "")).unwrap();
     fs::rename(next, desk.path().join("app.yaml")).unwrap();
@@ -141,7 +168,7 @@ fn command_sees_what_the_container_would() {
 
 #[test]
 fn volumes_are_updated_while_the_command_runs() {
-    // projection 65: a key by subPath stays as it was
+    // projection 65: the kubelet leaves a key by subPath as it was
     if !may_mount() {
         return;
     }
@@ -149,7 +176,7 @@ fn volumes_are_updated_while_the_command_runs() {
     let script = "echo ready; i=0
         while [ $i -lt 400 ] && [ $(cat /larder-test/config/key) = one ]; do i=$((i+1)); sleep 0.05; done
         cat /larder-test/config/key /etc/larder-test/key";
-    let mut running = Running::start(&desk, &[], script);
+    let mut running = Running::start(&desk, &["--subpath-updates=false"], script);
     assert_eq!(running.line(), "ready");
     fs::write(desk.path().join("app.yaml"), "kind: [broken").unwrap();
     edit(&desk, "two", "1");

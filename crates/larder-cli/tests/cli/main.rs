@@ -12,6 +12,7 @@ mod fake_agent;
 mod hostile;
 mod layers;
 mod listen;
+mod on_change;
 mod refs;
 mod render;
 mod run;
@@ -19,6 +20,7 @@ mod service;
 mod shell;
 mod static_url;
 mod status;
+mod subpath;
 mod vectors;
 
 use std::{

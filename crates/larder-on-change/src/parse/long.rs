@@ -351,10 +351,13 @@ fn exec(field: &Field<'_>, authority: Authority) -> Result<Command, HookError> {
         let words_field = fields
             .take("command")
             .ok_or_else(|| field.error(Problem::Expected("the field command")))?;
-        command.user = fields
-            .take("user")
-            .map(|field| field.text().map(str::to_owned))
-            .transpose()?;
+        if let Some(user) = fields.take("user") {
+            if authority == Authority::CommandLine {
+                // There a command runs as the user of the command that it is for.
+                return Err(user.error(Problem::OnlyFor("the agent's configuration")));
+            }
+            command.user = Some(user.text()?.to_owned());
+        }
         if let Some(directory) = fields.take("workingDirectory") {
             directory.text()?.clone_into(&mut command.working_directory);
             if !command.working_directory.starts_with('/') {

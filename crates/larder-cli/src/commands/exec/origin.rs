@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::{delivered, target::ExecTarget};
 use crate::{
     agent::client_config,
-    args::{ExecArgs, ManifestArgs, OnChange},
+    args::{ExecArgs, ManifestArgs},
     input,
     outcome::Failure,
     sandbox::Stamps,
@@ -35,7 +35,7 @@ impl Origin {
             return Ok(Self::Agent(client_config(&args.place)?.root_dir));
         }
         let stdin = args.filenames.iter().any(|path| path == Path::new("-"));
-        if stdin && args.on_change != OnChange::Nothing {
+        if stdin && args.on_change.is_active() {
             let why = "cannot follow standard input: name files with -f";
             return Err(Failure::unreadable(why));
         }

@@ -1,11 +1,12 @@
 //! State that outlasts the starts of the command: its volumes, and how they are kept up to date.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     fs, io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 use anyhow::Context as _;
@@ -16,18 +17,47 @@ use larder_projection::{
     disk::{PodVolume, SubPath, VolumeHost, bind_subpath},
     fs_group, nested_mount_points, project,
 };
+use smol_str::SmolStr;
+use tokio::time::Instant;
 
 use super::{
+    content::{Content, filled},
     origin::Origin,
+    rounds::Rounds,
     security::{identity, unsupported},
     start::{MountedVolume, Source, Start, mode_for_only_user},
+    subpaths::SubPaths,
     target::{Contents, ExecTarget},
 };
 use crate::{
     args::ExecArgs,
     output,
-    sandbox::{self, Follower, Plan, PlannedMount, Processes, Sandbox, Update},
+    sandbox::{
+        self, Follower, Identity, Inside, Plan, PlannedMount, Privileges, Processes, Sandbox,
+        StagePlan,
+    },
 };
+
+/// The effect of a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Update {
+    /// A volume of the command has other content.
+    pub(super) volumes: bool,
+    /// The command would get another environment, other mounts or another identity.
+    pub(super) start: bool,
+}
+
+/// One start of the command.
+pub(super) struct Started {
+    pub(super) inside: Rc<Inside>,
+    /// The number of the content that it has started with.
+    pub(super) content: u64,
+    pub(super) identity: Identity,
+    pub(super) privileges: Privileges,
+    pub(super) environment: Vec<(String, Vec<u8>)>,
+    /// Where each volume is mounted as a whole.
+    pub(super) mount_paths: BTreeMap<String, String>,
+}
 
 /// One `larder exec`.
 pub(super) struct Session<'a> {
@@ -38,6 +68,12 @@ pub(super) struct Session<'a> {
     target: RefCell<ExecTarget>,
     /// The target of `..data` in each volume of an agent, when last read.
     sets: RefCell<BTreeMap<PathBuf, PathBuf>>,
+    /// The start that runs.
+    started: RefCell<Option<Rc<Started>>>,
+    /// Counts the changes.
+    content: Cell<u64>,
+    /// The mounts by subPath, unless they keep their content.
+    subpaths: Option<SubPaths>,
 }
 
 impl<'a> Session<'a> {
@@ -55,6 +91,11 @@ impl<'a> Session<'a> {
             host: VolumeHost::open(&sandbox.volumes())?,
             target: RefCell::new(target),
             sets: RefCell::default(),
+            started: RefCell::default(),
+            content: Cell::new(0),
+            subpaths: args
+                .subpath_updates
+                .then(|| SubPaths::new(sandbox.staging())),
         };
         let target = session.target.borrow();
         for volume in target.volumes() {
@@ -131,7 +172,14 @@ impl<'a> Session<'a> {
             .mounts
             .iter()
             .map(|mount| {
-                let source = self.source(&target, mount);
+                let source = self
+                    .source(&target, mount)
+                    .and_then(|source| match &self.subpaths {
+                        Some(subpaths) if mount.follows_subpath() => {
+                            Ok(subpaths.first(mount, source)?)
+                        }
+                        _ => Ok(source),
+                    });
                 Ok(PlannedMount {
                     source: source
                         .with_context(|| format!("cannot prepare the mount on {}", mount.target))?,
@@ -146,24 +194,111 @@ impl<'a> Session<'a> {
             staging: self.sandbox.staging().to_owned(),
             mounts,
             working_dir: start.working_dir,
-            identity: start.identity,
+            identity: start.identity.clone(),
             command: start.command,
-            environment: start.environment,
+            environment: start.environment.clone(),
             host_processes: start.host_processes,
-            privileges: start.privileges,
+            privileges: start.privileges.clone(),
             read_only_root: start.read_only_root,
         };
-        sandbox::clear(self.sandbox.staging()).context("cannot clear the private tmpfs")?;
-        let path = self.sandbox.staging().join("plan");
-        let file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .context("cannot write the plan")?;
-        serde_json::to_writer(file, &plan).context("cannot write the plan")?;
-        Processes::start(&path)
+        let staging = self.sandbox.staging();
+        sandbox::clear(staging).context("cannot clear the private tmpfs")?;
+        let path = staging.join("plan");
+        write_plan(&path, &StagePlan::Command(plan)).context("cannot write the plan")?;
+        let processes = Processes::start(&path, staging)?;
+        let whole = start
+            .mounts
+            .into_iter()
+            .filter(|mount| mount.sub_path.is_none());
+        let started = Started {
+            inside: Rc::clone(processes.inside()),
+            content: self.content.get(),
+            identity: start.identity,
+            privileges: start.privileges,
+            environment: start.environment,
+            mount_paths: whole.map(|mount| (mount.volume, mount.target)).collect(),
+        };
+        self.started.replace(Some(Rc::new(started)));
+        Ok(processes)
+    }
+
+    /// The start that runs.
+    pub(super) fn started(&self) -> Rc<Started> {
+        let started = self.started.borrow();
+        Rc::clone(started.as_ref().expect("rounds run beside a command"))
+    }
+
+    /// The number of the present content.
+    pub(super) fn content(&self) -> u64 {
+        self.content.get()
+    }
+
+    /// The directories of the volumes that larder fills, as this process sees them.
+    pub(super) fn directories(&self) -> BTreeMap<SmolStr, PathBuf> {
+        let target = self.target.borrow();
+        let directories = self.directories_of(&target).into_iter();
+        directories
+            .map(|(volume, directory)| (volume.name.as_str().into(), directory))
+            .collect()
+    }
+
+    fn directories_of<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
+        let volumes = filled(target.volumes());
+        let found = volumes.filter_map(|volume| {
+            let directory = match Source::of(volume, &target.contents)? {
+                Source::Objects(kind) => self.host.volume_path(target.uid(), kind, &volume.name),
+                Source::Agent(directory) => directory,
+                Source::EmptyDir | Source::HostPath(_) => return None,
+            };
+            Some((volume, directory))
+        });
+        found.collect()
+    }
+
+    /// What hooks look at now.
+    pub(super) fn read_content(&self) -> anyhow::Result<Content> {
+        let target = self.target.borrow();
+        let start = self.start_of(&target)?.fingerprint();
+        Content::read(&target, &self.directories_of(&target), start)
+    }
+
+    /// Lets hooks look at the present content.
+    pub(super) fn observe(&self, rounds: &mut Rounds) {
+        if rounds.is_empty() {
+            return;
+        }
+        match self.read_content() {
+            Ok(content) => rounds.observe(&content, Instant::now()),
+            Err(error) => output::error(error.context("cannot read the volumes").as_ref()),
+        }
+    }
+
+    /// Replaces what is mounted by subPath in the running command, where the volume has another file or directory now.
+    pub(super) fn update_subpaths(&self) {
+        let Some(subpaths) = &self.subpaths else {
+            return;
+        };
+        let target = self.target.borrow();
+        let started = self.started();
+        let (Ok(start), Some(mounts)) = (self.start_of(&target), started.inside.mounts()) else {
+            return;
+        };
+        for mount in start.mounts.iter().filter(|mount| mount.follows_subpath()) {
+            if let Some(root) = self.directory_of(&target, mount) {
+                subpaths.update(mount, &root, mounts);
+            }
+        }
+    }
+
+    /// The directory of a volume that larder or its agent swaps.
+    fn directory_of(&self, target: &ExecTarget, mount: &MountedVolume) -> Option<PathBuf> {
+        match &mount.source {
+            Source::Objects(kind) => {
+                Some(self.host.volume_path(target.uid(), *kind, &mount.volume))
+            }
+            Source::Agent(path) => Some(path.clone()),
+            Source::EmptyDir | Source::HostPath(_) => None,
+        }
     }
 
     fn start_of(&self, target: &ExecTarget) -> anyhow::Result<Start> {
@@ -259,6 +394,9 @@ impl<'a> Session<'a> {
             }
         }
         self.target.replace(next);
+        if update != Update::default() {
+            self.content.set(self.content.get() + 1);
+        }
         update
     }
 
@@ -272,6 +410,17 @@ impl<'a> Session<'a> {
         output::note("keeping the last good state");
         None
     }
+}
+
+/// Writes a plan that only this user can read.
+pub(super) fn write_plan(path: &Path, plan: &StagePlan) -> io::Result<()> {
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    Ok(serde_json::to_writer(file, plan)?)
 }
 
 /// The wall clock, from which the `..data` directories get their names.

@@ -11,6 +11,8 @@ use super::{
     security::{has_read_only_root, identity, privileges},
     target::{Contents, ExecTarget},
 };
+use zeroize::Zeroizing;
+
 use crate::sandbox::{Identity, Privileges};
 
 /// Variables that an image would set; the caller's take their place where the container sets none.
@@ -30,7 +32,7 @@ pub(super) struct Start {
 }
 
 /// A mount of the container, without the pod that it comes from.
-#[derive(PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct MountedVolume {
     pub(super) index: usize,
     pub(super) volume: String,
@@ -41,7 +43,7 @@ pub(super) struct MountedVolume {
 }
 
 /// The place of a volume's content.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Source {
     /// In a volume that is set up for this command.
     Objects(VolumeKind),
@@ -100,7 +102,32 @@ impl Start {
     }
 }
 
+impl Start {
+    /// Stands for everything but the variables. It may hold values of Secrets.
+    pub(super) fn fingerprint(&self) -> Zeroizing<Vec<u8>> {
+        let text = format!(
+            "{:?}",
+            (
+                &self.mounts,
+                &self.working_dir,
+                &self.identity,
+                &self.command,
+                self.host_processes,
+                &self.privileges,
+                self.read_only_root,
+            )
+        );
+        Zeroizing::new(text.into_bytes())
+    }
+}
+
 impl MountedVolume {
+    /// Whether this is a subPath of a volume whose content larder swaps.
+    pub(super) fn follows_subpath(&self) -> bool {
+        let is_swapped = matches!(self.source, Source::Objects(_) | Source::Agent(_));
+        self.sub_path.is_some() && is_swapped
+    }
+
     fn of(mount: Mount<'_>, contents: &Contents) -> Option<Self> {
         Some(Self {
             index: mount.index,

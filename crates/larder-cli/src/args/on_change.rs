@@ -1,0 +1,241 @@
+//! Flags that say what happens after a change: texts with hooks, and the timing of short ones.
+
+use std::{fs::File, io::Read as _, time::Duration};
+
+use larder_on_change::{
+    Debounce, Hook, PodFacts, Retry,
+    parse::{self, Authority, HookError, MAX_TEXT},
+};
+
+use super::values::duration;
+
+/// What happens after a change.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OnChangeArgs {
+    /// Action on a change: none, signal:NAME, restart, restart:environment, http:PORT/PATH, exec:PROGRAM, or a list of
+    /// hooks; several times
+    #[arg(long, value_name = "ACTION|@FILE|LIST", value_parser = hook_text, allow_hyphen_values = true)]
+    pub(crate) on_change: Vec<HookText>,
+
+    /// Act when nothing has changed for MIN, or MAX after the first change, e.g. 1s:10s
+    #[arg(long = "on-change-debounce", value_name = "MIN[:MAX]", requires = "on_change", value_parser = debounce)]
+    pub(crate) debounce: Option<Debounce>,
+
+    /// Longest random pause before an action
+    #[arg(long = "on-change-splay", value_name = "DURATION", requires = "on_change", value_parser = duration)]
+    pub(crate) splay: Option<Duration>,
+
+    /// Longest time for an action [default: signal and http 10s, exec 30s]
+    #[arg(long = "on-change-timeout", value_name = "DURATION", requires = "on_change", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Pauses after failures, doubling, and how often to try in all, e.g. 1s:1m:5 [default: 1s:5m, without end]
+    #[arg(long = "on-change-retry", value_name = "MIN:MAX[:ATTEMPTS]", requires = "on_change", value_parser = retry)]
+    pub(crate) retry: Option<Retry>,
+}
+
+/// The text of one `--on-change`, which has been read once.
+#[derive(Clone, Debug)]
+pub(crate) struct HookText {
+    /// The file, if the text comes from one.
+    file: Option<String>,
+    text: String,
+}
+
+impl OnChangeArgs {
+    /// The hooks, checked against the pod. With an error comes its place.
+    pub(crate) fn hooks(&self, facts: &PodFacts) -> Result<Vec<Hook>, String> {
+        let mut all = Vec::new();
+        for text in &self.on_change {
+            let hooks = text.hooks(Some(facts));
+            let hooks = hooks.map_err(|error| format!("--on-change {}", text.place(&error)))?;
+            for (own, mut hook) in hooks.into_iter().enumerate() {
+                // A name that says the position says that among all.
+                let word = hook.steps[0].word();
+                if hook.name == format!("{own}-{word}") {
+                    hook.name = format!("{}-{word}", all.len());
+                }
+                if !text.is_list() {
+                    self.set_timing(&mut hook);
+                }
+                all.push(hook);
+            }
+        }
+        parse::check_together(&all).map_err(|error| format!("--on-change {error}"))?;
+        Ok(all)
+    }
+
+    /// Whether there is anything to do after a change.
+    pub(crate) fn is_active(&self) -> bool {
+        let hooks = |text: &HookText| text.hooks(None).is_ok_and(|hooks| !hooks.is_empty());
+        self.on_change.iter().any(hooks)
+    }
+
+    fn set_timing(&self, hook: &mut Hook) {
+        let timing = &mut hook.timing;
+        timing.debounce = self.debounce.unwrap_or(timing.debounce);
+        timing.splay = self.splay.unwrap_or(timing.splay);
+        timing.timeout = self.timeout.or(timing.timeout);
+        timing.retry = self.retry.unwrap_or(timing.retry);
+    }
+}
+
+impl HookText {
+    fn hooks(&self, facts: Option<&PodFacts>) -> Result<Vec<Hook>, HookError> {
+        parse::hooks(&self.text, Authority::CommandLine, facts)
+    }
+
+    /// Whether it is in the long form.
+    fn is_list(&self) -> bool {
+        self.text.trim_start().starts_with(['-', '[', '{'])
+    }
+
+    /// The error with its place: in a file also the line of the hook, where the list has a line for each.
+    fn place(&self, error: &HookError) -> String {
+        let Some(file) = &self.file else {
+            return error.to_string();
+        };
+        let position = error
+            .field
+            .strip_prefix('[')
+            .and_then(|rest| rest.split(']').next()?.parse().ok());
+        let lines = self.text.lines().enumerate();
+        let mut items = lines.filter(|(_, line)| line.starts_with("- "));
+        match position.and_then(|position: usize| items.nth(position)) {
+            Some((index, _)) => format!("{file}:{}: {error}", index + 1),
+            None => format!("{file}: {error}"),
+        }
+    }
+}
+
+/// Parses `--on-change`: reads a file, and checks the form.
+fn hook_text(text: &str) -> Result<HookText, String> {
+    let text = match text.strip_prefix('@') {
+        None => HookText {
+            file: None,
+            text: text.to_owned(),
+        },
+        Some(path) => HookText {
+            file: Some(path.to_owned()),
+            text: read(path)?,
+        },
+    };
+    match text.hooks(None) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(text.place(&error)),
+    }
+}
+
+fn read(path: &str) -> Result<String, String> {
+    let failed = |error| format!("cannot read {path}: {error}");
+    let file = File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    // One byte too many shows that there are too many.
+    let limit = MAX_TEXT as u64 + 1;
+    file.take(limit).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Parses `MIN[:MAX]`.
+fn debounce(text: &str) -> Result<Debounce, &'static str> {
+    let (min, max) = text.split_once(':').unwrap_or((text, ""));
+    let min = duration(min)?;
+    let max = match max {
+        "" => min.saturating_mul(4),
+        max => duration(max)?,
+    };
+    if min > max {
+        return Err("min is more than max");
+    }
+    Ok(Debounce { min, max })
+}
+
+/// Parses `MIN:MAX[:ATTEMPTS]`.
+fn retry(text: &str) -> Result<Retry, &'static str> {
+    let parts: Vec<_> = text.split(':').collect();
+    let (min, max, attempts) = match parts.as_slice() {
+        [min, max] => (min, max, 0),
+        [min, max, attempts] => {
+            let attempts = attempts.parse();
+            (
+                min,
+                max,
+                attempts.map_err(|_| "expected a number of attempts, 0 for without end")?,
+            )
+        }
+        _ => return Err("expected MIN:MAX or MIN:MAX:ATTEMPTS, such as 1s:5m:10"),
+    };
+    let (min, max) = (duration(min)?, duration(max)?);
+    if min > max {
+        return Err("min is more than max");
+    }
+    Ok(Retry { min, max, attempts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timing_flags_have_a_form_of_their_own() {
+        let secs = Duration::from_secs;
+        let debounced = debounce("1s").unwrap();
+        assert_eq!((debounced.min, debounced.max), (secs(1), secs(4)));
+        let debounced = debounce("1s:10s").unwrap();
+        assert_eq!((debounced.min, debounced.max), (secs(1), secs(10)));
+        assert_eq!(debounce("10s:5s"), Err("min is more than max"));
+        let retried = retry("1s:1m:5").unwrap();
+        assert_eq!((retried.min, retried.max), (secs(1), secs(60)));
+        assert_eq!(retried.attempts, 5);
+        assert_eq!(retry("1s:1m").unwrap().attempts, 0);
+        for bad in ["", "1s", "1s:1m:x", "2m:1m", "1s:1m:1:1"] {
+            assert!(retry(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn short_hooks_get_the_timing_flags_and_names_by_position() {
+        let text = |text: &str| hook_text(text).unwrap();
+        let args = OnChangeArgs {
+            on_change: vec![
+                text("none"),
+                text("signal:HUP"),
+                text("[{restart: true, volumes: []}, {name: own, http: 80/x}]"),
+            ],
+            debounce: Some(debounce("1s").unwrap()),
+            splay: None,
+            timeout: Some(Duration::from_secs(3)),
+            retry: None,
+        };
+        let hooks = args.hooks(&PodFacts::default()).unwrap();
+        let names: Vec<_> = hooks.iter().map(|hook| hook.name.as_str()).collect();
+        assert_eq!(names, ["0-signal", "1-restart", "own"]);
+        assert_eq!(hooks[0].timing.timeout, Some(Duration::from_secs(3)));
+        assert_eq!(hooks[0].timing.debounce.min, Duration::from_secs(1));
+        assert_eq!(hooks[1].timing.timeout, None);
+        assert!(args.is_active());
+    }
+
+    // on-change 56
+    #[test]
+    fn signal_and_restart_for_the_same_volumes_contradict() {
+        let args = |texts: &[&str]| OnChangeArgs {
+            on_change: texts.iter().map(|text| hook_text(text).unwrap()).collect(),
+            debounce: None,
+            splay: None,
+            timeout: None,
+            retry: None,
+        };
+        let facts = PodFacts::default();
+        let error = args(&["signal:SIGHUP", "restart"])
+            .hooks(&facts)
+            .unwrap_err();
+        assert_eq!(
+            error,
+            "--on-change [1].restart: [0] sends a signal for the same volumes: give volumes, or restart:environment"
+        );
+        let both = args(&["signal:SIGHUP", "restart:environment"]);
+        assert_eq!(both.hooks(&facts).unwrap().len(), 2);
+        assert!(!args(&["none"]).is_active());
+    }
+}

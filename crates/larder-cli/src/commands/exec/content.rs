@@ -1,0 +1,180 @@
+//! What hooks look at: the files of the command's volumes, and its variables.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::Volume;
+use larder_on_change::{ContentDigest, DigestKey, Digester, Hook, Items, action::Withheld};
+use larder_projection::VolumeKind;
+use zeroize::Zeroizing;
+
+use super::target::{Contents, ExecTarget};
+
+/// How often a volume is read again if an agent swaps it meanwhile.
+const READS: u32 = 10;
+
+/// The content of the command's volumes and variables at one time.
+pub(super) struct Content {
+    files: Vec<VolumeFile>,
+    variables: Vec<(String, Zeroizing<Vec<u8>>)>,
+    /// Everything else that the command is started with. A restart looks at it, too.
+    start: Zeroizing<Vec<u8>>,
+    /// The values of Secrets.
+    pub(super) withheld: Withheld,
+}
+
+/// One file of a volume.
+struct VolumeFile {
+    volume: String,
+    path: String,
+    is_token: bool,
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+impl Content {
+    /// Reads the volumes at `directories`.
+    ///
+    /// # Errors
+    ///
+    /// A volume cannot be read, or the variables cannot be computed.
+    pub(super) fn read(
+        target: &ExecTarget,
+        directories: &[(&Volume, PathBuf)],
+        start: Zeroizing<Vec<u8>>,
+    ) -> anyhow::Result<Self> {
+        let mut files = Vec::new();
+        for (volume, directory) in directories {
+            let tokens: Vec<&str> = tokens(volume).collect();
+            for (path, bytes) in read_set(directory)? {
+                files.push(VolumeFile {
+                    volume: volume.name.clone(),
+                    is_token: tokens.contains(&path.as_str()),
+                    path,
+                    bytes,
+                });
+            }
+        }
+        let variables = target.environment()?;
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(name, variable)| (name.to_owned(), Zeroizing::new(variable.value.to_vec())))
+            .collect();
+        let mut content = Self {
+            files,
+            variables,
+            start,
+            withheld: Withheld::default(),
+        };
+        content.withheld = Withheld::new(content.secrets(target, directories));
+        Ok(content)
+    }
+
+    /// The values that must not be logged: those of all Secrets that the pod reads.
+    fn secrets<'a>(
+        &'a self,
+        target: &'a ExecTarget,
+        directories: &[(&Volume, PathBuf)],
+    ) -> Vec<&'a [u8]> {
+        let mut values: Vec<&[u8]> = Vec::new();
+        let tokens = self.files.iter().filter(|file| file.is_token);
+        values.extend(tokens.map(|file| file.bytes.as_slice()));
+        match &target.contents {
+            Contents::Inputs(inputs) => {
+                let secrets = inputs.secrets.values().flatten();
+                values
+                    .extend(secrets.flat_map(|secret| secret.data.values().map(|value| &**value)));
+            }
+            // What the agent has delivered does not say which file comes from a Secret.
+            Contents::Delivered(_) => {
+                let may_hold = |name: &str| {
+                    let mut volumes = directories.iter().map(|(volume, _)| volume);
+                    let volume = volumes.find(|volume| volume.name == name);
+                    volume
+                        .is_some_and(|volume| volume.secret.is_some() || volume.projected.is_some())
+                };
+                let files = self.files.iter().filter(|file| may_hold(&file.volume));
+                values.extend(files.map(|file| file.bytes.as_slice()));
+                let container = target.container();
+                let literal = |name: &str| {
+                    let mut env = container.env.iter();
+                    env.any(|variable| variable.name == name && variable.value_from.is_none())
+                };
+                let read = self.variables.iter().filter(|(name, _)| !literal(name));
+                values.extend(read.map(|(_, value)| value.as_slice()));
+            }
+        }
+        values
+    }
+
+    /// The part that `hook` looks at.
+    pub(super) fn of(&self, hook: &Hook, key: &DigestKey) -> (ContentDigest, Items) {
+        let mut digester = Digester::new(key);
+        for file in &self.files {
+            if hook.looks_at_file(&file.volume, &file.path, file.is_token) {
+                digester.file(&file.volume, &file.path, &file.bytes);
+            }
+        }
+        if hook.environment {
+            for (name, value) in &self.variables {
+                digester.variable("", name, value);
+            }
+            if hook.restarts() {
+                // No variable has this name.
+                digester.variable("", "", &self.start);
+            }
+        }
+        digester.finish_with_items()
+    }
+}
+
+/// Paths of the volume's files that are service account tokens.
+fn tokens(volume: &Volume) -> impl Iterator<Item = &str> {
+    let projected = volume.projected.iter();
+    let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+    sources.filter_map(|source| Some(source.service_account_token.as_ref()?.path.as_str()))
+}
+
+/// The volumes among `volumes` that larder fills.
+pub(super) fn filled<'a>(
+    volumes: impl Iterator<Item = &'a Volume>,
+) -> impl Iterator<Item = &'a Volume> {
+    volumes.filter(|volume| VolumeKind::of(volume).is_some())
+}
+
+/// Paths and bytes of the files of a volume: all of one set.
+fn read_set(directory: &Path) -> io::Result<Vec<(String, Zeroizing<Vec<u8>>)>> {
+    let data = directory.join("..data");
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for _ in 0..READS {
+        // A volume that has never been filled is empty.
+        let Ok(set) = fs::read_link(&data) else {
+            return Ok(Vec::new());
+        };
+        let mut files = Vec::new();
+        match read_directory(&directory.join(set), "", &mut files) {
+            Ok(()) => return Ok(files),
+            // The set is gone: there is another one.
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn read_directory(
+    directory: &Path,
+    prefix: &str,
+    files: &mut Vec<(String, Zeroizing<Vec<u8>>)>,
+) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            read_directory(&entry.path(), &format!("{path}/"), files)?;
+        } else {
+            files.push((path, Zeroizing::new(fs::read(entry.path())?)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! Mounts by subPath that follow their volume.
+//!
+//! A file is mounted itself: one that a newer set has replaced stays readable while it is mounted. A directory is not,
+//! since its files go with its set. So a copy of it is mounted, which stays for one more update: a lookup that has
+//! entered it before the next one took its place still finds its files.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt as _, chown},
+    },
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use larder_projection::disk::bind_subpath;
+
+use super::start::MountedVolume;
+use crate::{
+    output,
+    sandbox::{FileId, Replacement, replace},
+};
+
+/// How often a directory is copied again if its set goes meanwhile.
+const COPIES: u32 = 10;
+
+/// The mounts by subPath of a command.
+pub(super) struct SubPaths {
+    /// In the private tmpfs.
+    root: PathBuf,
+    /// By the position of the mount in the container.
+    mounted: RefCell<BTreeMap<usize, Mounted>>,
+    /// Numbers the copies.
+    copies: Cell<u64>,
+    /// It was printed why one stays as it is.
+    is_noted: Cell<bool>,
+}
+
+/// What is mounted.
+struct Mounted {
+    /// In the volume.
+    source: FileId,
+    /// In the command's view: the same, or a copy.
+    shown: FileId,
+    /// The copies of a directory, the older one first.
+    copies: Vec<PathBuf>,
+}
+
+impl SubPaths {
+    /// The copies lie in the private tmpfs `staging`.
+    pub(super) fn new(staging: &Path) -> Self {
+        Self {
+            root: staging.join("follow"),
+            mounted: RefCell::default(),
+            copies: Cell::new(0),
+            is_noted: Cell::new(false),
+        }
+    }
+
+    /// What is to be mounted at the start, in place of `source`.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be copied.
+    pub(super) fn first(&self, mount: &MountedVolume, source: PathBuf) -> io::Result<PathBuf> {
+        let id = FileId::of(&source)?;
+        let (path, copies) = if id.is_dir() {
+            let copy = self.copy(&source)?;
+            (copy.clone(), vec![copy])
+        } else {
+            (source, Vec::new())
+        };
+        let mounted = Mounted {
+            source: id,
+            shown: FileId::of(&path)?,
+            copies,
+        };
+        self.mounted.borrow_mut().insert(mount.index, mounted);
+        Ok(path)
+    }
+
+    /// Replaces what is mounted, if the volume in the directory `volume` has something else. What cannot be replaced
+    /// keeps its content; why is printed once.
+    pub(super) fn update(&self, mount: &MountedVolume, volume: &Path, mounts: &OwnedFd) {
+        if let Err(error) = self.try_update(mount, volume, mounts)
+            && !self.is_noted.replace(true)
+        {
+            let what = format!("{} keeps its content until a restart", mount.target);
+            output::error(error.context(what).as_ref());
+        }
+    }
+
+    fn try_update(
+        &self,
+        mount: &MountedVolume,
+        volume: &Path,
+        mounts: &OwnedFd,
+    ) -> anyhow::Result<()> {
+        let mut mounted = self.mounted.borrow_mut();
+        // A mount that only the next start has.
+        let Some(mounted) = mounted.get_mut(&mount.index) else {
+            return Ok(());
+        };
+        let path = mount.sub_path.as_deref().unwrap_or_default();
+        let targets = self.root.join("targets");
+        fs::create_dir_all(&targets)?;
+        let name = mount.index.to_string();
+        let mut tries = 0;
+        let (source, new, copy) = loop {
+            let Some(source) = bind_subpath(volume, path, &targets, &name)? else {
+                bail!("volume {} has no {path} anymore", mount.volume);
+            };
+            let new = FileId::of(&source)?;
+            if new == mounted.source {
+                return Ok(());
+            }
+            if new.is_dir() != mounted.source.is_dir() {
+                bail!("{path} of volume {} is of another type now", mount.volume);
+            }
+            if !new.is_dir() {
+                break (source, new, None);
+            }
+            match self.copy(&source) {
+                Ok(copy) => break (source, new, Some(copy)),
+                // An agent has swapped the volume meanwhile.
+                Err(_) if tries < COPIES => tries += 1,
+                Err(error) => return Err(error).context("cannot copy the directory"),
+            }
+        };
+        let source = match &copy {
+            None => source,
+            Some(copy) => {
+                let copied = copy.file_name().and_then(|name| name.to_str());
+                let copied = copied.expect("copies have numbers as names");
+                let bound = bind_subpath(&self.copies_root(), copied, &targets, &name)?;
+                bound.context("the copy has disappeared")?
+            }
+        };
+        let shown = FileId::of(&source)?;
+        let replacement = Replacement {
+            source: &source,
+            target: Path::new(&mount.target),
+            old: mounted.shown,
+            read_only: mount.read_only,
+        };
+        replace(&replacement, mounts)?;
+        mounted.source = new;
+        mounted.shown = shown;
+        if let Some(copy) = copy {
+            mounted.copies.push(copy);
+            if mounted.copies.len() > 2 {
+                // It is mounted nowhere anymore.
+                let _ = fs::remove_dir_all(mounted.copies.remove(0));
+            }
+        }
+        Ok(())
+    }
+
+    fn copies_root(&self) -> PathBuf {
+        self.root.join("copies")
+    }
+
+    /// Copies a directory of a volume, with modes and owners.
+    fn copy(&self, source: &Path) -> io::Result<PathBuf> {
+        let root = self.copies_root();
+        fs::create_dir_all(&root)?;
+        let number = self.copies.get() + 1;
+        self.copies.set(number);
+        let copy = root.join(number.to_string());
+        match copy_directory(source, &copy) {
+            Ok(()) => Ok(copy),
+            Err(error) => {
+                let _ = fs::remove_dir_all(copy);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let copy = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_directory(&entry.path(), &copy)?;
+        } else {
+            fs::copy(entry.path(), &copy)?;
+            keep_owner(&entry.path(), &copy)?;
+        }
+    }
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    keep_owner(from, to)
+}
+
+/// Gives the copy the owner of the original, and its mode again, from which a new owner may take bits.
+fn keep_owner(original: &Path, copy: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(original)?;
+    // In a user namespace, files of other users than the only one keep that one.
+    let _ = chown(copy, Some(metadata.uid()), Some(metadata.gid()));
+    fs::set_permissions(copy, metadata.permissions())
+}

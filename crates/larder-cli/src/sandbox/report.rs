@@ -1,0 +1,118 @@
+//! How the stage passes its mount namespace to the supervisor: through a socket in the private tmpfs.
+//!
+//! The supervisor could not open `/proc/PID/ns/mnt` of a command that runs as another user everywhere; the stage can
+//! open its own.
+
+use std::{
+    fs,
+    future::pending,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream as StdUnixStream,
+    },
+    path::Path,
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use tokio::{
+    io::Interest,
+    net::{UnixListener, UnixStream},
+};
+
+/// In the private tmpfs.
+const SOCKET: &str = "stage.sock";
+
+/// The stage's end.
+pub(super) struct Supervisor(StdUnixStream, fs::File);
+
+impl Supervisor {
+    /// Connects to the supervisor, while the private tmpfs and the host's `/proc` can be seen.
+    pub(super) fn connect(staging: &Path) -> io::Result<Self> {
+        let mounts = fs::File::open("/proc/self/ns/mnt")?;
+        Ok(Self(StdUnixStream::connect(staging.join(SOCKET))?, mounts))
+    }
+
+    /// Passes the mount namespace of this process.
+    pub(super) fn pass_mounts(&self) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let mounts = [self.1.as_fd()];
+        ancillary.push(SendAncillaryMessage::ScmRights(&mounts));
+        sendmsg(
+            &self.0,
+            &[IoSlice::new(b"m")],
+            &mut ancillary,
+            SendFlags::empty(),
+        )?;
+        Ok(())
+    }
+}
+
+/// The supervisor's end: what the stage reports.
+#[derive(Debug)]
+pub(super) struct StageReport {
+    listener: UnixListener,
+    stage: Option<UnixStream>,
+    is_over: bool,
+}
+
+impl StageReport {
+    /// Listens for the stage of the next start.
+    pub(super) fn listen(staging: &Path) -> io::Result<Self> {
+        let path = staging.join(SOCKET);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        Ok(Self {
+            listener: UnixListener::bind(path)?,
+            stage: None,
+            is_over: false,
+        })
+    }
+
+    /// The mount namespace of the stage, once. Cancel-safe.
+    pub(super) async fn mounts(&mut self) -> OwnedFd {
+        loop {
+            if self.is_over {
+                return pending().await;
+            }
+            let Some(stage) = &self.stage else {
+                match self.listener.accept().await {
+                    Ok((stage, _)) => self.stage = Some(stage),
+                    Err(_) => self.is_over = true,
+                }
+                continue;
+            };
+            let received = stage.async_io(Interest::READABLE, || receive(stage)).await;
+            // A stage that failed has closed its end.
+            self.is_over = true;
+            if let Ok(Some(mounts)) = received {
+                return mounts;
+            }
+        }
+    }
+}
+
+fn receive(stage: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    recvmsg(
+        stage,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        flags,
+    )?;
+    let mut messages = ancillary.drain();
+    Ok(messages.find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
