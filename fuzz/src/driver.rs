@@ -45,6 +45,8 @@ pub(crate) struct Campaign<'a> {
     mutator: Mutator,
     watchdog: Watchdog,
     pool: Vec<Vec<u8>>,
+    /// The inputs of the pool that were accepted. Half of the mutations begin with one of them.
+    accepted: Vec<usize>,
     traces: HashSet<u64>,
     report: Report,
 }
@@ -96,33 +98,48 @@ impl<'a> Campaign<'a> {
             .with_context(|| format!("cannot create {}", artifacts.display()))?;
         let mut pool = corpus(&settings.directory, target)?;
         pool.extend(target.seeds.iter().map(|seed| seed.as_bytes().to_vec()));
+        pool.extend((target.more_seeds)());
         Ok(Self {
             target,
             settings,
-            mutator: Mutator::new(&dictionary, target.max_length),
+            mutator: Mutator::new(&dictionary, target.structure, target.max_length),
             watchdog: Watchdog::new(artifacts.join(format!("{}-limit", target.name))),
             report: Report {
                 corpus: pool.len(),
                 ..Report::default()
             },
             pool,
+            accepted: Vec::new(),
             traces: HashSet::new(),
         })
     }
 
     pub(crate) fn run(mut self) -> anyhow::Result<Report> {
         let start = Instant::now();
-        for input in self.pool.clone() {
+        for (index, input) in self.pool.clone().into_iter().enumerate() {
+            let accepted = self.report.accepted;
             self.is_new(&input)?;
+            if self.report.accepted > accepted {
+                self.accepted.push(index);
+            }
         }
         self.report.outcomes_of_corpus = self.traces.len();
         let mut rng = Rng::with_seed(self.settings.seed);
         while self.report.failures < MAX_FAILURES && !self.is_over(start) {
             for _ in 0..BATCH {
-                let mut input = self.pool[rng.usize(..self.pool.len())].clone();
+                let from = if self.accepted.is_empty() || rng.bool() {
+                    rng.usize(..self.pool.len())
+                } else {
+                    self.accepted[rng.usize(..self.accepted.len())]
+                };
+                let mut input = self.pool[from].clone();
                 let other = &self.pool[rng.usize(..self.pool.len())];
                 self.mutator.mutate(&mut input, other, &mut rng);
+                let accepted = self.report.accepted;
                 if self.is_new(&input)? {
+                    if self.report.accepted > accepted {
+                        self.accepted.push(self.pool.len());
+                    }
                     if self.settings.keep {
                         let corpus = corpus_directory(&self.settings.directory, self.target);
                         write_input(&corpus, "", &input)?;

@@ -9,6 +9,7 @@ mod driver;
 mod limits;
 mod mutation;
 mod outcome;
+mod structure;
 mod targets;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};

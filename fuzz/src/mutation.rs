@@ -1,8 +1,10 @@
-//! Mutations of bytes.
+//! Mutations of inputs: of their bytes, or of their structure.
 
 use std::str;
 
 use fastrand::Rng;
+
+use crate::structure::Structure;
 
 /// Words of all formats that are fuzzed.
 const WORDS: [&str; 40] = [
@@ -51,22 +53,32 @@ const WORDS: [&str; 40] = [
 /// Mutates inputs of one target.
 pub(crate) struct Mutator {
     words: Vec<Vec<u8>>,
+    structure: Structure,
     max_length: usize,
 }
 
 impl Mutator {
     /// With the words of `dictionary` beside the common ones: a quoted word in each line, `#` begins a comment.
-    pub(crate) fn new(dictionary: &str, max_length: usize) -> Self {
+    pub(crate) fn new(dictionary: &str, structure: Structure, max_length: usize) -> Self {
         let own = dictionary.lines().filter_map(dictionary_word);
         let common = WORDS.iter().map(|word| word.as_bytes().to_vec());
         Self {
             words: common.chain(own).collect(),
+            structure,
             max_length,
         }
     }
 
-    /// One to eight changes of `input`, some of them with parts of `other`.
+    /// Changes of the structure of `input`, most often where it has one, or else one to eight changes of its bytes; some
+    /// of them with parts of `other`.
     pub(crate) fn mutate(&self, input: &mut Vec<u8>, other: &[u8], rng: &mut Rng) {
+        if rng.u8(..4) > 0
+            && let Some(changed) = self.structure.mutate(input, other, &self.words, rng)
+            && changed.len() <= self.max_length
+        {
+            *input = changed;
+            return;
+        }
         for _ in 0..1 << rng.u32(..4) {
             self.change(input, other, rng);
         }
@@ -156,7 +168,7 @@ mod tests {
     #[test]
     fn a_seed_repeats_its_mutations() {
         let mutated = |seed| {
-            let mutator = Mutator::new("", 100);
+            let mutator = Mutator::new("", Structure::Bytes, 100);
             let mut rng = Rng::with_seed(seed);
             let mut input = b"apiVersion: v1\nkind: Pod\n".to_vec();
             for _ in 0..50 {

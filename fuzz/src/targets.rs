@@ -16,7 +16,7 @@ use std::cell::RefCell;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 /// A function that reads hostile bytes.
 pub(crate) struct Target {
@@ -25,6 +25,10 @@ pub(crate) struct Target {
     pub(crate) run: fn(&[u8]) -> Outcome,
     /// Inputs beside those of the corpus.
     pub(crate) seeds: &'static [&'static str],
+    /// Inputs that are made when a campaign begins.
+    pub(crate) more_seeds: fn() -> Vec<Vec<u8>>,
+    /// How inputs are built.
+    pub(crate) structure: Structure,
     /// Longest input, in bytes.
     pub(crate) max_length: usize,
 }

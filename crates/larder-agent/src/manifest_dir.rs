@@ -19,7 +19,7 @@ mod files;
 mod schedule;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -289,10 +289,12 @@ impl ManifestDir {
         if *before == *problems {
             return;
         }
-        for problem in problems.iter().filter(|problem| !before.contains(problem)) {
+        let known: HashSet<_> = before.iter().collect();
+        for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             warn!(%problem, "manifest not taken, what it held before stays");
         }
-        for problem in before.iter().filter(|problem| !problems.contains(problem)) {
+        let current: HashSet<_> = problems.iter().collect();
+        for problem in before.iter().filter(|problem| !current.contains(problem)) {
             info!(%problem, "manifest problem is gone");
         }
         self.problems.send_replace(problems.into());

@@ -109,16 +109,11 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerView<'_>> {
         )
 }
 
-/// Names of the volumes that some container of `pod` mounts or has as a device: those for which [`is_used`] holds.
+/// Names of the volumes that some container of `pod` mounts or has as a device.
+///
+/// A volume that none uses is not set up at all (kubelet 1.36, `pkg/kubelet/volumemanager/populator`).
 pub fn used_volumes(pod: &Pod) -> HashSet<&str> {
     containers(pod)
         .flat_map(|container| container.volumes())
         .collect()
-}
-
-/// Whether some container of `pod` mounts `volume` or has it as a device.
-///
-/// A volume that none uses is not set up at all (kubelet 1.36, `pkg/kubelet/volumemanager/populator`).
-pub fn is_used(pod: &Pod, volume: &str) -> bool {
-    containers(pod).any(|container| container.volumes().any(|name| name == volume))
 }

@@ -4,6 +4,10 @@
 //! escapes and may span lines. The first line that defines the key wins and reading stops there: what follows is not
 //! looked at.
 
+use std::collections::HashMap;
+
+use zeroize::Zeroizing;
+
 /// Longest line, in bytes without its end, that the kubelet's reader takes.
 const MAX_LINE: usize = 64 * 1024 - 1;
 
@@ -60,36 +64,51 @@ pub enum LineProblem {
 ///
 /// The first line, up to the definition of `key`, that is not well formed.
 pub fn env_file_value(content: &[u8], key: &str) -> Result<Vec<u8>, EnvFileError> {
-    let mut lines = Lines {
-        rest: content,
-        number: 0,
-    };
-    while let Some(line) = lines.next()? {
-        let line = trim_blanks(line);
-        if line.is_empty() || line.starts_with(b"#") {
-            continue;
-        }
-        let problem = |line, problem| Err(EnvFileError::Line { line, problem });
-        let Some(equals) = line.iter().position(|&byte| byte == b'=') else {
-            return problem(lines.number, LineProblem::NoEquals);
-        };
-        let (name, value) = (&line[..equals], &line[equals + 1..]);
-        match name.last() {
-            None => return problem(lines.number, LineProblem::NoName),
-            Some(b' ' | b'\t') => return problem(lines.number, LineProblem::BlankBeforeEquals),
-            Some(_) => {}
-        }
-        let value = match value {
-            // A blank after the `=` ends the value before it began; the kubelet ignores what follows.
-            [b' ' | b'\t', ..] => Vec::new(),
-            [b'\'', value @ ..] => lines.quoted(value)?,
-            _ => return problem(lines.number, LineProblem::NotQuoted),
-        };
-        if name == key.as_bytes() {
-            return Ok(value);
+    EnvFileReader::new(content).value(key)
+}
+
+/// A name and its value.
+type Definition<'c> = (&'c [u8], Zeroizing<Vec<u8>>);
+
+/// Reads a file for one key after the other, and each line once.
+pub(crate) struct EnvFileReader<'c> {
+    lines: Lines<'c>,
+    /// The first definition of each key so far.
+    found: HashMap<&'c [u8], Zeroizing<Vec<u8>>>,
+    /// The line that is not well formed, if reading has come to it.
+    failed: Option<EnvFileError>,
+}
+
+impl<'c> EnvFileReader<'c> {
+    pub(crate) fn new(content: &'c [u8]) -> Self {
+        Self {
+            lines: Lines {
+                rest: content,
+                number: 0,
+            },
+            found: HashMap::new(),
+            failed: None,
         }
     }
-    Ok(Vec::new())
+
+    /// As [`env_file_value`].
+    pub(crate) fn value(&mut self, key: &str) -> Result<Vec<u8>, EnvFileError> {
+        loop {
+            if let Some(value) = self.found.get(key.as_bytes()) {
+                return Ok(value.to_vec());
+            }
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
+            }
+            match self.lines.definition() {
+                Ok(Some((name, value))) => {
+                    self.found.entry(name).or_insert(value);
+                }
+                Ok(None) => return Ok(Vec::new()),
+                Err(error) => self.failed = Some(error),
+            }
+        }
+    }
 }
 
 /// Lines without their ends, and how many were taken.
@@ -99,6 +118,34 @@ struct Lines<'c> {
 }
 
 impl<'c> Lines<'c> {
+    /// The next definition.
+    fn definition(&mut self) -> Result<Option<Definition<'c>>, EnvFileError> {
+        while let Some(line) = self.next()? {
+            let line = trim_blanks(line);
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let problem = |line, problem| Err(EnvFileError::Line { line, problem });
+            let Some(equals) = line.iter().position(|&byte| byte == b'=') else {
+                return problem(self.number, LineProblem::NoEquals);
+            };
+            let (name, value) = (&line[..equals], &line[equals + 1..]);
+            match name.last() {
+                None => return problem(self.number, LineProblem::NoName),
+                Some(b' ' | b'\t') => return problem(self.number, LineProblem::BlankBeforeEquals),
+                Some(_) => {}
+            }
+            let value = match value {
+                // A blank after the `=` ends the value before it began; the kubelet ignores what follows.
+                [b' ' | b'\t', ..] => Vec::new(),
+                [b'\'', value @ ..] => self.quoted(value)?,
+                _ => return problem(self.number, LineProblem::NotQuoted),
+            };
+            return Ok(Some((name, Zeroizing::new(value))));
+        }
+        Ok(None)
+    }
+
     fn next(&mut self) -> Result<Option<&'c [u8]>, EnvFileError> {
         if self.rest.is_empty() {
             return Ok(None);

@@ -17,7 +17,11 @@
 mod error;
 mod variable;
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    cell::OnceCell,
+    collections::{HashMap, HashSet},
+};
 
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, FileKeySelector, Pod};
@@ -30,9 +34,9 @@ pub use self::{
 };
 use crate::{
     Absent, ContainerView, EnvFileRef, Inputs, Origin, ServiceFacts, Unavailable,
-    container::is_used,
+    container::used_volumes,
     downward::{variable_field, variable_resource},
-    env_file::env_file_value,
+    env_file::EnvFileReader,
     expand::{Piece, pieces},
     inputs::Keyed,
     service_links,
@@ -82,6 +86,8 @@ pub fn environment<'a>(
         environment: Environment::default(),
         bytes: 0,
         services: service_variables(services, namespace, links),
+        volumes: OnceCell::new(),
+        env_files: HashMap::new(),
     };
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
@@ -141,6 +147,10 @@ struct Builder<'a> {
     /// Length of all names and values in `environment`.
     bytes: usize,
     services: Variables<'a>,
+    /// Names of the volumes that a container uses; computed for the first variable that needs them.
+    volumes: OnceCell<HashSet<&'a str>>,
+    /// Each file is read once, whatever the number of its variables.
+    env_files: HashMap<EnvFileRef, EnvFileReader<'a>>,
 }
 
 impl<'a> Builder<'a> {
@@ -292,7 +302,7 @@ impl<'a> Builder<'a> {
     /// On purpose different from the kubelet in one point: `optional` covers a missing file as well, as the API says it
     /// does.
     fn file_key(
-        &self,
+        &mut self,
         selector: &'a FileKeySelector,
     ) -> Result<Option<Variable<'a>>, EnvironmentError> {
         let FileKeySelector {
@@ -301,13 +311,15 @@ impl<'a> Builder<'a> {
             path,
             volume_name,
         } = selector;
-        let volumes = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.volumes.as_deref());
-        let mut volumes = volumes.unwrap_or_default().iter();
-        if !volumes.any(|volume| volume.name == *volume_name) || !is_used(self.pod, volume_name) {
+        let pod = self.pod;
+        let volumes = self.volumes.get_or_init(|| {
+            let used = used_volumes(pod);
+            let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+            let names = volumes.unwrap_or_default().iter();
+            let names = names.map(|volume| volume.name.as_str());
+            names.filter(|name| used.contains(name)).collect()
+        });
+        if !volumes.contains(volume_name.as_str()) {
             return Err(EnvironmentError::NoVolume(volume_name.clone()));
         }
         let reference = EnvFileRef::new(selector);
@@ -326,8 +338,11 @@ impl<'a> Builder<'a> {
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),
             None => return unreadable("was not gathered"),
         };
-        let value =
-            env_file_value(&file.content, key).map_err(EnvironmentError::MalformedEnvFile)?;
+        let reader = self.env_files.entry(reference);
+        let reader = reader.or_insert_with(|| EnvFileReader::new(&file.content));
+        let value = reader
+            .value(key)
+            .map_err(EnvironmentError::MalformedEnvFile)?;
         match value {
             value if value.is_empty() && optional => Ok(None),
             value if value.is_empty() => Err(EnvironmentError::MissingFileKey {

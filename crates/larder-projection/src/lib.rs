@@ -24,7 +24,7 @@ mod token;
 mod trust_bundle;
 mod volume;
 
-pub use container::{ContainerKind, ContainerView, containers, is_used, used_volumes};
+pub use container::{ContainerKind, ContainerView, containers, used_volumes};
 pub use downward::{FieldError, ResourceError, quote};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
@@ -38,8 +38,8 @@ pub use inputs::{
 };
 pub use memory_limit::memory_limit;
 pub use mounts::{
-    Mount, MountError, MountTable, NestedMountError, Propagation, RuntimeFeatures, mounts,
-    nested_mount_points,
+    Mount, MountError, MountTable, NestedMountError, NestedMountPoints, Propagation,
+    RuntimeFeatures, mounts, nested_mount_points,
 };
 pub use needs::Needs;
 pub use origin::{Absent, Origin};

@@ -277,41 +277,77 @@ pub enum NestedMountError {
     Path(#[from] PathError),
 }
 
-/// The directories that `volume` must have so that other volumes can be mounted below it. Sorted, each once.
+/// The directories that a volume must have so that others can be mounted below it: sorted, each once.
+pub type NestedMountPoints = Result<Vec<VolumePath>, NestedMountError>;
+
+/// The directories that the volumes of `pod` must have so that others can be mounted below them, by name of the volume.
+/// A volume that is not in the map needs none. The cost grows with the number of mounts and hardly faster.
 ///
 /// A container cannot make them itself, because the volume is read-only there. Of mounts that lie in each other only
 /// the outer one counts.
 ///
 /// # Errors
 ///
-/// A mount path leaves the container's root, or would need a name that is reserved for the atomic writer.
-pub fn nested_mount_points(pod: &Pod, volume: &str) -> Result<Vec<VolumePath>, NestedMountError> {
-    let mut points = Vec::new();
+/// Per volume: a mount path leaves the container's root, or would need a name that is reserved for the atomic writer.
+pub fn nested_mount_points(pod: &Pod) -> HashMap<&str, NestedMountPoints> {
+    let mut found: HashMap<&str, NestedMountPoints> = HashMap::new();
     for container in containers(pod) {
         let mounts = container.volume_mounts.iter();
-        let mut all: Vec<_> = mounts
-            .clone()
-            .map(|mount| clean(&mount.mount_path))
+        let mut mounts: Vec<_> = mounts
+            .map(|mount| (clean(&mount.mount_path), &*mount.name))
             .collect();
-        all.sort();
-        for mount in mounts.filter(|mount| mount.name == volume) {
-            let own = clean(&mount.mount_path);
-            if own.starts_with("../") {
-                return Err(NestedMountError::Outside(own));
-            }
-            let own = format!("{own}/");
-            let mut outer: Vec<String> = Vec::new();
-            for nested in all.iter().filter_map(|path| path.strip_prefix(&own)) {
-                if !outer.iter().any(|outer| nested.starts_with(outer)) {
-                    points.push(VolumePath::parse(nested)?);
-                    outer.push(format!("{nested}/"));
+        // What lies below a path follows it directly.
+        mounts.sort_by(|(a, of_a), (b, of_b)| {
+            let by_path = a.split('/').cmp(b.split('/'));
+            by_path.then_with(|| of_a.cmp(of_b))
+        });
+        mounts.dedup();
+        // The mounts around the current ones, the innermost last.
+        let mut around: Vec<&[(String, &str)]> = Vec::new();
+        for same_path in mounts.chunk_by(|(a, _), (b, _)| a == b) {
+            let (path, _) = &same_path[0];
+            if path.starts_with("../") {
+                for (_, volume) in same_path {
+                    let outside = Err(NestedMountError::Outside(path.clone()));
+                    found.insert(volume, outside);
                 }
             }
+            while around
+                .pop_if(|outer| below(path, &outer[0].0).is_none())
+                .is_some()
+            {}
+            if let Some(outer) = around.last()
+                && let Some(nested) = below(path, &outer[0].0)
+            {
+                for (_, volume) in *outer {
+                    add(
+                        found.entry(volume).or_insert_with(|| Ok(Vec::new())),
+                        nested,
+                    );
+                }
+            }
+            around.push(same_path);
         }
     }
-    points.sort();
-    points.dedup();
-    Ok(points)
+    for points in found.values_mut().flatten() {
+        points.sort();
+        points.dedup();
+    }
+    found
+}
+
+/// The path of `path` below `outer`.
+fn below<'a>(path: &'a str, outer: &str) -> Option<&'a str> {
+    path.strip_prefix(outer)?.strip_prefix('/')
+}
+
+/// Adds a mount point, unless an error stands there already.
+fn add(points: &mut NestedMountPoints, nested: &str) {
+    let Ok(held) = points else { return };
+    match VolumePath::parse(nested) {
+        Ok(path) => held.push(path),
+        Err(error) => *points = Err(error.into()),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use larder_agent::config::{Config, Flags, Host};
 use tempfile::TempDir;
 
 use super::Target;
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "agent_config",
@@ -18,6 +18,8 @@ pub(super) const TARGET: Target = Target {
          staticPodURLHeader: {A: [b]}\nconfigMapAndSecretChangeDetectionStrategy: Cache\nmaxPods: 5\n",
         "onChange:\n- {pods: {namespace: n}, signal: SIGHUP, volumes: [v]}\n",
     ],
+    more_seeds: Vec::new,
+    structure: Structure::Tree { prefix: 0 },
     max_length: 8 << 10,
 };
 

@@ -3,12 +3,14 @@
 use larder_projection::env_file_value;
 
 use super::Target;
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "env_file",
     run,
     seeds: &["A\nA='1'\n"],
+    more_seeds: Vec::new,
+    structure: Structure::Bytes,
     max_length: 4 << 10,
 };
 

@@ -1,12 +1,14 @@
 //! `$(VAR)` expansion: one pass; without `$$` and without known names a text stays as it is.
 
 use super::{Target, on_text};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "expand",
     run: |input| on_text(input, run),
     seeds: &["$(A) $$(A) $(B"],
+    more_seeds: Vec::new,
+    structure: Structure::Bytes,
     max_length: 4 << 10,
 };
 

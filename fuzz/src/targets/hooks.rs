@@ -6,7 +6,7 @@ use larder_on_change::{
 };
 
 use super::{Target, on_text};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "hooks",
@@ -19,8 +19,14 @@ pub(super) const TARGET: Target = Target {
         "chttp://127.0.0.1:8080/reload",
         "cexec:/bin/true",
         "a[{\"name\": \"a\", \"signal\": \"SIGHUP\", \"volumes\": [\"v\"], \"debounce\": \"1s\"}]",
+        "a[{\"signal\": \"HUP\", \"onFailure\": \"Restart\"}]",
+        "c[{name: a, steps: [{signal: SIGHUP}, {exec: [reboot]}], debounce: {min: 1s, max: 5s}, splay: 1s}]",
+        "a[{restart: true, volumes: [v], paths: ['*.conf']}, {name: b, http: 8080/reload, timeout: 5s}]",
+        "a[{http: {port: 8080, path: /-/reload, method: POST, body: x}, retry: {limit: 3}}]",
         "c- name: a\n  http: {url: \"http://h/p\", method: POST}\n  paths: [\"*.yaml\"]\n",
     ],
+    more_seeds: Vec::new,
+    structure: Structure::Tree { prefix: 1 },
     max_length: 4 << 10,
 };
 
@@ -37,12 +43,7 @@ fn run(text: &str) -> Outcome {
             let runs_commands = hooks.iter().any(Hook::runs_commands);
             assert!(authority == Authority::CommandLine || !runs_commands);
             let shown = hooks.iter().fold(Outcome::accepted(), |outcome, hook| {
-                outcome.with(&format!(
-                    "{} {} {}",
-                    hook.signals(),
-                    hook.restarts(),
-                    hook.runs_commands()
-                ))
+                outcome.with(&format!("{hook:?}"))
             });
             shown.with_size(hooks.len())
         }

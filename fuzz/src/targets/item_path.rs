@@ -5,12 +5,25 @@ use std::path::{Component, Path};
 use larder_projection::VolumePath;
 
 use super::{Target, on_text};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "item_path",
     run: |input| on_text(input, run),
-    seeds: &["a/b"],
+    seeds: &[
+        "a/b",
+        "/a",
+        "..",
+        "a/../b",
+        "..data/a",
+        "a//b/./c/",
+        "...",
+        "a\0b",
+        "aaaaaaaa/bbbbbbbb/cccccccc/dddddddd",
+        "\u{1f600}/\u{e9}",
+    ],
+    more_seeds: Vec::new,
+    structure: Structure::Bytes,
     max_length: 8 << 10,
 };
 
@@ -26,7 +39,12 @@ fn run(text: &str) -> Outcome {
     let elements = || path.elements();
     assert!(elements().all(|element| !matches!(element, "" | "." | "..")));
     assert_eq!(VolumePath::parse(clean).as_ref(), Ok(&path));
+    let longest = elements().map(str::len).max();
+    let has_dots = elements().any(|element| element.starts_with('.'));
     Outcome::accepted()
+        .with(&has_dots)
+        .with(&clean.is_ascii())
         .with_size(elements().count())
+        .with_size(longest.unwrap_or_default())
         .with_size(text.len() - clean.len())
 }

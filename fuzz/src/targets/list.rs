@@ -4,7 +4,7 @@ use larder_objects::{ObjectKey, Secret};
 use larder_watch::{ByName, fuzzing};
 
 use super::{Target, block_on, watch::answering};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "list",
@@ -15,6 +15,8 @@ pub(super) const TARGET: Target = Target {
         "{\"items\":[],\"metadata\":{\"resourceVersion\":\"5\",\"continue\":\"\"}}",
         "{\"items\":null,\"metadata\":{\"resourceVersion\":\"5\"}}",
     ],
+    more_seeds: Vec::new,
+    structure: Structure::Tree { prefix: 0 },
     max_length: 8 << 10,
 };
 

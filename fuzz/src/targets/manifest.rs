@@ -10,18 +10,38 @@ use larder_projection::{
     Inputs, Needs, NodeFacts, RuntimeFeatures, ServiceFacts, Unavailable, containers, environment,
     fs_group, memory_limit, mounts, nested_mount_points, project,
 };
+use serde_json::Value;
 
 use super::{Target, on_text};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "manifest",
     run: |input| on_text(input, run),
     seeds: &[
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n",
+        include_str!("../../../examples/01-web.yaml"),
+        include_str!("../../../examples/02-sources.yaml"),
+        include_str!("../../../examples/03-waiting.yaml"),
     ],
-    max_length: 8 << 10,
+    more_seeds: manifests_of_vectors,
+    structure: Structure::Tree { prefix: 0 },
+    max_length: 32 << 10,
 };
+
+/// Each pod of the vectors with its objects, as one manifest.
+fn manifests_of_vectors() -> Vec<Vec<u8>> {
+    let cases = include_str!("../../../testdata/vectors/render.json");
+    let cases: Value = serde_json::from_str(cases).expect("the vectors are JSON");
+    let manifest = |case: &Value| {
+        let objects = case["objects"].as_array().into_iter().flatten();
+        let documents = std::iter::once(&case["pod"]).chain(objects);
+        let documents: Vec<_> = documents.map(ToString::to_string).collect();
+        documents.join("\n---\n").into_bytes()
+    };
+    let cases = cases.as_array().into_iter().flatten();
+    cases.map(manifest).collect()
+}
 
 fn run(text: &str) -> Outcome {
     let mut loader = Loader::new("default");
@@ -65,6 +85,8 @@ fn run(text: &str) -> Outcome {
             entry.or_insert(Err(Unavailable::NotFound));
         }
         let _ = fs_group(pod);
+        let mount_points = nested_mount_points(pod);
+        outcome = outcome.with(&mount_points.values().all(Result::is_ok));
         let _ = inputs
             .node
             .as_deref()
@@ -80,7 +102,6 @@ fn run(text: &str) -> Outcome {
         }
         let volumes = pod.spec.iter().flat_map(|spec| &spec.volumes).flatten();
         for volume in volumes {
-            let _ = nested_mount_points(pod, &volume.name);
             let projection = match project(pod, volume, &inputs) {
                 Ok(projection) => projection,
                 Err(error) => {

@@ -9,7 +9,7 @@ use larder_apiserver::{ApiServer, Options};
 use serde_json::Value;
 
 use super::{Target, block_on};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "patch",
@@ -25,6 +25,8 @@ pub(super) const TARGET: Target = Target {
         "sp{\"metadata\":{\"$deleteFromPrimitiveList/finalizers\":[\"a/b\"],\"labels\":{\"$retainKeys\":[\"x\"]}}}",
         "sc{\"data\":{\"$patch\":\"delete\"}}",
     ],
+    more_seeds: Vec::new,
+    structure: Structure::Tree { prefix: 2 },
     max_length: 8 << 10,
 };
 

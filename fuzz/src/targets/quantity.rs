@@ -3,12 +3,14 @@
 use larder_objects::{Quantity, canonical_quantity};
 
 use super::{Target, on_text};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "quantity",
     run: |input| on_text(input, run),
     seeds: &["1.5Gi", "100m", "123e6", "-0.5"],
+    more_seeds: Vec::new,
+    structure: Structure::Bytes,
     max_length: 1 << 10,
 };
 

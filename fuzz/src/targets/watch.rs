@@ -13,7 +13,7 @@ use larder_watch::{ByName, fuzzing};
 use tower::service_fn;
 
 use super::{Target, block_on};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "watch",
@@ -25,6 +25,8 @@ pub(super) const TARGET: Target = Target {
          \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n",
         "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"m\"}}\n",
     ],
+    more_seeds: Vec::new,
+    structure: Structure::Bytes,
     max_length: 8 << 10,
 };
 

@@ -6,7 +6,7 @@ use larder_objects::{
 };
 
 use super::Target;
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "x509",
@@ -16,6 +16,8 @@ pub(super) const TARGET: Target = Target {
         include_str!("../../../crates/larder-objects/src/x509/root.pem"),
         include_str!("../../../crates/larder-objects/src/x509/request.pem"),
     ],
+    more_seeds: Vec::new,
+    structure: Structure::Der,
     max_length: 4 << 10,
 };
 

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{
-    ContainerView, Inputs, Needs, Unavailable, VolumeKind, containers,
+    ContainerView, Inputs, Needs, NestedMountPoints, NodeFacts, Unavailable, VolumeKind,
+    containers,
     disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, memory_limit, nested_mount_points, project,
 };
@@ -75,21 +76,27 @@ impl DeliveryFailure {
     }
 }
 
-/// A pod by the names of its volumes and containers; the first of a name counts, as in its plan.
+/// A pod by the names of its volumes and containers; the first of a name counts, as in its plan. Everything that each
+/// volume needs of the whole pod is computed once.
 struct PodParts<'a> {
     pod: &'a Pod,
     uid: &'a str,
     volumes: HashMap<&'a str, &'a Volume>,
     containers: HashMap<&'a str, ContainerView<'a>>,
+    mount_points: HashMap<&'a str, NestedMountPoints>,
+    /// While the Node is unknown the kernel sets the limit: files do not wait for it.
+    memory_limit: Option<u64>,
 }
 
 impl<'a> PodParts<'a> {
-    fn new(pod: &'a Pod) -> Self {
+    fn new(pod: &'a Pod, node: Option<&NodeFacts>) -> Self {
         let mut parts = Self {
             pod,
             uid: pod.metadata.uid.as_deref().unwrap_or_default(),
             volumes: HashMap::new(),
             containers: HashMap::new(),
+            mount_points: nested_mount_points(pod),
+            memory_limit: node.and_then(|node| memory_limit(pod, node)),
         };
         for volume in pod
             .spec
@@ -113,7 +120,7 @@ impl Job {
     pub(super) fn run(mut self) -> JobReport {
         let pod = self.decoded.take();
         let pod = pod.unwrap_or_else(|| Box::new(self.plan.pod.decode()));
-        let pod = PodParts::new(&pod);
+        let pod = PodParts::new(&pod, self.inputs.node.as_deref());
         self.read_env_files(&pod);
         let tidied = self.tidy.then(|| self.tidy_directory(pod.uid));
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
@@ -158,20 +165,18 @@ impl Job {
         let volume = volume.expect("the plan was made from the same specification");
         let projection = project(pod, volume, &self.inputs)
             .map_err(|error| DeliveryFailure::in_projection(&error))?;
-        let mount_points = nested_mount_points(pod, name)
-            .map_err(|error| DeliveryFailure::in_projection(&error))?;
+        let mount_points = match parts.mount_points.get(name) {
+            None => &[],
+            Some(Ok(points)) => points.as_slice(),
+            Some(Err(error)) => return Err(DeliveryFailure::in_projection(error)),
+        };
         let volume = PodVolume {
             pod_uid: parts.uid,
             name,
             kind,
             fs_group: fs_group(pod),
-            // While the Node is unknown the kernel sets the limit: files do not wait for it.
-            size_limit: self
-                .inputs
-                .node
-                .as_deref()
-                .and_then(|node| memory_limit(pod, node)),
-            mount_points: &mount_points,
+            size_limit: parts.memory_limit,
+            mount_points,
         };
         let set_up = self
             .host

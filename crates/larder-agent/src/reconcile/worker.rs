@@ -264,19 +264,32 @@ impl PodWorker {
 
     /// Takes in what has been fetched by now, so that one pass serves all of it.
     fn collect(&mut self) {
+        let mut arrived = BTreeSet::new();
         while let Some(Some((need, fetched))) = self.fetching.next().now_or_never() {
-            self.arrived(need, fetched);
+            arrived.insert(self.keep(need, fetched));
         }
+        self.wake_parts(&arrived);
     }
 
     fn arrived(&mut self, need: Need, fetched: Fetched) {
+        let need = self.keep(need, fetched);
+        self.wake_parts(&[need].into());
+    }
+
+    fn keep(&mut self, need: Need, fetched: Fetched) -> Need {
         self.in_flight.remove(&need);
-        if let Some(plan) = &self.plan {
-            for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-                state.due |= state.waits && part.reads.contains(&need);
-            }
+        self.fetched.insert(need.clone(), fetched);
+        need
+    }
+
+    /// Makes the parts due that wait for one of `arrived`.
+    fn wake_parts(&mut self, arrived: &BTreeSet<Need>) {
+        let Some(plan) = self.plan.as_ref().filter(|_| !arrived.is_empty()) else {
+            return;
+        };
+        for (part, state) in plan.parts.iter().zip(&mut self.parts) {
+            state.due |= state.waits && part.reads.iter().any(|need| arrived.contains(need));
         }
-        self.fetched.insert(need, fetched);
     }
 
     /// Delivers what is due and has everything that it reads.

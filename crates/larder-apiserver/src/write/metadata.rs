@@ -2,6 +2,8 @@
 //!
 //! Source: kube-apiserver 1.36, `apiserver/pkg/registry/rest/{create,update}.go`.
 
+use std::collections::HashSet;
+
 use larder_objects::ObjectKey;
 use serde_json::{Map, Value};
 
@@ -116,7 +118,8 @@ pub(super) fn for_update(
         };
     }
     if metadata.contains_key("deletionTimestamp") {
-        let is_new = |new: &&str| !finalizers(old).any(|old| old == *new);
+        let held: HashSet<_> = finalizers(old).collect();
+        let is_new = |new: &&str| !held.contains(new);
         let added: Vec<_> = finalizers(value).filter(is_new).collect();
         if !added.is_empty() {
             let cause = Cause {

@@ -1,5 +1,7 @@
 //! Defaults and validation, as `larder_objects` knows them, and the rules on what an update may change.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -200,11 +202,9 @@ fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         });
     }
     let held = old["spec"]["tolerations"].as_array();
-    let kept = |toleration: &Value| {
-        defaulted["spec"]["tolerations"]
-            .as_array()
-            .is_some_and(|new| new.contains(toleration))
-    };
+    let new = defaulted["spec"]["tolerations"].as_array();
+    let new: HashSet<_> = new.into_iter().flatten().collect();
+    let kept = |toleration: &Value| new.contains(toleration);
     if held.is_some_and(|held| !held.iter().all(kept)) {
         causes.push(invalid(
             "spec.tolerations",

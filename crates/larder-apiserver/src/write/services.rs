@@ -1,6 +1,6 @@
 //! What the server allocates for Services: cluster addresses and node ports.
 
-use std::net::Ipv4Addr;
+use std::{collections::HashSet, net::Ipv4Addr};
 
 use serde_json::{Value, json};
 
@@ -34,33 +34,28 @@ impl Writer {
             keep(old, service);
         }
         let uid = text(service, "/metadata/uid").to_owned();
-        let others: Vec<Value> = self
+        let page = self
             .store
-            .list(Kind::Service, &Filter::default(), None, None, None)
-            .map(|page| page.objects.iter().map(|object| object.value()).collect())
-            .unwrap_or_default();
-        let others: Vec<_> = others
+            .list(Kind::Service, &Filter::default(), None, None, None);
+        let others: Vec<_> = page.map(|page| page.objects).unwrap_or_default();
+        let others: Vec<_> = others.iter().filter(|other| other.uid != uid).collect();
+        let taken: HashSet<_> = others
             .iter()
-            .filter(|other| text(other, "/metadata/uid") != uid)
+            .map(|other| other.field("spec.clusterIP"))
             .collect();
-        let taken = |address: &str| {
-            others
-                .iter()
-                .any(|other| text(other, "/spec/clusterIP") == address)
-        };
 
         let given = text(service, "/spec/clusterIP").to_owned();
         let address = if given.is_empty() {
             let mut next = self.next_address.lock();
             let free = (FIRST_ADDRESS + *next..=LAST_ADDRESS)
                 .chain(FIRST_ADDRESS..FIRST_ADDRESS + *next)
-                .find(|address| !taken(&Ipv4Addr::from(*address).to_string()))
+                .find(|address| !taken.contains(&*Ipv4Addr::from(*address).to_string()))
                 .ok_or_else(|| ApiError::internal("no cluster address is free"))?;
             *next = (free + 1 - FIRST_ADDRESS) % (LAST_ADDRESS - FIRST_ADDRESS + 1);
             Ipv4Addr::from(free).to_string()
         } else {
             let changed = old.is_none_or(|old| text(old, "/spec/clusterIP") != given);
-            if changed && given != "None" && taken(&given) {
+            if changed && given != "None" && taken.contains(&*given) {
                 let why = format!("Invalid value: \"{given}\": provided IP is already allocated");
                 return Err(invalid(service, "spec.clusterIPs", why));
             }
@@ -82,9 +77,10 @@ impl Writer {
                 let ports = service["spec"]["ports"].as_array().into_iter().flatten();
                 ports.filter_map(|port| port["nodePort"].as_i64()).collect()
             };
-            let mut used: Vec<i64> = others
+            let mut used: HashSet<i64> = others
                 .iter()
-                .flat_map(|other| ports(other))
+                .filter(|other| matches!(other.field("spec.type"), "NodePort" | "LoadBalancer"))
+                .flat_map(|other| ports(&other.value()))
                 .chain(ports(service))
                 .collect();
             for port in service["spec"]["ports"]
@@ -97,7 +93,7 @@ impl Writer {
                         .into_iter()
                         .find(|port| !used.contains(port))
                         .ok_or_else(|| ApiError::internal("no node port is free"))?;
-                    used.push(free);
+                    used.insert(free);
                     port["nodePort"] = free.into();
                 }
             }

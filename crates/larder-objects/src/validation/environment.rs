@@ -1,8 +1,10 @@
 //! Environment of a container.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1::{
-    EnvFromSource, EnvVar, EnvVarSource, FileKeySelector, ObjectFieldSelector, PodSpec,
-    ResourceFieldSelector,
+    EnvFromSource, EnvVar, EnvVarSource, FileKeySelector, ObjectFieldSelector,
+    ResourceFieldSelector, Volume,
 };
 
 use super::{
@@ -67,7 +69,7 @@ pub(super) fn check_env(
     errors: &mut FieldErrors,
     field: &FieldPath,
     variable: &EnvVar,
-    spec: &PodSpec,
+    volumes: &HashMap<&str, &Volume>,
 ) {
     let name_field = field.child("name");
     if variable.name.is_empty() {
@@ -81,7 +83,7 @@ pub(super) fn check_env(
             .value
             .as_ref()
             .is_some_and(|value| !value.is_empty());
-        check_source(errors, &field, source, has_value, spec);
+        check_source(errors, &field, source, has_value, volumes);
     }
 }
 
@@ -90,7 +92,7 @@ fn check_source(
     field: &FieldPath,
     source: &EnvVarSource,
     has_value: bool,
-    spec: &PodSpec,
+    volumes: &HashMap<&str, &Volume>,
 ) {
     let mut sources = 0;
     if let Some(reference) = &source.field_ref {
@@ -126,7 +128,7 @@ fn check_source(
     }
     if let Some(reference) = &source.file_key_ref {
         sources += 1;
-        check_file_ref(errors, &field.child("fileKeyRef"), reference, spec);
+        check_file_ref(errors, &field.child("fileKeyRef"), reference, volumes);
     }
     if sources == 0 {
         let one_of = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
@@ -265,15 +267,10 @@ fn check_file_ref(
     errors: &mut FieldErrors,
     field: &FieldPath,
     reference: &FileKeySelector,
-    spec: &PodSpec,
+    volumes: &HashMap<&str, &Volume>,
 ) {
     let volume_field = field.child("volumeName");
-    let volume = spec
-        .volumes
-        .iter()
-        .flatten()
-        .find(|volume| volume.name == reference.volume_name);
-    match volume {
+    match volumes.get(reference.volume_name.as_str()) {
         _ if reference.volume_name.is_empty() => errors.required(&volume_field, ""),
         None => errors.not_found(&volume_field, &reference.volume_name),
         Some(volume) if volume.empty_dir.is_none() => {
@@ -309,15 +306,19 @@ mod tests {
     #[track_caller]
     fn check(variables: Value, expected: Expect) {
         let variables: Vec<EnvVar> = from_value(variables).unwrap();
-        let volumes = json!({"containers": [], "volumes": [{"name": "e", "emptyDir": {}}, {"name": "s", "secret": {}}]});
-        let spec: PodSpec = from_value(volumes).unwrap();
+        let volumes = json!([{"name": "e", "emptyDir": {}}, {"name": "s", "secret": {}}]);
+        let volumes: Vec<Volume> = from_value(volumes).unwrap();
+        let volumes = volumes
+            .iter()
+            .map(|volume| (&*volume.name, volume))
+            .collect();
         let mut errors = FieldErrors::default();
         for (index, variable) in variables.iter().enumerate() {
             check_env(
                 &mut errors,
                 &FieldPath::fields("env").index(index),
                 variable,
-                &spec,
+                &volumes,
             );
         }
         expected.assert_eq(&errors.lines());

@@ -1,9 +1,9 @@
 //! A pod: its identity, its containers, their environment, mounts and volumes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{
-    ContainerPort, EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, VolumeMount,
+    ContainerPort, EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
 };
 
 mod own;
@@ -29,8 +29,9 @@ pub fn pod(pod: &Pod) -> FieldErrors {
 }
 
 fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
-    let mut volumes = HashSet::new();
+    let (mut volumes, mut by_name) = (HashSet::new(), HashMap::new());
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        by_name.entry(&*volume.name).or_insert(volume);
         let field = FieldPath::fields("spec.volumes").index(index);
         let before = errors.len();
         check_volume(errors, &field, volume);
@@ -46,7 +47,7 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     }
     let mut names = HashSet::new();
     for container in containers(spec) {
-        check_container(errors, &container, &mut names, &volumes, spec);
+        check_container(errors, &container, &mut names, (&volumes, &by_name), spec);
     }
     check_host_ports(
         errors,
@@ -125,7 +126,7 @@ fn check_container<'a>(
     errors: &mut FieldErrors,
     container: &AnyContainer<'a>,
     names: &mut HashSet<&'a str>,
-    volumes: &HashSet<&str>,
+    (volumes, volumes_by_name): (&HashSet<&str>, &HashMap<&str, &Volume>),
     spec: &PodSpec,
 ) {
     let field = &container.field;
@@ -147,7 +148,8 @@ fn check_container<'a>(
     let host_network = spec.host_network == Some(true) && container.is_regular;
     check_ports(errors, &field.child("ports"), container.ports, host_network);
     for (index, variable) in container.env.iter().enumerate() {
-        check_env(errors, &field.child("env").index(index), variable, spec);
+        let field = field.child("env").index(index);
+        check_env(errors, &field, variable, volumes_by_name);
     }
     for (index, source) in container.env_from.iter().enumerate() {
         check_env_from(errors, &field.child("envFrom").index(index), source);

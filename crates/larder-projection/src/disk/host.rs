@@ -7,6 +7,7 @@
 //! Calls for one pod must not overlap; calls for different pods may.
 
 use std::{
+    collections::HashSet,
     fs::DirBuilder,
     os::{fd::AsFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
@@ -279,6 +280,8 @@ impl VolumeHost {
         containers: &[&str],
     ) -> Result<(), Vec<DiskError>> {
         let mut errors = Vec::new();
+        let volumes: HashSet<_> = volumes.iter().copied().collect();
+        let containers: HashSet<_> = containers.iter().copied().collect();
         match self.pod(pod_uid) {
             Ok(Some(pod)) => {
                 let found = volumes_of(&pod).unwrap_or_else(|error| {
@@ -287,10 +290,10 @@ impl VolumeHost {
                 });
                 let dropped = found
                     .iter()
-                    .filter(|(kind, name)| !volumes.contains(&(*kind, name)));
+                    .filter(|(kind, name)| !volumes.contains(&(*kind, name.as_str())));
                 errors
                     .extend(dropped.filter_map(|(kind, name)| tear_down(&pod, *kind, name).err()));
-                errors.extend(retain_environments(&pod, containers).err());
+                errors.extend(retain_environments(&pod, &containers).err());
             }
             Ok(None) => {}
             Err(error) => errors.push(error),
@@ -462,12 +465,12 @@ fn volumes_of(pod: &Directory) -> Result<Vec<(VolumeKind, String)>, DiskError> {
 }
 
 /// Removes the environments of the containers that are not among `containers`. Other files of theirs stay.
-fn retain_environments(pod: &Directory, containers: &[&str]) -> Result<(), DiskError> {
+fn retain_environments(pod: &Directory, containers: &HashSet<&str>) -> Result<(), DiskError> {
     let Some(directory) = pod.child(layout::CONTAINERS)? else {
         return Ok(());
     };
     for name in directory.directories()? {
-        if !containers.contains(&name.as_str())
+        if !containers.contains(name.as_str())
             && let Some(container) = directory.child(&name)?
         {
             container.remove(layout::ENVIRONMENT)?;

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Pod, ResourceFieldSelector, ResourceRequirements},
+    api::core::v1::{Container, Pod, ResourceFieldSelector, ResourceRequirements},
     apimachinery::pkg::api::resource,
 };
 
 use larder_objects::{Quantity, QuantityError};
 
-use crate::{ContainerKind, ContainerView, NodeFacts, container::containers};
+use crate::{ContainerKind, ContainerView, NodeFacts};
 
 /// Why a resource has no number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,10 +87,16 @@ pub(crate) fn volume_resource(
 
 /// Ephemeral containers cannot be named.
 fn find<'a>(pod: &'a Pod, name: &str) -> Result<ContainerView<'a>, ResourceError> {
-    containers(pod)
-        .filter(|container| container.kind != ContainerKind::Ephemeral && container.name == name)
-        // A regular container goes before an init container; the API does not allow both.
-        .max_by_key(|container| container.kind)
+    let spec = pod.spec.as_ref();
+    let named = |containers: &'a [Container], kind| {
+        let found = containers.iter().find(|container| container.name == name);
+        found.map(|container| ContainerView::new(container, kind))
+    };
+    let regular = spec.map_or(&[][..], |spec| &spec.containers);
+    let init = spec.and_then(|spec| spec.init_containers.as_deref());
+    // A regular container goes before an init container; the API does not allow both.
+    named(regular, ContainerKind::Regular)
+        .or_else(|| named(init.unwrap_or_default(), ContainerKind::Init))
         .ok_or_else(|| ResourceError::NoContainer(name.to_owned()))
 }
 

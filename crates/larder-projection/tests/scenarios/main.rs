@@ -7,6 +7,7 @@
 mod downward;
 mod environment;
 mod kubelet_texts;
+mod large_pods;
 mod mounts;
 mod special_sources;
 mod volumes;

@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs, io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Volume;
 use larder_projection::{
-    Inputs, VolumeKind,
+    Inputs, NestedMountPoints, VolumeKind, VolumePath,
     disk::{PodVolume, SubPath, VolumeHost, bind_subpath},
     fs_group, nested_mount_points, project,
 };
@@ -98,9 +98,10 @@ impl<'a> Session<'a> {
                 .then(|| SubPaths::new(sandbox.staging())),
         };
         let target = session.target.borrow();
+        let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
             session
-                .refresh(&target, volume)
+                .refresh(&target, volume, &mount_points)
                 .with_context(|| format!("cannot set up volume {}", volume.name))?;
             if Source::of(volume, &target.contents).is_none() {
                 output::note(format_args!(
@@ -121,10 +122,19 @@ impl<'a> Session<'a> {
     }
 
     /// Brings a volume up to date; returns whether it changed.
-    fn refresh(&self, target: &ExecTarget, volume: &Volume) -> anyhow::Result<bool> {
+    fn refresh(
+        &self,
+        target: &ExecTarget,
+        volume: &Volume,
+        mount_points: &HashMap<&str, NestedMountPoints>,
+    ) -> anyhow::Result<bool> {
         match (Source::of(volume, &target.contents), &target.contents) {
             (Some(Source::Objects(kind)), Contents::Inputs(inputs)) => {
-                self.set_up(target, volume, kind, inputs)
+                let mount_points = match mount_points.get(volume.name.as_str()) {
+                    None => &[],
+                    Some(points) => points.as_deref().map_err(Clone::clone)?,
+                };
+                self.set_up(target, volume, kind, inputs, mount_points)
             }
             // The agent writes this volume; here its changes are noticed.
             (Some(Source::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
@@ -142,6 +152,7 @@ impl<'a> Session<'a> {
         volume: &Volume,
         kind: VolumeKind,
         inputs: &Inputs,
+        mount_points: &[VolumePath],
     ) -> anyhow::Result<bool> {
         let pod = &target.pod;
         let fs_group = fs_group(pod);
@@ -158,7 +169,7 @@ impl<'a> Session<'a> {
             kind,
             fs_group,
             size_limit: None,
-            mount_points: &nested_mount_points(pod, &volume.name)?,
+            mount_points,
         };
         let set_up = self.host.set_up(&volume, &payload, now())?;
         Ok(set_up.written.swapped)
@@ -371,8 +382,9 @@ impl<'a> Session<'a> {
             follower.follow(&self.origin.followed(&next));
         }
         let mut update = Update::default();
+        let mount_points = nested_mount_points(&next.pod);
         for volume in next.volumes() {
-            match self.refresh(&next, volume) {
+            match self.refresh(&next, volume, &mount_points) {
                 Ok(changed) => update.volumes |= changed,
                 Err(error) => {
                     let what = format!(
@@ -393,6 +405,7 @@ impl<'a> Session<'a> {
                 return update;
             }
         }
+        drop(mount_points);
         self.target.replace(next);
         if update != Update::default() {
             self.content.set(self.content.get() + 1);
