@@ -31,24 +31,24 @@ fn projected(source: &Value) -> Value {
     pod("web").volume("v", projected).build()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_the_facts_ends_the_agent() {
     check(node("/api/v1/services"), pod("web").build(), "facts").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_the_pod_source_ends_the_agent() {
     check(node("/api/v1/pods"), pod("web").build(), "pod source api").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_the_trust_bundles_ends_the_agent() {
     let source = json!({"clusterTrustBundle": {"name": "roots", "path": "ca.pem"}});
     let served = projected(&source);
     check(node("/clustertrustbundles"), served, "trust bundles").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_the_certificates_ends_the_agent() {
     let source = json!({"podCertificate": {
         "signerName": "example.com/test", "keyType": "ED25519", "credentialBundlePath": "bundle.pem",
@@ -57,20 +57,20 @@ async fn panic_in_the_certificates_ends_the_agent() {
     check(node("/podcertificaterequests"), served, "pod certificates").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_the_events_ends_the_agent() {
     let served = pod("web").config_map("cfg", "missing").build();
     check(node("/events"), served, "events").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_the_mirror_pods_ends_the_agent() {
     let node = node("/namespaces/default/pods");
     node.static_pod(pod("static").build());
     check(node, config_map("any", &[]), "mirror pods").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_a_pod_worker_ends_the_agent() {
     let source = json!({"serviceAccountToken": {"path": "token"}});
     let node = node("/token");
@@ -80,7 +80,7 @@ async fn panic_in_a_pod_worker_ends_the_agent() {
     check(node, projected(&source), "pod worker").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_while_deleting_a_pod_ends_the_agent() {
     let mut node = node("/namespaces/default/pods/web");
     node.pod_deletion = PodDeletion::ByAgent;
@@ -90,7 +90,7 @@ async fn panic_while_deleting_a_pod_ends_the_agent() {
     check(node, config_map("any", &[]), "pod deletion").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_in_a_manager_ends_the_agent() {
     for (path, manager) in [
         ("/configmaps", "ConfigMap manager"),

@@ -6,7 +6,7 @@ use larder_apiserver::Kind;
 
 use crate::harness::{Node, config_map, pod, secret};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_object_of_the_same_name_in_another_namespace_is_not_read() {
     // projection 33
     let mut node = Node::start();
@@ -26,7 +26,7 @@ async fn an_object_of_the_same_name_in_another_namespace_is_not_read() {
     node.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn optional_volumes_follow_what_is_deleted_changed_and_created() {
     // projection 28, 35
     let optional = |kind: &str| {
@@ -71,7 +71,7 @@ async fn optional_volumes_follow_what_is_deleted_changed_and_created() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_update_reaches_every_volume_that_shows_the_object() {
     // projection 34
     let mut node = Node::start();
@@ -93,7 +93,7 @@ async fn an_update_reaches_every_volume_that_shows_the_object() {
     node.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn labels_and_annotations_of_a_running_pod_reach_its_files() {
     // projection 52
     let mut node = Node::start();

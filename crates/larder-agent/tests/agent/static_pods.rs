@@ -1,0 +1,226 @@
+//! Static pods: their manifests, mirror pods and remembered copies. Real time, since files are watched.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
+
+use larder_agent::status::Phase;
+use larder_apiserver::{Fault, Kind};
+use serde_json::json;
+
+use crate::harness::{NODE, Node, config_map, pod};
+
+#[tokio::test]
+async fn static_pod_is_served_and_shows_its_mirror() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let status = node.wait("the mirror pod", |node| {
+        let pod = node.pod(&name)?;
+        pod.mirror.is_some().then_some(pod)
+    });
+    let status = status.await;
+    assert_eq!(status.source, "file");
+    assert_ne!(status.mirror, Some(status.uid));
+    let directory = status.path;
+
+    fs::remove_file(&file).unwrap();
+    node.wait("the pod and its mirror to go", |node| {
+        let mirror = node.server.get(Kind::Pod, "default", &name);
+        (node.pod(&name).is_none() && mirror.is_none()).then_some(())
+    })
+    .await;
+    assert!(!Path::new(&directory).exists());
+}
+
+#[tokio::test]
+async fn static_pod_keeps_its_mirror_until_torn_down() {
+    // managers 61: what a container runtime that is down is to the kubelet, a disk in disorder is here.
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let mirror = |node: &Node| {
+        let found = node.server.get(Kind::Pod, "default", &name)?;
+        Some(found["metadata"]["uid"].as_str().unwrap().to_owned())
+    };
+    let uid = node.wait("the mirror pod", mirror).await;
+    let volumes = Path::new(&node.pod(&name).unwrap().path).join("volumes");
+    let aside = node.path().join("aside");
+    fs::rename(&volumes, &aside).unwrap();
+    fs::write(&volumes, "in the way").unwrap();
+
+    fs::remove_file(&file).unwrap();
+    let removing = node.wait("the failure to be told", |node| {
+        node.pod(&name)
+            .filter(|pod| pod.delivery.phase == Phase::Removing && !pod.delivery.reason.is_empty())
+    });
+    let reason = removing.await.delivery.reason;
+    assert!(reason.contains("volumes"), "{reason}");
+    assert_eq!(mirror(&node), Some(uid));
+    let metrics = node.metrics();
+    let gauge = |line: &str| metrics.lines().any(|found| found == line);
+    assert!(
+        gauge(r#"kubelet_working_pods{lifecycle="terminating",config="orphan",static="true"} 1"#)
+            && gauge(r#"kubelet_desired_pods{static="true"} 0"#),
+        "{metrics}"
+    );
+
+    fs::remove_file(&volumes).unwrap();
+    fs::rename(&aside, &volumes).unwrap();
+    node.wait("pod and mirror to go", |node| {
+        (node.pod(&name).is_none() && mirror(node).is_none()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn manifest_broken_at_a_restart_leaves_its_pod_served() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let manifest = pod("static").config_map("cfg", "app").build();
+    let file = node.static_pod(manifest.clone());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let before = node.wait("the mirror pod", |node| {
+        node.pod(&name).filter(|pod| pod.mirror.is_some())
+    });
+    let before = before.await;
+    let data = node.volume_path(&name, "cfg").unwrap().join("..data");
+    let set = fs::read_link(&data).unwrap();
+    node.stop().await;
+
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, &text[..text.len() / 2]).unwrap();
+    for _ in 0..2 {
+        node.run();
+        node.settled().await;
+        node.until(&name, "cfg", &[("a", "1")]).await;
+        assert_eq!(fs::read_link(&data).unwrap(), set, "nothing is rewritten");
+        let problem = node.wait("the problem to be told", |node| {
+            node.status().problems.into_iter().next()
+        });
+        assert!(problem.await.contains("static.json: invalid static pod"));
+        node.stop().await;
+    }
+    // Served means fresh, and it is the same pod with the same mirror.
+    node.run();
+    node.apply(&config_map("app", &[("a", "2")]));
+    node.until(&name, "cfg", &[("a", "2")]).await;
+    let after = node.wait("the mirror pod", |node| {
+        node.pod(&name).filter(|pod| pod.mirror.is_some())
+    });
+    let after = after.await;
+    assert_eq!((after.uid, after.mirror), (before.uid, before.mirror));
+    // It ends being broken.
+    node.static_pod(manifest);
+    node.wait("the problem to go", |node| {
+        node.status().problems.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn manifest_gone_at_a_restart_removes_its_pod() {
+    let mut node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
+    node.static_pod(pod("stays").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let directory = node.pod(&name).unwrap().path;
+    let mirror = |node: &Node| node.server.get(Kind::Pod, "default", &name);
+    node.wait("the mirror pod", mirror).await;
+    node.stop().await;
+
+    fs::remove_file(file).unwrap();
+    node.run();
+    node.wait("pod, directory and mirror to go", |node| {
+        let gone = !Path::new(&directory).exists() && mirror(node).is_none();
+        (gone && node.is_ready()).then_some(())
+    })
+    .await;
+    assert!(node.pod(&name).is_none());
+    node.until(&format!("stays-{NODE}"), "cfg", &[("a", "1")])
+        .await;
+}
+
+#[tokio::test]
+async fn manifests_are_remembered_privately_while_they_are_followed() {
+    let mut node = Node::start();
+    let mut manifest = pod("static").build();
+    manifest["spec"]["containers"][0]["env"] = json!([{"name": "PASSWORD", "value": "hunter2"}]);
+    let file = node.static_pod(manifest);
+    let name = format!("static-{NODE}");
+    node.wait("the variable", |node| node.environment(&name, "main"))
+        .await;
+    let copies = node.path().join("static-pods/file");
+    let copy = |copies: &Path| {
+        let entry = fs::read_dir(copies).unwrap().next();
+        entry.map(|entry| entry.unwrap().path())
+    };
+    let found = copy(&copies).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&found), mode(&copies)), (0o600, 0o700));
+    assert_eq!(mode(copies.parent().unwrap()), 0o700);
+    node.stop().await;
+
+    // Of a damaged copy nothing is left but a word, and the agent works on.
+    fs::write(&found, "garbage").unwrap();
+    fs::write(&file, "garbage").unwrap();
+    node.apply(&pod("other").build());
+    node.run();
+    node.wait("both to be told", |node| {
+        let problems = node.status().problems;
+        let told = |text| problems.iter().any(|problem| problem.contains(text));
+        (told("static.json: invalid static pod") && told("copy of a last good manifest is damaged"))
+            .then_some(())
+    })
+    .await;
+    node.wait("the other pod", |node| node.environment("other", "main"))
+        .await;
+    node.stop().await;
+
+    node.follow_static_pods = false;
+    node.run();
+    node.settled().await;
+    assert!(!copies.exists());
+}
+
+#[tokio::test]
+async fn running_pod_never_waits_for_another_pods_freshness_check() {
+    let mut node = Node::prepare();
+    node.sync_frequency = Some(Duration::from_millis(20));
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&pod("running").config_map("cfg", "app").build());
+    node.run();
+    node.until("running", "cfg", &[("a", "1")]).await;
+
+    // An outage as the managers see it. The new pod comes from a file.
+    let outage = Fault::on_any().resource("configmaps");
+    let outage = node.server.faults().inject(outage.never_answer());
+    node.server.faults().close_connections();
+    node.static_pod(pod("new").config_map("cfg", "app").build());
+    let new = format!("new-{NODE}");
+    node.until_failing(
+        &new,
+        "cfg",
+        "failed to sync configmap cache: timed out waiting for the condition",
+    )
+    .await;
+    let unchanged = |node: &Node| {
+        let metrics = node.metrics();
+        let label = "deliveries_total{part=\"volume\",outcome=\"unchanged\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(label));
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    let before = unchanged(&node);
+    node.wait("repair passes of the running pod", |node| {
+        let phase = node.pod("running")?.delivery.phase;
+        assert_eq!(phase, Phase::Delivered);
+        (unchanged(node) >= before + 5).then_some(())
+    })
+    .await;
+    outage.lift();
+}
