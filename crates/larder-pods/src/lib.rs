@@ -11,11 +11,14 @@
 //!
 //! Each part works without the others. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`. Where a part differs, its
 //! module says why.
+//!
+//! Features, both on by default: `static-sources` (`FileSource`, `HttpSource`) and `metrics` (`PodMetrics`).
 
 pub mod identity;
 pub mod lifecycle;
 mod manager;
 mod merge;
+#[cfg(feature = "metrics")]
 mod metrics;
 pub mod mirror;
 pub mod source;
@@ -30,5 +33,6 @@ pub use manager::{
     UidTranslations,
 };
 pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};
+#[cfg(feature = "metrics")]
 pub use metrics::PodMetrics;
 pub use stored::{StoredPod, StoredPodError};

@@ -4,21 +4,28 @@
 //! reports a problem and no pods, so that the pods reported before stay.
 
 mod api;
+#[cfg(feature = "static-sources")]
 mod directory;
+#[cfg(feature = "static-sources")]
 mod file;
+#[cfg(feature = "static-sources")]
 mod http;
+#[cfg(feature = "static-sources")]
 mod last_good;
 
 use std::{error::Error, fmt, sync::Arc};
 
 use larder_objects::chain;
-use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio::sync::mpsc;
 
 use super::{identity::PodSource, merge::SourcePods};
 
 pub use api::{ApiSource, ApiSourceError};
+#[cfg(feature = "static-sources")]
 pub use directory::{DirectoryWatch, Signal, Touch};
+#[cfg(feature = "static-sources")]
 pub use file::{FileSource, FileSourceError};
+#[cfg(feature = "static-sources")]
 pub use http::{HttpService, HttpSource, HttpSourceError};
 
 /// One report of a source.
@@ -101,8 +108,9 @@ impl Reporter {
 
 /// Runs `work` on a blocking thread and waits for it. Files are read and manifests decoded this way, so that a large or
 /// hostile one never keeps the runtime from its other tasks.
+#[cfg(feature = "static-sources")]
 async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match spawn_blocking(work).await {
+    match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::{Error, Handle, connection::StreamPermit};
+use crate::{Error, connection::StreamPermit, transport::Handle};
 
 /// A response's body. It holds its stream, and with it the connection, until it is dropped.
 ///

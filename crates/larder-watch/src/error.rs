@@ -5,7 +5,7 @@
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use larder_objects::DecodeError;
-use larder_transport::{self as transport, path::PathError};
+use larder_transport::path::PathError;
 use smol_str::SmolStr;
 
 /// How one request to the API server failed.
@@ -33,7 +33,7 @@ pub enum RequestError {
     Transport(#[source] Box<dyn StdError + Send + Sync>),
     /// 401, which another request with the same credentials has just been answered with.
     #[error("the API server does not accept our credentials")]
-    Unauthorized(#[source] Box<transport::Error>),
+    Unauthorized(#[source] Box<dyn StdError + Send + Sync>),
     /// No answer came in time.
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
@@ -58,11 +58,14 @@ impl RequestError {
     /// A request that got no answer of its own.
     pub(crate) fn unanswered(error: kube::Error) -> Self {
         match error {
-            kube::Error::Service(error) => match error.downcast::<transport::Error>() {
+            #[cfg(feature = "transport")]
+            kube::Error::Service(error) => match error.downcast::<larder_transport::Error>() {
                 Ok(error) if error.is_unauthorized() => Self::Unauthorized(error),
                 Ok(error) => Self::Transport(error),
                 Err(error) => Self::Transport(error),
             },
+            #[cfg(not(feature = "transport"))]
+            kube::Error::Service(error) => Self::Transport(error),
             error => Self::Transport(Box::new(error)),
         }
     }

@@ -3,26 +3,36 @@
 //! ```sh
 //! cargo run -p larder --example two_managers
 //! ```
+//!
+//! A program like `read` depends on larder and tokio alone. The rest here is an API server in memory.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::error::Error;
-
-use k8s_openapi::api::core::v1::Pod;
-use larder::{ConfigMapManager, SecretManager};
+use larder::{
+    ConfigMapManager, Error, SecretManager, k8s_openapi::api::core::v1::Pod, kube::Client,
+};
 use larder_apiserver::{ApiServer, Options};
 use serde_json::{from_value, json};
 
+async fn read(client: Client, pod: &Pod) -> Result<(), Error> {
+    let config_maps = ConfigMapManager::watching(client.clone());
+    let secrets = SecretManager::watching(client);
+    config_maps.register_pod(pod);
+    secrets.register_pod(pod);
+
+    let app = config_maps.get("default", "app").await?;
+    let tls = secrets.get("default", "tls").await?;
+    let level = &app.data["level"];
+    println!("level={level}, keys of tls: {}", tls.data.len());
+    Ok(())
+}
+
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    // An API server in memory. With a cluster: `kube::Client::try_default().await?`.
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // With a cluster: `Client::try_default().await?`.
     let server = ApiServer::new(Options::default());
     server.apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "data": {"level": "debug"}}))?;
     server.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls"}, "stringData": {"key": "s3cret"}}))?;
-    let client = kube::Client::new(server.service(), "default");
-
-    let config_maps = ConfigMapManager::watching(client.clone());
-    let secrets = SecretManager::watching(client);
     let pod: Pod = from_value(json!({
         "metadata": {"namespace": "default", "name": "web", "uid": "1"},
         "spec": {
@@ -30,16 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             "volumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
         },
     }))?;
-    config_maps.register_pod(&pod);
-    secrets.register_pod(&pod);
-
-    let app = config_maps.get("default", "app").await?;
-    let tls = secrets.get("default", "tls").await?;
-    println!(
-        "level={}, keys of tls: {}",
-        app.data["level"],
-        tls.data.len()
-    );
+    read(Client::new(server.service(), "default"), &pod).await?;
     Ok(())
 }
 

@@ -60,6 +60,18 @@
 //! # }
 //! ```
 //!
+//! # Features
+//!
+//! A program of two managers needs this crate and tokio; what their API speaks of is exported again here. It chooses the
+//! Kubernetes version of the types by feature `latest`, or by a feature of its own dependency on [`k8s_openapi`].
+//!
+//! | feature | on by default | what it adds |
+//! | --- | --- | --- |
+//! | `transport` | yes | [`transport`]: thousands of watches over a few HTTP/2 connections, as a [`kube::Client`] |
+//! | `rustls-tls` | yes | TLS for the clients that [`kube`] makes itself |
+//! | `metrics` | yes | [`ManagerMetrics`] for Prometheus |
+//! | `latest` | no | the newest Kubernetes version that [`k8s_openapi`] knows |
+//!
 //! # The rest
 //!
 //! [`references`] lists what a pod refers to. Whole collections of the API server are followed with `larder-watch`.
@@ -68,6 +80,10 @@ mod changes;
 mod config;
 mod error;
 mod manager;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "metrics/off.rs"]
 mod metrics;
 mod registration;
 mod status;
@@ -76,11 +92,23 @@ mod store;
 pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
 pub use error::Error;
-pub use larder_objects::references;
-pub use larder_watch::{RequestError, RequestFailure, RequestPhase};
+pub use jiff;
+pub use k8s_openapi;
+pub use kube;
+pub use larder_objects::{
+    ConfigMap, Data, DecodeError, Kind, Object, ObjectKey, ObjectMeta, ResourceVersion, Secret,
+    SecretBytes, Uid, references,
+};
+#[cfg(feature = "transport")]
+pub use larder_transport as transport;
+pub use larder_watch::{NodeContext, RequestError, RequestFailure, RequestPhase, SilentWatch};
 pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager};
+#[cfg(feature = "metrics")]
 pub use metrics::ManagerMetrics;
+#[cfg(feature = "metrics")]
+pub use prometheus_client;
 pub use registration::PodIdentity;
+pub use smol_str::SmolStr;
 pub use status::{
     KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject,
 };

@@ -1,11 +1,9 @@
 //! The manager of one kind of objects: registration in front, a store behind.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+#[cfg(feature = "metrics")]
+mod metered;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -18,9 +16,9 @@ use crate::{
     changes::Changes,
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::Error,
-    metrics::{Census, Count, ManagerMetrics, Metrics},
+    metrics::Metrics,
     registration::{Hold, PodIdentity, PodRef, Registrations},
-    status::{KnownObject, NamespaceScope, ObjectState, ObjectStatus, StaleObject},
+    status::{KnownObject, NamespaceScope, ObjectStatus, StaleObject},
     store::{Store, fake::FakeObjects},
 };
 
@@ -90,37 +88,22 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// Outside of a tokio runtime, under strategy `Watch`: its worker runs there.
     pub fn new(client: kube::Client, config: &ManagerConfig) -> Result<Self, ConfigError> {
-        Self::with_metrics(client, config, &ManagerMetrics::default())
+        Self::counted_in(client, config, Metrics::new(K::KIND))
     }
 
-    /// [`new`](Self::new), counted in `metrics`.
-    ///
-    /// # Errors
-    ///
-    /// As for `new`.
-    ///
-    /// # Panics
-    ///
-    /// As `new`.
-    pub fn with_metrics(
+    fn counted_in(
         client: kube::Client,
         config: &ManagerConfig,
-        metrics: &ManagerMetrics,
+        metrics: Metrics,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
-        let api = Api::new(client);
-        let all = metrics;
-        let metrics = Metrics::new(K::KIND, all.clone());
-        let store = Store::new(api, config, metrics);
+        let store = Store::new(Api::new(client), config, metrics);
         let read_timeout = match config.strategy {
             Strategy::Watch => config.read_timeout,
             // The reader drives the request itself and gets its answer, however slow the API server is.
             Strategy::Get | Strategy::Cache => REQUEST_TIMEOUT,
         };
-        let manager = Self::over(store, read_timeout);
-        let census: Weak<Inner<K>> = Arc::downgrade(&manager.inner);
-        all.add(census);
-        Ok(manager)
+        Ok(Self::over(store, read_timeout))
     }
 
     fn over(store: Store<K>, read_timeout: Duration) -> Self {
@@ -338,29 +321,6 @@ impl<K: Object> ObjectManager<K> {
             .unregister(pod, hold, |holder, change| {
                 store.change(pod.namespace, holder, change);
             });
-    }
-}
-
-impl<K: Object> Census for Inner<K> {
-    fn count(&self) -> Count {
-        let objects = self.store.status(&HashMap::new(), Instant::now());
-        let in_state = |name| {
-            let states = objects.iter().map(|object| object.state.as_str());
-            states.filter(|state| *state == name).count()
-        };
-        Count {
-            kind: K::KIND,
-            objects: ObjectState::NAMES
-                .map(|name| (name, in_state(name) as u64))
-                .into(),
-            references: objects.iter().map(|object| object.references as u64).sum(),
-            hits: self.store.hits(),
-            oldest: objects
-                .iter()
-                .map(|object| object.age)
-                .max()
-                .unwrap_or_default(),
-        }
     }
 }
 

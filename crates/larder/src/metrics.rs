@@ -118,11 +118,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(kind: Kind, all: ManagerMetrics) -> Self {
-        Self {
-            kind: kind.as_str(),
-            all,
-        }
+    /// Metrics that are counted in `all`.
+    pub(crate) fn of(kind: Kind, all: ManagerMetrics) -> Self {
+        let kind = kind.as_str();
+        Self { kind, all }
+    }
+
+    /// Metrics that are counted for themselves.
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self::of(kind, ManagerMetrics::default())
     }
 
     pub(crate) fn requested(&self, verb: &'static str, outcome: &'static str) {

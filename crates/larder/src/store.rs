@@ -130,6 +130,7 @@ impl<K: Object> Store<K> {
         }
     }
 
+    #[cfg(feature = "metrics")]
     pub(crate) fn hits(&self) -> u64 {
         match self {
             Self::Simple(_) | Self::Fake(_) => 0,

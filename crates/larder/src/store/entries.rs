@@ -167,6 +167,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
     }
 
     /// How many have been counted.
+    #[cfg(feature = "metrics")]
     pub(crate) fn hits(&self) -> u64 {
         self.readers.hits()
     }

@@ -95,6 +95,7 @@ impl<C: Send + Sync, S: Send> Readers<C, S> {
     }
 
     /// How many have been counted.
+    #[cfg(feature = "metrics")]
     pub(super) fn hits(&self) -> u64 {
         self.hits.sum()
     }
