@@ -36,10 +36,11 @@ impl Outcome {
     /// Adds a text, without its numbers and what it quotes.
     pub(crate) fn with(self, text: &impl Display) -> Self {
         let text = text.to_string();
-        let mut is_quoted = false;
+        let (mut is_quoted, mut is_escaped) = (false, false);
         let kept = text.bytes().take(MAX_TRACED).filter(|byte| {
             let was_quoted = is_quoted;
-            is_quoted ^= *byte == b'"';
+            is_quoted ^= *byte == b'"' && !is_escaped;
+            is_escaped = was_quoted && *byte == b'\\' && !is_escaped;
             !was_quoted && !byte.is_ascii_digit()
         });
         let kept: Vec<u8> = kept.collect();
@@ -65,6 +66,7 @@ mod tests {
     fn traces_differ_by_rule_and_not_by_value() {
         let trace = |text: &str| Outcome::rejected(&text).trace;
         assert_eq!(trace(r#"line 1: "a": bad"#), trace(r#"line 22: "b": bad"#));
+        assert_eq!(trace(r#"A("\"b\\")"#), trace(r#"A("c")"#));
         assert_ne!(trace("line 1: bad"), trace("line 1: worse"));
     }
 }
