@@ -1,6 +1,7 @@
 //! The agent as a whole: the sources that feed the reconciler, and the handle that shows its state.
 //!
-//! Building and running are two steps: [`AgentBuilder::build`] does what can fail; [`Agent::run`] owns every task and ends them all.
+//! Building and running are two steps: [`AgentBuilder::build`] does what can fail; [`Agent::run`] owns every task and
+//! ends them all.
 
 mod handle;
 mod node_pods;
@@ -62,7 +63,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The component that deletes a pod after the API server has marked it as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodDeletion {
-    /// The component that runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and posts events.
+    /// The component that runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and
+    /// posts events.
     External,
     /// The agent, at once: no containers run, and no user reads events. For the embedded API server.
     ByAgent,
@@ -115,8 +117,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the registry that metrics are added to; its prefix is the caller's choice. Metrics that the kubelet has too stand beside
-    /// it, under the kubelet's names. Defaults to an empty one without a prefix.
+    /// Sets the registry that metrics are added to; its prefix is the caller's choice. Metrics that the kubelet has too
+    /// stand beside it, under the kubelet's names. Defaults to an empty one without a prefix.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
@@ -128,9 +130,9 @@ impl AgentBuilder {
         self
     }
 
-    /// For an API server that is filled from manifests: `incomplete` is true while not every manifest can be read, so that the server
-    /// may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as missing: nothing on disk is torn
-    /// down, and no volume is rewritten without an optional object.
+    /// For an API server that is filled from manifests: `incomplete` is true while not every manifest can be read, so
+    /// that the server may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as
+    /// missing: nothing on disk is torn down, and no volume is rewritten without an optional object.
     pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
         self.incomplete = Some(incomplete);
         self
@@ -289,8 +291,8 @@ enum AgentEvent {
 }
 
 impl Agent {
-    /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose directory `root`
-    /// has locked.
+    /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose
+    /// directory `root` has locked.
     pub fn builder(
         config: Config,
         root: RootDir,
@@ -319,8 +321,8 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// A background task ended unexpectedly. The agent then stops as after `shutdown`, and the process should exit: a new one
-    /// resumes from the volumes on disk.
+    /// A background task ended unexpectedly. The agent then stops as after `shutdown`, and the process should exit: a
+    /// new one resumes from the volumes on disk.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), TaskError> {
         // Workers end with this one, which a failure cancels as well.
         let shutdown = shutdown.child_token();
@@ -424,8 +426,8 @@ impl Agent {
         }
     }
 
-    /// Removes leftovers of an earlier agent: links to pods that have no directory (the others are linked again), and copies of the
-    /// manifests of a source that is off now.
+    /// Removes leftovers of an earlier agent: links to pods that have no directory (the others are linked again), and
+    /// copies of the manifests of a source that is off now.
     async fn tidy(&self) {
         let host = self.handle.context.host.clone();
         let sources = [

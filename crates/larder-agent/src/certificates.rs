@@ -1,6 +1,7 @@
-//! Certificates of pods: a key made here, a PodCertificateRequest, the signer's answer, and all of it again in time.
+//! Certificates of pods: a local key, a PodCertificateRequest, the signer's answer, and a renewal in time.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/podcertificate`. One task for each source of a projected volume, all owned by the [`Issuer`]:
+//! Rules: kubelet 1.36, `pkg/kubelet/podcertificate`. Each source of a projected volume has a task, owned by the
+//! [`Issuer`]:
 //!
 //! ```text
 //!  make a key ─► create a request ─► wait for its end ─┬ issued ─► published ─► sleep until its refresh is due ─┐
@@ -8,13 +9,14 @@
 //!       └──────── it vanished ────────────┴─────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! On purpose different from the kubelet: a request that vanished is replaced as soon as that is seen, not after ten minutes, and
-//! what keeps a request from being made stands in the error.
+//! Two differences from the kubelet are intended: a request that vanished is replaced as soon as the watch shows it,
+//! not after ten minutes, and the error says why a request could not be made.
 //!
 //! Invariants:
-//! 1. A key never leaves this process, but in the pod's volume; a restart makes new ones.
-//! 2. What was issued is served until its successor is, or until the pod is gone; a refusal is final for the pod.
-//! 3. Requests are followed by one watch, and only while a pod has such a source.
+//! 1. A key leaves this process in the pod's volume only; a restart makes new keys.
+//! 2. An issued certificate is served until its successor is, or until the pod is gone. A rejection is final for the
+//!    pod.
+//! 3. One watch follows the requests, only while a pod has such a source.
 
 mod key;
 mod request;
@@ -41,18 +43,20 @@ use tracing::{Instrument as _, info, info_span, warn};
 use self::{
     key::{KeyError, PodKey},
     request::{
-        Ending, PodCertificateRequest, RequestError, Requests, create, ending, follow_requests,
+        CertificateRequestError, Ending, PodCertificateRequest, Requests, create, ending,
+        follow_requests,
     },
 };
 use crate::{
     backoff::RetryBackoff, blocking::blocking, clock::Clock, served_version::ServedResource,
 };
 
-/// A refresh begins up to this much later than the signer asks, so that many are not begun at once. As the kubelet.
+/// Longest random delay of a refresh after the time that the signer asks for, so that many do not coincide. As the
+/// kubelet.
 const REFRESH_JITTER: Duration = Duration::from_mins(5);
-/// Shortest time for which a certificate is used: what a wrong clock, here or at the signer, costs at most.
+/// Shortest time for which a certificate is used, whatever a wrong clock here or at the signer shows.
 const SHORTEST_USE: Duration = Duration::from_mins(1);
-/// A request that nobody has seen after this time is given up; up to half as much again is added by chance. As the kubelet.
+/// Time after which a request that the watch has not shown is abandoned, plus up to 50 % at random. As the kubelet.
 const UNSEEN: Duration = Duration::from_mins(10);
 
 /// One source of one pod.
@@ -70,7 +74,7 @@ struct IssuedSource {
     served: Result<Arc<PodCertificate>, Unavailable>,
 }
 
-/// The certificates as readers see them.
+/// The certificates of all pods, for readers.
 pub(crate) struct Certificates {
     held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
     commands: mpsc::UnboundedSender<Command>,
@@ -85,14 +89,14 @@ impl fmt::Debug for Certificates {
 }
 
 enum Command {
-    /// Have a certificate issued for this source of this pod.
+    /// Request certificates for this source of this pod.
     Issue(SourceId, Arc<StoredPod>, Box<PodCertificateProjection>),
     /// The pod's volumes are gone.
     Forget(SmolStr),
 }
 
 impl Certificates {
-    /// The certificates of the pods of `node_name`, and the one who has them issued.
+    /// The certificates of the pods of `node_name`, and the issuer that requests them.
     pub(crate) fn new(
         client: Client,
         clock: Clock,
@@ -101,7 +105,7 @@ impl Certificates {
         context: &NodeContext,
     ) -> (Self, Issuer) {
         let (commands, inbox) = mpsc::unbounded_channel();
-        let (changes, told) = mpsc::unbounded_channel();
+        let (changes, receiver) = mpsc::unbounded_channel();
         let held = Arc::default();
         let certificates = Self {
             held: Arc::clone(&held),
@@ -122,12 +126,13 @@ impl Certificates {
             node,
             rng,
             inbox,
-            changed: Some(told),
+            changed: Some(receiver),
         };
         (certificates, issuer)
     }
 
-    /// The certificate of the `source` that has `key` in `pod`. The first call has it issued; without a source there is none.
+    /// The certificate of the `source` that has `key` in `pod`. The first call requests it. Without a source it is an
+    /// error.
     pub(crate) fn get(
         &self,
         pod: &Arc<StoredPod>,
@@ -170,7 +175,7 @@ impl Certificates {
     }
 }
 
-/// The kubelet's text, and why if that is known.
+/// The kubelet's text, followed by the reason if one is known.
 fn not_issued(why: &str) -> Unavailable {
     let text = "credential bundle is not issued yet";
     Unavailable::failed(match why {
@@ -179,25 +184,25 @@ fn not_issued(why: &str) -> Unavailable {
     })
 }
 
-/// Owns the tasks that have certificates issued.
+/// Owns the tasks that request certificates.
 pub(crate) struct Issuer {
     node: Arc<Node>,
-    /// One is forked from it for each task.
+    /// Each task gets a fork.
     rng: Rng,
     inbox: mpsc::UnboundedReceiver<Command>,
     changed: Option<mpsc::UnboundedReceiver<SourceId>>,
 }
 
-/// What all tasks use.
+/// What all tasks share.
 struct Node {
     client: Client,
-    /// Shared with all that watches for this node.
+    /// Shared with all watches of this node.
     context: NodeContext,
     clock: Clock,
     name: String,
-    /// One key at a time: many RSA keys at once would take all processors.
+    /// One key at a time: several RSA keys would occupy all processors.
     key_making: Semaphore,
-    /// The requests of this node as last heard.
+    /// The last known requests of this node.
     requests: watch::Sender<Requests>,
     served: ServedResource,
     held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
@@ -205,12 +210,12 @@ struct Node {
 }
 
 impl Issuer {
-    /// The sources for which something was published. To be taken once.
+    /// The sources whose certificate or error has changed. Can be taken once.
     pub(crate) fn changes(&mut self) -> mpsc::UnboundedReceiver<SourceId> {
         self.changed.take().expect("changes are taken once")
     }
 
-    /// Has certificates issued until dropped.
+    /// Requests certificates until dropped.
     pub(crate) async fn run(mut self) {
         let mut tasks: JoinMap<SourceId, ()> = JoinMap::new();
         loop {
@@ -223,7 +228,7 @@ impl Issuer {
                 &self.node.context,
             );
             tokio::pin!(following);
-            // Until the first source comes or the last goes.
+            // Until the first source is added or the last one removed.
             while tasks.is_empty() != follows {
                 tokio::select! {
                     biased;
@@ -256,7 +261,7 @@ fn handle(node: &Arc<Node>, tasks: &mut JoinMap<SourceId, ()>, rng: &mut Rng, co
 }
 
 impl Node {
-    /// Has a certificate issued for one source, again and again. Ends when that was refused for good.
+    /// Keeps a valid certificate for one source. Ends when a signer rejects it.
     async fn keep_issued(
         self: Arc<Self>,
         id: SourceId,
@@ -276,23 +281,20 @@ impl Node {
                         .await;
                 }
                 Err(NotIssued::Refused(reason)) => {
-                    warn!(error = reason, "no certificate, for good");
+                    warn!(error = reason, "certificate rejected, not retrying");
                     self.publish(&id, Err(Unavailable::failed(reason)));
                     return;
                 }
                 Err(NotIssued::Vanished) => {
-                    warn!("request for a certificate vanished, another one will be made");
+                    warn!("request for a certificate vanished, will make another");
                     sleep(backoff.next_delay()).await;
                 }
                 Err(NotIssued::Failed(error)) => {
                     let text = chain(&error);
-                    warn!(
-                        error = text,
-                        "certificate not requested, will be tried again"
-                    );
+                    warn!(error = text, "failed to request a certificate, will retry");
                     let served = match error {
-                        // The kubelet's word where the feature is off.
-                        RequestError::NotServed => Unavailable::failed("unimplemented"),
+                        // The kubelet's text where the feature is off.
+                        CertificateRequestError::NotServed => Unavailable::failed("unimplemented"),
                         _ => not_issued(&text),
                     };
                     self.explain(&id, served);
@@ -302,8 +304,8 @@ impl Node {
         }
     }
 
-    /// Waits until a certificate that came just now is to be refreshed: when the clock shows the time, or after as long as the API
-    /// server's times are apart. A clock that takes it for due on arrival is wrong, and is not asked.
+    /// Waits until a certificate that has just arrived is due: at the wall clock's time, or after the span between the
+    /// API server's times. A clock that already shows a later time is wrong and is ignored.
     async fn until_due(
         &self,
         not_before: Timestamp,
@@ -385,11 +387,11 @@ impl Node {
         if let Some(held) = self.held.lock().get_mut(id) {
             held.served = served;
         }
-        // Without a reader the agent is ending.
+        // Without a reader the agent is shutting down.
         let _ = self.changes.send(id.clone());
     }
 
-    /// Tells why there is nothing yet; what was issued before is served on.
+    /// Publishes why no certificate exists yet. One issued before stays served.
     fn explain(&self, id: &SourceId, why: Unavailable) {
         let held = self.held.lock();
         let news = held
@@ -410,12 +412,12 @@ struct Issued {
     not_after: Timestamp,
 }
 
-/// Why there is no certificate.
+/// Why no certificate was issued.
 enum NotIssued {
-    /// The signer does not want to, or nobody can make the key: another attempt would be in vain.
+    /// The signer rejected it, or the key cannot be made: another attempt would fail too.
     Refused(String),
-    /// The request is gone, or was never seen.
+    /// The request is gone, or the watch never showed it.
     Vanished,
     /// The request could not be made.
-    Failed(RequestError),
+    Failed(CertificateRequestError),
 }

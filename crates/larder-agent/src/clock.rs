@@ -1,7 +1,7 @@
-//! The wall clock, as one value that is handed to whoever tells times or compares them. Waiting is done by tokio's clock.
+//! The wall clock, as one value that is passed to all code that reads or compares times. Delays use tokio's clock.
 //!
-//! The two part when somebody sets the wall clock, or when the machine sleeps and tokio's clock with it. Whoever waits for a time of
-//! day uses `Clock::sleep_until`, which looks again after every such jump.
+//! The two diverge when the wall clock is set, or when the machine sleeps and tokio's clock with it. Code that waits
+//! for a time of day uses `Clock::sleep_until`, which checks the time after every such jump.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -39,7 +39,7 @@ impl Clock {
         Self::new(Timestamp::now)
     }
 
-    /// A clock that shows what `now` says.
+    /// A clock that shows the result of `now`.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self {
             now: Arc::new(now),
@@ -52,7 +52,7 @@ impl Clock {
         (self.now)()
     }
 
-    /// Says that the clock shows another time than it would have shown by itself.
+    /// Notifies waiting tasks that the clock was set.
     pub fn jumped(&self) {
         self.jumps.send_replace(());
     }
@@ -62,7 +62,7 @@ impl Clock {
         self.jumps.subscribe()
     }
 
-    /// Waits until the clock shows `at`, however it gets there.
+    /// Waits until the clock shows `at`, also if it is set meanwhile.
     pub(crate) async fn sleep_until(&self, at: Timestamp) {
         let mut jumps = self.jumps();
         loop {
@@ -83,15 +83,16 @@ impl Clock {
             Ok(never) => match never {},
             Err(error) => error,
         };
-        // Everything is looked at again after a while all the same.
-        warn!(%error, "jumps of the clock will be noticed late");
+        // Periodic passes still notice the new time.
+        warn!(%error, "failed to watch the clock, noticing jumps late");
         std::future::pending::<()>().await;
     }
 
     async fn report_jumps(&self) -> io::Result<std::convert::Infallible> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Realtime, flags)?;
-        // It never rings. The kernel cancels it when the clock is set, and when the machine wakes (timerfd_create(2)).
+        // It never expires. The kernel cancels it when the clock is set, and when the machine wakes
+        // (timerfd_create(2)).
         let never = Itimerspec {
             it_interval: Timespec::default(),
             it_value: Timespec {
@@ -111,7 +112,7 @@ impl Clock {
             let read = ready.try_io(|timer| Ok(rustix::io::read(timer, &mut [0; 8])?));
             match read {
                 Ok(Err(error)) if error.raw_os_error() == Some(Errno::CANCELED.raw_os_error()) => {
-                    info!(now = %self.now(), "the clock has jumped");
+                    info!(now = %self.now(), "clock jumped");
                     self.jumped();
                 }
                 Ok(Err(error)) => return Err(error),

@@ -1,13 +1,14 @@
-//! The agent's configuration: what the user typed, in a file and as flags, becomes what the program needs.
+//! The agent's configuration: file and flags become complete, checked settings.
 //!
-//! The file is YAML with the kubelet's field names where the kubelet has the setting. `apiVersion: larder.dev/v1alpha1` and
-//! `kind: AgentConfiguration` are optional. A `KubeletConfiguration` is taken as well; its fields that mean nothing here are
-//! named in one warning. Defaults are kubelet 1.36's (`pkg/kubelet/apis/config/v1beta1/defaults.go`) where it has the field.
+//! The file is YAML with the kubelet's field names where the kubelet has the setting. `apiVersion: larder.dev/v1alpha1`
+//! and `kind: AgentConfiguration` are optional. A `KubeletConfiguration` is taken as well; its fields that mean nothing
+//! here are named in one warning. Defaults are kubelet 1.36's (`pkg/kubelet/apis/config/v1beta1/defaults.go`) where it
+//! has the field.
 //!
 //! Invariants:
-//! 1. A [`Config`] is complete and checked; nothing downstream asks again whether a time is positive.
-//! 2. Everything is refused before anything runs, and the error names file, line and field.
-//! 3. A flag wins over the file.
+//! 1. A [`Config`] is complete and checked; no later code checks a value again.
+//! 2. An invalid configuration is rejected before anything runs; the error names file, line and field.
+//! 3. A flag overrides the file.
 
 mod fields;
 mod file;
@@ -32,7 +33,7 @@ pub use self::{
     file::FileError,
 };
 
-/// A word that is none of the few that a field takes.
+/// A value that is not one of the field's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
 pub struct UnknownWord(&'static str);
@@ -58,8 +59,8 @@ impl fmt::Debug for Headers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Kubeconfig of the API server. `kubeconfig`, relative to the configuration file; none by default. Which API server
-    /// an agent uses is the caller's decision; this crate only reads the field.
+    /// Kubeconfig of the API server. `kubeconfig`, relative to the configuration file; none by default. Which API
+    /// server an agent uses is the caller's decision; this crate only reads the field.
     pub kubeconfig: Option<PathBuf>,
     /// Directory of manifests to serve instead. `manifests`, relative to the configuration file; none by default, and
     /// never together with `kubeconfig`.
@@ -68,12 +69,13 @@ pub struct Config {
     pub node_name: String,
     /// Where volumes are written. `rootDir`; defaults to [`Host::default_root_dir`].
     pub root_dir: PathBuf,
-    /// Where health, metrics and status are served over HTTP, besides the socket in the root directory. `listen`; off by default.
+    /// Where health, metrics and status are served over HTTP, besides the socket in the root directory. `listen`; off
+    /// by default.
     pub listen: Option<SocketAddr>,
     /// `configMapAndSecretChangeDetectionStrategy`; defaults to `Watch`.
     pub change_detection: Strategy,
-    /// `watchScope`: whether one watch covers an object (`Object`, the default), a namespace (`Namespace`), or whichever the
-    /// API server grants (`Auto`). Has a meaning under change detection `Watch` only.
+    /// `watchScope`: whether one watch covers an object (`Object`, the default), a namespace (`Namespace`), or
+    /// whichever the API server grants (`Auto`). Has a meaning under change detection `Watch` only.
     pub watch_scope: WatchScope,
     /// Time between two repairing passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
     pub sync_frequency: Duration,
@@ -89,19 +91,21 @@ pub struct Config {
     pub http_check_frequency: Duration,
     /// `staticPodAPIReferences`; defaults to `Refuse`.
     pub static_pod_api_references: ApiReferences,
-    /// Limit of ordinary requests to the API server: `kubeAPIQPS`, by default 50 per second (0 means 5, as for the kubelet), and
-    /// `kubeAPIBurst`, by default 100 at once.
+    /// Limit of ordinary requests to the API server: `kubeAPIQPS`, by default 50 per second (0 means 5, as for the
+    /// kubelet), and `kubeAPIBurst`, by default 100 at once.
     pub rate_limit: RateLimit,
-    /// Most watches of each of the two managers. `maxWatches`; defaults to 5000. See [`larder::ManagerConfig::max_watches`].
+    /// Most watches of each of the two managers. `maxWatches`; defaults to 5000. See
+    /// [`larder::ManagerConfig::max_watches`].
     pub max_watches: usize,
-    /// Most requests of each of the two managers that wait for their answer at the same time. `maxRequestsInFlight`; defaults to
+    /// Most requests of each of the two managers that wait for their answer at the same time. `maxRequestsInFlight`;
+    /// defaults to
     /// 64. See [`larder::ManagerConfig::max_requests_in_flight`].
     pub max_requests_in_flight: usize,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
 }
 
-/// What the command line says; each wins over the file.
+/// The flags; each overrides the file.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// `--node-name`.
@@ -116,7 +120,7 @@ pub struct Flags {
     pub watch_scope: Option<WatchScope>,
 }
 
-/// What the defaults depend on.
+/// Facts of the machine that defaults depend on.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Name of the machine.
@@ -145,8 +149,8 @@ impl Host {
         }
     }
 
-    /// `/var/lib/larder` for root; else `$XDG_RUNTIME_DIR/larder`; without that variable, `larder-<uid>` among the temporary
-    /// files. An ordinary user cannot mount a tmpfs, so Secrets are in memory only if this directory is.
+    /// `/var/lib/larder` for root; else `$XDG_RUNTIME_DIR/larder`; without that variable, `larder-<uid>` among the
+    /// temporary files. An ordinary user cannot mount a tmpfs, so Secrets are in memory only if this directory is.
     pub fn default_root_dir(&self) -> PathBuf {
         match &self.runtime_dir {
             _ if self.uid == 0 => PathBuf::from("/var/lib/larder"),
@@ -168,12 +172,12 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// The file says something that it cannot mean.
+    /// The file is invalid.
     #[error("{}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What, and on which line.
+        /// The mistake and its line.
         source: FileError,
     },
     /// The node has no usable name.
@@ -187,11 +191,12 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The configuration of `file` (defaults without one) under `flags`, and a warning if something in the file has no effect.
+    /// The configuration of `file` (defaults without one) under `flags`, and a warning if something in the file has no
+    /// effect.
     ///
     /// # Errors
     ///
-    /// The file cannot be read or holds what it cannot mean, or there is no usable node name.
+    /// The file cannot be read or is invalid, or the node name is unusable.
     pub fn load(
         file: Option<&Path>,
         flags: Flags,
@@ -349,8 +354,8 @@ fn rate_limit(fields: &mut Fields) -> Result<RateLimit, FileError> {
 const MINUTE: Duration = Duration::from_mins(1);
 const TWENTY_SECONDS: Duration = Duration::from_secs(20);
 
-/// Whose file it is. The kubelet's own writers (kubeadm) set every time to `0s` and mean the default, so this is how a
-/// `KubeletConfiguration` is read; in our own file a time of zero is a mistake.
+/// The kind of the file. kubeadm writes every time as `0s` and means the default, so a `KubeletConfiguration` is read
+/// that way; in larder's own kind a time of zero is an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     Larder,
@@ -396,7 +401,7 @@ impl Dialect {
         Ok(period.unwrap_or(default))
     }
 
-    /// The kubelet takes an empty text for an absent field.
+    /// To the kubelet an empty text is an absent field.
     fn unless_empty<T, E: ToString>(
         self,
         fields: &mut Fields,
@@ -410,7 +415,7 @@ impl Dialect {
         Ok(value.flatten())
     }
 
-    /// What becomes of the fields that nobody took.
+    /// Rejects the fields that are left, or names them in a warning.
     fn rest(self, fields: Fields) -> Result<Option<String>, FileError> {
         if self == Self::Larder {
             fields.finish()?;

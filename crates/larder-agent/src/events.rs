@@ -8,18 +8,19 @@
 //! | environment | `Failed` | `Error: CAUSE` | `pkg/kubelet/kuberuntime/kuberuntime_container.go` |
 //!
 //! The reasons are constants of `pkg/kubelet/events/event.go`, the field path of a container is that of
-//! `pkg/kubelet/container/ref.go`. Rates and similarity are those of client-go (`tools/record/events_cache.go`). On purpose different:
-//! the source is `larder`, and there is no summary event (`Unable to attach or mount volumes: …`), which adds no cause.
+//! `pkg/kubelet/container/ref.go`. Rates and similarity are those of client-go (`tools/record/events_cache.go`). On
+//! purpose different: the source is `larder`, and there is no summary event (`Unable to attach or mount volumes: …`),
+//! which adds no cause.
 //!
 //! Invariants:
 //! 1. Posting events never blocks a worker: a failure is noted, and one task posts it.
 //! 2. The same failure with the same message counts its event up, whatever failed in between. From the
 //!    [`SIMILAR`](pod_events::SIMILAR)th message for a reason on, all further ones share one event, until a rest of
 //!    [`SIMILAR_WITHIN`](pod_events::SIMILAR_WITHIN).
-//! 3. A pod causes [`BURST`](pod_events::BURST) requests, then one per [`REFILL`](pod_events::REFILL). The next request includes what
-//!    was counted meanwhile.
-//! 4. After a namespace forbids events, the next attempt follows after [`FORBIDDEN`] and includes the events noted meanwhile. The log
-//!    reports that once in this time. Nothing else depends on events.
+//! 3. A pod causes [`BURST`](pod_events::BURST) requests, then one per [`REFILL`](pod_events::REFILL). The next request
+//!    includes what was counted meanwhile.
+//! 4. After a namespace forbids events, the next attempt follows after [`FORBIDDEN`] and includes the events noted
+//!    meanwhile. The log reports that once in this time. Nothing else depends on events.
 //! 5. A message is a reason of the status: it names objects, keys and paths, and holds no value (P5).
 
 mod event;

@@ -1,4 +1,4 @@
-//! What pods of the node share: the node itself, the Services, and ClusterTrustBundles while some pod refers to any.
+//! What the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod references any.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,17 +55,17 @@ impl From<ClusterTrustBundle> for TrustBundle {
     }
 }
 
-/// The facts as last heard; `None` until they were heard once.
+/// The last known facts; `None` until one was read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) node: Option<Arc<NodeFacts>>,
     pub(crate) services: Option<Arc<[ServiceFacts]>>,
     pub(crate) trust_bundles: Option<TrustBundles>,
-    /// The API server may lack objects that there are, see [`follow_incomplete`].
+    /// The API server may lack objects that exist, see [`follow_incomplete`].
     pub(crate) incomplete: bool,
 }
 
-/// Keeps `facts`, and the time to live that the node asks for, up to date with the API server. Ends only when dropped.
+/// Keeps `facts` and the TTL of the node's annotation in sync with the API server. Ends only when dropped.
 pub(crate) async fn follow_facts(
     client: Client,
     node_name: String,
@@ -94,12 +94,12 @@ async fn follow_node(mut nodes: Collection<Node>, facts: &watch::Sender<Facts>, 
             CollectionEvent::One(node) => Some(node),
             CollectionEvent::Gone(_) => None,
             other => {
-                tell(&other);
+                log_failure(&other);
                 continue;
             }
         };
         let node = match found.map(readable) {
-            // The last one that could be read stays.
+            // The last good one stays.
             Some(None) => continue,
             Some(Some(node)) => Some(node),
             None => None,
@@ -131,13 +131,13 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
                 Vec::new()
             }
             other => {
-                tell(&other);
+                log_failure(&other);
                 continue;
             }
         };
         for service in changed {
             let key = service.metadata.key();
-            // The last one that could be read stays.
+            // The last good one stays.
             let Some(service) = readable(service) else {
                 continue;
             };
@@ -151,8 +151,8 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
     }
 }
 
-/// Copies into `facts` whether the API server is incomplete: filled from manifests of which not all can be read. Ends only if the
-/// sender is gone.
+/// Copies into `facts` whether the API server is incomplete: filled from manifests, some of which cannot be read. Ends
+/// when the sender is dropped.
 pub(crate) async fn follow_incomplete(
     mut incomplete: watch::Receiver<bool>,
     facts: watch::Sender<Facts>,
@@ -166,28 +166,28 @@ pub(crate) async fn follow_incomplete(
     }
 }
 
-/// Keeps the trust bundles of `facts` up to date with the API server as long as they are `wanted`. Ends only when dropped.
+/// Keeps the trust bundles of `facts` in sync with the API server while they are `wanted`. Ends only when dropped.
 pub(crate) async fn follow_trust_bundles(
     client: Client,
     mut wanted: watch::Receiver<bool>,
     facts: watch::Sender<Facts>,
     context: NodeContext,
 ) {
-    let tell = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
+    let publish = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
     let served = ServedResource::of::<ClusterTrustBundle>();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         let bundles = ServedCollection::new(&client, &served, None, &context);
         tokio::select! {
-            () = keep_trust_bundles(bundles, tell) => {}
+            () = keep_trust_bundles(bundles, publish) => {}
             _ = wanted.wait_for(|wanted| !wanted) => {}
         }
-        tell(None);
+        publish(None);
     }
 }
 
 async fn keep_trust_bundles(
     mut bundles: ServedCollection<ClusterTrustBundle>,
-    tell: impl Fn(Option<TrustBundles>),
+    publish: impl Fn(Option<TrustBundles>),
 ) {
     let mut by_name = BTreeMap::new();
     loop {
@@ -206,24 +206,24 @@ async fn keep_trust_bundles(
                 Vec::new()
             }
             other => {
-                self::tell(&other);
-                // There is no collection: the API server does not serve the kind.
+                log_failure(&other);
+                // The API server does not serve the kind.
                 if matches!(&other, CollectionEvent::Failed(failure) if failure.error.is_not_found())
                 {
                     by_name.clear();
-                    tell(Some(TrustBundles::Unsupported));
+                    publish(Some(TrustBundles::Unsupported));
                 }
                 continue;
             }
         };
         for bundle in changed {
             let name = bundle.metadata.key().name;
-            // The last one that could be read stays.
+            // The last good one stays.
             if let Some(bundle) = readable(bundle) {
                 by_name.insert(name, TrustBundle::from(bundle));
             }
         }
-        tell(Some(TrustBundles::Synced(
+        publish(Some(TrustBundles::Synced(
             by_name.values().cloned().collect(),
         )));
     }
@@ -233,17 +233,20 @@ async fn keep_trust_bundles(
 fn readable<K>(found: Found<K>) -> Option<K> {
     found
         .object
-        .inspect_err(|error| warn!(%error, key = %found.metadata.key(), "object stays as it was"))
+        .inspect_err(|error| {
+            let key = found.metadata.key();
+            warn!(%error, %key, "failed to decode object, keeping its last good copy");
+        })
         .ok()
 }
 
-fn tell<K>(change: &CollectionEvent<K>) {
+fn log_failure<K>(change: &CollectionEvent<K>) {
     if let CollectionEvent::Failed(failure) = change {
-        debug!(error = chain(failure), "not followed for now");
+        debug!(error = chain(failure), "failed to watch, will retry");
     }
 }
 
-/// Changes one fact, and wakes those who wait only if it is another one: a node reports itself every few minutes.
+/// Sets one fact, and notifies only if it differs: a Node is updated every few minutes without a change that matters.
 fn set<T: PartialEq>(
     facts: &watch::Sender<Facts>,
     fact: impl Fn(&mut Facts) -> &mut Option<T>,

@@ -16,8 +16,8 @@ use tracing::{debug, info, warn};
 
 use crate::manifest_dir::{ManifestDiff, ManifestDir, ObjectId, OpenError};
 
-/// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an object that is
-/// deleted together with its pod would be reported as missing.
+/// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an
+/// object that is deleted together with its pod would be reported as missing.
 const PODS_FIRST: Duration = Duration::from_millis(50);
 
 /// Follows a directory, and keeps the server's objects the same as those of the directory.
@@ -67,8 +67,8 @@ impl Feed {
         self.problems.subscribe()
     }
 
-    /// Whether the server may lack objects of an earlier run, because a manifest has been broken since the start of this one. Turns
-    /// false only after the server has these objects.
+    /// Whether the server may lack objects of an earlier run, because a manifest has been broken since the start of
+    /// this one. Turns false only after the server has these objects.
     pub fn incomplete(&self) -> watch::Receiver<bool> {
         self.incomplete.subscribe()
     }
@@ -77,7 +77,8 @@ impl Feed {
     pub async fn run(mut self) {
         let (mut files, mut incomplete) = (self.directory.problems(), self.directory.incomplete());
         loop {
-            // Problems without changes are passed on as well. Changes go first: the server has them before `incomplete` turns false.
+            // Problems without changes are passed on as well. Changes go first: the server has them before `incomplete`
+            // turns false.
             let changes = {
                 let mut next = pin!(self.directory.next());
                 loop {

@@ -1,6 +1,7 @@
 //! The larder node agent: from object events to swapped volumes.
 //!
-//! This crate joins the others. It knows what happens when; how objects are cached and how volumes are written is theirs.
+//! This crate joins the others. It knows what happens when; how objects are cached and how volumes are written is
+//! theirs.
 
 pub mod agent;
 mod backoff;

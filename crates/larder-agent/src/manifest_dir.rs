@@ -6,13 +6,15 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A file that is read amid an edit, or that is wrong, costs no object its existence: its last good content stays.
-//!    It goes only when its file is gone, or has rested without it: a file that is just being written anew is empty for a moment.
+//! 1. A file that is invalid or read in the middle of an edit removes no object: its last good content stays. An object
+//!    is removed when its file is gone, or has been stable without it: a file that is being rewritten is empty for a
+//!    moment.
 //! 2. An object is in [`ManifestDiff`] only if it differs from what was handed out before.
-//! 3. What events do not tell (a network file system, the target of a link), a pass every 20 s finds.
+//! 3. A pass every 20 s finds changes without events (a network file system, the target of a link).
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
-//! 5. Of a file that is wrong from the start there is no last good content. As long as there is such a file, [`ManifestDir::incomplete`] says
-//!    so: what no file holds may still be in that one. (No copies are kept: they would be Secrets on a disk that nobody has chosen.)
+//! 5. A file that is invalid from the start has no last good content. While one exists, [`ManifestDir::incomplete`] is
+//!    true: an object in no other file may be in that one. (No copies are kept: they would put Secrets on a disk that
+//!    the user did not choose.)
 
 mod catalogue;
 mod files;
@@ -44,20 +46,20 @@ use crate::blocking::blocking;
 
 /// Time between two passes over all files. The kubelet's `fileCheckFrequency`.
 const PASS: Duration = Duration::from_secs(20);
-/// Time between two looks at a directory that cannot be watched.
+/// Time between two passes over a directory that cannot be watched.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Something that the directory holds and that is served otherwise, or not at all.
+/// What the embedded API server must change to match the directory.
 #[derive(Debug, Default)]
 pub struct ManifestDiff {
     /// New and changed objects. Pods stand last, so that they find what they refer to.
     pub upserts: Vec<RawObject>,
-    /// Objects that no file holds any more. Pods stand first.
+    /// Objects that are in no file any more. Pods come first.
     pub deletes: Vec<ObjectId>,
 }
 
 impl ManifestDiff {
-    /// Whether there is nothing to do.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.upserts.is_empty() && self.deletes.is_empty()
     }
@@ -100,7 +102,7 @@ impl ManifestDir {
     ///
     /// # Errors
     ///
-    /// `path` is no directory that can be listed. What is wrong with single files is in [`Self::problems`].
+    /// `path` cannot be listed. Problems of single files are in [`Self::problems`].
     pub async fn open(path: &Path) -> Result<(Self, ManifestDiff), OpenError> {
         let mut this = Self {
             path: path.to_owned(),
@@ -137,8 +139,8 @@ impl ManifestDir {
         self.problems.subscribe()
     }
 
-    /// Whether a file that was wrong at the start still is, so that nobody knows what it held before. Told after what [`Self::next`]
-    /// returns of that file.
+    /// Whether a file that was invalid at the start still is, so its objects are unknown. Set after [`Self::next`] has
+    /// returned what that file has.
     pub fn incomplete(&self) -> latest::Receiver<bool> {
         self.incomplete.subscribe()
     }
@@ -261,8 +263,8 @@ impl ManifestDir {
         Ok(changes)
     }
 
-    /// Whether an object is missing from a file that has not rested yet since then. A file that is truncated to be written anew
-    /// reads as a whole one with fewer objects.
+    /// Whether an object is missing from a file that has not been stable since then. A file truncated for a rewrite
+    /// reads as a valid one with fewer objects.
     fn is_doubtful(&mut self, reading: &Reading, stamp: Stamp) -> bool {
         if !self.catalogue.would_lose(reading) {
             return false;
@@ -283,7 +285,7 @@ impl ManifestDir {
             .read(&reading.path, reading.documents, reading.problems)
     }
 
-    /// Logs what is newly wrong and what is right again.
+    /// Logs new problems, and those that are gone.
     fn report(&self, problems: Vec<String>) {
         let before = self.problems.borrow().clone();
         if *before == *problems {
@@ -291,7 +293,7 @@ impl ManifestDir {
         }
         let known: HashSet<_> = before.iter().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
-            warn!(%problem, "manifest not taken, what it held before stays");
+            warn!(%problem, "manifest rejected, keeping its last good content");
         }
         let current: HashSet<_> = problems.iter().collect();
         for problem in before.iter().filter(|problem| !current.contains(problem)) {

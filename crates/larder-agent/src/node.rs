@@ -7,8 +7,8 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 
-/// A Node called `name` with the processors and the memory of this machine, all of them allocatable, and its host name and
-/// loopback address.
+/// A Node called `name` with the processors and memory of this machine, all allocatable, its host name and the loopback
+/// address.
 pub fn of_this_host(name: &str) -> Node {
     let processors = available_parallelism().map_or(1, usize::from);
     let info = rustix::system::sysinfo();

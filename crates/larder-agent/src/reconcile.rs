@@ -8,9 +8,10 @@
 //!
 //! Invariants:
 //! 1. The [`Reconciler`] never waits for a network or a disk. All waiting is in the workers, one for each pod.
-//! 2. The reconciler decides a pod once: it decodes the pod, registers it with both managers and plans it, in this order and only
-//!    when the specification is new. Workers get the plan.
-//! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to [`unregister`](Reconciler::unregister).
+//! 2. The reconciler decides a pod once: it decodes the pod, registers it with both managers and plans it, in this
+//!    order and only when the specification is new. Workers get the plan.
+//! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to
+//!    [`unregister`](Reconciler::unregister).
 
 mod board;
 mod deliver;

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. The directory belongs to this process's user or to root, and no group and no other user can write to it.
-//! 2. It is opened once. The lock, the socket and the volumes are reached from that handle, wherever the path leads later.
+//! 2. It is opened once. The lock, the socket and the volumes are reached from that handle, wherever the path leads
+//!    later.
 //! 3. No link below the directory is followed.
 
 use std::{
@@ -29,7 +30,8 @@ const LOCK: &str = "agent.lock";
 const SOCKET: &str = "agent.sock";
 /// Copies of the last good manifests of static pods, by source.
 const MANIFESTS: &str = "static-pods";
-/// Permissions that let others put files in the agent's way. The sticky bit does not help: it lets them create new ones.
+/// Permissions that let others put files in the agent's way. The sticky bit does not help: it lets them create new
+/// ones.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// A root directory that this agent uses alone until the value is dropped.

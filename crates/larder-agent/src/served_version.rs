@@ -1,7 +1,7 @@
 //! Resources of `certificates.k8s.io`: `v1` where the API server serves it (Kubernetes 1.37), `v1beta1` otherwise.
 //!
-//! No discovery: a version that is not served answers 404. The kinds of this group have the same fields in both versions
-//! (Kubernetes 1.36, `staging/src/k8s.io/api/certificates/v1beta1/types.go`), so one type reads either.
+//! No discovery: a version that is not served answers 404. The kinds of this group have the same fields in both
+//! versions (Kubernetes 1.36, `staging/src/k8s.io/api/certificates/v1beta1/types.go`), so one type reads either.
 
 use std::{
     fmt,

@@ -1,7 +1,7 @@
-//! What the agent tells about itself: the document behind `/status` and `larder status`.
+//! The agent's status: the document behind `/status` and `larder status`.
 //!
-//! Invariant of [`AgentStatus`]: names, states, times and reasons; never a value of an object. Reasons are the kubelet's messages,
-//! which name keys and paths only (P5).
+//! Invariant of [`AgentStatus`]: names, states, times and reasons; never a value of an object. Reasons are the
+//! kubelet's messages, which name keys and paths only (P5).
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,9 +24,9 @@ pub struct AgentStatus {
     /// Under `Auto`, what was chosen for each namespace with references, by kind and namespace.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub watch_scopes: Vec<WatchScopeStatus>,
-    /// Pod sources that have not reported yet; nothing is removed until there are none.
+    /// Pod sources that have not reported yet; nothing is removed while the list is not empty.
     pub silent_sources: Vec<String>,
-    /// What is wrong with manifests or sources at present.
+    /// Current problems of manifests and sources.
     pub problems: Vec<String>,
     /// The pods, by namespace and name.
     pub pods: Vec<PodStatus>,
@@ -63,7 +63,7 @@ pub struct PodStatus {
     /// UID of its mirror pod; static pods only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mirror: Option<String>,
-    /// It has been deleted, and is to end by then; it is served until it has.
+    /// Deadline of its deletion; it is served until it has ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub deletion_timestamp: Option<Timestamp>,
     /// How far the delivery is.
@@ -77,11 +77,11 @@ pub struct PodStatus {
     pub containers: Vec<ContainerStatus>,
 }
 
-/// One pod, whole: the document behind `/pods/NAMESPACE/NAME`. No value of an object either, but those that the pod itself has.
+/// A pod and its status: the document behind `/pods/NAMESPACE/NAME`. It has the pod's own values and none of an object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedPod {
-    /// How its delivery goes.
+    /// Its status.
     pub status: PodStatus,
     /// The pod as the agent serves it.
     pub pod: Pod,
@@ -101,7 +101,7 @@ pub struct VolumeStatus {
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,
-    /// When its content last changed; `None` if it has not under this agent.
+    /// When its content last changed; `None` if it has not since this agent started.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_swap: Option<Timestamp>,
     /// Number of its files, when it was last delivered.
@@ -125,11 +125,11 @@ pub struct ContainerStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
-    /// How far.
+    /// The phase.
     pub phase: Phase,
-    /// Since when it is so.
+    /// Start of the phase.
     pub since: Timestamp,
-    /// What it waits for or what went wrong; empty when delivered.
+    /// What it waits for, or the error; empty when delivered.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
 }
@@ -141,18 +141,18 @@ pub enum Phase {
     Delivered,
     /// The pod has ended; its volumes are gone.
     Ended,
-    /// Nothing of it is delivered, for the reason that stands there.
+    /// Nothing of it is delivered; the reason says why.
     Held,
     /// Something has not been read yet.
     Waiting,
-    /// Tried and failed; what was there before is still there. Will be tried again.
+    /// Failed, and will be retried. The last good copy stays in place.
     Failing,
-    /// The pod is gone; its volumes are being taken down.
+    /// The pod is gone; its volumes are being torn down.
     Removing,
 }
 
 impl Phase {
-    /// As it stands in JSON.
+    /// The JSON text.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Delivered => "Delivered",
@@ -195,13 +195,13 @@ pub struct ObjectStatus {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// What its manager knows of it.
+    /// Its state in the manager.
     pub state: String,
     /// Version of what is served; empty when nothing is.
     pub resource_version: String,
-    /// For how long it may have changed unnoticed: zero while it is watched.
+    /// Time since it was last known to be in sync: zero while it is watched.
     pub age_secs: u64,
-    /// Why it cannot be read at present; empty when it can.
+    /// Why it cannot be read now; empty when it can.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub error: String,
     /// The pods that refer to it, as `namespace/name`, sorted.

@@ -1,6 +1,7 @@
 //! The background tasks of the agent, each under a name.
 //!
-//! Invariant: every task is joined. A task that ends while the agent runs is an error that names it, so no task dies silently.
+//! Invariant: every task is joined. A task that ends while the agent runs is an error that names it, so no task dies
+//! silently.
 
 use std::{convert::Infallible, future::pending};
 

@@ -1,12 +1,12 @@
 //! Tokens of service accounts, for projected volumes: requested, kept, and renewed in time.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; when a token is due is decided by [`Token`]. On purpose more than the
-//! kubelet does: a token is due as well when it has been here for as long, whatever the wall clock says, so that a clock that was set
-//! back, or is wrong, delays no renewal; and a failed renewal is tried again after a growing pause, not with every pass.
+//! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; [`Token`] decides when a token is due. Two differences
+//! are intended. A token is also due by its age, so a wall clock that is wrong or was set back delays no renewal. A
+//! failed renewal is retried after a growing delay, not with every pass.
 //!
 //! Invariants:
-//! 1. A token is held as [`SecretBytes`], and no error shows any of it.
-//! 2. A token that came just now is not due: a wrong clock makes no flood of requests.
+//! 1. A token is held as [`SecretBytes`]; no error contains any of it.
+//! 2. A token that has just arrived is not due, so a wrong clock causes no flood of requests.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -32,11 +32,11 @@ const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 /// Longest answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;
-/// Longest wait for an answer: of a first token, and of one whose predecessor is still good and kept from its reader meanwhile.
+/// Longest wait for an answer: for a first token, and for one whose valid predecessor its reader waits for meanwhile.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Requests tokens and keeps them while they are good.
+/// Requests tokens and keeps them while they are valid.
 pub(crate) struct Tokens {
     client: Client,
     clock: Clock,
@@ -60,16 +60,16 @@ struct Key {
     request: TokenRequest,
 }
 
-/// A token, and what it takes to know when it is due.
+/// A token, and the state that decides when it is due.
 #[derive(Clone)]
 struct Kept {
     token: Token,
     received: Instant,
-    /// Drawn for this token, so that many that came together are not renewed together.
+    /// Random for each token, so that tokens that came together are not renewed together.
     jitter: Duration,
-    /// The wall clock took the token for due when it came, and so cannot be asked about it.
+    /// By the wall clock the token was due on arrival, so that clock is ignored for it.
     clock_is_wrong: bool,
-    /// When the next attempt may be made after one that failed.
+    /// Earliest time of the next attempt after a failure.
     retry: Option<(RetryBackoff, Instant)>,
 }
 
@@ -97,7 +97,7 @@ impl Kept {
             || !self.clock_is_wrong && self.token.is_expired(now)
     }
 
-    /// When to look again, as seen from `now`.
+    /// Time of the next check, as of `now`.
     fn wake_at(&self, now: Timestamp) -> Option<Instant> {
         if let Some((_, at)) = self.retry {
             return Some(at);
@@ -116,7 +116,7 @@ impl Kept {
 
 /// Why no token was issued.
 #[derive(Debug, thiserror::Error)]
-enum RequestError {
+enum TokenRequestError {
     #[error("cannot talk to the API server")]
     Transport(#[source] kube::Error),
     #[error("the API server did not answer within {0:?}")]
@@ -141,7 +141,7 @@ impl Tokens {
         }
     }
 
-    /// The token of `pod` for `request`: the one that is kept, unless it is due to be renewed.
+    /// The token of `pod` for `request`: the kept one, unless it is due.
     pub(crate) async fn get(
         &self,
         pod: &StoredPod,
@@ -167,7 +167,7 @@ impl Tokens {
             REQUEST_TIMEOUT
         };
         let answer = timeout(patience, self.request(pod, &key)).await;
-        let error = match answer.unwrap_or(Err(RequestError::Timeout(patience))) {
+        let error = match answer.unwrap_or(Err(TokenRequestError::Timeout(patience))) {
             Ok(issued) => {
                 let token = issued.token.clone();
                 let (received, now) = (Instant::now(), self.clock.now());
@@ -198,7 +198,7 @@ impl Tokens {
         Err(Unavailable::failed(error.to_string()))
     }
 
-    /// When a token of the pod is to be looked at next.
+    /// Time of the next check of the pod's tokens.
     pub(crate) fn renewal(&self, pod_uid: &str) -> Option<Instant> {
         let (issued, now) = (self.issued.lock(), self.clock.now());
         let of_pod = issued.iter().filter(|(key, _)| key.pod_uid == pod_uid);
@@ -210,12 +210,12 @@ impl Tokens {
         self.issued.lock().retain(|key, _| key.pod_uid != pod_uid);
     }
 
-    async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, RequestError> {
+    async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, TokenRequestError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let path = SERVICE_ACCOUNTS
             .in_namespace(namespace)
             .and_then(|accounts| accounts.object(&key.account))
-            .map_err(RequestError::Path)?
+            .map_err(TokenRequestError::Path)?
             .subresource("token");
         let audiences: Vec<_> = key.request.audience.iter().collect();
         let body = json!({
@@ -242,21 +242,25 @@ impl Tokens {
             .client
             .send(request)
             .await
-            .map_err(RequestError::Transport)?;
+            .map_err(TokenRequestError::Transport)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_LIMIT)
             .collect()
             .await;
-        let body = SecretBytes::new(body.map_err(|_| RequestError::Answer)?.to_bytes().into());
+        let body = SecretBytes::new(
+            body.map_err(|_| TokenRequestError::Answer)?
+                .to_bytes()
+                .into(),
+        );
         if status.is_success() {
-            return decode(&body).ok_or(RequestError::Answer);
+            return decode(&body).ok_or(TokenRequestError::Answer);
         }
         let refusal: StatusBody = serde_json::from_slice(&body).unwrap_or_default();
-        // Without a name in the answer it is the path that was not found, not the service account.
+        // An answer without a name means that the path was not found, not the service account.
         if status == StatusCode::NOT_FOUND && refusal.details.name.is_empty() {
-            return Err(RequestError::NoEndpoint);
+            return Err(TokenRequestError::NoEndpoint);
         }
-        Err(RequestError::Refused {
+        Err(TokenRequestError::Refused {
             message: refusal.message,
         })
     }
@@ -275,7 +279,7 @@ struct Details {
     name: String,
 }
 
-/// What of a TokenRequest is read.
+/// The part of a TokenRequest that is read.
 #[derive(Deserialize)]
 struct Answer<'a> {
     #[serde(default)]
@@ -293,7 +297,7 @@ struct AnswerSpec {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AnswerStatus<'a> {
-    /// Borrowed: a token has no character that JSON escapes, and so is copied once only.
+    /// Borrowed: a token has no character that JSON escapes, so it is copied only once.
     token: &'a str,
     expiration_timestamp: Timestamp,
 }

@@ -1,9 +1,9 @@
 //! Permissions: every user may do everything, or nodes only what concerns their pods.
 //!
 //! The rules for nodes and their texts: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node/node_authorizer.go` and
-//! `plugin/pkg/admission/noderestriction/admission.go`. They are worked out from the pods that the store holds at that moment, so
-//! that there is no delay after a binding. Persistent volumes and resource claims are not known to this server and open
-//! no way.
+//! `plugin/pkg/admission/noderestriction/admission.go`. They are worked out from the pods that the store holds at that
+//! moment, so that there is no delay after a binding. Persistent volumes and resource claims are not known to this
+//! server and open no way.
 
 mod admission;
 

@@ -18,12 +18,12 @@ use crate::resource::{Kind, Resource};
 /// A request that was rejected, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct ApiError(Box<Wire>);
+pub struct ApiError(Box<StatusJson>);
 
 /// The `Status` object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct StatusJson {
     kind: &'static str,
     api_version: &'static str,
     metadata: StatusMeta,
@@ -81,7 +81,7 @@ pub struct Cause {
 impl ApiError {
     /// A rejection with `code`, a `reason` of the API's list, and a text for people.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self(Box::new(Wire {
+        Self(Box::new(StatusJson {
             kind: "Status",
             api_version: "v1",
             metadata: StatusMeta::default(),

@@ -1,17 +1,19 @@
-//! What a static pod, and the mirror pod that a node makes of it, may not refer to: everything for which the API server would have to
-//! be asked.
+//! What a static pod, and the mirror pod that a node makes of it, may not refer to: everything for which the API server
+//! would have to be asked.
 //!
-//! Rule: Kubernetes 1.36, `pkg/api/v1/pod/util.go`, behind the gate `PreventStaticPodAPIReferences`. A node must not be made to
-//! read for a file on its disk what the API server lets it read for the pods bound to it.
+//! Rule: Kubernetes 1.36, `pkg/api/v1/pod/util.go`, behind the gate `PreventStaticPodAPIReferences`. A node must not be
+//! made to read for a file on its disk what the API server lets it read for the pods bound to it.
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeProjection};
 
 use crate::references;
 
-/// The first API resource that `pod` refers to, as the kubelet and the API server name it in their refusals; `None` when there is none.
+/// The first API resource that `pod` refers to, as the kubelet and the API server name it in their refusals; `None`
+/// when there is none.
 ///
-/// Upstream also refuses volume types that it does not know. Here a type unknown to us cannot be met: it is dropped when the
-/// manifest is decoded, and what is left is an `emptyDir`, as it is for an API server that does not know the type.
+/// Upstream also refuses volume types that it does not know. Here a type unknown to us cannot be met: it is dropped
+/// when the manifest is decoded, and what is left is an `emptyDir`, as it is for an API server that does not know the
+/// type.
 pub fn api_reference(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
     let set = |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty());

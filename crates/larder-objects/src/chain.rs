@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// `error` and its causes: `a: b: c`, as `{:#}` of `anyhow` writes them. A cause that the text before it ends with is not said again,
-/// since not everybody's errors say their own part only.
+/// `error` and its causes: `a: b: c`, as `{:#}` of `anyhow` writes them. A cause that the text before it ends with is
+/// not said again, since not everybody's errors say their own part only.
 ///
 /// ```
 /// # use larder_objects::chain;

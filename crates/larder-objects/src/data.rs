@@ -141,9 +141,9 @@ impl<'a, V> IntoIterator for &'a Data<V> {
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Data<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor<V>(PhantomData<V>);
+        struct DataVisitor<V>(PhantomData<V>);
 
-        impl<'de, V: Deserialize<'de>> de::Visitor<'de> for Visitor<V> {
+        impl<'de, V: Deserialize<'de>> de::Visitor<'de> for DataVisitor<V> {
             type Value = Data<V>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,7 +159,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Data<V> {
             }
         }
 
-        deserializer.deserialize_map(Visitor(PhantomData))
+        deserializer.deserialize_map(DataVisitor(PhantomData))
     }
 }
 

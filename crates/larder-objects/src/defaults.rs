@@ -1,7 +1,7 @@
 //! The API server's defaults, for objects that never passed one.
 //!
-//! Source: Kubernetes 1.36, `pkg/apis/core/v1/defaults.go` and the conversions beside it. Applying them twice changes nothing.
-//! What admission plugins add (service account, tolerations, priority, the API access volume) is not here.
+//! Source: Kubernetes 1.36, `pkg/apis/core/v1/defaults.go` and the conversions beside it. Applying them twice changes
+//! nothing. What admission plugins add (service account, tolerations, priority, the API access volume) is not here.
 
 mod pod;
 

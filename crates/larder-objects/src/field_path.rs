@@ -1,7 +1,7 @@
 //! Paths of fields within an object.
 //!
-//! Invariant: a path stays a list of segments until it is displayed. A key may hold any text, so a displayed path cannot
-//! be split again.
+//! Invariant: a path stays a list of segments until it is displayed. A key may hold any text, so a displayed path
+//! cannot be split again.
 
 use std::fmt;
 

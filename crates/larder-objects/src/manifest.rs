@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Invariants:
-//! 1. One document's trouble costs that document only; it is in [`Manifests::errors`] with file, document, line and field.
+//! 1. One document's trouble costs that document only; it is in [`Manifests::errors`] with file, document, line and
+//!    field.
 //! 2. No error quotes a value of a Secret.
-//! 3. Of two documents with one kind, namespace and name the first stays. The pods of two workloads of one name are such two: a
-//!    pod is known by its name, so both cannot be there, and the error says so.
+//! 3. Of two documents with one kind, namespace and name the first stays. The pods of two workloads of one name are
+//!    such two: a pod is known by its name, so both cannot be there, and the error says so.
 //!
 //! # Examples
 //!
@@ -82,7 +83,8 @@ pub struct Manifests {
     pub warnings: Vec<ManifestError>,
     /// Number of documents that were YAML or JSON. A list is one, also an empty one.
     pub documents_read: usize,
-    /// Number of objects of kinds that larder has no use for, by kind and group (`ClusterRole.rbac.authorization.k8s.io`).
+    /// Number of objects of kinds that larder has no use for, by kind and group
+    /// (`ClusterRole.rbac.authorization.k8s.io`).
     pub skipped: BTreeMap<String, usize>,
 }
 
@@ -113,8 +115,8 @@ pub struct Document {
     pub origin: Origin,
     /// The workload whose template this pod is, as `Deployment web`; `None` for an object that stands there itself.
     pub workload: Option<String>,
-    /// The object as JSON: as written, but with namespace, with `stringData` folded into `data`, and for a pod with its UID.
-    /// Defaults are not in it.
+    /// The object as JSON: as written, but with namespace, with `stringData` folded into `data`, and for a pod with its
+    /// UID. Defaults are not in it.
     pub object: RawObject,
     /// The object as larder uses it, with the API server's defaults.
     pub manifest: Manifest,
@@ -193,8 +195,8 @@ impl Loader {
         }
     }
 
-    /// Leaves pods without UID as they are, for a caller that has another way to name them, and refuses objects with no name but a
-    /// `generateName`.
+    /// Leaves pods without UID as they are, for a caller that has another way to name them, and refuses objects with no
+    /// name but a `generateName`.
     #[must_use]
     pub fn without_uids(mut self) -> Self {
         self.uids = false;

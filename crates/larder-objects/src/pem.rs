@@ -53,7 +53,8 @@ pub fn encode_certificate(der: &[u8]) -> String {
     encode("CERTIFICATE", &BASE64.encode(der))
 }
 
-/// A `PRIVATE KEY` block that holds the key `pkcs8`, with a final newline. No copy of the key stays behind in freed memory.
+/// A `PRIVATE KEY` block that holds the key `pkcs8`, with a final newline. No copy of the key stays behind in freed
+/// memory.
 pub fn encode_private_key(pkcs8: &SecretBytes) -> SecretBytes {
     let mut body = vec![0; pkcs8.len().div_ceil(3) * 4];
     let written = BASE64.encode_slice(&**pkcs8, &mut body);

@@ -1,8 +1,9 @@
 //! Which ConfigMaps and Secrets a pod refers to.
 //!
-//! Pure functions over the pod: the managers register by them, the embedded API server authorizes by them, static pods are refused by
-//! them, and `larder refs` prints them. The fields are those that the API server's node authorizer follows, so a name found here is exactly a name that
-//! the node of the pod may read (Kubernetes 1.36, `pkg/api/v1/pod/util.go`, `plugin/pkg/auth/authorizer/node`).
+//! Pure functions over the pod: the managers register by them, the embedded API server authorizes by them, static pods
+//! are refused by them, and `larder refs` prints them. The fields are those that the API server's node authorizer
+//! follows, so a name found here is exactly a name that the node of the pod may read (Kubernetes 1.36,
+//! `pkg/api/v1/pod/util.go`, `plugin/pkg/auth/authorizer/node`).
 //!
 //! Invariants:
 //! 1. All three kinds of containers count: init (sidecars are among them), regular, ephemeral.

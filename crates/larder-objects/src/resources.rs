@@ -35,8 +35,9 @@ fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// What the containers of a pod need together, by resource: those that run at the same time are added up, and an init container, which
-/// ends before the others start, counts where it needs more than those. Amounts that cannot be read are left out.
+/// What the containers of a pod need together, by resource: those that run at the same time are added up, and an init
+/// container, which ends before the others start, counts where it needs more than those. Amounts that cannot be read
+/// are left out.
 pub(crate) fn of_containers(spec: &PodSpec, side: Side) -> BTreeMap<String, Amount> {
     let amounts = |container: &Container| -> BTreeMap<String, Amount> {
         let held = container
@@ -85,8 +86,9 @@ fn raise(total: &mut BTreeMap<String, Amount>, least: &BTreeMap<String, Amount>)
     }
 }
 
-/// `status.qosClass` of a pod, after the defaults: `Guaranteed` where each container has limits of processor and memory and asks for all
-/// of them, `BestEffort` where none states anything, else `Burstable`. Resources of the pod as a whole stand for those of its containers.
+/// `status.qosClass` of a pod, after the defaults: `Guaranteed` where each container has limits of processor and memory
+/// and asks for all of them, `BestEffort` where none states anything, else `Burstable`. Resources of the pod as a whole
+/// stand for those of its containers.
 pub fn qos_class(spec: &PodSpec) -> &'static str {
     let init = spec.init_containers.iter().flatten();
     let parts: Vec<Option<&ResourceRequirements>> = if spec.resources.is_some() {

@@ -69,9 +69,9 @@ impl fmt::Debug for SecretBytes {
 /// Reads standard base64, as the API has it.
 impl<'de> Deserialize<'de> for SecretBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+        struct BytesVisitor;
 
-        impl de::Visitor<'_> for Visitor {
+        impl de::Visitor<'_> for BytesVisitor {
             type Value = SecretBytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for SecretBytes {
             }
         }
 
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(BytesVisitor)
     }
 }
 

@@ -11,10 +11,10 @@ use smol_str::{SmolStr, ToSmolStr as _};
 /// Any other stays a text.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(from = "SmolStr")]
-pub struct Uid(Form);
+pub struct Uid(UidForm);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Form {
+enum UidForm {
     Uuid([u8; UUID_BYTES]),
     Text(SmolStr),
 }
@@ -47,25 +47,25 @@ fn uuid(text: &str) -> Option<[u8; UUID_BYTES]> {
 impl Uid {
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
-        matches!(&self.0, Form::Text(text) if text.is_empty())
+        matches!(&self.0, UidForm::Text(text) if text.is_empty())
     }
 }
 
 impl Default for Uid {
     fn default() -> Self {
-        Self(Form::Text(SmolStr::default()))
+        Self(UidForm::Text(SmolStr::default()))
     }
 }
 
 impl From<&str> for Uid {
     fn from(text: &str) -> Self {
-        Self(uuid(text).map_or_else(|| Form::Text(text.into()), Form::Uuid))
+        Self(uuid(text).map_or_else(|| UidForm::Text(text.into()), UidForm::Uuid))
     }
 }
 
 impl From<SmolStr> for Uid {
     fn from(text: SmolStr) -> Self {
-        Self(uuid(&text).map_or(Form::Text(text), Form::Uuid))
+        Self(uuid(&text).map_or(UidForm::Text(text), UidForm::Uuid))
     }
 }
 
@@ -78,8 +78,8 @@ impl From<Uid> for SmolStr {
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = match &self.0 {
-            Form::Text(text) => return f.write_str(text),
-            Form::Uuid(bytes) => bytes,
+            UidForm::Text(text) => return f.write_str(text),
+            UidForm::Uuid(bytes) => bytes,
         };
         for (at, byte) in bytes.iter().enumerate() {
             if HYPHENS.contains(&at) {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_uuid_takes_no_memory_of_its_own() {
         let uid = Uid::from(UUID);
-        assert!(matches!(uid.0, Form::Uuid(_)));
+        assert!(matches!(uid.0, UidForm::Uuid(_)));
         assert_eq!(size_of::<Uid>(), size_of::<SmolStr>());
         assert_eq!(uid, serde_json::from_str(&format!("{UUID:?}")).unwrap());
         assert!(!uid.is_empty() && Uid::default().is_empty());

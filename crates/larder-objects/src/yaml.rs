@@ -1,12 +1,12 @@
 //! YAML text to JSON values, as `kubectl` converts it, with the line of every node.
 //!
-//! The parser gives events; this module makes trees of them. Going through the tree rather than through a deserializer is what
-//! lets an error name its line, and what lets scalars be typed by the rules of `sigs.k8s.io/yaml` (YAML 1.1: `yes` is a boolean,
-//! `0644` is octal), which every manifest in the wild was written against.
+//! The parser gives events; this module makes trees of them. Going through the tree rather than through a deserializer
+//! is what lets an error name its line, and what lets scalars be typed by the rules of `sigs.k8s.io/yaml` (YAML 1.1:
+//! `yes` is a boolean, `0644` is octal), which every manifest in the wild was written against.
 //!
 //! Invariants:
-//! 1. A document that cannot be parsed costs itself only: the text is cut at its `---` lines before anything is parsed, as
-//!    `kubectl` does (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
+//! 1. A document that cannot be parsed costs itself only: the text is cut at its `---` lines before anything is parsed,
+//!    as `kubectl` does (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
 //! 3. What aliases and merge keys copy is counted against a [`CopyBudget`], which grows with the file.
 //! 4. No tree is deeper than [`MAX_DEPTH`], copies included: everything below walks it recursively.
@@ -219,7 +219,7 @@ impl<'a> Builder<'a> {
     }
 
     fn mapping(&mut self) -> Result<Vec<(String, Node)>, SyntaxError> {
-        let mut entries = Entries::default();
+        let mut entries = MappingEntries::default();
         let mut merged = Vec::new();
         loop {
             let (event, span) = self.expect_next()?;
@@ -294,14 +294,14 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Entries of a mapping, with an index once there are enough of them to need one.
+/// MappingEntries of a mapping, with an index once there are enough of them to need one.
 #[derive(Default)]
-struct Entries {
+struct MappingEntries {
     list: Vec<(String, Node)>,
     lines: HashMap<String, usize>,
 }
 
-impl Entries {
+impl MappingEntries {
     fn push(&mut self, name: String, line: usize, node: Node) -> Result<(), SyntaxError> {
         match self.lines.entry(name.clone()) {
             Entry::Occupied(first) => Err(SyntaxError {

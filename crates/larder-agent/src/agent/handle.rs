@@ -79,8 +79,8 @@ impl AgentHandle {
         self.sources.lock().feeds.push(problems);
     }
 
-    /// Whether the agent works. Each watch has to prove that it is alive, by an answer, event or bookmark that is younger
-    /// than its timeout, or by a failure that the status shows.
+    /// Whether the agent works. Each watch has to prove that it is alive, by an answer, event or bookmark that is
+    /// younger than its timeout, or by a failure that the status shows.
     ///
     /// Asks the API server nothing and waits for nothing, so it may be called every second. A background task that ends
     /// unexpectedly is no matter of health: it ends [`Agent::run`](super::Agent::run).

@@ -187,8 +187,8 @@ impl NodePods {
         self.ready && mem::take(&mut self.rescan)
     }
 
-    /// Removes the volumes that an earlier agent left of pods that are gone or have ended. While the API server is incomplete, such
-    /// pods may still exist, and their volumes are kept.
+    /// Removes the volumes that an earlier agent left of pods that are gone or have ended. While the API server is
+    /// incomplete, such pods may still exist, and their volumes are kept.
     pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
         match on_disk {
             Ok(found) => {

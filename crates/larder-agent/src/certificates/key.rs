@@ -1,7 +1,7 @@
 //! Keys of pods, of all types that a pod may ask for.
 //!
-//! ring signs with all of them but P-521, which it does not know, and makes all of them but RSA. RSA keys are made by `rsa`, whose own
-//! operations with a key are not constant in time (RUSTSEC-2023-0071), and used by ring alone.
+//! ring signs with all of them except P-521, and generates all of them except RSA. The crate `rsa` generates RSA keys;
+//! since its private-key operations are not constant-time (RUSTSEC-2023-0071), only ring uses them.
 
 use larder_objects::{SecretBytes, pem};
 use p521::{
@@ -25,7 +25,7 @@ pub(super) enum PodKey {
 /// No key could be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
-    /// None of the types that there are.
+    /// The type is unknown.
     #[error(
         "there is no keyType {0:?}; there are RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 and ED25519"
     )]
@@ -59,7 +59,7 @@ impl PodKey {
         Ok(Self::Ring(Box::new(key)))
     }
 
-    /// A PKCS#10 request for the key that names nobody: whom it is for, the signer learns from the API server. In DER.
+    /// A PKCS#10 request for the key, in DER, without a subject: the signer learns the subject from the API server.
     pub(super) fn stub_request(&self) -> Result<Vec<u8>, KeyError> {
         match self {
             Self::Ring(key) => {
@@ -72,7 +72,7 @@ impl PodKey {
         }
     }
 
-    /// The private key as it stands in its file.
+    /// The private key as PEM.
     pub(super) fn private_key_pem(&self) -> Result<SecretBytes, KeyError> {
         let pkcs8 = match self {
             Self::Ring(key) => SecretBytes::new(key.serialize_der()),
@@ -170,8 +170,8 @@ mod tests {
     fn a_request_on_p521_is_signed_by_its_key() {
         let key = p521::SecretKey::random(&mut OsRng);
         let request = p521_request(&key).unwrap();
-        // The head of the request has 4 bytes, that of what is signed has 3, its length the last. Then the algorithm, and the
-        // head of the signature.
+        // The head of the request has 4 bytes, that of what is signed has 3, its length the last. Then the algorithm,
+        // and the head of the signature.
         let info = 4..4 + 3 + usize::from(request[6]);
         let signature = &request[info.end + 12 + 4..];
         let signature = Signature::from_der(signature).unwrap();

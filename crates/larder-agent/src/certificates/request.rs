@@ -1,4 +1,4 @@
-//! PodCertificateRequests: making one, following them, and how one ends.
+//! PodCertificateRequests: creating, watching, and reading how one ended.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -63,7 +63,7 @@ pub(super) type Requests = HashMap<ObjectKey, Arc<PodCertificateRequest>>;
 
 /// A request could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RequestError {
+pub(crate) enum CertificateRequestError {
     #[error("the API server serves no PodCertificateRequests")]
     NotServed,
     #[error("invalid namespace, service account or node name")]
@@ -85,11 +85,11 @@ pub(super) enum Ending {
         begin_refresh_at: Timestamp,
         not_after: Timestamp,
     },
-    /// For good, in the kubelet's words.
+    /// Rejected for good, with the kubelet's text.
     Refused(String),
 }
 
-/// Asks for a certificate for `key`; returns the name of the request.
+/// Requests a certificate for `key`; returns the name of the request.
 pub(super) async fn create(
     client: &Client,
     served: &ServedResource,
@@ -97,22 +97,22 @@ pub(super) async fn create(
     pod: &StoredPod,
     source: &PodCertificateProjection,
     key: &PodKey,
-) -> Result<String, RequestError> {
+) -> Result<String, CertificateRequestError> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let namespace = text(&pod.metadata.namespace);
     let account = pod.service_account();
     let path = SERVICE_ACCOUNTS
         .in_namespace(&namespace)
         .and_then(|accounts| accounts.object(account))
-        .map_err(RequestError::Path)?;
+        .map_err(CertificateRequestError::Path)?;
     let held = request::<ServiceAccount>(client, Method::GET, path.as_str(), NO_BODY)
         .await
-        .map_err(|error| RequestError::Read("service account", error))?;
+        .map_err(|error| CertificateRequestError::Read("service account", error))?;
     let path = NODES.collection().object(node_name);
-    let path = path.map_err(RequestError::Path)?;
+    let path = path.map_err(CertificateRequestError::Path)?;
     let node = request::<Node>(client, Method::GET, path.as_str(), NO_BODY)
         .await
-        .map_err(|error| RequestError::Read("node", error))?;
+        .map_err(|error| CertificateRequestError::Read("node", error))?;
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
@@ -136,7 +136,9 @@ pub(super) async fn create(
             service_account_name: account.to_owned(),
             service_account_uid: text(&held.metadata.uid),
             signer_name: source.signer_name.clone(),
-            stub_pkc_s10_request: ByteString(key.stub_request().map_err(RequestError::Key)?),
+            stub_pkc_s10_request: ByteString(
+                key.stub_request().map_err(CertificateRequestError::Key)?,
+            ),
             unverified_user_annotations: source.user_annotations.clone(),
             ..PodCertificateRequestSpec::default()
         },
@@ -145,12 +147,12 @@ pub(super) async fn create(
     let created = served.create::<CreatedRequest>(client, &namespace, &wanted);
     match created.await {
         Ok(created) => Ok(text(&created.metadata.name)),
-        Err(error) if error.is_not_served() => Err(RequestError::NotServed),
-        Err(error) => Err(RequestError::Create(error)),
+        Err(error) if error.is_not_served() => Err(CertificateRequestError::NotServed),
+        Err(error) => Err(CertificateRequestError::Create(error)),
     }
 }
 
-/// Keeps `requests` up to date with those of the node at the API server. Ends only when dropped.
+/// Keeps `requests` in sync with the API server's requests of the node. Ends only when dropped.
 pub(super) async fn follow_requests(
     client: &Client,
     served: &ServedResource,
@@ -171,20 +173,24 @@ pub(super) async fn follow_requests(
                 requests.remove(&metadata.key());
             }
             CollectionEvent::Failed(failure) => {
-                debug!(error = chain(&failure), "requests not followed for now");
+                debug!(
+                    error = chain(&failure),
+                    "failed to watch certificate requests, will retry"
+                );
             }
             CollectionEvent::Resumed => {}
         });
     }
 }
 
-/// A request whose signer has written what cannot be read counts as one that is not there.
+/// A request that cannot be decoded counts as missing.
 fn readable(
     found: Found<PodCertificateRequest>,
 ) -> Option<(ObjectKey, Arc<PodCertificateRequest>)> {
     let key = found.metadata.key();
     let object = found.object;
-    let object = object.inspect_err(|error| warn!(%error, %key, "request cannot be read"));
+    let object =
+        object.inspect_err(|error| warn!(%error, %key, "failed to decode a certificate request"));
     Some((key, Arc::new(object.ok()?)))
 }
 

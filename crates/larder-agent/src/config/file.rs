@@ -1,4 +1,4 @@
-//! A configuration file as typed: fields with the lines they stand on, before anybody asks what they mean.
+//! A configuration file as typed: its fields with their lines, before they are interpreted.
 //!
 //! Invariant: no error of this module quotes a value, since a header of `staticPodURLHeader` may be a credential.
 
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
-/// What is wrong with a file, and on which line (from 1).
+/// A mistake in a file and its line (from 1).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// Not YAML, or not a single mapping.
@@ -19,7 +19,7 @@ pub enum FileError {
         /// What it found there.
         problem: String,
     },
-    /// A field that holds what it cannot hold.
+    /// A field with an invalid value.
     #[error("line {line}: {field}: {problem}")]
     Field {
         /// Where its value stands.
@@ -29,7 +29,7 @@ pub enum FileError {
         /// What is expected instead.
         problem: String,
     },
-    /// A field that nobody reads: most likely a typing error.
+    /// An unknown field: most likely a typing error.
     #[error("line {line}: unknown field {field:?}")]
     Unknown {
         /// Where its value stands.
@@ -39,7 +39,7 @@ pub enum FileError {
     },
 }
 
-/// The fields of one file that nobody has taken yet.
+/// The fields of one file that are not read yet.
 #[derive(Debug)]
 pub(super) struct Fields {
     left: BTreeMap<String, Spanned<Value>>,
@@ -69,7 +69,7 @@ impl Fields {
         })
     }
 
-    /// Takes `field` out, read as what it is meant to be; `None` if absent or `null`.
+    /// Takes `field` out and decodes it; `None` if absent or `null`.
     pub(super) fn take<T: DeserializeOwned>(
         &mut self,
         field: &str,
@@ -80,7 +80,7 @@ impl Fields {
         })
     }
 
-    /// Takes `field` out and lets `read` make something of its text.
+    /// Takes `field` out and parses its text with `read`.
     pub(super) fn take_text<T, E: ToString>(
         &mut self,
         field: &str,
@@ -127,7 +127,7 @@ impl Fields {
         self.left.keys().map(String::as_str)
     }
 
-    /// Refuses the first field that is left.
+    /// Rejects the first field that is left.
     pub(super) fn finish(self) -> Result<(), FileError> {
         let first = self
             .left

@@ -1,9 +1,9 @@
-//! What the files of the directory hold, and what of it is served.
+//! The content of the directory's files, and the part of it that is served.
 //!
 //! Invariants:
-//! 1. An object that stands in two files is that of the first file by name; the other is reported.
-//! 2. A file with an error keeps the objects that it held when it was last without: which of them the error hides is unknown.
-//! 3. Only fingerprints are kept, no object: neither memory nor a Secret outlives the hand-over.
+//! 1. Of an object in two files, the one in the first file by name counts; the other is reported.
+//! 2. A file with an error keeps the objects of its last good content: which of them the error hides is unknown.
+//! 3. Only fingerprints are kept, so no Secret stays in memory here.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -59,7 +59,7 @@ impl fmt::Display for ObjectId {
 /// Objects of one reading of one file.
 pub(super) type Objects = BTreeMap<ObjectId, RawObject>;
 
-/// Equal for equal objects, and different for different ones but in one case of 2^64.
+/// Equal for equal objects; different for different ones except in one case of 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fingerprint(u64);
 
@@ -84,12 +84,12 @@ impl io::Write for HashWriter {
     }
 }
 
-/// What must be done so that everything that the files hold is served, and nothing else.
+/// The changes that make the served objects equal to those of the files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// New and changed objects, and the file to take each from.
     pub(super) upsert: BTreeMap<ObjectId, PathBuf>,
-    /// Objects that no file holds any more.
+    /// Objects that are in no file any more.
     pub(super) delete: Vec<ObjectId>,
 }
 
@@ -168,13 +168,13 @@ impl Catalogue {
         self.files.keys().map(PathBuf::as_path)
     }
 
-    /// Whether something is wrong with what `file` holds.
+    /// Whether `file` has a problem.
     pub(super) fn is_broken(&self, file: &Path) -> bool {
         let state = self.files.get(file);
         state.is_some_and(|state| !state.problems.is_empty())
     }
 
-    /// Everything that is wrong with the files, in their order.
+    /// The problems of all files, in their order.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut owners = BTreeMap::new();
         let mut problems = Vec::new();
@@ -226,7 +226,7 @@ impl Catalogue {
     }
 }
 
-/// Says what a pod is made from, where that is not plain.
+/// Names the workload that a pod is made from.
 fn made_from(held: &Held) -> String {
     let workload = held.workload.as_deref();
     workload.map_or(String::new(), |workload| format!(" (of {workload})"))

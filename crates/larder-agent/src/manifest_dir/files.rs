@@ -1,4 +1,4 @@
-//! The files of a directory: which there are, and what they hold. Synchronous.
+//! Lists the files of a directory and reads them. Synchronous.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,8 @@ impl Stamp {
     }
 }
 
-/// The manifests of `directory`, by [`is_manifest_name`]. Subdirectories are skipped; reading reports what is not a file.
+/// The manifests of `directory`, by [`is_manifest_name`]. Subdirectories are skipped; reading reports what is not a
+/// file.
 pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
@@ -56,14 +57,14 @@ pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
     Ok(files)
 }
 
-/// What one file held.
+/// The content of one file.
 pub(super) struct Reading {
     pub(super) path: PathBuf,
     pub(super) documents: Vec<Document>,
     pub(super) problems: Vec<String>,
 }
 
-/// Reads one file; what cannot be read is a problem of its own.
+/// Reads one file; an unreadable part is a problem.
 pub(super) fn read(path: PathBuf) -> Reading {
     let mut loader = Loader::new(DEFAULT_NAMESPACE);
     loader.file(&path);

@@ -1,9 +1,9 @@
-//! When a file that somebody touches is worth reading.
+//! Decides when a changed file is read.
 //!
-//! An editor writes a file in several steps, and between two of them it may be empty, half there, or gone. A file that was closed
-//! or renamed into place is whole: it is read after [`SETTLE`]. One that is still being written, or that has just vanished, waits
-//! for [`PATIENCE`], unless what follows tells more. So the usual edit goes through at once, and a half-written file or a
-//! rename dance does not cost its objects their existence.
+//! An editor writes a file in several steps, and between two of them it may be empty, half there, or gone. A file that
+//! was closed or renamed into place is whole: it is read after [`SETTLE`]. One that is still being written, or that has
+//! just vanished, waits for [`PATIENCE`], unless another event comes first. So the usual edit is served without delay,
+//! and a half-written file or a series of renames removes no object.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 /// Time after the last step of an edit; gathers files that are replaced together.
 const SETTLE: Duration = Duration::from_millis(2);
-/// Time for a writer to go on, or for a file that was moved away to be replaced.
+/// Time for a writer to continue, or for a file that was moved away to be replaced.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
-/// The longest that a file which is written without pause is left alone.
+/// Longest wait for a file that is written without a pause.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The files to look at, each with its time.
@@ -32,7 +32,7 @@ struct Entry {
 }
 
 impl Schedule {
-    /// Somebody touched `path`.
+    /// Notes an event of `path`.
     pub(super) fn touch(&mut self, path: PathBuf, touch: Touch, now: Instant) {
         let entry = self.0.entry(path).or_insert(Entry {
             first: now,

@@ -207,7 +207,8 @@ impl Job {
         })
     }
 
-    /// Removes what the pod no longer has, and makes its link by name; returns what failed. A failure blocks no delivery.
+    /// Removes what the pod no longer has, and makes its link by name; returns what failed. A failure blocks no
+    /// delivery.
     fn tidy_directory(&self, uid: &str) -> String {
         let (mut volumes, mut containers) = (Vec::new(), Vec::new());
         for part in &*self.plan.parts {

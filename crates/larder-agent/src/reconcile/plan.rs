@@ -1,6 +1,7 @@
 //! The plan of a pod: its parts, and what each of them reads. Pure.
 //!
-//! Invariant: a plan is made once for each specification of a pod. A pod whose metadata or status changes keeps its plan.
+//! Invariant: a plan is made once for each specification of a pod. A pod whose metadata or status changes keeps its
+//! plan.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -195,7 +196,8 @@ fn parts(pod: &Pod) -> Vec<Part> {
         }
     });
     let all: Vec<_> = volumes.chain(environments).collect();
-    // No API server admits a name twice. If one does, the first part of a name counts, or two would write one directory.
+    // No API server admits a name twice. If one does, the first part of a name counts, or two would write one
+    // directory.
     let mut seen = HashSet::new();
     let is_first: Vec<_> = all
         .iter()

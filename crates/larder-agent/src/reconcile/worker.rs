@@ -10,8 +10,8 @@
 //! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
 //! 2. A part that waits or fails holds up no other part.
 //! 3. Nothing that was fetched outlives the pass that needs it: the managers hold the objects.
-//! 4. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then is the pod
-//!    unregistered. Both are done by the [reconciler](super::Reconciler).
+//! 4. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then
+//!    is the pod unregistered. Both are done by the [reconciler](super::Reconciler).
 
 mod outcome;
 
@@ -78,8 +78,8 @@ impl PartState {
     }
 }
 
-/// The pod's directory beside its parts: nothing in it that the pod no longer has, and a link by name to it. Tidied whenever the pod
-/// changes (perhaps it did while no agent ran), in every repair pass, and again after a failure.
+/// The pod's directory beside its parts: nothing in it that the pod no longer has, and a link by name to it. Tidied
+/// whenever the pod changes (perhaps it did while no agent ran), in every repair pass, and again after a failure.
 #[derive(Debug, Default)]
 struct Tidying {
     /// With the next delivery.
@@ -206,7 +206,8 @@ impl PodWorker {
         }
     }
 
-    /// Takes over a plan. A part that the previous plan had keeps its history. Every part is due, since each reads the pod itself.
+    /// Takes over a plan. A part that the previous plan had keeps its history. Every part is due, since each reads the
+    /// pod itself.
     fn set_plan(&mut self, plan: Arc<PodPlan>) {
         let now = self.context.clock.now();
         let before = self.plan.replace(Arc::clone(&plan));
@@ -318,8 +319,8 @@ impl PodWorker {
         self.publish(plan);
     }
 
-    /// Starts to fetch what due parts read and is neither at hand nor on its way. What a manager has in memory is at hand when this
-    /// returns.
+    /// Starts to fetch what due parts read and is neither at hand nor on its way. What a manager has in memory is at
+    /// hand when this returns.
     fn fetch(&mut self, plan: &Arc<PodPlan>) {
         let reads: BTreeSet<_> = states(plan, &self.parts)
             .filter(|(_, state)| state.due)
@@ -403,7 +404,8 @@ impl PodWorker {
         }
     }
 
-    /// Tears down the volumes of a pod that has ended or is gone. Breaks when they are gone and the pod is not served again.
+    /// Tears down the volumes of a pod that has ended or is gone. Breaks when they are gone and the pod is not served
+    /// again.
     async fn tear_down(&mut self) -> ControlFlow<()> {
         let Some((mut backoff, at)) = self.teardown else {
             return ControlFlow::Continue(());

@@ -1,7 +1,7 @@
 //! Limits how often a pod's volumes are written.
 //!
-//! A single edit goes through at once, and so does a short burst. A pod whose objects change without pause gets one pass every
-//! [`INTERVAL`], each with the newest content, so a hundred updates in a second are not a hundred writes.
+//! A single edit goes through at once, and so does a short burst. A pod whose objects change without pause gets one
+//! pass every [`INTERVAL`], each with the newest content, so a hundred updates in a second are not a hundred writes.
 
 use std::time::Duration;
 

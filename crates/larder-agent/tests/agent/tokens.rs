@@ -117,7 +117,8 @@ async fn a_token_is_renewed_at_once_when_the_clock_has_passed_its_time() {
     node.set_clock_ahead(3600);
     let second = other_token(&node, &first).await;
     assert!(woken.elapsed() < Duration::from_secs(1));
-    // The clock is ahead of the API server's, and takes every token for expired: they are renewed by age, not in a flood.
+    // The clock is ahead of the API server's, and takes every token for expired: they are renewed by age, not in a
+    // flood.
     sleep(Duration::from_secs(468)).await;
     assert_eq!(token(&node).unwrap(), second);
     assert_eq!(requests(&node), 2);

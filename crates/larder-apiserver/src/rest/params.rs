@@ -164,7 +164,7 @@ pub(crate) struct Continue {
 
 /// The token's content. As in etcd-backed servers, version -1 stands for the present.
 #[derive(Serialize, Deserialize)]
-struct Token<'a> {
+struct ContinueToken<'a> {
     rv: i64,
     namespace: Cow<'a, str>,
     name: Cow<'a, str>,
@@ -172,7 +172,7 @@ struct Token<'a> {
 
 impl Continue {
     pub(crate) fn encode(&self) -> String {
-        let token = Token {
+        let token = ContinueToken {
             rv: self
                 .version
                 .map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX)),
@@ -189,7 +189,7 @@ impl Continue {
             )
         };
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| reject())?;
-        let token: Token<'_> = serde_json::from_slice(&bytes).map_err(|_| reject())?;
+        let token: ContinueToken<'_> = serde_json::from_slice(&bytes).map_err(|_| reject())?;
         Ok(Self {
             version: u64::try_from(token.rv).ok(),
             after: ObjectKey::new(token.namespace, token.name),

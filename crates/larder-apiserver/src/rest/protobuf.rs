@@ -24,10 +24,10 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let (mut type_meta, mut raw) = (None, None);
     for field in fields(body.strip_prefix(MAGIC)?) {
         match field? {
-            (1, Wire::Bytes(bytes)) => type_meta = Some(message(TYPE_META, bytes)?),
-            (2, Wire::Bytes(bytes)) => raw = Some(bytes),
+            (1, WireValue::Bytes(bytes)) => type_meta = Some(message(TYPE_META, bytes)?),
+            (2, WireValue::Bytes(bytes)) => raw = Some(bytes),
             // The encoding and the type of `raw`: none and protobuf.
-            (3 | 4, Wire::Bytes([])) => {}
+            (3 | 4, WireValue::Bytes([])) => {}
             _ => return None,
         }
     }
@@ -289,13 +289,13 @@ const DELETE_OPTIONS: Schema = &[
 
 /// A value as it stands in the bytes.
 #[derive(Clone, Copy)]
-enum Wire<'a> {
+enum WireValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
 /// The fields of a message in their order; `None` ends those that are malformed.
-fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, Wire<'_>)>> {
+fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, WireValue<'_>)>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
@@ -308,15 +308,15 @@ fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, Wire<'_>)>> {
     })
 }
 
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Wire<'a>)> {
+fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, WireValue<'a>)> {
     let tag = varint(bytes)?;
     let wire = match tag & 0b111 {
-        0 => Wire::Number(varint(bytes)?),
+        0 => WireValue::Number(varint(bytes)?),
         2 => {
             let length = usize::try_from(varint(bytes)?).ok()?;
             let (value, rest) = bytes.split_at_checked(length)?;
             *bytes = rest;
-            Wire::Bytes(value)
+            WireValue::Bytes(value)
         }
         // No message of the table has fields of a fixed width.
         _ => return None,
@@ -349,12 +349,12 @@ fn message(schema: Schema, bytes: &[u8]) -> Option<Map<String, Value>> {
             }
             Type::Map(item) => {
                 let (mut key, mut held) = (String::new(), default(**item));
-                let Wire::Bytes(entry) = wire else {
+                let WireValue::Bytes(entry) = wire else {
                     return None;
                 };
                 for part in fields(entry) {
                     match part? {
-                        (1, Wire::Bytes(bytes)) => {
+                        (1, WireValue::Bytes(bytes)) => {
                             std::str::from_utf8(bytes).ok()?.clone_into(&mut key);
                         }
                         (2, wire) => held = value(**item, wire)?,
@@ -386,22 +386,22 @@ fn default(kind: Type) -> Value {
     }
 }
 
-fn value(kind: Type, wire: Wire<'_>) -> Option<Value> {
+fn value(kind: Type, wire: WireValue<'_>) -> Option<Value> {
     Some(match (kind, wire) {
-        (Text, Wire::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
-        (Bytes, Wire::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
-        (Bool | PlainBool, Wire::Number(number)) => json!(number != 0),
+        (Text, WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
+        (Bytes, WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
+        (Bool | PlainBool, WireValue::Number(number)) => json!(number != 0),
         // Negative numbers are written as 64-bit two's complement.
-        (Int | PlainInt, Wire::Number(number)) => json!(number.cast_signed()),
-        (Message(schema), Wire::Bytes(bytes)) => Value::Object(message(schema, bytes)?),
-        (Time, Wire::Bytes(bytes)) => {
+        (Int | PlainInt, WireValue::Number(number)) => json!(number.cast_signed()),
+        (Message(schema), WireValue::Bytes(bytes)) => Value::Object(message(schema, bytes)?),
+        (Time, WireValue::Bytes(bytes)) => {
             let time = message(&[(1, "seconds", PlainInt), (2, "nanos", PlainInt)], bytes)?;
             match time.get("seconds").and_then(Value::as_i64) {
                 Some(seconds) => json!(rfc3339(Timestamp::from_second(seconds).ok()?)),
                 None => Value::Null,
             }
         }
-        (Type::IntOrString, Wire::Bytes(bytes)) => {
+        (Type::IntOrString, WireValue::Bytes(bytes)) => {
             let either = message(
                 &[
                     (1, "type", PlainInt),

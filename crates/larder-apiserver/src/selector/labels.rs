@@ -47,7 +47,7 @@ impl LabelSelector {
             requirements.push(requirement);
             rest = match after {
                 [] => after,
-                [Token::Comma, more @ ..] if !more.is_empty() => more,
+                [SelectorToken::Comma, more @ ..] if !more.is_empty() => more,
                 [found, ..] => {
                     return Err(ApiError::bad_request(format!(
                         "found '{}', expected: ',' or 'end of string'",
@@ -87,7 +87,7 @@ impl Operator {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token<'a> {
+enum SelectorToken<'a> {
     Word(&'a str),
     Not,
     Equal,
@@ -99,7 +99,7 @@ enum Token<'a> {
     Comma,
 }
 
-impl Token<'_> {
+impl SelectorToken<'_> {
     fn as_str(&self) -> &str {
         match self {
             Self::Word(word) => word,
@@ -115,25 +115,25 @@ impl Token<'_> {
     }
 }
 
-fn tokens(text: &str) -> Vec<Token<'_>> {
+fn tokens(text: &str) -> Vec<SelectorToken<'_>> {
     let special =
         |c: char| matches!(c, '!' | '=' | '<' | '>' | '(' | ')' | ',') || c.is_whitespace();
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
         let (token, length) = match first {
-            '!' if rest.starts_with("!=") => (Token::NotEqual, 2),
-            '=' if rest.starts_with("==") => (Token::Equal, 2),
-            '!' => (Token::Not, 1),
-            '=' => (Token::Equal, 1),
-            '>' => (Token::Greater, 1),
-            '<' => (Token::Less, 1),
-            '(' => (Token::Open, 1),
-            ')' => (Token::Close, 1),
-            ',' => (Token::Comma, 1),
+            '!' if rest.starts_with("!=") => (SelectorToken::NotEqual, 2),
+            '=' if rest.starts_with("==") => (SelectorToken::Equal, 2),
+            '!' => (SelectorToken::Not, 1),
+            '=' => (SelectorToken::Equal, 1),
+            '>' => (SelectorToken::Greater, 1),
+            '<' => (SelectorToken::Less, 1),
+            '(' => (SelectorToken::Open, 1),
+            ')' => (SelectorToken::Close, 1),
+            ',' => (SelectorToken::Comma, 1),
             _ => {
                 let length = rest.find(special).unwrap_or(rest.len());
-                (Token::Word(&rest[..length]), length)
+                (SelectorToken::Word(&rest[..length]), length)
             }
         };
         tokens.push(token);
@@ -144,8 +144,10 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
 
 impl Requirement {
     /// Reads one requirement and returns it with what follows.
-    fn parse<'t, 'a>(tokens: &'t [Token<'a>]) -> Result<(Self, &'t [Token<'a>]), String> {
-        use Token::{Equal, Greater, Less, Not, NotEqual, Open, Word};
+    fn parse<'t, 'a>(
+        tokens: &'t [SelectorToken<'a>],
+    ) -> Result<(Self, &'t [SelectorToken<'a>]), String> {
+        use SelectorToken::{Equal, Greater, Less, Not, NotEqual, Open, Word};
         let (key, operator, rest) = match tokens {
             [Not, Word(key), rest @ ..] => (key, Operator::DoesNotExist, rest),
             [Word(key), sign @ (Equal | NotEqual), rest @ ..] => {
@@ -183,7 +185,7 @@ impl Requirement {
                 (key, Operator::Exists, rest)
             }
             [Word(_), Word("in" | "notin"), rest @ ..] => {
-                let found = rest.first().map_or("", Token::as_str);
+                let found = rest.first().map_or("", SelectorToken::as_str);
                 return Err(format!("found '{found}' expected: '('"));
             }
             [Word(_), found, ..] => {
@@ -206,27 +208,27 @@ impl Requirement {
 }
 
 /// Values of a set, and the tokens that follow it.
-type Values<'t, 'a> = (BTreeSet<SmolStr>, &'t [Token<'a>]);
+type Values<'t, 'a> = (BTreeSet<SmolStr>, &'t [SelectorToken<'a>]);
 
 /// Reads the values up to and with the closing parenthesis; two commas in a row enclose the empty value.
-fn set<'t, 'a>(mut tokens: &'t [Token<'a>]) -> Result<Values<'t, 'a>, String> {
+fn set<'t, 'a>(mut tokens: &'t [SelectorToken<'a>]) -> Result<Values<'t, 'a>, String> {
     let mut values = BTreeSet::new();
     let mut expects_value = true;
     loop {
         match tokens {
-            [Token::Word(value), rest @ ..] if expects_value => {
+            [SelectorToken::Word(value), rest @ ..] if expects_value => {
                 values.insert(label_value(value)?);
                 expects_value = false;
                 tokens = rest;
             }
-            [Token::Comma, rest @ ..] => {
+            [SelectorToken::Comma, rest @ ..] => {
                 if expects_value {
                     values.insert(SmolStr::default());
                 }
                 expects_value = true;
                 tokens = rest;
             }
-            [Token::Close, rest @ ..] => {
+            [SelectorToken::Close, rest @ ..] => {
                 if expects_value {
                     values.insert(SmolStr::default());
                 }

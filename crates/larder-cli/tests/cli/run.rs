@@ -219,7 +219,7 @@ async fn first_steps_of_the_readme_work() {
         "app.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {a: 3}\n",
     );
-    let event = agent.event("manifest not taken, what it held before stays");
+    let event = agent.event("manifest rejected, keeping its last good content");
     let problem = event["problem"].as_str().unwrap();
     assert!(
         problem.contains(r#"app.yaml: document 1, line 4: ConfigMap "app": data[a]"#),
@@ -356,7 +356,7 @@ async fn repaired_manifest_restores_its_pod_untouched() {
     agent.signal(Signal::TERM);
     put(&desk, "web.yaml", "kind: Pod\nmetadata: {");
     let mut agent = Agent::start(&desk);
-    agent.event("manifest not taken, what it held before stays");
+    agent.event("manifest rejected, keeping its last good content");
     put(&desk, "web.yaml", &pod("web", "app"));
     agent.event("every manifest is readable or gone, resuming removals");
     until("the pod", || {

@@ -174,7 +174,8 @@ fn resources(given: &mut Option<ResourceRequirements>) {
     }
 }
 
-/// What the pod as a whole does not state, it has from its containers; and its requests are its limits where they state none.
+/// What the pod as a whole does not state, it has from its containers; and its requests are its limits where they state
+/// none.
 fn pod_resources(spec: &mut PodSpec) {
     const HUGE_PAGES: &str = "hugepages-";
     let limits = of_containers(spec, Side::Limits);

@@ -7,7 +7,8 @@ use crate::{FieldPath, ObjectKey, validation::FieldErrors};
 
 /// Why a file or a document was not taken.
 ///
-/// The text says where, which object, which field and what: `app.yaml: document 2, line 14: ConfigMap "app": data[PORT]: …`.
+/// The text says where, which object, which field and what: `app.yaml: document 2, line 14: ConfigMap "app":
+/// data[PORT]: …`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {

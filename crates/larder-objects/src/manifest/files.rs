@@ -26,8 +26,8 @@ const STDIN: &str = "standard input";
 /// Longest wait for a process that writes to a pipe.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A manifest of this many bytes is rejected. kubelet 1.36, `pkg/kubelet/config/file.go`: 10 MiB, and exactly 10 MiB is too
-/// long.
+/// A manifest of this many bytes is rejected. kubelet 1.36, `pkg/kubelet/config/file.go`: 10 MiB, and exactly 10 MiB is
+/// too long.
 pub const MAX_MANIFEST_BYTES: u64 = 10 << 20;
 
 /// Reads the manifest file at `path`.
@@ -42,8 +42,8 @@ pub fn read_manifest(path: &Path) -> Result<Zeroizing<Vec<u8>>, RegularFileError
 impl Loader {
     /// Reads a file, or the `*.yaml`, `*.yml` and `*.json` files of a directory in the order of their names.
     ///
-    /// Subdirectories and files whose name begins with a dot are skipped. A pipe is read to its end if `path` names it, as
-    /// a shell's `<(COMMAND)` does; in a directory it is an error.
+    /// Subdirectories and files whose name begins with a dot are skipped. A pipe is read to its end if `path` names it,
+    /// as a shell's `<(COMMAND)` does; in a directory it is an error.
     pub fn path(&mut self, path: &Path) {
         match files(path) {
             Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),

@@ -1,10 +1,10 @@
 //! Names for manifests that leave their name to the API server: `generateName`.
 //!
-//! The API server adds five random characters when it creates the object. A manifest is read again and again, and a pod has to find
-//! its directory again, so here the characters are derived. Form, version 1: FNV-1a, 128 bit, over
-//! `larder/v1/generated/<file name>/<kind>/<namespace>/<prefix>/<number>`, each digit of base 27 of it an index into the API
-//! server's alphabet. The number counts, from 0, the objects of one prefix in the file. So an edit changes no name, nor does another
-//! object before it, unless it has the same prefix.
+//! The API server adds five random characters when it creates the object. A manifest is read again and again, and a pod
+//! has to find its directory again, so here the characters are derived. Form, version 1: FNV-1a, 128 bit, over
+//! `larder/v1/generated/<file name>/<kind>/<namespace>/<prefix>/<number>`, each digit of base 27 of it an index into
+//! the API server's alphabet. The number counts, from 0, the objects of one prefix in the file. So an edit changes no
+//! name, nor does another object before it, unless it has the same prefix.
 //!
 //! Rules: Kubernetes 1.36, `staging/src/k8s.io/apiserver/pkg/storage/names/generate.go`.
 
@@ -13,7 +13,8 @@ use std::{collections::HashMap, path::Path};
 use super::RawObject;
 use crate::StableHash;
 
-/// What the characters after a prefix are taken from: no vowels and nothing that looks like one, so that no word comes out.
+/// What the characters after a prefix are taken from: no vowels and nothing that looks like one, so that no word comes
+/// out.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// How many there are.
 const SUFFIX: usize = 5;

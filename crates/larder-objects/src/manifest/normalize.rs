@@ -57,8 +57,8 @@ pub(super) fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
     }
 }
 
-/// Moves `stringData` of a Secret into `data`, where it wins, as the API server does on every write. What it replaces there must be
-/// base64 all the same.
+/// Moves `stringData` of a Secret into `data`, where it wins, as the API server does on every write. What it replaces
+/// there must be base64 all the same.
 pub(super) fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> {
     let entries = match secret.remove("stringData") {
         None => return Ok(()),
@@ -120,8 +120,8 @@ pub(super) fn set_uid(metadata: &mut Map<String, Value>) {
 
 /// The pod that a workload would start: its template, under the workload's own name.
 ///
-/// Real pods of a Deployment have random names; one pod stands for all of them here, and the workload's name is the stable choice.
-/// Each claim template of a StatefulSet becomes a volume, as its controller makes them.
+/// Real pods of a Deployment have random names; one pod stands for all of them here, and the workload's name is the
+/// stable choice. Each claim template of a StatefulSet becomes a volume, as its controller makes them.
 pub(super) fn pod_of_workload(
     mut workload: Value,
     template: &'static str,

@@ -1,14 +1,15 @@
 //! Decodes the JSON of an object into its type, and notes where it fails and which fields the type does not have.
 //!
-//! A deserializer over [`Value`] that knows its path. The types of k8s-openapi name all their fields when they ask for a
-//! struct, so an unknown field is found in the same pass, also in an object that is rejected later.
+//! A deserializer over [`Value`] that knows its path. The types of k8s-openapi name all their fields when they ask for
+//! a struct, so an unknown field is found in the same pass, also in an object that is rejected later.
 //!
 //! Invariants:
 //! 1. No error quotes a value: messages name types only.
 //! 2. Paths are made only for what is reported.
 //! 3. A timestamp that Go cannot decode is rejected. jiff reads years that no serializer of Kubernetes writes, so an
 //!    object with one could not be decoded again.
-//! 4. The items of an object's lists take at most [`MAX_ITEM_BYTES`]. A volume is 3 bytes of JSON, `{},`, and 3 KiB decoded.
+//! 4. The items of an object's lists take at most [`MAX_ITEM_BYTES`]. A volume is 3 bytes of JSON, `{},`, and 3 KiB
+//!    decoded.
 
 use std::cell::RefCell;
 
@@ -119,8 +120,8 @@ impl<'n, 'de> TypedValue<'_, 'n, 'de> {
         &self,
         entries: &'de Map<String, Value>,
         fields: Option<Fields>,
-    ) -> Entries<'_, 'n, 'de> {
-        Entries {
+    ) -> TypedEntries<'_, 'n, 'de> {
+        TypedEntries {
             within: self,
             iter: entries.iter(),
             fields,
@@ -247,14 +248,14 @@ impl<'de> SeqAccess<'de> for Items<'_, '_, 'de> {
     }
 }
 
-struct Entries<'a, 'n, 'de> {
+struct TypedEntries<'a, 'n, 'de> {
     within: &'a TypedValue<'a, 'n, 'de>,
     iter: map::Iter<'de>,
     fields: Option<Fields>,
     current: Option<(&'de str, &'de Value)>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_, '_, 'de> {
+impl<'de> MapAccess<'de> for TypedEntries<'_, '_, 'de> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(

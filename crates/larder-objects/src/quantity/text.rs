@@ -6,7 +6,7 @@ use super::{NANO, Quantity, QuantityError};
 
 /// The sort of suffix that a quantity was written with, and is written with again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Form {
+enum AmountForm {
     /// `k`, `M`, and none.
     #[default]
     Decimal,
@@ -20,7 +20,7 @@ enum Form {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) quantity: Quantity,
-    form: Form,
+    form: AmountForm,
 }
 
 /// `text` as the API server gives it back: `0.5` as `500m`, `1024Mi` as `1Gi`.
@@ -51,9 +51,9 @@ impl FromStr for Amount {
         let text = text.trim_matches(' ');
         let number = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.');
         let form = match text.trim_start_matches(number) {
-            suffix if suffix.ends_with('i') => Form::Binary,
-            suffix if suffix.len() > 1 => Form::Exponent,
-            _ => Form::Decimal,
+            suffix if suffix.ends_with('i') => AmountForm::Binary,
+            suffix if suffix.len() > 1 => AmountForm::Exponent,
+            _ => AmountForm::Decimal,
         };
         Ok(Self { quantity, form })
     }
@@ -68,14 +68,14 @@ impl fmt::Display for Amount {
         if nanos == 0 {
             return f.write_str("0");
         }
-        if self.form == Form::Binary && whole && nanos.abs() >= 1024 * NANO {
+        if self.form == AmountForm::Binary && whole && nanos.abs() >= 1024 * NANO {
             let (number, power) = without_factors(nanos / NANO, 1024, BINARY.len() - 1);
             return write!(f, "{number}{}", BINARY[power]);
         }
         let (number, power) = without_factors(nanos, 1000, DECIMAL.len() - 1);
         match (self.form, power) {
-            (Form::Exponent, 3) => write!(f, "{number}"),
-            (Form::Exponent, power) => {
+            (AmountForm::Exponent, 3) => write!(f, "{number}"),
+            (AmountForm::Exponent, power) => {
                 let exponent = 3 * i64::try_from(power).unwrap_or_default() - 9;
                 write!(f, "{number}e{exponent}")
             }

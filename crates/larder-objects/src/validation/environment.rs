@@ -230,8 +230,8 @@ pub(super) fn check_resource_ref(
     }
 }
 
-/// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers. How that is written is free,
-/// `1000m` for `1`, but for exponents: a power of ten or of two keeps its sort of suffix.
+/// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers. How that is written
+/// is free, `1000m` for `1`, but for exponents: a power of ten or of two keeps its sort of suffix.
 fn check_divisor(errors: &mut FieldErrors, field: &FieldPath, resource: &str, divisor: &str) {
     let bytes = [
         "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",

@@ -53,7 +53,8 @@ pub(super) fn check_ports(
     }
 }
 
-/// Checks that no two of `containers`, which run at the same time, want the same port of the host. `field` is that of the list.
+/// Checks that no two of `containers`, which run at the same time, want the same port of the host. `field` is that of
+/// the list.
 pub(super) fn check_host_ports(
     errors: &mut FieldErrors,
     field: &FieldPath,

@@ -1,7 +1,7 @@
 //! Limits on the CPU time and the memory of one input.
 //!
-//! The limits are far above what an input needs, so that a slow machine does not decide. An input that takes for ever ends
-//! the process, since nothing else can end it.
+//! The limits are far above what an input needs, so that a slow machine does not decide. An input that takes for ever
+//! ends the process, since nothing else can end it.
 
 use std::{
     process,

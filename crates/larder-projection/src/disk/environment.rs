@@ -131,22 +131,22 @@ fn encode(variables: &BTreeMap<&str, &[u8]>) -> Zeroizing<Vec<u8>> {
         .map(|(name, value)| name.len() + value.len() + 20);
     // Never grown, which would leave a copy behind: JSON writes at most six bytes for one.
     let mut text = Zeroizing::new(Vec::with_capacity(6 * bytes.sum::<usize>() + 3));
-    serde_json::to_writer(&mut *text, &Variables(variables)).expect("a map of text is JSON");
+    serde_json::to_writer(&mut *text, &VariablesJson(variables)).expect("a map of text is JSON");
     text.push(b'\n');
     text
 }
 
-struct Variables<'a>(&'a BTreeMap<&'a str, &'a [u8]>);
+struct VariablesJson<'a>(&'a BTreeMap<&'a str, &'a [u8]>);
 
-impl Serialize for Variables<'_> {
+impl Serialize for VariablesJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, Value(value))))
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, ValueJson(value))))
     }
 }
 
-struct Value<'a>(&'a [u8]);
+struct ValueJson<'a>(&'a [u8]);
 
-impl Serialize for Value<'_> {
+impl Serialize for ValueJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         if let Ok(text) = std::str::from_utf8(self.0) {
             return serializer.serialize_str(text);

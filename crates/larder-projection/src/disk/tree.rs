@@ -84,14 +84,14 @@ struct Removal<'t> {
     /// Names of the directories in `top` that are still to be removed.
     pending: Vec<CString>,
     /// Directories on the way from `top` down that are closed again, each with its device and inode.
-    closed: Vec<(Directory, (u64, u64))>,
+    closed: Vec<(NestedDirectory, (u64, u64))>,
     /// The directories below those, down to the one that is being emptied. Empty only if `closed` is.
-    open: VecDeque<(Directory, OwnedFd)>,
+    open: VecDeque<(NestedDirectory, OwnedFd)>,
     failure: Result<()>,
 }
 
 /// A directory below the top that is being emptied.
-struct Directory {
+struct NestedDirectory {
     /// In its parent.
     name: CString,
     /// Names of the directories in it that are still to be removed.
@@ -147,7 +147,7 @@ impl<'t> Removal<'t> {
     /// Makes the directory `name` of the innermost one, open as `opened`, the innermost one, and removes the files in
     /// it.
     fn enter_opened(&mut self, name: CString, opened: OwnedFd) -> Result<()> {
-        let directory = Directory {
+        let directory = NestedDirectory {
             name,
             pending: Vec::new(),
             listings: 0,
@@ -159,7 +159,7 @@ impl<'t> Removal<'t> {
     }
 
     /// Removes `directory`, which has no entries left that could be removed, from what is the innermost one now.
-    fn leave(&mut self, directory: Directory, fd: OwnedFd) -> Result<()> {
+    fn leave(&mut self, directory: NestedDirectory, fd: OwnedFd) -> Result<()> {
         if directory.is_stuck {
             // Its parent cannot be removed either. The failure is noted already.
             self.mark_stuck();

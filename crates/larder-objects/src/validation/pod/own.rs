@@ -1,5 +1,5 @@
-//! Fields of a pod itself. Not looked at are affinity, spread constraints, system controls and what else only a scheduler or a
-//! kubelet reads.
+//! Fields of a pod itself. Not looked at are affinity, spread constraints, system controls and what else only a
+//! scheduler or a kubelet reads.
 
 use std::net::IpAddr;
 
