@@ -15,6 +15,7 @@ use larder::{
     ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, ObjectChange, SecretManager,
 };
 use larder_objects::{Kind, chain};
+use larder_on_change::Hook;
 use larder_pods::{
     PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
     lifecycle::PodLifecycle,
@@ -46,6 +47,7 @@ use crate::{
     facts::{Facts, follow_facts, follow_incomplete, follow_trust_bundles},
     metrics::Metrics,
     node,
+    on_change::{OnChange, OnChangeParts, PodChange, PodSelector, ProgramHook},
     pod_deleter::PodDeleter,
     reconcile::{AgentContext, Board, Reconciler},
     root_dir::RootDir,
@@ -94,6 +96,7 @@ pub struct AgentBuilder {
     registry: Registry,
     rng: Rng,
     incomplete: Option<watch::Receiver<bool>>,
+    hooks: Vec<ProgramHook>,
 }
 
 impl fmt::Debug for AgentBuilder {
@@ -138,6 +141,22 @@ impl AgentBuilder {
         self
     }
 
+    /// Calls `handler` when the content of a selected pod has changed and is in place, as `hook` says: what it looks at, quiet period,
+    /// retries. Its steps are not used, and no timeout applies unless it has one. A handler that returns an error, in words without
+    /// values, is called again. A change is told at least once, also across restarts of the program.
+    pub fn on_change<F, R>(mut self, pods: PodSelector, hook: Hook, handler: F) -> Self
+    where
+        F: Fn(PodChange) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.hooks.push(ProgramHook {
+            pods,
+            hook: Arc::new(hook),
+            handler: Arc::new(move |change| handler(change).boxed()),
+        });
+        self
+    }
+
     /// Builds the agent.
     ///
     /// # Errors
@@ -158,22 +177,14 @@ impl AgentBuilder {
             mut registry,
             mut rng,
             incomplete,
+            hooks,
         } = self;
         let node_ttl = NodeTtl::default();
         let node_context = NodeContext::with_seed(rng.u64(..));
         let managers = managers(&config, &node_ttl, &node_context);
         let counters = ManagerMetrics::default();
         counters.register(&mut registry);
-        let http = config.static_pod_url.as_deref().map(|url| {
-            let (headers, period) = (
-                config.static_pod_url_headers.values(),
-                config.http_check_frequency,
-            );
-            HttpSource::new(url, headers, period, static_pods(&config))
-        });
-        let http = http.transpose().map_err(BuildError::StaticPodUrl)?;
-        let copies = root.manifests(PodSource::Http);
-        let http = http.map(|http| http.remembering(copies));
+        let http = http_source(&config, &root)?;
         let manager = PodManager::default();
         let pod_metrics = PodMetrics::new(manager.reader());
         // Under the kubelet's own names, which dashboards use.
@@ -195,6 +206,20 @@ impl AgentBuilder {
         );
         let metrics = Metrics::register(&mut registry);
         let posts_events = pod_deletion == PodDeletion::External;
+        let events = posts_events.then(|| {
+            let (client, node) = (client.clone(), &config.node_name);
+            Arc::new(Events::new(client, node, metrics.clone()))
+        });
+        let host = Arc::new(host);
+        let on_change = OnChange::new(OnChangeParts {
+            config: config.on_change.clone(),
+            program: hooks,
+            host: Arc::clone(&host),
+            clock: clock.clone(),
+            events: events.clone(),
+            registry: &mut registry,
+            rng: rng.fork(),
+        });
         let context = AgentContext {
             config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
@@ -202,14 +227,12 @@ impl AgentBuilder {
                 .map_err(BuildError::Config)?,
             tokens: Tokens::new(client.clone(), clock.clone(), rng.fork()),
             certificates,
-            events: posts_events.then(|| {
-                let (client, node) = (client.clone(), &config.node_name);
-                Arc::new(Events::new(client, node, metrics.clone()))
-            }),
+            events,
             facts: facts.subscribe(),
             wants_trust_bundles: watch::Sender::new(false),
-            host: Arc::new(host),
+            host,
             metrics,
+            on_change,
             board: Board::default(),
             sync_frequency: config.sync_frequency.into(),
             clock,
@@ -309,6 +332,7 @@ impl Agent {
             registry: Registry::default(),
             rng: Rng::new(),
             incomplete: None,
+            hooks: Vec::new(),
         }
     }
 
@@ -339,6 +363,8 @@ impl Agent {
         let mut facts = context.facts.clone();
         let mut jumps = context.clock.jumps();
         tasks.spawn("clock", context.clock.clone().follow_machine());
+        let on_change = context.on_change.clone();
+        tasks.spawn("hooks", on_change.run(shutdown.clone()));
         if let Some(events) = context.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
@@ -415,15 +441,7 @@ impl Agent {
             }
         };
         shutdown.cancel();
-        tasks.shutdown().await;
-        let drained = node.reconciler.drain();
-        match result {
-            Ok(()) => drained.await,
-            // A worker that hangs must not keep a failed agent from exiting.
-            Err(error) => Err(timeout(DRAIN_TIMEOUT, drained)
-                .await
-                .map_or(error, |_| error)),
-        }
+        end(node.reconciler, &context.on_change, tasks, result).await
     }
 
     /// Removes leftovers of an earlier agent: links to pods that have no directory (the others are linked again), and
@@ -509,6 +527,29 @@ impl Agent {
     }
 }
 
+/// Ends everything after the shutdown: rounds of hooks, tasks, and the passes under way.
+async fn end(
+    reconciler: Reconciler,
+    on_change: &OnChange,
+    mut tasks: Tasks,
+    result: Result<(), TaskError>,
+) -> Result<(), TaskError> {
+    // Running steps of hooks get their time, which the task of hooks bounds.
+    let drained = timeout(DRAIN_TIMEOUT, on_change.drained());
+    if result.is_ok() && drained.await.is_err() {
+        warn!("rounds of hooks still running at the shutdown deadline, exiting anyway");
+    }
+    tasks.shutdown().await;
+    let drained = reconciler.drain();
+    match result {
+        Ok(()) => drained.await,
+        // A worker that hangs must not keep a failed agent from exiting.
+        Err(error) => Err(timeout(DRAIN_TIMEOUT, drained)
+            .await
+            .map_or(error, |_| error)),
+    }
+}
+
 /// The change streams of the managers end only if a manager's own task has ended.
 fn object_event(kind: Kind, change: Option<ObjectChange>) -> AgentEvent {
     match (kind, change) {
@@ -528,6 +569,18 @@ fn managers(config: &Config, node_ttl: &NodeTtl, node_context: &NodeContext) -> 
         .max_watches(config.max_watches)
         .max_requests_in_flight(config.max_requests_in_flight)
         .node_context(node_context)
+}
+
+/// The source of static pods at `staticPodURL`.
+fn http_source(config: &Config, root: &RootDir) -> Result<Option<HttpSource>, BuildError> {
+    let Some(url) = config.static_pod_url.as_deref() else {
+        return Ok(None);
+    };
+    let headers = config.static_pod_url_headers.values();
+    let period = config.http_check_frequency;
+    let source = HttpSource::new(url, headers, period, static_pods(config));
+    let source = source.map_err(BuildError::StaticPodUrl)?;
+    Ok(Some(source.remembering(root.manifests(PodSource::Http))))
 }
 
 fn static_pods(config: &Config) -> StaticPods {

@@ -10,6 +10,7 @@
 //! 2. An invalid configuration is rejected before anything runs; the error names file, line and field.
 //! 3. A flag overrides the file.
 
+mod authority;
 mod fields;
 mod file;
 
@@ -32,6 +33,7 @@ pub use self::{
     fields::{FIELDS, Field},
     file::FileError,
 };
+use crate::on_change::{OnChangeConfig, allowed_actions, check_together, configured_hook};
 
 /// A value that is not one of the field's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +103,8 @@ pub struct Config {
     /// defaults to
     /// 64. See [`larder::ManagerConfig::max_requests_in_flight`].
     pub max_requests_in_flight: usize,
+    /// What happens in applications when their content has changed: `onChange`, `onChangeFromPods` and `onChangeParallelism`.
+    pub on_change: OnChangeConfig,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
 }
@@ -147,6 +151,16 @@ impl Host {
                 .filter(|path| path.is_absolute()),
             temp_dir: std::env::temp_dir(),
         }
+    }
+
+    /// Directories that are in memory on most systems, and outlive an agent, in order of preference.
+    fn memory_dirs(&self, root_dir: &Path) -> Vec<PathBuf> {
+        let first = match &self.runtime_dir {
+            _ if self.uid == 0 => Some(PathBuf::from("/run/larder")),
+            Some(runtime_dir) => Some(runtime_dir.join("larder")),
+            None => None,
+        };
+        first.into_iter().chain([root_dir.to_owned()]).collect()
     }
 
     /// `/var/lib/larder` for root; else `$XDG_RUNTIME_DIR/larder`; without that variable, `larder-<uid>` among the
@@ -217,7 +231,23 @@ impl Config {
                 path: path.to_owned(),
                 source,
             })?;
+        if let Some(path) = file
+            && config.on_change.runs_commands()
+            && host.uid == 0
+            && let Err(problem) = authority::check(path)
+        {
+            let line = Fields::parse(&text).map_or(1, |fields| fields.line_of_hook(0));
+            return Err(ConfigError::File {
+                path: path.to_owned(),
+                source: FileError::Field {
+                    line,
+                    field: "onChange".to_owned(),
+                    problem: format!("has exec, and {problem}"),
+                },
+            });
+        }
         config.apply(flags)?;
+        config.on_change.key_dirs = host.memory_dirs(&config.root_dir);
         Ok((
             config,
             warning.map(|text| format!("{}: {text}", path.display())),
@@ -312,6 +342,7 @@ impl Config {
             max_watches: at_least_one(fields, "maxWatches")?.unwrap_or(managers.max_watches),
             max_requests_in_flight: at_least_one(fields, "maxRequestsInFlight")?
                 .unwrap_or(managers.max_requests_in_flight),
+            on_change: on_change(fields)?,
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),
@@ -327,6 +358,34 @@ fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = read_regular_file(path, MAX_BYTES)?;
     String::from_utf8(mem::take(&mut *bytes))
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
+}
+
+/// The settings of hooks. An error in a hook names the line on which the hook begins.
+fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
+    let mut config = OnChangeConfig::default();
+    let expected = "a list of words";
+    if let Some(words) = fields.take_with("onChangeFromPods", |value| {
+        let words: Vec<String> =
+            serde_json::from_value(value).map_err(|_| format!("expected {expected}"))?;
+        allowed_actions(&words).map_err(str::to_owned)
+    })? {
+        config.from_pods = words;
+    }
+    if let Some(parallelism) = at_least_one(fields, "onChangeParallelism")? {
+        config.parallelism = parallelism;
+    }
+    let entries: Option<Vec<serde_json::Value>> = fields.take("onChange", "a list of hooks")?;
+    let error = |position: usize, problem: String| FileError::Field {
+        line: fields.line_of_hook(position),
+        field: "onChange".to_owned(),
+        problem,
+    };
+    for (position, entry) in entries.iter().flatten().enumerate() {
+        let hook = configured_hook(entry, position).map_err(|problem| error(position, problem))?;
+        config.hooks.push(hook);
+        check_together(&config.hooks).map_err(|problem| error(position, problem))?;
+    }
+    Ok(config)
 }
 
 fn api_references(text: &str) -> Result<ApiReferences, UnknownWord> {

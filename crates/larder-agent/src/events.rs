@@ -48,7 +48,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-pub(crate) use self::event::EventSubject;
+pub(crate) use self::event::{EventSubject, HookEvent};
 use self::{
     event::{PodEvent, seconds},
     pod_events::PodEvents,
@@ -112,6 +112,17 @@ impl Events {
             noted: Mutex::default(),
             wake: Notify::new(),
         }
+    }
+
+    /// Notes something that has happened to a hook of the pod with `metadata`, for the first time or again.
+    pub(crate) fn of_hook(
+        &self,
+        metadata: &ObjectMeta,
+        event: HookEvent,
+        message: &str,
+        now: Timestamp,
+    ) {
+        self.failed(metadata, EventSubject::Hook(event), message, now);
     }
 
     /// Notes that a part of the pod with `metadata` was not delivered because of `reason`, for the first time or again.

@@ -16,6 +16,7 @@ pub mod local_api;
 pub mod manifest_dir;
 mod metrics;
 pub mod node;
+pub mod on_change;
 mod pod_deleter;
 mod reconcile;
 pub mod root_dir;

@@ -51,6 +51,7 @@ use crate::{
     events::Events,
     facts::Facts,
     metrics::Metrics,
+    on_change::OnChange,
     status::Phase,
     tasks::TaskError,
     tokens::Tokens,
@@ -74,6 +75,7 @@ pub(crate) struct AgentContext {
     pub(crate) clock: Clock,
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) metrics: Metrics,
+    pub(crate) on_change: OnChange,
     pub(crate) board: Board,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,
@@ -154,12 +156,18 @@ impl Reconciler {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let tracked = self.pods.get(&uid);
         let known = tracked.and_then(|tracked| tracked.plan.as_ref());
-        let (plan, decoded) = if let Some(plan) = known.and_then(|plan| plan.updated(pod)) {
+        let (mut plan, decoded) = if let Some(plan) = known.and_then(|plan| plan.updated(pod)) {
             (plan, None)
         } else {
             let decoded = Box::new(pod.decode());
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
+        plan.hooks = self.context.on_change.hooks(
+            pod,
+            decoded.as_deref(),
+            known.map(|known| (&*known.pod, known.hooks.as_ref())),
+        );
+        self.context.on_change.updated(pod);
         let plan = Arc::new(plan);
         let registration = decoded
             .as_deref()
@@ -180,6 +188,7 @@ impl Reconciler {
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        self.context.on_change.forget(uid.as_str());
         self.set_desired(&uid, DesiredState::Retire, entry);
         self.set_plan(&uid, None);
     }

@@ -75,6 +75,34 @@ pub struct PodStatus {
     pub volumes: Vec<VolumeStatus>,
     /// Its containers, in the order of the pod: init, regular, ephemeral.
     pub containers: Vec<ContainerStatus>,
+    /// Its hooks: those of its annotations, then those of the configuration.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub on_change: Vec<HookStatus>,
+}
+
+/// One hook of a pod, or an annotation that has none because of an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookStatus {
+    /// Its name; empty for an annotation with an error.
+    pub name: String,
+    /// What it does, as in `signal:SIGHUP`.
+    pub action: String,
+    /// The annotation, or `configuration`.
+    pub place: String,
+    /// `Idle`, `Waiting`, `Running`, `Retrying` or `Failing`; `Invalid` for an annotation with an error.
+    pub state: String,
+    /// Since when it is so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub since: Option<Timestamp>,
+    /// Why the last attempt failed, what the hook waits for, or what is wrong with the annotation.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub reason: String,
+    /// How many attempts in a row have failed.
+    pub attempts: u32,
+    /// When a round succeeded last.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_success: Option<Timestamp>,
 }
 
 /// A pod and its status: the document behind `/pods/NAMESPACE/NAME`. It has the pod's own values and none of an object.

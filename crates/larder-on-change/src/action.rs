@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `exec` | [`exec::run`], with a launcher: on this machine ([`exec::Machine`]), or anywhere else that can start a process |
 //! | `http` | [`http::run`] |
-//! | `signal`, `restart` | with the owner, who knows the processes |
+//! | `signal`, `restart` | [`signal::run`] and [`restart::run`], for processes that are found by what they mount |
 //!
 //! Invariants:
 //! 1. A step ends at its timeout, and what it has started with it (rule T7).
@@ -17,6 +17,10 @@
 mod changes;
 pub mod exec;
 pub mod http;
+pub mod processes;
+pub mod restart;
+pub mod signal;
+pub mod targets;
 mod withheld;
 
 use std::{fmt, time::Duration};

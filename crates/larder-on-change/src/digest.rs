@@ -30,6 +30,25 @@ impl DigestKey {
         }
     }
 
+    /// Stands for the bytes of one file or variable.
+    pub fn tag(&self, bytes: &[u8]) -> ContentTag {
+        let tag = hmac::sign(&self.key, bytes);
+        let mut short = [0; 16];
+        short.copy_from_slice(&tag.as_ref()[..16]);
+        ContentTag(short)
+    }
+
+    /// Identifies the key among others: a digest under another key says nothing. Shown as hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        let tag = hmac::sign(&self.key, b"larder/on-change/key");
+        tag.as_ref()[..8]
+            .iter()
+            .fold(String::new(), |mut digits, byte| {
+                write!(digits, "{byte:02x}").expect("writing to a String does not fail");
+                digits
+            })
+    }
+
     /// Random bytes for a new key.
     ///
     /// # Errors
@@ -51,6 +70,17 @@ impl fmt::Debug for DigestKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no random numbers from the system")]
 pub struct NoRandomness;
+
+/// Stands for the bytes of one file or variable, under one key. Half an HMAC: without the key nothing collides on purpose, and a pod
+/// has one for each of its files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContentTag([u8; 16]);
+
+impl fmt::Debug for ContentTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ContentTag")
+    }
+}
 
 /// The digest of the content that a hook looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,7 +132,7 @@ pub struct Digester {
 }
 
 /// The tag of each item, by its kind, its volume or container, and its path or name.
-type Tags = BTreeMap<(u8, Box<str>, Box<str>), [u8; 32]>;
+type Tags = BTreeMap<(u8, Box<str>, Box<str>), ContentTag>;
 
 /// The content that a hook looks at, without the bytes: what has changed can be computed from it, and nothing else.
 /// Cheap to clone.
@@ -159,18 +189,23 @@ impl Digester {
 
     /// Adds a file: its volume, its path in the volume, its bytes. A second file of the same path replaces the first.
     pub fn file(&mut self, volume: &str, path: &str, bytes: &[u8]) {
-        self.add(FILE, volume, path, bytes);
+        self.file_tag(volume, path, self.key.tag(bytes));
     }
 
     /// Adds a variable of a container.
     pub fn variable(&mut self, container: &str, name: &str, value: &[u8]) {
-        self.add(VARIABLE, container, name, value);
+        self.variable_tag(container, name, self.key.tag(value));
     }
 
-    fn add(&mut self, what: u8, owner: &str, name: &str, bytes: &[u8]) {
-        let tag = hmac::sign(&self.key.key, bytes);
-        let tag = tag.as_ref().try_into().expect("SHA-256 has 32 bytes");
-        self.items.insert((what, owner.into(), name.into()), tag);
+    /// Adds a file whose bytes `tag` stands for.
+    pub fn file_tag(&mut self, volume: &str, path: &str, tag: ContentTag) {
+        self.items.insert((FILE, volume.into(), path.into()), tag);
+    }
+
+    /// Adds a variable of a container whose value `tag` stands for.
+    pub fn variable_tag(&mut self, container: &str, name: &str, tag: ContentTag) {
+        let name = (VARIABLE, container.into(), name.into());
+        self.items.insert(name, tag);
     }
 
     /// The digest of everything that was added.
@@ -195,7 +230,7 @@ impl Digester {
                 context.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
                 context.update(text.as_bytes());
             }
-            context.update(tag);
+            context.update(&tag.0);
         }
         let tag = context.sign();
         ContentDigest(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))

@@ -196,6 +196,34 @@ impl HookEngine {
         };
     }
 
+    /// Like [`observe`](Self::observe), for the first look at content since a restart: a change came meanwhile, so its round gets an extra
+    /// random pause (rule P6).
+    pub fn observe_after_restart(&mut self, content: ContentDigest, now: Instant) {
+        self.spread = true;
+        self.observe(content, now);
+        if matches!(self.phase, Phase::Idle) {
+            self.spread = false;
+        }
+    }
+
+    /// Content that was missing until now was delivered for the first time, and nothing else has changed: it is part of all contents
+    /// known so far, so nothing fires (rule F4). `told` is the content of the last success with it, `running` that of the round that
+    /// runs, `present` the present one.
+    pub fn extend(
+        &mut self,
+        told: ContentDigest,
+        running: Option<ContentDigest>,
+        present: ContentDigest,
+    ) {
+        if let Told::Content(known) = &mut self.told {
+            *known = told;
+        }
+        if let (Phase::Running(round), Some(digest)) = (&mut self.phase, running) {
+            round.digest = digest;
+        }
+        self.present = Some(present);
+    }
+
     /// The next time at which [`advance`](Self::advance) changes something.
     pub fn wakes_at(&self) -> Option<Instant> {
         match self.phase {
@@ -290,6 +318,15 @@ impl HookEngine {
         false
     }
 
+    /// The round that [`start`](Self::start) has returned may not go on before `until`; then it begins again, with the content of that
+    /// time. Changes meanwhile join it.
+    pub fn defer(&mut self, until: Instant) {
+        if let Phase::Running(_) = self.phase {
+            self.meanwhile = None;
+            self.phase = Phase::Splay { until };
+        }
+    }
+
     /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a restart
     /// (rule P4).
     pub fn told(&self) -> Option<ContentDigest> {
@@ -297,6 +334,16 @@ impl HookEngine {
             Told::Content(digest) => Some(digest),
             Told::Nothing | Told::Uncertain => None,
         }
+    }
+
+    /// Whether an attempt may have told the application of content that no success followed; to be stored with [`told`](Self::told).
+    pub fn is_uncertain(&self) -> bool {
+        self.told == Told::Uncertain
+    }
+
+    /// Whether the hook fires after a first delivery, too.
+    pub fn is_initial(&self) -> bool {
+        self.initial
     }
 
     /// Where the hook stands.

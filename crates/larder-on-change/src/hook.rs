@@ -1,14 +1,19 @@
 //! A hook: what it looks at, what it does, and when.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use ring::digest;
 use smol_str::SmolStr;
 
 use crate::signal::Signal;
 
 /// One hook of a pod or of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hook {
     /// Name in status, events and log; unique among the hooks of one list.
     pub name: String,
@@ -51,6 +56,23 @@ impl Hook {
             }
     }
 
+    /// What identifies the definition of the hook across restarts: two hooks that differ in anything have different ones. Another
+    /// version of larder may compute another one, so that the hook counts as edited.
+    pub fn definition(&self) -> Definition {
+        let mut hasher = Sha256Hasher(digest::Context::new(&digest::SHA256));
+        self.hash(&mut hasher);
+        let hash = hasher.0.finish();
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.as_ref()[..16]);
+        Definition(u128::from_be_bytes(bytes))
+    }
+
+    /// What it does, in the short form: `signal:SIGHUP`. Several steps are separated by commas.
+    pub fn action(&self) -> String {
+        let steps: Vec<_> = self.steps.iter().map(ToString::to_string).collect();
+        steps.join(", ")
+    }
+
     /// Whether a step sends a signal.
     pub fn signals(&self) -> bool {
         self.steps
@@ -70,6 +92,30 @@ impl Hook {
         self.steps
             .iter()
             .any(|step| matches!(step, Action::Restart(_)))
+    }
+}
+
+/// Identifies the definition of a hook; see [`Hook::definition`]. Shown as hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Definition(u128);
+
+impl fmt::Display for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Feeds SHA-256 with what a derived `Hash` writes.
+struct Sha256Hasher(digest::Context);
+
+impl Hasher for Sha256Hasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Not used: the whole hash is taken.
+    fn finish(&self) -> u64 {
+        0
     }
 }
 
@@ -114,7 +160,8 @@ impl Paths {
         &self.patterns
     }
 
-    fn contains(&self, path: &str) -> bool {
+    /// Whether a pattern matches the path, or there is none.
+    pub fn contains(&self, path: &str) -> bool {
         self.patterns.is_empty() || self.set.is_match(path)
     }
 
@@ -133,6 +180,12 @@ impl PartialEq for Paths {
 
 impl Eq for Paths {}
 
+impl Hash for Paths {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.patterns.hash(state);
+    }
+}
+
 impl fmt::Debug for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.patterns.fmt(f)
@@ -140,7 +193,7 @@ impl fmt::Debug for Paths {
 }
 
 /// One step of a hook.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Send a signal to processes of the container.
     Signal(SignalTarget),
@@ -164,8 +217,29 @@ impl Action {
     }
 }
 
+/// The short form. Of a command only its program is shown: words may be credentials.
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal(target) => write!(f, "signal:{}", target.signal),
+            Self::Http(call) => write!(f, "http:{}", call.target),
+            Self::Restart(restart) if restart.environment_only => {
+                f.write_str("restart:environment")
+            }
+            Self::Restart(_) => f.write_str("restart"),
+            Self::Exec(command) => {
+                write!(
+                    f,
+                    "exec:{}",
+                    command.words.first().map_or("", String::as_str)
+                )
+            }
+        }
+    }
+}
+
 /// Which signal, to which processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SignalTarget {
     /// The signal.
     pub signal: Signal,
@@ -174,7 +248,7 @@ pub struct SignalTarget {
 }
 
 /// An HTTP request.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HttpCall {
     /// Where to.
     pub target: HttpTarget,
@@ -212,7 +286,7 @@ impl fmt::Debug for HttpCall {
 }
 
 /// Where an HTTP request goes.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum HttpTarget {
     /// A port of the pod itself: an annotation can name no other host (rule S5).
     Pod {
@@ -252,7 +326,7 @@ impl fmt::Debug for HttpTarget {
 }
 
 /// A port of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
     /// By number.
     Number(u16),
@@ -270,7 +344,7 @@ impl fmt::Display for Port {
 }
 
 /// Files of the pod's own volumes that hold credentials; they are read for each request (rule H7).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HttpAuth {
     /// User and password, for basic authentication.
     Basic {
@@ -291,7 +365,7 @@ pub enum HttpAuth {
 }
 
 /// How a server's certificate is verified (rule H5).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HttpTls {
     /// File with the authorities; `None` for the system's.
     pub ca: Option<String>,
@@ -302,7 +376,7 @@ pub struct HttpTls {
 }
 
 /// How a container's process is ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Restart {
     /// The first signal.
     pub signal: Signal,
@@ -323,7 +397,7 @@ impl Default for Restart {
 }
 
 /// A command to run, without a shell (rule X1).
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Command {
     /// Program and arguments; at least one.
     pub words: Vec<String>,
@@ -347,7 +421,7 @@ impl fmt::Debug for Command {
 }
 
 /// When the output of a command is logged (rule X5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Output {
     /// After a failure.
     #[default]
@@ -359,7 +433,7 @@ pub enum Output {
 }
 
 /// What follows when a hook keeps failing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFailure {
     /// Try again until it succeeds, or until `retry.attempts` are used up.
     #[default]
@@ -371,7 +445,7 @@ pub enum OnFailure {
 }
 
 /// When a hook fires and how long its steps may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     /// The quiet period after a change.
     pub debounce: Debounce,
@@ -402,7 +476,7 @@ impl Timing {
 }
 
 /// The quiet period: a round waits until `min` has passed without another change, but no longer than `max` after the first (rule T1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Debounce {
     /// Time without another change.
     pub min: Duration,
@@ -429,7 +503,7 @@ impl Debounce {
 }
 
 /// Pauses after failures: they begin with `min` and double up to `max`, each times a random 0.5 to 1 (rule T8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Retry {
     /// The first pause.
     pub min: Duration,
@@ -464,6 +538,27 @@ mod tests {
 
     fn paths(patterns: &[&str]) -> Paths {
         Paths::new(patterns.iter().map(ToString::to_string).collect()).unwrap()
+    }
+
+    #[test]
+    fn definition_changes_with_every_field() {
+        let hook = |text: &str| {
+            let authority = crate::parse::Authority::Configuration;
+            let mut hooks = crate::parse::hooks(text, authority, None).unwrap();
+            hooks.remove(0).definition()
+        };
+        let one = hook("[{signal: SIGHUP, volumes: [a]}]");
+        assert_eq!(one, hook("[{volumes: [a], signal: SIGHUP}]"));
+        for other in [
+            "[{signal: SIGUSR1, volumes: [a]}]",
+            "[{signal: SIGHUP, volumes: [b]}]",
+            "[{signal: SIGHUP, volumes: [a], paths: ['*.conf']}]",
+            "[{signal: SIGHUP, volumes: [a], debounce: 3s}]",
+            "[{signal: SIGHUP, volumes: [a], container: web}]",
+        ] {
+            assert_ne!(one, hook(other), "{other}");
+        }
+        assert_eq!(one.to_string().len(), 32);
     }
 
     // on-change 17

@@ -29,12 +29,12 @@ pub mod parse;
 mod queue;
 mod signal;
 
-pub use digest::{ContentDigest, DigestKey, Digester, Items};
+pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
 pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
 pub use hook::{
-    Action, Command, Debounce, Hook, HttpAuth, HttpCall, HttpTarget, HttpTls, OnFailure, Output,
-    Paths, Port, Restart, Retry, SignalTarget, Timing,
+    Action, Command, Debounce, Definition, Hook, HttpAuth, HttpCall, HttpTarget, HttpTls,
+    OnFailure, Output, Paths, Port, Restart, Retry, SignalTarget, Timing,
 };
 pub use queue::{HookId, RoundQueue};
 pub use signal::Signal;

@@ -22,6 +22,7 @@ mod host;
 mod layout;
 mod names;
 mod ownership;
+mod read_back;
 mod subpath;
 mod sys;
 #[cfg(test)]

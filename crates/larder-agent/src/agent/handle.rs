@@ -161,6 +161,7 @@ impl AgentHandle {
     fn pod_statuses(&self) -> Vec<PodStatus> {
         let mut statuses = self.context.board.pods();
         for status in &mut statuses {
+            status.on_change = self.context.on_change.statuses(&status.uid);
             let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
             let Some(pod) = pod else { continue };
             let deleted = pod.metadata.deletion_timestamp.as_ref();
@@ -187,6 +188,7 @@ impl AgentHandle {
 
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
+        self.context.on_change.count_hooks();
         let mut text = String::new();
         let written = self
             .registries

@@ -175,6 +175,30 @@ pub const FIELDS: &[Field] = &[
         example: "64",
     },
     Field {
+        name: "onChange",
+        form: "list of hooks",
+        default: "none",
+        reloads: false,
+        about: "What is done when the content of a pod's volumes or variables has changed and is in place. Each hook selects pods by `pods` or `selector`. Only hooks in this file may run commands on this machine; with one, an agent that is root starts only if others cannot write the file. See on-change.md.",
+        example: "[{pods: [web/nginx-*], volumes: [config], steps: [{exec: [nginx, -t]}, {exec: [systemctl, reload, nginx]}]}]",
+    },
+    Field {
+        name: "onChangeFromPods",
+        form: "list of `signal`, `http` and `restart`",
+        default: "`[signal, http, restart]`",
+        reloads: false,
+        about: "What annotations of pods may ask for: `larder.dev/on-change` and `on-change.larder.dev/CONTAINER`. `[]` turns them off.",
+        example: "[signal, http, restart]",
+    },
+    Field {
+        name: "onChangeParallelism",
+        form: "number, at least 1",
+        default: "`8`",
+        reloads: false,
+        about: "Limit of hooks that run at once. Others wait, the longest due first.",
+        example: "8",
+    },
+    Field {
         name: "registerNode",
         form: "`true` or `false`",
         default: "`false`",
@@ -201,6 +225,11 @@ impl Config {
             ApiReferences::Refuse => "Refuse",
             ApiReferences::Allow => "Allow",
         };
+        // Without words, bodies and variables, which may be credentials.
+        let hooks = self.on_change.hooks.iter();
+        let hooks: Vec<_> = hooks
+            .map(|found| json!({"name": found.hook.name, "action": found.hook.action()}))
+            .collect();
         let values = json!({
             "kubeconfig": path(&self.kubeconfig),
             "manifests": path(&self.manifests),
@@ -220,6 +249,9 @@ impl Config {
             "kubeAPIBurst": burst,
             "maxWatches": self.max_watches,
             "maxRequestsInFlight": self.max_requests_in_flight,
+            "onChange": hooks,
+            "onChangeFromPods": self.on_change.allowed_words(),
+            "onChangeParallelism": self.on_change.parallelism,
             "registerNode": self.register_node,
         });
         match values {
@@ -233,6 +265,7 @@ impl Config {
         let (old, new) = (self.values(), other.values());
         let is_secret = |name: &str| match name {
             "staticPodURL" => self.static_pod_url != other.static_pod_url,
+            "onChange" => self.on_change.hooks != other.on_change.hooks,
             "staticPodURLHeader" => self.static_pod_url_headers != other.static_pod_url_headers,
             _ => false,
         };

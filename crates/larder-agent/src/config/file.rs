@@ -43,6 +43,8 @@ pub enum FileError {
 #[derive(Debug)]
 pub(super) struct Fields {
     left: BTreeMap<String, Spanned<Value>>,
+    /// The lines on which the entries of `onChange` begin.
+    hook_lines: Vec<u64>,
     /// Names that were asked for.
     #[cfg(test)]
     taken: Vec<String>,
@@ -55,15 +57,22 @@ impl Fields {
             with_snippet: false,
             duplicate_keys: DuplicateKeyPolicy::Error,
         };
-        let left: Option<_> =
+        let left: Option<BTreeMap<String, Spanned<Value>>> =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 FileError::Malformed {
                     line: error.location().map_or(1, |location| location.line()),
                     problem: malformed(&error).to_owned(),
                 }
             })?;
+        let left = left.unwrap_or_default();
+        let hook_lines = if left.contains_key("onChange") {
+            lines_of_hooks(text)
+        } else {
+            Vec::new()
+        };
         Ok(Self {
-            left: left.unwrap_or_default(),
+            left,
+            hook_lines,
             #[cfg(test)]
             taken: Vec::new(),
         })
@@ -92,7 +101,8 @@ impl Fields {
         })
     }
 
-    fn take_with<T>(
+    /// Takes `field` out and lets `read` make something of its value.
+    pub(super) fn take_with<T>(
         &mut self,
         field: &str,
         read: impl FnOnce(Value) -> Result<T, String>,
@@ -114,6 +124,11 @@ impl Fields {
                 field: field.to_owned(),
                 problem,
             })
+    }
+
+    /// The line on which an entry of `onChange` begins.
+    pub(super) fn line_of_hook(&self, position: usize) -> u64 {
+        self.hook_lines.get(position).copied().unwrap_or(1)
     }
 
     /// The names that were asked for so far, in that order.
@@ -141,6 +156,20 @@ impl Fields {
             }),
         }
     }
+}
+
+/// The lines on which the entries of `onChange` begin; none if the text is not as [`Fields::parse`] wants it.
+fn lines_of_hooks(text: &str) -> Vec<u64> {
+    /// Apart from [`Fields`], whose values have lost the places of what is in them.
+    #[derive(serde::Deserialize)]
+    struct HookLines {
+        #[serde(rename = "onChange")]
+        hooks: Vec<Spanned<serde::de::IgnoredAny>>,
+    }
+    let options = serde_saphyr::options! { with_snippet: false };
+    let found: Result<HookLines, _> = serde_saphyr::from_str_with_options(text, options);
+    let hooks = found.map(|found| found.hooks).unwrap_or_default();
+    hooks.iter().map(|hook| hook.referenced.line()).collect()
 }
 
 /// The parser's message may quote the text at the mistake.

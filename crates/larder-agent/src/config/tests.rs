@@ -95,6 +95,16 @@ registerNode: true
             },
             max_watches: 300,
             max_requests_in_flight: 20,
+            on_change: OnChangeConfig {
+                from_pods: AllowedActions {
+                    signal: true,
+                    http: true,
+                    restart: true,
+                },
+                parallelism: 8,
+                hooks: [],
+                key_dirs: [],
+            },
             register_node: true,
         }
     "#]]
@@ -278,4 +288,62 @@ fn table_of_fields_is_complete() {
     let taken = fields.taken().iter().map(String::as_str);
     let others: Vec<_> = taken.filter(|name| !names.contains(name)).collect();
     assert_eq!(others, ["kind", "apiVersion"]);
+}
+
+// on-change 8: an error of a hook names the line of the hook.
+#[test]
+fn hooks_are_read_and_their_errors_name_file_line_and_field() {
+    let text = "\
+onChangeFromPods: [signal]
+onChangeParallelism: 3
+onChange:
+- pods: [web/nginx-*]
+  volumes: [config, tls]
+  steps:
+  - exec: [nginx, -t]
+  - exec: [systemctl, reload, nginx]
+- selector: {matchLabels: {app: db}}
+  name: reload
+  signal: SIGHUP
+";
+    let config = parse(text).unwrap().0.on_change;
+    assert_eq!((config.parallelism, config.hooks.len()), (3, 2));
+    assert!(config.from_pods.signal && !config.from_pods.http && !config.from_pods.restart);
+    assert!(config.runs_commands());
+    let error = |text: &str| parse(text).unwrap_err().to_string();
+    for (from, to, expected) in [
+        (
+            "signal: SIGHUP",
+            "signal: SIGFOO",
+            "line 9: onChange: [1].signal: expected one of SIGHUP",
+        ),
+        (
+            "name: reload",
+            "naem: reload",
+            "line 9: onChange: [1]: unknown field \"naem\"",
+        ),
+        (
+            "name: reload",
+            "name: 0-exec",
+            "line 9: onChange: [1].name: [0] is named \"0-exec\" as well",
+        ),
+        (
+            "pods: [web/nginx-*]",
+            "pods: nginx",
+            "line 4: onChange: [0].pods: expected globs",
+        ),
+        (
+            "[signal]",
+            "[exec]",
+            "line 1: onChangeFromPods: a pod may not run commands",
+        ),
+        (
+            "Parallelism: 3",
+            "Parallelism: 0",
+            "line 2: onChangeParallelism: expected a whole number",
+        ),
+    ] {
+        let error = error(&text.replace(from, to));
+        assert!(error.contains(expected), "{error}");
+    }
 }

@@ -19,6 +19,36 @@ pub(crate) enum EventSubject<'a> {
     Volume(&'a str),
     /// The environment of the container of this name.
     Container(&'a str, ContainerKind),
+    /// A hook of the pod.
+    Hook(HookEvent),
+}
+
+/// What there is to say of a hook. The reasons are larder's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HookEvent {
+    /// An annotation has an error.
+    Invalid,
+    /// An attempt to tell the application failed.
+    Failed,
+    /// An attempt succeeded after a failure.
+    Succeeded,
+    /// A container was restarted.
+    Restarted,
+}
+
+impl HookEvent {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Invalid => "InvalidOnChange",
+            Self::Failed => "OnChangeFailed",
+            Self::Succeeded => "OnChangeSucceeded",
+            Self::Restarted => "RestartedOnChange",
+        }
+    }
+
+    const fn is_warning(self) -> bool {
+        matches!(self, Self::Invalid | Self::Failed)
+    }
 }
 
 /// A failure that repeats with the same message, or several similar ones.
@@ -29,6 +59,8 @@ pub(super) struct PodEvent {
     /// Reference to the pod.
     pub(super) involved: Value,
     pub(super) reason: &'static str,
+    /// `Warning` or `Normal`.
+    type_: &'static str,
     pub(super) message: String,
     pub(super) combined: bool,
     pub(super) count: u32,
@@ -54,6 +86,11 @@ impl PodEvent {
                 format!("MountVolume.SetUp failed for volume {name:?} : {reason}"),
             ),
             EventSubject::Container(..) => ("Failed", format!("Error: {reason}")),
+            EventSubject::Hook(event) => (event.reason(), reason.to_owned()),
+        };
+        let is_warning = match subject {
+            EventSubject::Volume(_) | EventSubject::Container(..) => true,
+            EventSubject::Hook(event) => event.is_warning(),
         };
         let mut involved = json!({
             "apiVersion": "v1",
@@ -76,6 +113,7 @@ impl PodEvent {
             name: format!("{}{suffix}", name.trim_end_matches(['.', '-'])),
             involved,
             reason,
+            type_: if is_warning { "Warning" } else { "Normal" },
             message: message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
             combined: false,
             count: 1,
@@ -109,7 +147,7 @@ impl PodEvent {
             "kind": "Event",
             "metadata": {"namespace": self.namespace(), "name": self.name},
             "involvedObject": self.involved,
-            "type": "Warning",
+            "type": self.type_,
             "reason": self.reason,
             "message": self.message,
             "source": {"component": COMPONENT, "host": node},

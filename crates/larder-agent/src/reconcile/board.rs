@@ -61,6 +61,7 @@ impl BoardEntry {
             path: root.join("pods").join(uid.as_str()).display().to_string(),
             volumes: Vec::new(),
             containers: Vec::new(),
+            on_change: Vec::new(),
         };
         Self {
             uid,

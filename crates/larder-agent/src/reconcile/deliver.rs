@@ -16,6 +16,7 @@ use larder_projection::{
 };
 
 use super::plan::{PartKind, PodPlan};
+use crate::on_change::Observer;
 
 /// What to deliver, with all that it takes.
 pub(super) struct Job {
@@ -31,6 +32,8 @@ pub(super) struct Job {
     pub(super) name: ObjectKey,
     pub(super) host: Arc<VolumeHost>,
     pub(super) now: Timestamp,
+    /// Hands the pass over to the pod's hooks, if it has any.
+    pub(super) observer: Option<Observer>,
 }
 
 /// The result of a job.
@@ -122,16 +125,22 @@ impl Job {
         let pod = pod.unwrap_or_else(|| Box::new(self.plan.pod.decode()));
         let pod = PodParts::new(&pod, self.inputs.node.as_deref());
         self.read_env_files(&pod);
+        let mut observer = self.observer.take();
+        if let Some(observer) = &mut observer {
+            let parts = self.plan.parts.iter().map(|part| part.kind.observed());
+            observer.begin(pod.pod, parts);
+        }
         let tidied = self.tidy.then(|| self.tidy_directory(pod.uid));
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let parts = kinds.map(|kind| match kind {
-            PartKind::Volume(name, kind) => self.volume(&pod, name, *kind),
-            PartKind::Environment(name, _) => self.environment(&pod, name),
+            PartKind::Volume(name, kind) => self.volume(&pod, name, *kind, observer.as_mut()),
+            PartKind::Environment(name, _) => self.environment(&pod, name, observer.as_mut()),
         });
-        JobReport {
-            parts: parts.collect(),
-            tidied,
+        let parts = parts.collect();
+        if let Some(observer) = observer {
+            observer.finish();
         }
+        JobReport { parts, tidied }
     }
 
     /// Reads the files that variables come from: in every pass, since other containers write them at any time.
@@ -159,6 +168,7 @@ impl Job {
         parts: &PodParts<'_>,
         name: &str,
         kind: VolumeKind,
+        observer: Option<&mut Observer>,
     ) -> Result<Delivered, DeliveryFailure> {
         let pod = parts.pod;
         let volume = parts.volumes.get(name);
@@ -178,17 +188,27 @@ impl Job {
             size_limit: parts.memory_limit,
             mount_points,
         };
-        let set_up = self
-            .host
-            .set_up(&volume, &projection.payload, self.now)
-            .map_err(|error| DeliveryFailure::on_disk(&error))?;
+        let set_up = self.host.set_up(&volume, &projection.payload, self.now);
+        let swapped = match &set_up {
+            Ok(set_up) => Some(set_up.written.swapped),
+            Err(error) => error.is_after_commit().then_some(true),
+        };
+        if let (Some(observer), Some(swapped)) = (observer, swapped) {
+            observer.volume(name, kind, &projection.payload, swapped);
+        }
+        let set_up = set_up.map_err(|error| DeliveryFailure::on_disk(&error))?;
         Ok(Delivered {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
         })
     }
 
-    fn environment(&self, parts: &PodParts<'_>, name: &str) -> Result<Delivered, DeliveryFailure> {
+    fn environment(
+        &self,
+        parts: &PodParts<'_>,
+        name: &str,
+        observer: Option<&mut Observer>,
+    ) -> Result<Delivered, DeliveryFailure> {
         let container = parts.containers.get(name);
         let container = container.expect("the plan was made from the same specification");
         let environment = environment(parts.pod, *container, &self.inputs)
@@ -201,6 +221,9 @@ impl Job {
             .host
             .write_environment(parts.uid, name, &variables)
             .map_err(|error| DeliveryFailure::on_disk(&error))?;
+        if let Some(observer) = observer {
+            observer.environment(name, &variables, swapped);
+        }
         Ok(Delivered {
             swapped,
             files: variables.len(),

@@ -18,7 +18,10 @@ use larder_projection::{
 };
 use smol_str::SmolStr;
 
-use crate::events::EventSubject;
+use crate::{
+    events::EventSubject,
+    on_change::{PartKey, PodHooks},
+};
 
 /// Something that must be at hand before a part of a pod can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +80,14 @@ impl PartKind {
         }
     }
 
+    /// The part, as hooks know it.
+    pub(super) fn observed(&self) -> PartKey {
+        match self {
+            Self::Volume(name, kind) => PartKey::Volume(name.as_str().into(), *kind),
+            Self::Environment(name, _) => PartKey::Environment(name.as_str().into()),
+        }
+    }
+
     /// Identifies the part within its pod.
     pub(super) fn key(&self) -> (&'static str, &str) {
         match self {
@@ -111,6 +122,8 @@ pub(super) struct PodPlan {
     pub(super) parts: Arc<[Part]>,
     /// The sources of projected volumes that certificates are issued for.
     pub(super) certificates: Arc<BTreeMap<SourceKey, PodCertificateProjection>>,
+    /// The hooks of the pod, if it has any; set by the reconciler.
+    pub(super) hooks: Option<Arc<PodHooks>>,
 }
 
 impl PodPlan {
@@ -127,6 +140,7 @@ impl PodPlan {
                     .map(|(key, source)| (key, source.clone()))
                     .collect(),
             ),
+            hooks: None,
         }
     }
 
@@ -138,6 +152,7 @@ impl PodPlan {
             identity: self.identity.clone(),
             parts: Arc::clone(&self.parts),
             certificates: Arc::clone(&self.certificates),
+            hooks: None,
         })
     }
 

@@ -44,6 +44,7 @@ use super::{
 use crate::{
     backoff::RetryBackoff,
     blocking::blocking,
+    on_change::{Observer, PodHooks},
     status::{Delivery, Phase},
 };
 
@@ -111,6 +112,8 @@ pub(super) struct PodWorker {
     /// Time of the next repair pass, which looks at everything.
     repair_at: Instant,
     tidying: Tidying,
+    /// The hooks that earlier passes were handed over to.
+    observed: Option<Arc<PodHooks>>,
     /// Delay and time of the next attempt to tear the volumes down; `None` when they are gone.
     teardown: Option<(RetryBackoff, Instant)>,
 }
@@ -138,6 +141,7 @@ impl PodWorker {
             changed_at: None,
             repair_at: now,
             tidying: Tidying::default(),
+            observed: None,
             teardown: None,
         };
         worker.schedule_repair(now);
@@ -363,6 +367,7 @@ impl PodWorker {
     }
 
     async fn deliver(&mut self, plan: &Arc<PodPlan>, ready: Vec<usize>, began: Instant) {
+        let observer = self.observer(plan).await;
         let job = Job {
             plan: Arc::clone(plan),
             decoded: self.decoded.take(),
@@ -372,6 +377,7 @@ impl PodWorker {
             name: self.entry.name.clone(),
             host: Arc::clone(&self.context.host),
             now: self.context.clock.now(),
+            observer,
         };
         let JobReport { parts, tidied } = blocking(move || job.run()).await;
         if let Some(failure) = tidied {
@@ -388,6 +394,22 @@ impl PodWorker {
                 self.context.metrics.delayed(changed_at.elapsed());
             }
         }
+    }
+
+    /// What hands the pass over to the hooks of the pod, if it has any.
+    async fn observer(&mut self, plan: &Arc<PodPlan>) -> Option<Observer> {
+        let before = match (&self.observed, &plan.hooks) {
+            (None, None) => return None,
+            _ => mem::replace(&mut self.observed, plan.hooks.clone()),
+        };
+        let on_change = &self.context.on_change;
+        let Some(hooks) = &plan.hooks else {
+            let (on_change, uid) = (on_change.clone(), self.entry.uid.clone());
+            blocking(move || on_change.drop_hooks(uid.as_str())).await;
+            return None;
+        };
+        let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, hooks));
+        Some(on_change.observer(&plan.pod, hooks, is_new))
     }
 
     /// Drops what no waiting part will read.
@@ -414,6 +436,9 @@ impl PodWorker {
             return ControlFlow::Continue(());
         }
         let (host, uid) = (Arc::clone(&self.context.host), self.entry.uid.clone());
+        if self.observed.take().is_some() {
+            self.context.on_change.forget(uid.as_str());
+        }
         let pod = &self.entry.name;
         let name = pod.clone();
         let removed = blocking(move || {

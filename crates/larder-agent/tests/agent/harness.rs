@@ -23,15 +23,18 @@ use larder_agent::{
     clock::Clock,
     config::{Config, Flags, Host},
     local_api::{self, Program, Router},
+    on_change::{OnChangeConfig, PodChange, PodSelector},
     root_dir::RootDir,
-    status::{AgentStatus, PodStatus, VolumeStatus},
+    status::{AgentStatus, HookStatus, PodStatus, VolumeStatus},
 };
 use larder_apiserver::{ApiServer, ApiService, AuditLog, AuditRecord, Cut, Kind, Options, User};
+use larder_on_change::{Hook, Paths};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
+    sync::{mpsc, oneshot},
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -49,6 +52,8 @@ pub(crate) const NODE: &str = "node-1";
 pub(crate) struct Node {
     pub(crate) server: ApiServer,
     root: TempDir,
+    /// On a file system in memory.
+    memory: TempDir,
     /// Static pods are read from here.
     pub(crate) static_pods: TempDir,
     /// Whether they are.
@@ -63,10 +68,29 @@ pub(crate) struct Node {
     pub(crate) poisoned: Option<&'static str>,
     /// Watches of a path with this text hang from a second after the start on.
     pub(crate) hung: Option<&'static str>,
+    /// Settings of hooks.
+    pub(crate) on_change: OnChangeConfig,
+    /// A hook of the test, and where its rounds arrive with what to answer.
+    pub(crate) program: Option<ProgramHook>,
+    /// Of random choices, in tests with a hook.
+    pub(crate) seed: u64,
     pub(crate) clock: Clock,
     /// How far the wall clock of the node is ahead of tokio's, in seconds.
     clock_offset: Arc<AtomicI64>,
     running: Option<Running>,
+}
+
+/// A hook whose rounds a test receives and answers.
+#[derive(Clone)]
+pub(crate) struct ProgramHook {
+    pub(crate) hook: Hook,
+    pub(crate) rounds: mpsc::UnboundedSender<ReceivedRound>,
+}
+
+/// A round, which ends with the answer.
+pub(crate) struct ReceivedRound {
+    pub(crate) change: PodChange,
+    pub(crate) answer: oneshot::Sender<Result<(), String>>,
 }
 
 struct Running {
@@ -111,6 +135,10 @@ impl Node {
             sync_frequency: None,
             poisoned: None,
             hung: None,
+            on_change: OnChangeConfig::default(),
+            program: None,
+            seed: 1,
+            memory: tempfile::tempdir_in("/dev/shm").unwrap(),
             clock,
             clock_offset,
             running: None,
@@ -136,6 +164,7 @@ impl Node {
             .follow_static_pods
             .then(|| self.static_pods.path().to_owned());
         config.static_pod_api_references = ApiReferences::Allow;
+        config.on_change = self.on_change.clone();
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
         let user = User {
@@ -149,11 +178,23 @@ impl Node {
             (None, None) => Client::new(service, "default"),
         };
         let program = Program::new(config.clone());
-        let agent = Agent::builder(config, root, volumes, client)
+        let mut builder = Agent::builder(config, root, volumes, client)
             .pod_deletion(self.pod_deletion)
-            .clock(self.clock.clone())
-            .build()
-            .unwrap();
+            .clock(self.clock.clone());
+        if let Some(ProgramHook { hook, rounds }) = self.program.clone() {
+            let all = PodSelector::Names(Paths::default());
+            builder = builder.seed(self.seed).on_change(all, hook, move |change| {
+                let (answer, answered) = oneshot::channel();
+                // A test that has ended leaves its agent without an answer.
+                let _ = rounds.send(ReceivedRound { change, answer });
+                async move {
+                    answered
+                        .await
+                        .unwrap_or_else(|_| Err("no answer".to_owned()))
+                }
+            });
+        }
+        let agent = builder.build().unwrap();
         let (handle, shutdown) = (agent.handle(), CancellationToken::new());
         #[expect(
             clippy::disallowed_methods,
@@ -189,6 +230,13 @@ impl Node {
             .expect("the agent ends")
             .unwrap()
             .unwrap();
+    }
+
+    /// Ends the agent as a crash does: nothing is finished.
+    pub(crate) async fn kill(&mut self) {
+        let running = self.running.take().unwrap();
+        running.task.abort();
+        assert!(running.task.await.unwrap_err().is_cancelled());
     }
 
     /// Waits until the agent ends by itself.
@@ -248,6 +296,11 @@ impl Node {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.running.as_ref().unwrap().handle.is_ready()
+    }
+
+    /// A directory on a file system in memory.
+    pub(crate) fn memory(&self) -> &Path {
+        self.memory.path()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -313,6 +366,12 @@ impl Node {
 
     pub(crate) fn pod(&self, name: &str) -> Option<PodStatus> {
         self.status().pods.into_iter().find(|pod| pod.name == name)
+    }
+
+    /// The hook of this name of the pod.
+    pub(crate) fn hook(&self, pod: &str, name: &str) -> Option<HookStatus> {
+        let hooks = self.pod(pod)?.on_change;
+        hooks.into_iter().find(|hook| hook.name == name)
     }
 
     pub(crate) fn volume(&self, pod: &str, volume: &str) -> Option<VolumeStatus> {
@@ -404,6 +463,12 @@ impl PodBuilder {
 
     pub(crate) fn env(mut self, variable: Value) -> Self {
         self.push("/spec/containers/0/env", variable);
+        self
+    }
+
+    /// Adds an annotation.
+    pub(crate) fn annotation(mut self, key: &str, text: &str) -> Self {
+        self.0["metadata"]["annotations"][key] = json!(text);
         self
     }
 

@@ -15,6 +15,7 @@ mod failures;
 mod harness;
 mod health;
 mod lifecycle;
+mod on_change;
 mod static_pods;
 mod tokens;
 mod trust_bundles;

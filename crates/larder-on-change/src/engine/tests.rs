@@ -339,3 +339,32 @@ fn interrupted_round_is_not_recorded() {
     simulation.finish(Outcome::Interrupted);
     assert_eq!(simulation.engine.told(), None);
 }
+
+// on-change 14
+#[test]
+fn content_that_was_missing_until_now_fires_nothing() {
+    let mut simulation = Simulation::delivered(timing());
+    let (first, second) = (content("first"), content("first and second"));
+    assert_eq!(simulation.engine.told(), Some(first));
+    simulation.engine.extend(second, None, second);
+    simulation.run(5000, DONE);
+    assert_eq!(simulation.rounds, []);
+    assert_eq!(simulation.engine.told(), Some(second));
+}
+
+// on-change 14
+#[test]
+fn missing_content_that_arrives_during_a_round_causes_no_further_one() {
+    let mut simulation = Simulation::delivered(timing());
+    simulation.observe("edited");
+    simulation.run(200, None);
+    assert_eq!(simulation.engine.state(), HookState::Running);
+    let extended = content("edited and more");
+    simulation
+        .engine
+        .extend(content("first and more"), Some(extended), extended);
+    simulation.finish(Outcome::Succeeded);
+    simulation.run(5000, DONE);
+    assert_eq!(simulation.rounds.len(), 1);
+    assert_eq!(simulation.engine.told(), Some(extended));
+}

@@ -23,7 +23,7 @@ use super::{
     error::DiskOperation,
     layout::{self, element},
     ownership::{self, Group},
-    subpath, sys,
+    read_back, subpath, sys,
     tmpfs::{self, Memory},
     tree,
 };
@@ -485,6 +485,7 @@ fn remove_rest(pod: &Directory) -> Result<(), DiskError> {
     tmpfs::unmount(pod.as_fd(), layout::CONTAINERS)
         .map_err(pod.failed(DiskOperation::Unmount, layout::CONTAINERS))?;
     pod.remove(layout::CONTAINERS)?;
+    read_back::remove_record(pod)?;
     if let Some(volumes) = pod.child(layout::VOLUMES)? {
         for kind in VolumeKind::ALL {
             volumes.remove_if_empty(kind.directory())?;

@@ -8,6 +8,7 @@
 //!   plugins/kubernetes.io~empty-dir/wrapped_<volume>/ready
 //!   volume-subpaths/<volume>/<container>/<index>        targets of bind mounts for subPath
 //!   containers/<container>/env.json                     ours: the environment, mode 0600
+//!   on-change.json                      ours: what the agent's hooks have told of, mode 0600
 //! <root>/by-name/<namespace>/<pod> -> ../../pods/<pod UID>     ours
 //! ```
 

@@ -1,0 +1,45 @@
+//! Hooks of pods: when the content of volumes or variables has changed and is in place, the application is told.
+//!
+//! ```text
+//!  annotations, configuration ─► hooks of the pod ─┐  in its plan
+//!                                                  ▼
+//!  worker: pass over the pod ─► observer: tags of what hooks look at ─► one engine for each hook ─► queue of the node ─► round
+//!                                                                          ▲                                               │
+//!                                        record of the pod ◄── told, uncertain ◄────────────── success, failure ◄──────────┘
+//! ```
+//!
+//! [`OnChange`] is shared by all workers. A worker whose pod has hooks passes an [`Observer`] to each pass. It looks at each
+//! part after its swap, on the thread that has written it, and hands over at the end of the pass (rule F1). One task,
+//! [`OnChange::run`], waits for what is due next and starts rounds.
+//!
+//! The contract is `docs/spec/on-change.md`; rules are cited by their letters.
+//!
+//! Invariants:
+//! 1. A pod without hooks costs one comparison for each pass, and no memory.
+//! 2. Content is held as tags of its bytes under the [key](key) of the machine, never as bytes.
+//! 3. No worker waits for a round: what a pass hands over is taken in under a lock that is held for computations only.
+//! 4. Before the first step of an attempt the record says that its outcome is uncertain. So a change is told at least once,
+//!    across any crash (rule P4).
+
+mod content;
+mod key;
+mod metrics;
+mod observer;
+mod pod_hooks;
+mod record;
+mod round;
+mod schedule;
+mod settings;
+mod tracked;
+
+pub(crate) use self::settings::{allowed_actions, check_together, configured_hook};
+pub(crate) use self::{
+    content::PartKey,
+    observer::Observer,
+    pod_hooks::{PodHooks, ProgramHook},
+    schedule::{OnChange, OnChangeParts},
+};
+pub use self::{
+    round::PodChange,
+    settings::{ConfiguredHook, OnChangeConfig, PodSelector},
+};

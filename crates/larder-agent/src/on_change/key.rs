@@ -1,0 +1,228 @@
+//! The key of all digests, in memory only (rule P2).
+//!
+//! It lies in a file of a directory that is on a tmpfs, so that it outlives the agent and ends with the machine's uptime. The first
+//! agent that needs it makes it; agents that start at once agree on one. Where no such directory can be used, the key lives as long
+//! as the agent, and the record of an earlier one counts as written under another key.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use larder_objects::chain;
+use larder_on_change::DigestKey;
+use rustix::fs::{CWD, OFlags, RenameFlags};
+use tracing::warn;
+
+const FILE: &str = "on-change.key";
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// Why a directory cannot hold the key.
+#[derive(Debug, thiserror::Error)]
+enum KeyError {
+    /// It is not in memory.
+    #[error("{} is not in memory", .0.display())]
+    OnDisk(PathBuf),
+    /// Others could replace or read the key.
+    #[error("{} belongs to another user or is open to others", .0.display())]
+    Exposed(PathBuf),
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        operation: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+/// The key in the first of `directories` that can hold it, with that directory; else a new one.
+pub(super) fn load(directories: &[PathBuf]) -> (DigestKey, Option<PathBuf>) {
+    let mut reasons = Vec::new();
+    for directory in directories {
+        match load_from(directory) {
+            Ok(key) => return (key, Some(directory.clone())),
+            Err(error) => reasons.push(chain(&error)),
+        }
+    }
+    if !directories.is_empty() {
+        warn!(
+            error = reasons.join(", "),
+            "no directory in memory for the key of digests: after a restart, hooks compare with the files on disk"
+        );
+    }
+    (DigestKey::from_bytes(&new_key()), None)
+}
+
+fn new_key() -> [u8; DigestKey::BYTES] {
+    DigestKey::generate().expect("the kernel has random numbers for every process")
+}
+
+fn load_from(directory: &Path) -> Result<DigestKey, KeyError> {
+    let failed = |operation, path: &Path| {
+        let path = path.to_owned();
+        move |source: io::Error| KeyError::Io {
+            operation,
+            path,
+            source,
+        }
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o711)
+        .create(directory)
+        .map_err(failed("create", directory))?;
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::DIRECTORY.bits().cast_signed())
+        .open(directory)
+        .map_err(failed("open", directory))?;
+    let kind = rustix::fs::fstatfs(&opened)
+        .map_err(|errno| failed("examine", directory)(errno.into()))?
+        .f_type;
+    if ![TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {
+        return Err(KeyError::OnDisk(directory.to_owned()));
+    }
+    let found = opened.metadata().map_err(failed("examine", directory))?;
+    let user = rustix::process::geteuid().as_raw();
+    if ![0, user].contains(&found.uid()) || found.mode() & 0o022 != 0 {
+        return Err(KeyError::Exposed(directory.to_owned()));
+    }
+    let path = directory.join(FILE);
+    // Twice: another agent may be the first to make one.
+    for _ in 0..2 {
+        match read(&path, user) {
+            Ok(Some(key)) => return Ok(DigestKey::from_bytes(&key)),
+            Ok(None) => make(directory, &path).map_err(failed("write", &path))?,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failed("read", &path)(io::ErrorKind::NotFound.into()))
+}
+
+/// The key in the file; `None` if there is no file, or one that cannot be a key.
+fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, KeyError> {
+    let failed = |source| KeyError::Io {
+        operation: "read",
+        path: path.to_owned(),
+        source,
+    };
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path);
+    let file: File = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() || ![0, user].contains(&found.uid()) || found.mode() & 0o077 != 0 {
+        return Err(KeyError::Exposed(path.to_owned()));
+    }
+    let mut key = [0; DigestKey::BYTES];
+    match (&file).read_exact(&mut key) {
+        Ok(()) => Ok(Some(key)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Puts a new key in place, unless another agent was first.
+fn make(directory: &Path, path: &Path) -> io::Result<()> {
+    let tmp = directory.join(format!(
+        "{FILE}.{}.{:x}",
+        std::process::id(),
+        fastrand::u64(..)
+    ));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&tmp)
+        .and_then(|mut file| file.write_all(&new_key()));
+    let renamed = written.and_then(|()| {
+        // A file that is too short is replaced.
+        let is_short = path
+            .metadata()
+            .is_ok_and(|found| found.len() < DigestKey::BYTES as u64);
+        let flags = if is_short {
+            RenameFlags::empty()
+        } else {
+            RenameFlags::NOREPLACE
+        };
+        match rustix::fs::renameat_with(CWD, &tmp, CWD, path, flags) {
+            Err(rustix::io::Errno::EXIST) => {
+                std::fs::remove_file(&tmp)?;
+                Ok(())
+            }
+            renamed => Ok(renamed?),
+        }
+    });
+    if renamed.is_err() {
+        // What failed is the error.
+        let _ = std::fs::remove_file(&tmp);
+    }
+    renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn in_memory() -> tempfile::TempDir {
+        tempfile::tempdir_in("/dev/shm").unwrap()
+    }
+
+    #[test]
+    fn key_outlives_the_agent_that_made_it() {
+        let memory = in_memory();
+        let directory = memory.path().join("larder");
+        let first = load(std::slice::from_ref(&directory)).0.fingerprint();
+        assert_eq!(
+            load(std::slice::from_ref(&directory)).0.fingerprint(),
+            first
+        );
+        let mode = fs::metadata(directory.join(FILE)).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        fs::remove_file(directory.join(FILE)).unwrap();
+        assert_ne!(load(&[directory]).0.fingerprint(), first);
+    }
+
+    #[test]
+    fn key_is_never_written_to_a_disk() {
+        let disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        load(&[disk.path().to_owned()]);
+        assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn directory_open_to_others_is_not_used() {
+        let memory = in_memory();
+        fs::set_permissions(memory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        load(&[memory.path().to_owned()]);
+        assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 0);
+        fs::set_permissions(memory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", memory.path().join(FILE)).unwrap();
+        assert!(load_from(memory.path()).is_err());
+    }
+
+    #[test]
+    fn agents_that_start_at_once_agree_on_one_key() {
+        let memory = in_memory();
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let load = || scope.spawn(|| load_from(memory.path()).unwrap().fingerprint());
+            let threads: Vec<_> = (0..8).map(|_| load()).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+    }
+}

@@ -1,0 +1,113 @@
+//! Metrics of rounds. No name of a pod is a label.
+
+use std::{sync::atomic::AtomicU64, time::Duration};
+
+use jiff::Timestamp;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+/// Metrics of rounds. Cloning shares them.
+#[derive(Clone, Debug)]
+pub(super) struct RoundMetrics {
+    runs: Family<RunLabels, Counter>,
+    run: Family<ActionLabels, Histogram>,
+    delay: Histogram,
+    last_success: Gauge<f64, AtomicU64>,
+    last_failed: Gauge,
+    pending: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RunLabels {
+    action: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActionLabels {
+    action: &'static str,
+}
+
+/// From a tenth of a millisecond to five minutes.
+fn seconds() -> Histogram {
+    Histogram::new([
+        0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0,
+    ])
+}
+
+impl RoundMetrics {
+    /// Registers the metrics in `registry`.
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            runs: Family::default(),
+            run: Family::new_with_constructor(seconds),
+            delay: seconds(),
+            last_success: Gauge::default(),
+            last_failed: Gauge::default(),
+            pending: Gauge::default(),
+        };
+        registry.register(
+            "on_change_runs",
+            "Actions of hooks, and how they ended",
+            metrics.runs.clone(),
+        );
+        registry.register_with_unit(
+            "on_change_run",
+            "Duration of an action of a hook",
+            Unit::Seconds,
+            metrics.run.clone(),
+        );
+        registry.register_with_unit(
+            "on_change_delay",
+            "Time from a change in place to the first action of its round",
+            Unit::Seconds,
+            metrics.delay.clone(),
+        );
+        registry.register_with_unit(
+            "on_change_last_success_timestamp",
+            "When a round succeeded last, in seconds since 1970",
+            Unit::Seconds,
+            metrics.last_success.clone(),
+        );
+        registry.register(
+            "on_change_last_failed",
+            "1 while the last round of any hook failed",
+            metrics.last_failed.clone(),
+        );
+        registry.register(
+            "on_change_pending",
+            "Hooks whose application was not told of the present content yet",
+            metrics.pending.clone(),
+        );
+        metrics
+    }
+
+    /// Counts one action.
+    pub(super) fn ran(&self, action: &'static str, outcome: &'static str, took: Duration) {
+        self.runs
+            .get_or_create(&RunLabels { action, outcome })
+            .inc();
+        let run = self.run.get_or_create(&ActionLabels { action });
+        run.observe(took.as_secs_f64());
+    }
+
+    /// Records the time from a change in place to the first action.
+    pub(super) fn delayed(&self, delay: Duration) {
+        self.delay.observe(delay.as_secs_f64());
+    }
+
+    /// Records a round that succeeded.
+    pub(super) fn succeeded(&self, now: Timestamp) {
+        #[expect(clippy::cast_precision_loss, reason = "microseconds fit for 280 years")]
+        self.last_success.set(now.as_microsecond() as f64 / 1e6);
+    }
+
+    /// Sets how many hooks fail, and how many have yet to tell of the present content.
+    pub(super) fn set_hooks(&self, failing: usize, pending: usize) {
+        self.last_failed.set(i64::from(failing > 0));
+        self.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
+    }
+}

@@ -1,0 +1,236 @@
+//! What a pass over a pod hands over to its hooks: the tags of what they look at, taken when a part is in place.
+//!
+//! Runs on the thread that writes the pod's files, after the swap of each part.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::chain;
+use larder_on_change::DigestKey;
+use larder_pods::StoredPod;
+use larder_projection::{Payload, VolumeKind};
+use rustix::time::{ClockId, clock_gettime};
+use smol_str::SmolStr;
+use tracing::warn;
+
+use super::{
+    OnChange,
+    content::{Content, Item, PartContent, PartKey},
+    pod_hooks::PodHooks,
+    record::Record,
+};
+
+/// What earlier runs have left of a pod, read before the first pass with its hooks.
+#[derive(Debug)]
+pub(super) struct Past {
+    /// The parts on disk.
+    pub(super) content: Content,
+    /// `None` if there is none that can be read.
+    pub(super) record: Option<Record>,
+}
+
+/// Follows one pass over a pod with hooks.
+pub(crate) struct Observer {
+    on_change: OnChange,
+    pod: Arc<StoredPod>,
+    hooks: Arc<PodHooks>,
+    /// The hooks are new to the worker, so what is known of the pod's content may lack what they look at.
+    is_new: bool,
+    past: Option<Past>,
+    known: Arc<Content>,
+    /// Volume and path of each service account token.
+    tokens: BTreeSet<(SmolStr, SmolStr)>,
+    parts: Vec<(PartKey, Arc<PartContent>)>,
+}
+
+impl Observer {
+    pub(super) fn new(
+        on_change: OnChange,
+        pod: Arc<StoredPod>,
+        hooks: Arc<PodHooks>,
+        is_new: bool,
+    ) -> Self {
+        Self {
+            on_change,
+            pod,
+            hooks,
+            is_new,
+            past: None,
+            known: Arc::default(),
+            tokens: BTreeSet::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Before the pass: reads what is on disk of `parts`, if the hooks are new.
+    pub(crate) fn begin(&mut self, pod: &Pod, parts: impl Iterator<Item = PartKey>) {
+        self.tokens = tokens(pod);
+        if !self.is_new {
+            self.known = self.on_change.content_of(self.uid());
+            return;
+        }
+        let key = self.on_change.key();
+        let host = self.on_change.host();
+        let uid = self.uid().to_owned();
+        let mut on_disk = Vec::new();
+        for part in parts.filter(|part| self.hooks.look_at_part(part)) {
+            let mut items = Vec::new();
+            let is_there = match &part {
+                PartKey::Volume(name, kind) => host.read_set(&uid, *kind, name, |path, bytes| {
+                    items.extend(self.item(&part, path, bytes, &key));
+                }),
+                PartKey::Environment(container) => {
+                    let variables = host.read_back_environment(&uid, container);
+                    for (name, value) in variables.iter().flatten() {
+                        items.extend(self.item(&part, name, value, &key));
+                    }
+                    variables.is_some()
+                }
+            };
+            if is_there {
+                on_disk.push((part, content(items, None)));
+            }
+        }
+        let record = match host.read_record(&uid) {
+            Ok(None) => None,
+            Ok(Some(text)) => {
+                let record = Record::read(&text);
+                if record.is_none() {
+                    warn!(
+                        pod.uid = uid,
+                        "record of hooks is malformed, comparing with the files on disk"
+                    );
+                }
+                record
+            }
+            Err(error) => {
+                warn!(
+                    pod.uid = uid,
+                    error = chain(&error),
+                    "failed to read the record of hooks, comparing with the files on disk"
+                );
+                None
+            }
+        };
+        self.past = Some(Past {
+            content: Content::default().with(on_disk),
+            record,
+        });
+    }
+
+    /// A volume is in place.
+    pub(crate) fn volume(
+        &mut self,
+        name: &str,
+        kind: VolumeKind,
+        payload: &Payload<'_>,
+        swapped: bool,
+    ) {
+        let part = PartKey::Volume(name.into(), kind);
+        if !self.wants(&part, swapped) {
+            return;
+        }
+        let key = self.on_change.key();
+        let files = payload.iter();
+        let items =
+            files.filter_map(|(path, file)| self.item(&part, path.as_str(), &file.data, &key));
+        let content = content(items.collect(), swapped.then(since_boot));
+        self.parts.push((part, content));
+    }
+
+    /// The variables of a container are in place.
+    pub(crate) fn environment(
+        &mut self,
+        container: &str,
+        variables: &BTreeMap<&str, &[u8]>,
+        swapped: bool,
+    ) {
+        let part = PartKey::Environment(container.into());
+        if !self.wants(&part, swapped) {
+            return;
+        }
+        let key = self.on_change.key();
+        let variables = variables.iter();
+        let items = variables.filter_map(|(name, value)| self.item(&part, name, value, &key));
+        let content = content(items.collect(), swapped.then(since_boot));
+        self.parts.push((part, content));
+    }
+
+    /// After the pass: every part that was due is in place, or has failed (rule F1).
+    pub(crate) fn finish(self) {
+        let Self {
+            on_change,
+            pod,
+            hooks,
+            past,
+            parts,
+            ..
+        } = self;
+        on_change.passed(&pod, hooks, past, parts);
+    }
+
+    fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Whether the content of the part has to be looked at.
+    fn wants(&self, part: &PartKey, swapped: bool) -> bool {
+        let is_known = !self.is_new && self.known.get(part).is_some();
+        (swapped || !is_known) && self.hooks.look_at_part(part)
+    }
+
+    /// The item, if a hook looks at it.
+    fn item(&self, part: &PartKey, name: &str, bytes: &[u8], key: &DigestKey) -> Option<Item> {
+        let name = SmolStr::new(name);
+        let is_token = match part {
+            PartKey::Volume(volume, VolumeKind::Projected) => {
+                self.tokens.contains(&(volume.clone(), name.clone()))
+            }
+            PartKey::Volume(..) | PartKey::Environment(_) => false,
+        };
+        let tag = key.tag(bytes);
+        let item = Item {
+            name,
+            tag,
+            is_token,
+        };
+        self.hooks.look_at(part, &item).then_some(item)
+    }
+}
+
+fn content(mut items: Vec<Item>, swapped: Option<Duration>) -> Arc<PartContent> {
+    items.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Arc::new(PartContent {
+        items: items.into(),
+        swapped,
+    })
+}
+
+/// The time since the machine booted, as the start times of processes are counted.
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
+/// The paths of the service account tokens in the volumes of `pod`.
+fn tokens(pod: &Pod) -> BTreeSet<(SmolStr, SmolStr)> {
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    let mut tokens = BTreeSet::new();
+    for volume in volumes {
+        let projected = volume.projected.iter();
+        let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+        for token in sources.filter_map(|source| source.service_account_token.as_ref()) {
+            if let Ok(path) = larder_projection::VolumePath::parse(&token.path) {
+                tokens.insert((volume.name.as_str().into(), path.as_str().into()));
+            }
+        }
+    }
+    tokens
+}

@@ -1,0 +1,109 @@
+//! The record of a pod, `pods/UID/on-change.json`: what each of its hooks has told of (rule P1).
+//!
+//! Nothing in it depends on an object without the key, which lies in memory only.
+
+use jiff::Timestamp;
+use larder_on_change::{ContentDigest, DigestKey};
+use serde::{Deserialize, Serialize};
+
+use super::{pod_hooks::PodHook, tracked::TrackedHook};
+
+/// Version of the format. A record of another one is as if absent.
+const VERSION: u32 = 1;
+
+/// The record of a pod.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    version: u32,
+    /// Identifies the key of the digests.
+    key: String,
+    hooks: Vec<HookRecord>,
+}
+
+/// The record of one hook.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HookRecord {
+    place: String,
+    name: String,
+    /// Identifies the hook's definition.
+    definition: String,
+    /// Of the content of the last success; absent before the first delivery.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    digest: Option<String>,
+    /// An attempt began, and no success followed.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    uncertain: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    last_success: Option<Timestamp>,
+}
+
+/// What a record says of a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// The record does not have this hook with this definition.
+    New,
+    /// It was told of this content.
+    Told(ContentDigest, Option<Timestamp>),
+    /// It may have been told of any content.
+    Uncertain(Option<Timestamp>),
+    /// It was told of content whose digest has another key.
+    OtherKey(Option<Timestamp>),
+}
+
+impl Record {
+    /// The record of these hooks.
+    pub(super) fn new<'a>(
+        key: &DigestKey,
+        hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook)>,
+    ) -> Self {
+        let hooks = hooks.map(|(hook, tracked)| HookRecord {
+            place: hook.place.to_string(),
+            name: hook.hook.name.clone(),
+            definition: hook.hook.definition().to_string(),
+            digest: tracked.engine.told().map(|digest| digest.to_hex()),
+            uncertain: tracked.engine.is_uncertain(),
+            last_success: tracked.last_success,
+        });
+        Self {
+            version: VERSION,
+            key: key.fingerprint(),
+            hooks: hooks.collect(),
+        }
+    }
+
+    /// Reads a record; `None` if the text is not one of this version.
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let record: Self = serde_json::from_slice(text).ok()?;
+        (record.version == VERSION).then_some(record)
+    }
+
+    /// The text of the record.
+    pub(super) fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("names and numbers have a form in JSON")
+    }
+
+    /// What the record says of `hook`.
+    pub(super) fn of(&self, hook: &PodHook, key: &DigestKey) -> Recorded {
+        let place = hook.place.to_string();
+        let mut hooks = self.hooks.iter();
+        let found = hooks.find(|record| record.place == place && record.name == hook.hook.name);
+        let Some(found) =
+            found.filter(|record| record.definition == hook.hook.definition().to_string())
+        else {
+            return Recorded::New;
+        };
+        let last = found.last_success;
+        if found.uncertain {
+            return Recorded::Uncertain(last);
+        }
+        let digest = found.digest.as_deref();
+        match digest.map(ContentDigest::from_hex) {
+            None => Recorded::New,
+            Some(_) if self.key != key.fingerprint() => Recorded::OtherKey(last),
+            Some(Some(digest)) => Recorded::Told(digest, last),
+            Some(None) => Recorded::Uncertain(last),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! One hook of one pod while the agent runs: its engine, and what is known around it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use jiff::Timestamp;
+use larder_on_change::{DigestKey, HookEngine, HookId, HookState, Start, action::RoundId};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    content::{Content, PartContent, PartKey},
+    observer::Past,
+    pod_hooks::PodHook,
+    record::Recorded,
+};
+
+/// A hook of a pod.
+#[derive(Debug)]
+pub(super) struct TrackedHook {
+    pub(super) id: HookId,
+    pub(super) engine: HookEngine,
+    /// The content of the last success; `None` if only its digest is known, or nothing.
+    told: Option<Arc<Content>>,
+    /// The round that runs.
+    pub(super) running: Option<Box<RunningRound>>,
+    /// The same in all attempts of a round.
+    pub(super) round: Option<RoundId>,
+    /// The state when it was looked at last, and since when the hook has been in it.
+    shown: HookState,
+    pub(super) since: Timestamp,
+    /// Why the last attempt failed, or what it waits for.
+    pub(super) reason: Box<str>,
+    pub(super) last_success: Option<Timestamp>,
+    /// When the first change arrived that the application was not told of.
+    pub(super) changed_at: Option<Instant>,
+    /// Its entry among the timers.
+    pub(super) timer: Option<Instant>,
+    /// It started from the present content: what it first sees of a part is a first delivery, whatever was on disk (rule P5).
+    starts_afresh: bool,
+    /// The last round failed, and the pod has an event that says so.
+    pub(super) is_reported: bool,
+}
+
+/// A round that runs.
+#[derive(Debug)]
+pub(super) struct RunningRound {
+    pub(super) content: Arc<Content>,
+    pub(super) cancel: CancellationToken,
+}
+
+impl TrackedHook {
+    /// A hook that is new to this agent. What it knows is, in this order: its record; the set on disk; nothing (rule P3).
+    ///
+    /// `past` is `None` if the pod had other hooks under this agent: a new hook starts from the present content (rule P5).
+    pub(super) fn new(
+        id: HookId,
+        hook: &PodHook,
+        past: Option<&Past>,
+        arrived: &Content,
+        key: &DigestKey,
+        now: Timestamp,
+    ) -> Self {
+        let on_disk = past.map(|past| &past.content);
+        let on_disk = on_disk.filter(|content| content.concerns(hook));
+        // What was missing until now counts as delivered before (rule F4).
+        let baseline = || {
+            on_disk.map(|content| {
+                let new = arrived
+                    .parts()
+                    .filter(|(part, _)| content.get(part).is_none());
+                Arc::new(extended(content, new, hook))
+            })
+        };
+        let compared = || match baseline() {
+            Some(content) => (Start::Told(content.digest(hook, key)), Some(content)),
+            None => (Start::FirstDelivery, None),
+        };
+        let recorded = past.map(|past| match &past.record {
+            Some(record) => record.of(hook, key),
+            None => Recorded::OtherKey(None),
+        });
+        let ((start, told), last_success) = match recorded {
+            None | Some(Recorded::New) => ((Start::FirstDelivery, None), None),
+            Some(Recorded::Uncertain(last)) => ((Start::Uncertain, None), last),
+            Some(Recorded::OtherKey(last)) => (compared(), last),
+            Some(Recorded::Told(digest, last)) => match on_disk {
+                Some(content) if content.digest(hook, key) == digest => (compared(), last),
+                _ => ((Start::Told(digest), None), last),
+            },
+        };
+        let definition = &hook.hook;
+        let starts_afresh = matches!(recorded, None | Some(Recorded::New));
+        Self {
+            id,
+            engine: HookEngine::new(
+                definition.timing,
+                definition.on_failure,
+                definition.initial,
+                start,
+            ),
+            told,
+            running: None,
+            round: None,
+            shown: HookState::Idle,
+            since: now,
+            reason: Box::default(),
+            last_success,
+            changed_at: None,
+            timer: None,
+            starts_afresh,
+            is_reported: false,
+        }
+    }
+
+    /// A pass is over, and the pod's content went from `before` to `after`. Of the parts in `confirmed` only what was on disk at the
+    /// start was known until now.
+    pub(super) fn passed(
+        &mut self,
+        hook: &PodHook,
+        before: &Content,
+        after: &Arc<Content>,
+        confirmed: &BTreeSet<PartKey>,
+        key: &DigestKey,
+        now: Instant,
+    ) {
+        let digest = after.digest(hook, key);
+        if self.engine.is_initial() && self.engine.told().is_none() && !after.concerns(hook) {
+            // The first delivery is yet to come.
+            return;
+        }
+        let is_first = |part: &PartKey| {
+            before.get(part).is_none() || (self.starts_afresh && confirmed.contains(part))
+        };
+        let first: Vec<_> = after
+            .parts()
+            .filter(|(part, _)| hook.looks_at_part(part) && is_first(part))
+            .collect();
+        if !self.engine.is_initial() && !first.is_empty() {
+            let extend = |content: &Content| extended(content, first.iter().copied(), hook);
+            let extend_shared = |content: &Arc<Content>| Arc::new(extend(content));
+            self.told = self.told.as_ref().map(extend_shared);
+            if let Some(running) = &mut self.running {
+                running.content = extend_shared(&running.content);
+            }
+            let told = self.told.as_ref().map(|content| content.digest(hook, key));
+            let running = self.running.as_ref();
+            let running = running.map(|running| running.content.digest(hook, key));
+            if let Some(told) = told.or(self.engine.told()) {
+                let present = extend(before).digest(hook, key);
+                self.engine.extend(told, running, present);
+            }
+        }
+        if confirmed.iter().any(|part| hook.looks_at_part(part)) {
+            self.engine.observe_after_restart(digest, now);
+        } else {
+            self.engine.observe(digest, now);
+        }
+        if self.engine.told() == Some(digest) {
+            self.told = Some(Arc::clone(after));
+            self.changed_at = None;
+        } else {
+            self.changed_at.get_or_insert(now);
+        }
+    }
+
+    /// The content that the application was told of last, if it is known.
+    pub(super) fn told(&self) -> Option<&Arc<Content>> {
+        self.told.as_ref()
+    }
+
+    /// The round that ran has succeeded, and told of `content`.
+    pub(super) fn succeeded(&mut self, content: Arc<Content>, now: Timestamp) {
+        self.told = Some(content);
+        self.last_success = Some(now);
+        self.round = None;
+        self.reason = Box::default();
+    }
+
+    /// Takes note of a state that has changed.
+    pub(super) fn note_state(&mut self, now: Timestamp) {
+        let state = self.engine.state();
+        if state != self.shown {
+            self.shown = state;
+            self.since = now;
+        }
+    }
+}
+
+/// `content` with those of `parts` that `hook` looks at.
+fn extended<'a>(
+    content: &Content,
+    parts: impl Iterator<Item = (&'a PartKey, &'a Arc<PartContent>)>,
+    hook: &PodHook,
+) -> Content {
+    let parts = parts.filter(|(part, _)| hook.looks_at_part(part));
+    content.with(parts.map(|(part, content)| (part.clone(), Arc::clone(content))))
+}

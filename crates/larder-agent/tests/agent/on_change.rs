@@ -1,0 +1,7 @@
+//! Hooks of pods: when they fire, and what is remembered of them. Rounds reach the test as those of an embedding program.
+
+mod firing;
+mod harness;
+mod restarts;
+mod timing;
+mod writing;

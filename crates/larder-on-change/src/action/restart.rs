@@ -1,0 +1,131 @@
+//! Ends the main process of a pod's containers, so that whatever runs them starts them again (rules R2 and R3).
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tokio::{
+    io::unix::AsyncFd,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    StepContext, StepOutcome,
+    processes::{FoundContainer, Processes, SignalProcessError},
+    targets::TargetQuery,
+};
+use crate::hook::Restart;
+
+/// A container that started so long after its variables were put in place has read them. Before that, whatever starts containers may
+/// have read them earlier (rule R3).
+const VARIABLES_READ: Duration = Duration::from_secs(5);
+
+/// What a restart has done.
+#[derive(Debug)]
+pub struct RestartReport {
+    /// How it ended.
+    pub outcome: StepOutcome,
+    /// The containers whose main process has ended.
+    pub ended: Vec<SmolStr>,
+}
+
+/// Ends the main process of each container that is meant: the signal, and KILL after the grace period. Waits until it is gone.
+///
+/// # Cancel safety
+///
+/// A run that is dropped may have ended some containers, and does not kill what it has asked to end.
+pub async fn run(
+    restart: &Restart,
+    grace: Duration,
+    step: &StepContext,
+    query: &TargetQuery<'_>,
+    processes: &Processes,
+) -> RestartReport {
+    let deadline = Instant::now() + step.timeout;
+    let mut report = RestartReport {
+        outcome: StepOutcome::Skipped("started after the change".to_owned()),
+        ended: Vec::new(),
+    };
+    let containers = match query.find(processes, false) {
+        Ok(containers) => containers,
+        Err(error) => {
+            report.outcome = StepOutcome::Failed(error.to_string());
+            return report;
+        }
+    };
+    if containers.is_empty() {
+        // Whatever starts it next starts it with the new content, but it may have begun to start with the old one.
+        let names: Vec<_> = query.names().iter().map(ToString::to_string).collect();
+        report.outcome =
+            StepOutcome::Failed(format!("no process of container {}", names.join(", ")));
+        return report;
+    }
+    let grace = restart.grace.unwrap_or(grace);
+    for container in &containers {
+        if is_new(container, query) {
+            continue;
+        }
+        let ended = end(container, restart, grace, deadline, processes).await;
+        report.outcome = match ended {
+            Ok(true) => StepOutcome::Succeeded,
+            Ok(false) => StepOutcome::timed_out(step.timeout),
+            Err(error) => StepOutcome::Failed(error.to_string()),
+        };
+        if !report.outcome.is_success() {
+            return report;
+        }
+        report.ended.extend(container.fits.first().cloned());
+    }
+    report
+}
+
+/// Whether the container started after the change, and has read the new content.
+fn is_new(container: &FoundContainer, query: &TargetQuery<'_>) -> bool {
+    let reads_variables = container
+        .fits
+        .iter()
+        .any(|name| query.variables.contains(name));
+    let margin = if reads_variables {
+        VARIABLES_READ
+    } else {
+        Duration::ZERO
+    };
+    query
+        .swapped
+        .is_some_and(|swapped| container.main.started() >= swapped + margin)
+}
+
+/// Ends one container; returns whether it has ended by `deadline`.
+async fn end(
+    container: &FoundContainer,
+    restart: &Restart,
+    grace: Duration,
+    deadline: Instant,
+    processes: &Processes,
+) -> Result<bool, SignalProcessError> {
+    let open = match processes.open(&container.main) {
+        Ok(open) => open,
+        Err(SignalProcessError::Ended { .. }) => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    match open.send(restart.signal.number()) {
+        Ok(()) => {}
+        Err(SignalProcessError::Ended { .. }) => return Ok(true),
+        Err(error) => return Err(error),
+    }
+    let pid = container.main.pid;
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe to call, and the process owns its descriptor"
+    )]
+    let ended = AsyncFd::with_interest(open, tokio::io::Interest::READABLE)
+        .map_err(|source| SignalProcessError::System { pid, source })?;
+    let kill_at = (Instant::now() + grace).min(deadline);
+    if timeout_at(kill_at, ended.readable()).await.is_ok() {
+        return Ok(true);
+    }
+    match ended.get_ref().send(rustix::process::Signal::KILL) {
+        Ok(()) => Ok(timeout_at(deadline, ended.readable()).await.is_ok()),
+        Err(SignalProcessError::Ended { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}

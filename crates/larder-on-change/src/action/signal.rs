@@ -1,0 +1,126 @@
+//! Sends a signal to processes of a pod's containers (rules G1 to G8).
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{
+    StepContext, StepOutcome,
+    processes::{FoundContainer, FoundProcess, Processes, SignalProcessError},
+    targets::TargetQuery,
+};
+use crate::{hook::SignalTarget, signal::Signal};
+
+/// Pauses between two looks whether a process catches the signal by now.
+const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+impl Signal {
+    /// The signal of the system.
+    pub(super) const fn number(self) -> rustix::process::Signal {
+        match self {
+            Self::Hup => rustix::process::Signal::HUP,
+            Self::Int => rustix::process::Signal::INT,
+            Self::Quit => rustix::process::Signal::QUIT,
+            Self::Term => rustix::process::Signal::TERM,
+            Self::Usr1 => rustix::process::Signal::USR1,
+            Self::Usr2 => rustix::process::Signal::USR2,
+            Self::Winch => rustix::process::Signal::WINCH,
+            Self::Cont => rustix::process::Signal::CONT,
+        }
+    }
+}
+
+/// Sends the signal to the main process of each container that is meant, or to the processes with the executable that the target names.
+///
+/// # Cancel safety
+///
+/// A run that is dropped may have sent the signal to some processes.
+pub async fn run(
+    target: &SignalTarget,
+    step: &StepContext,
+    query: &TargetQuery<'_>,
+    processes: &Processes,
+) -> StepOutcome {
+    let deadline = Instant::now() + step.timeout;
+    let containers = match query.find(processes, target.process.is_some()) {
+        Ok(containers) => containers,
+        Err(error) => return StepOutcome::Failed(error.to_string()),
+    };
+    let mut sent = 0;
+    let mut skipped = 0;
+    for container in &containers {
+        for process in chosen(target, container, processes) {
+            // It has read the new content already (rule G6).
+            if query
+                .swapped
+                .is_some_and(|swapped| process.started() >= swapped)
+            {
+                skipped += 1;
+                continue;
+            }
+            match send(target.signal, process, processes, deadline).await {
+                Ok(()) => sent += 1,
+                Err(reason) => return StepOutcome::Failed(reason),
+            }
+        }
+    }
+    match (sent, skipped) {
+        (0, 0) => StepOutcome::Failed(nothing(target, query)),
+        (0, _) => StepOutcome::Skipped("started after the change".to_owned()),
+        _ => StepOutcome::Succeeded,
+    }
+}
+
+/// The processes of a container that the signal is for.
+fn chosen<'a>(
+    target: &SignalTarget,
+    container: &'a FoundContainer,
+    processes: &Processes,
+) -> Vec<&'a FoundProcess> {
+    match &target.process {
+        None => vec![&container.main],
+        Some(name) => {
+            let all = container.processes.iter();
+            let named =
+                |process: &&FoundProcess| processes.executable(process).as_deref() == Some(name);
+            all.filter(named).collect()
+        }
+    }
+}
+
+fn nothing(target: &SignalTarget, query: &TargetQuery<'_>) -> String {
+    let names: Vec<_> = query.names().iter().map(ToString::to_string).collect();
+    let containers = match names.as_slice() {
+        [] => "a container".to_owned(),
+        [name] => format!("container {name}"),
+        names => format!("containers {}", names.join(", ")),
+    };
+    match &target.process {
+        None => format!("no process of {containers}"),
+        Some(name) => format!("no process {name:?} in {containers}"),
+    }
+}
+
+/// Sends the signal to one process, when it catches or blocks it, if the signal would otherwise kill it (rule G5).
+async fn send(
+    signal: Signal,
+    process: &FoundProcess,
+    processes: &Processes,
+    deadline: Instant,
+) -> Result<(), String> {
+    let number = signal.number();
+    let wait = async {
+        let mut pause = LOOK.0;
+        while processes.handles(process, number) == Some(false) {
+            sleep(pause).await;
+            pause = (pause * 2).min(LOOK.1);
+        }
+    };
+    let pid = process.pid;
+    if signal.kills_by_default() && timeout_at(deadline, wait).await.is_err() {
+        return Err(format!("process {pid} does not handle {signal}"));
+    }
+    let in_words = |error: SignalProcessError| error.to_string();
+    let open = processes.open(process).map_err(in_words)?;
+    open.send(number).map_err(in_words)
+}

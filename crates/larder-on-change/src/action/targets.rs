@@ -1,0 +1,117 @@
+//! Which processes a step is for: those of the containers that a hook names, or that its changes concern.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+
+use super::processes::{FoundContainer, PodMounts, Processes};
+
+/// What a signal or a restart knows of its round, besides the [context](super::StepContext).
+#[derive(Clone, Debug)]
+pub struct TargetQuery<'a> {
+    /// Where the containers of the pod mount its volumes.
+    pub mounts: &'a PodMounts,
+    /// The only container that is meant; `None` for those that the changes concern.
+    pub container: Option<&'a SmolStr>,
+    /// The volumes that have changed; `None` if that is unknown, so that any may have.
+    pub volumes: Option<&'a BTreeSet<SmolStr>>,
+    /// The containers whose variables have changed.
+    pub variables: &'a BTreeSet<SmolStr>,
+    /// When the changes were put in place; `None` if that is unknown.
+    pub swapped: Option<Duration>,
+    /// What earlier searches have found.
+    pub known: &'a KnownContainers,
+}
+
+/// The containers of a pod that the last search found. A search looks at all processes of the machine; one look at each known process
+/// is enough as long as every container that is wanted is among them.
+#[derive(Debug, Default)]
+pub struct KnownContainers(Mutex<Vec<FoundContainer>>);
+
+/// Why there is no target.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// Several containers cannot be told apart by their mounts, and one was asked for (rule G2).
+    #[error("containers {} mount the same: leave container out", names.join(" and "))]
+    Alike {
+        /// The containers.
+        names: Vec<String>,
+    },
+    /// A container cannot be found, as it mounts nothing of what larder delivers.
+    #[error("container {name} mounts no volume by which its processes could be found")]
+    NoMounts {
+        /// The container.
+        name: String,
+    },
+    /// The processes of this machine cannot be listed.
+    #[error("cannot list processes: {0}")]
+    List(#[source] std::io::Error),
+}
+
+impl TargetQuery<'_> {
+    /// The names of the containers that are meant.
+    pub fn names(&self) -> Vec<SmolStr> {
+        let containers = self.mounts.containers.iter();
+        let named = containers.filter(|container| {
+            if let Some(name) = self.container {
+                return container.name == *name;
+            }
+            let mounts_changed = self
+                .volumes
+                .is_none_or(|volumes| volumes.iter().any(|volume| container.has(volume)));
+            mounts_changed || self.variables.contains(&container.name)
+        });
+        named.map(|container| container.name.clone()).collect()
+    }
+
+    /// The running containers that are meant; `anew` if all their processes are wanted, and not the main ones only.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be found, or cannot be told apart from others.
+    pub fn find(
+        &self,
+        processes: &Processes,
+        anew: bool,
+    ) -> Result<Vec<FoundContainer>, TargetError> {
+        let names = self.names();
+        let mut containers = self.mounts.containers.iter();
+        let is_hidden = |name: &&SmolStr| {
+            containers
+                .find(|container| container.name == **name)
+                .is_none_or(|found| !self.mounts.volumes.keys().any(|volume| found.has(volume)))
+        };
+        if let (Some(hidden), true) = (names.iter().find(is_hidden), names.len() == 1) {
+            return Err(TargetError::NoMounts {
+                name: hidden.to_string(),
+            });
+        }
+        let mut known = self.known.0.lock();
+        known.retain(|container| processes.is_same(&container.main));
+        let meant = |containers: &[FoundContainer]| -> Vec<FoundContainer> {
+            let meant = containers
+                .iter()
+                .filter(|found| found.fits.iter().any(|name| names.contains(name)));
+            meant.cloned().collect()
+        };
+        let mut found = meant(&known);
+        if anew || found.len() < names.len() {
+            *known = processes
+                .containers(self.mounts)
+                .map_err(TargetError::List)?;
+            found = meant(&known);
+        }
+        drop(known);
+        if let (Some(_), Some(alike)) = (
+            self.container,
+            found.iter().find(|found| found.fits.len() > 1),
+        ) {
+            return Err(TargetError::Alike {
+                names: alike.fits.iter().map(ToString::to_string).collect(),
+            });
+        }
+        Ok(found)
+    }
+}
