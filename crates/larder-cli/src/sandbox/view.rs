@@ -238,17 +238,7 @@ impl View {
             if source == self.staging {
                 source = self.staging.join(COVERED);
             }
-            let kind = fs::symlink_metadata(&source)?.file_type();
-            if kind.is_symlink() {
-                symlink(fs::read_link(&source)?, &copy)?;
-                continue;
-            }
-            if kind.is_dir() {
-                fs::create_dir(&copy)?;
-            } else {
-                fs::File::create_new(&copy)?;
-            }
-            mount_bind_recursive(&source, &copy)
+            show(&source, &copy)
                 .with_context(|| format!("cannot mount {} in a mirror", source.display()))?;
         }
         let metadata = fs::metadata(directory)?;
@@ -263,6 +253,32 @@ impl View {
             self.own.insert(directory.to_owned());
         }
         Ok(())
+    }
+}
+
+/// Makes an entry of a directory appear at `copy` in a mirror, unless it is gone: other processes use the directory.
+fn show(source: &Path, copy: &Path) -> io::Result<()> {
+    let kind = match fs::symlink_metadata(source) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if kind.is_symlink() {
+        return match fs::read_link(source) {
+            Ok(target) => symlink(target, copy),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+    }
+    if kind.is_dir() {
+        fs::create_dir(copy)?;
+    } else {
+        fs::File::create_new(copy)?;
+    }
+    match mount_bind_recursive(source, copy) {
+        Err(Errno::NOENT) if kind.is_dir() => fs::remove_dir(copy),
+        Err(Errno::NOENT) => fs::remove_file(copy),
+        mounted => Ok(mounted?),
     }
 }
 

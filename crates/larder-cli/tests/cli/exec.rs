@@ -6,6 +6,8 @@ use std::{
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
 };
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -84,8 +86,25 @@ impl Running {
         Self::spawn(desk, &args, script, Stdio::piped())
     }
 
+    /// The same for the manifest, by this caller.
+    pub(crate) fn by(caller: Caller, desk: &Desk, args: &[&str], script: &str) -> Self {
+        let args = [&["-f", "app.yaml"], args].concat();
+        Self::spawn_by(caller.larder(desk), desk, &args, script, Stdio::inherit())
+    }
+
     fn spawn(desk: &Desk, args: &[&str], script: &str, errors: Stdio) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+        let larder = Command::new(env!("CARGO_BIN_EXE_larder"));
+        Self::spawn_by(larder, desk, args, script, errors)
+    }
+
+    fn spawn_by(
+        mut larder: Command,
+        desk: &Desk,
+        args: &[&str],
+        script: &str,
+        errors: Stdio,
+    ) -> Self {
+        let mut child = larder
             .arg("exec")
             .args(args)
             .args(["--", "sh", "-c", script])
@@ -181,6 +200,39 @@ fn volumes_are_updated_while_the_command_runs() {
     fs::write(desk.path().join("app.yaml"), "kind: [broken").unwrap();
     edit(&desk, "two", "1");
     assert_eq!(running.end(), ("twoone".to_owned(), Some(0)));
+}
+
+#[test]
+fn mount_point_may_lie_where_files_come_and_go() {
+    if !may_mount() {
+        return;
+    }
+    let (desk, busy) = (desk(""), tempfile::tempdir().unwrap());
+    let volume = format!("{}/volume", busy.path().display());
+    let text = manifest("one", "1", "").replace("/larder-test/config", &volume);
+    fs::write(desk.path().join("app.yaml"), text).unwrap();
+    let (is_over, script) = (AtomicBool::new(false), format!("cat {volume}/key"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let paths: Vec<_> = (0..200)
+                .map(|file| busy.path().join(file.to_string()))
+                .collect();
+            while !is_over.load(Ordering::Relaxed) {
+                for path in &paths {
+                    fs::write(path, "").unwrap();
+                }
+                for path in &paths {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+        });
+        for _ in 0..10 {
+            let end = Running::start(&desk, &[], &script).end();
+            is_over.store(end.0 != "one", Ordering::Relaxed);
+            assert_eq!(end, ("one".to_owned(), Some(0)));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
@@ -303,7 +355,7 @@ fn command_sees_its_own_processes() {
 
 /// Who runs `larder exec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+pub(crate) enum Caller {
     Root,
     /// The root of a user namespace that has no other user.
     Unshared,
@@ -325,18 +377,26 @@ pub(crate) fn larder_for_everybody(desk: &Desk) -> PathBuf {
     larder
 }
 
+impl Caller {
+    /// `larder` as this caller runs it.
+    fn larder(self, desk: &Desk) -> Command {
+        let larder = larder_for_everybody(desk);
+        let mut command = Command::new(&larder);
+        if self == Self::Unshared {
+            command = Command::new("unshare");
+            command.arg("-rm").arg(&larder);
+        }
+        if self == Self::Ordinary && geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command
+    }
+}
+
 /// What `script` prints when this caller runs it.
 fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
-    let larder = larder_for_everybody(desk);
-    let mut command = Command::new(&larder);
-    if caller == Caller::Unshared {
-        command = Command::new("unshare");
-        command.arg("-rm").arg(&larder);
-    }
-    if caller == Caller::Ordinary && geteuid().is_root() {
-        command.uid(65534).gid(65534);
-    }
-    let output = command
+    let output = caller
+        .larder(desk)
         .args(["exec", "-f", "app.yaml", "--", "sh", "-c", script])
         .current_dir(desk.path())
         .output()
@@ -346,7 +406,7 @@ fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
 }
 
 /// Everybody that this test run can be; CI can be all.
-fn callers() -> &'static [Caller] {
+pub(crate) fn callers() -> &'static [Caller] {
     if geteuid().is_root() {
         return &[Caller::Root, Caller::Unshared, Caller::Ordinary];
     }

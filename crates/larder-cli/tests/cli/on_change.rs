@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     Desk,
-    exec::{Running, desk, edit, may_mount},
+    exec::{Running, callers, desk, edit, may_mount},
 };
 
 /// A command that does nothing until it gets a signal, which it prints.
@@ -453,4 +453,192 @@ fn hook_runs_as_the_user_of_the_pod() {
     let (output, code) = running.end();
     assert!(output.starts_with("4711\n42\n{\"volumes\":[{"), "{output}");
     assert_eq!(code, Some(0));
+}
+
+// on-change 47
+#[test]
+fn every_caller_has_hooks_and_fresh_sub_paths() {
+    if !may_mount() {
+        return;
+    }
+    for &caller in callers() {
+        let pod = "securityContext: {runAsUser: 1000, runAsGroup: 3, fsGroup: 1001}";
+        let desk = desk(pod);
+        let script = "cd /larder-test/scratch; (id -u; cat /etc/larder-test/key; echo; cat $LARDER_CHANGES) > x; mv x done";
+        let hook = serde_json::json!([{"exec": ["sh", "-c", script]}]).to_string();
+        let command = format!("echo ready; {}", shown("done"));
+        let mut running = Running::by(caller, &desk, &["--on-change", &hook], &command);
+        assert_eq!(running.line(), "ready", "{caller:?}");
+        let next = desk.path().join("app.yaml.next");
+        fs::write(&next, crate::exec::manifest("two", "1", pod)).unwrap();
+        fs::rename(next, desk.path().join("app.yaml")).unwrap();
+        let (output, code) = running.end();
+        let expected = "1000\ntwo\n{\"volumes\":[{\"name\":\"config\",";
+        assert!(output.starts_with(expected), "{caller:?}: {output}");
+        assert_eq!(code, Some(0));
+    }
+}
+
+#[test]
+fn missing_command_of_a_hook_is_named() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let flags = ["--on-change", "exec:no-such-command"];
+    let mut running = Running::with_errors(&desk, &flags, WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "two", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: no such command"
+    );
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 24
+#[test]
+fn stale_sub_path_is_named_and_the_hook_fires() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let flags = ["--on-change", "signal:HUP", "--subpath-updates=false"];
+    let mut running = Running::with_errors(&desk, &flags, WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "two", "1");
+    assert_eq!(running.line(), "HUP two");
+    assert_eq!(
+        running.error_line(),
+        "larder: container web mounts config by subPath: only a restart shows it the new file"
+    );
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+/// A pod with two volumes of one ConfigMap, one of an optional Secret, and variables, one of which hides a key.
+fn several(key: &str, hidden: &str, shown: &str, secret: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: {key}}}}}
+---
+{{apiVersion: v1, kind: ConfigMap, metadata: {{name: env}}, data: {{A: '{hidden}', B: '{shown}'}}}}
+{secret}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  containers:
+  - name: web
+    image: example
+    envFrom: [{{configMapRef: {{name: env}}}}]
+    env: [{{name: A, value: own}}]
+    volumeMounts:
+    - {{name: one, mountPath: /larder-test/one}}
+    - {{name: two, mountPath: /larder-test/two}}
+    - {{name: maybe, mountPath: /larder-test/maybe}}
+  volumes:
+  - {{name: one, configMap: {{name: app}}}}
+  - {{name: two, configMap: {{name: app}}}}
+  - {{name: maybe, secret: {{secretName: maybe, optional: true}}}}
+"
+    )
+}
+
+const SECRET: &str =
+    "---\n{apiVersion: v1, kind: Secret, metadata: {name: maybe}, stringData: {key: s}}";
+
+/// Prints what it sees at each signal.
+const SEVERAL: &str =
+    "trap 'echo $(cd /larder-test; cat one/key two/key; cat maybe/key 2>/dev/null)' HUP
+    trap 'exit 0' TERM; echo ready $A $B; while :; do sleep 100 & wait $!; done";
+
+fn write_several(desk: &Desk, text: &str) {
+    let next = desk.path().join("app.yaml.next");
+    fs::write(&next, text).unwrap();
+    fs::rename(next, desk.path().join("app.yaml")).unwrap();
+}
+
+// on-change 19, 20
+#[test]
+fn volumes_that_change_together_are_told_together() {
+    if !may_mount() {
+        return;
+    }
+    let desk = Desk::with([("app.yaml", several("a", "1", "1", "").as_str())]);
+    let mut running = Running::start(&desk, &["--on-change", "signal:HUP"], SEVERAL);
+    assert_eq!(running.line(), "ready own 1");
+    write_several(&desk, &several("b", "1", "1", ""));
+    assert_eq!(running.line(), "bb");
+    // An optional object that comes, and one that goes.
+    write_several(&desk, &several("b", "1", "1", SECRET));
+    assert_eq!(running.line(), "bbs");
+    write_several(&desk, &several("b", "1", "1", ""));
+    assert_eq!(running.line(), "bb");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 22
+#[test]
+fn hidden_variable_restarts_nothing() {
+    if !may_mount() {
+        return;
+    }
+    let desk = Desk::with([("app.yaml", several("a", "1", "1", "").as_str())]);
+    let flags = [
+        "--on-change",
+        "restart:environment",
+        "--on-change",
+        "signal:HUP",
+    ];
+    let mut running = Running::start(&desk, &flags, SEVERAL);
+    assert_eq!(running.line(), "ready own 1");
+    write_several(&desk, &several("a", "2", "1", ""));
+    // What comes next shows that nothing came before.
+    write_several(&desk, &several("b", "2", "1", ""));
+    assert_eq!(running.line(), "bb");
+    write_several(&desk, &several("b", "2", "2", ""));
+    assert_eq!(running.line(), "ready own 2");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 26, 31
+#[test]
+fn hook_that_takes_long_delays_no_other() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let slow = "[{name: slow, exec: [sh, -c, 'echo >> /larder-test/scratch/runs; until [ -e /larder-test/scratch/go ]; do sleep 0.01; done']}]";
+    let script = "trap 'echo HUP $(cat /larder-test/config/key)' HUP; trap 'wc -l < /larder-test/scratch/runs; exit 0' TERM
+        trap 'echo > /larder-test/scratch/go; until [ $(wc -l < /larder-test/scratch/runs) = 2 ]; do sleep 0.01; done; echo again' USR1
+        echo ready; while :; do sleep 100 & wait $!; done";
+    let flags = ["--on-change", slow, "--on-change", "signal:HUP"];
+    let mut running = Running::start(&desk, &flags, script);
+    assert_eq!(running.line(), "ready");
+    for key in ["a", "b", "c", "d", "e"] {
+        edit(&desk, key, "1");
+        assert_eq!(running.line(), format!("HUP {key}"));
+    }
+    running.signal(Signal::USR1);
+    assert_eq!(running.line(), "again");
+    assert_eq!(end(running), ("2\n".to_owned(), Some(0)));
+}
+
+// on-change 44
+#[test]
+fn hook_that_exceeds_its_time_is_killed() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "[{exec: [sh, -c, 'trap \"\" TERM; sleep 1000 & wait; wait'], timeout: 50ms, retry: {min: 1s, attempts: 1}}]";
+    let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 100 & wait $!; done";
+    let mut running = Running::with_errors(&desk, &["--on-change", hook], script);
+    assert_eq!(running.line(), "ready");
+    edit(&desk, "two", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: timed out after 50ms"
+    );
+    assert_eq!(end(running), (String::new(), Some(0)));
 }

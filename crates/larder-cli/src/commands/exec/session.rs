@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs, io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
@@ -39,10 +39,10 @@ use crate::{
 };
 
 /// The effect of a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Update {
-    /// A volume of the command has other content.
-    pub(super) volumes: bool,
+    /// Names of the command's volumes that have other content.
+    pub(super) volumes: Vec<String>,
     /// The command would get another environment, other mounts or another identity.
     pub(super) start: bool,
 }
@@ -74,6 +74,8 @@ pub(super) struct Session<'a> {
     content: Cell<u64>,
     /// The mounts by subPath, unless they keep their content.
     subpaths: Option<SubPaths>,
+    /// The volumes of which it was printed that the command keeps their old files.
+    stale: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Session<'a> {
@@ -96,6 +98,7 @@ impl<'a> Session<'a> {
             subpaths: args
                 .subpath_updates
                 .then(|| SubPaths::new(sandbox.staging())),
+            stale: RefCell::default(),
         };
         let target = session.target.borrow();
         let mount_points = nested_mount_points(&target.pod);
@@ -301,6 +304,27 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Prints once for which of the volumes `changed` the command keeps the old files (rule F7).
+    pub(super) fn note_stale_subpaths(&self, changed: &[String]) {
+        let target = self.target.borrow();
+        let Ok(start) = self.start_of(&target) else {
+            return;
+        };
+        if self.subpaths.is_some() {
+            return;
+        }
+        for volume in changed {
+            let mut mounts = start.mounts.iter().filter(|mount| mount.volume == *volume);
+            let is_stale = mounts.any(MountedVolume::follows_subpath);
+            if is_stale && self.stale.borrow_mut().insert(volume.clone()) {
+                let container = &target.container;
+                output::note(format_args!(
+                    "container {container} mounts {volume} by subPath: only a restart shows it the new file"
+                ));
+            }
+        }
+    }
+
     /// The directory of a volume that larder or its agent swaps.
     fn directory_of(&self, target: &ExecTarget, mount: &MountedVolume) -> Option<PathBuf> {
         match &mount.source {
@@ -385,7 +409,8 @@ impl<'a> Session<'a> {
         let mount_points = nested_mount_points(&next.pod);
         for volume in next.volumes() {
             match self.refresh(&next, volume, &mount_points) {
-                Ok(changed) => update.volumes |= changed,
+                Ok(true) => update.volumes.push(volume.name.clone()),
+                Ok(false) => {}
                 Err(error) => {
                     let what = format!(
                         "cannot update volume {}, keeping its last good copy",

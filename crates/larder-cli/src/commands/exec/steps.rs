@@ -25,6 +25,8 @@ use crate::{
     sandbox::{HookPlan, StagePlan},
 };
 
+/// How the stage begins to say that there is no such command.
+const NOT_FOUND: &str = "larder: cannot run ";
 /// The first and the longest pause before a process is looked at again for a handler of a signal.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -224,7 +226,11 @@ async fn execute(
         })
     };
     let report = exec::run(command, context, launch).await;
-    for line in report.output.iter().flat_map(|output| output.lines()) {
+    let output = report.output.as_deref().unwrap_or_default();
+    if output.starts_with(NOT_FOUND) && report.outcome.reason() == "exit status 127" {
+        return StepOutcome::Failed(LaunchError::NotFound.to_string());
+    }
+    for line in output.lines() {
         output::note(format_args!("on change, {}: {line}", context.hook));
     }
     report.outcome

@@ -122,6 +122,9 @@ pub(super) async fn supervise(
                         "the next start would differ; the running command keeps its environment",
                     );
                 }
+                if !rounds.is_empty() {
+                    session.note_stale_subpaths(&update.volumes);
+                }
                 if processes.inside().mounts().is_some() {
                     session.update_subpaths();
                     session.observe(&mut rounds);

@@ -1,0 +1,275 @@
+//! The recipes of `docs/on-change.md`: their files and commands as they stand there, with a free port in place of 8080.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::Path,
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::{Desk, exec::may_mount};
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/on-change.md");
+
+/// A recipe in a directory of its own.
+pub(crate) struct Recipe {
+    desk: Desk,
+    /// The first one starts the command.
+    commands: Vec<String>,
+    pub(crate) port: u16,
+}
+
+impl Recipe {
+    /// The recipe with this heading. Its files have the names that end the line before them.
+    pub(crate) fn named(heading: &str) -> Self {
+        let document = fs::read_to_string(DOCUMENT).unwrap();
+        let (_, rest) = document.split_once(&format!("### {heading}\n")).unwrap();
+        let section = rest.split("\n## ").next().unwrap();
+        let section = section.split("\n### ").next().unwrap();
+        let port = free_port();
+        let section = section.replace("8080", &port.to_string());
+        let (desk, mut commands) = (Desk::with([]), Vec::new());
+        let parts: Vec<_> = section.split("```").collect();
+        for (before, block) in parts.iter().step_by(2).zip(parts.iter().skip(1).step_by(2)) {
+            let (language, text) = block.split_once('\n').unwrap();
+            match language {
+                "sh" => commands.push(text.to_owned()),
+                "yaml" => {
+                    let name = before.trim_end().trim_end_matches("`:");
+                    let name = name.rsplit('`').next().unwrap();
+                    fs::write(desk.path().join(name), text).unwrap();
+                }
+                language => panic!("a block in {language}"),
+            }
+        }
+        Self {
+            desk,
+            commands,
+            port,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.desk.path()
+    }
+
+    /// Adds an executable file.
+    fn program(&self, name: &str, text: &str) {
+        let path = self.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn shell(&self, script: &str) -> Command {
+        let binaries = Path::new(env!("CARGO_BIN_EXE_larder")).parent().unwrap();
+        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", binaries.display());
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script])
+            .current_dir(self.path())
+            .env_clear()
+            .env("PATH", path);
+        command
+    }
+
+    /// Runs the first command of the recipe.
+    pub(crate) fn start(&self) -> RunningRecipe {
+        let mut child = self
+            .shell(&format!("{} wait $!", self.commands[0].trim_end()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        RunningRecipe {
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            stderr: BufReader::new(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
+    /// Runs the command at this place.
+    fn run(&self, place: usize) {
+        assert!(
+            self.shell(&self.commands[place])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Asks the server of the recipe; `None` if none listens.
+    pub(crate) fn ask(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let request = "GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        Some(body.trim_end().to_owned())
+    }
+
+    /// Asks until the answer stays `expected`: a worker of before a reload may answer some last requests.
+    pub(crate) fn ask_until(&self, running: &mut RunningRecipe, expected: &str) {
+        let mut in_a_row = 0;
+        while in_a_row < 20 {
+            running.assert_runs();
+            let is_expected = self.ask().as_deref() == Some(expected);
+            in_a_row = if is_expected { in_a_row + 1 } else { 0 };
+        }
+    }
+}
+
+/// A port that no client gets by chance: such ports begin at 32768.
+fn free_port() -> u16 {
+    let first = u16::try_from(std::process::id() % 10_000).unwrap();
+    let mut ports = (0..10_000).map(|next| 20_000 + (first + next) % 10_000);
+    ports
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .unwrap()
+}
+
+/// The processes of a recipe, ended with it.
+pub(crate) struct RunningRecipe {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl RunningRecipe {
+    /// Fails if the command has ended, with its errors.
+    pub(crate) fn assert_runs(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            let mut errors = String::new();
+            self.stderr.read_to_string(&mut errors).unwrap();
+            panic!("{status}: {errors}");
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// The next line of errors that holds `text`.
+    fn error_with(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "no {text}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for RunningRecipe {
+    fn drop(&mut self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether nginx is installed; CI has to have it.
+pub(crate) fn has_nginx() -> bool {
+    let found = Path::new("/usr/sbin/nginx").exists();
+    assert!(
+        found || std::env::var_os("CI").is_none(),
+        "CI has to have nginx"
+    );
+    found && may_mount() && rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn nginx_reloads_what_it_has_tested() {
+    if !has_nginx() {
+        return;
+    }
+    let recipe = Recipe::named("nginx: test the configuration, then reload it");
+    let mut running = recipe.start();
+    recipe.ask_until(&mut running, "hello");
+    recipe.run(1);
+    recipe.ask_until(&mut running, "goodbye");
+    // An error never reaches nginx.
+    let path = recipe.path().join("nginx.yaml");
+    let manifest = fs::read_to_string(&path).unwrap();
+    fs::write(&path, manifest.replace("events {}", "evens {}")).unwrap();
+    let line = running.error_with("unknown directive");
+    assert!(line.contains("\"evens\""), "{line}");
+    recipe.ask_until(&mut running, "goodbye");
+    fs::write(&path, manifest.replace("goodbye", "again")).unwrap();
+    recipe.ask_until(&mut running, "again");
+}
+
+/// Serves the file, and reads it again when it is asked to.
+const SERVER: &str = r#"#!/usr/bin/perl
+use strict; use IO::Socket::INET;
+sub load { local $/; open(my $file, '<', '/etc/server/answer') or die "cannot open: $!\n"; return scalar <$file> }
+my $answer = load();
+my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1:PORT', Listen => 9, ReuseAddr => 1) or die "cannot listen: $!\n";
+while (my $client = $listener->accept) {
+    my $request = <$client>;
+    while (my $line = <$client>) { last if $line eq "\r\n" }
+    $answer = load() if $request =~ m{^POST /-/reload };
+    print $client "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n$answer\n";
+    close $client;
+}
+"#;
+
+#[test]
+fn server_reloads_when_it_is_asked_to() {
+    if !may_mount() {
+        return;
+    }
+    let recipe = Recipe::named("A server with `/-/reload`");
+    recipe.program("server", &SERVER.replace("PORT", &recipe.port.to_string()));
+    let mut running = recipe.start();
+    recipe.ask_until(&mut running, "hello");
+    recipe.run(1);
+    recipe.ask_until(&mut running, "goodbye");
+}
+
+#[test]
+fn worker_restarts_when_a_variable_changes() {
+    if !may_mount() {
+        return;
+    }
+    let recipe = Recipe::named("Restart when a variable changes, signal when a file does");
+    let script = "#!/bin/sh\ntrap 'echo HUP $(cat /etc/worker/rules)' HUP; trap 'exit 0' TERM
+        echo started $LOG_LEVEL; while :; do sleep 100 & wait $!; done\n";
+    recipe.program("worker", script);
+    let mut running = recipe.start();
+    assert_eq!(running.line(), "started info");
+    recipe.run(1);
+    assert_eq!(running.line(), "HUP deny");
+    recipe.run(2);
+    assert_eq!(running.line(), "started debug");
+}
+
+#[test]
+fn pair_of_secret_and_config_map_is_seen_whole() {
+    if !may_mount() {
+        return;
+    }
+    let recipe = Recipe::named("A Secret and a ConfigMap that change together");
+    let script =
+        "#!/bin/sh\ntrap 'echo HUP $(cat /etc/pair/config/listen) $(cat /etc/pair/tls/tls.key)' HUP
+        trap 'exit 0' TERM; echo started; while :; do sleep 100 & wait $!; done\n";
+    recipe.program("server", script);
+    let mut running = recipe.start();
+    assert_eq!(running.line(), "started");
+    recipe.run(1);
+    recipe.run(2);
+    let first = running.line();
+    // Unless this machine has stood still for a second in between.
+    if first != "HUP two two" {
+        assert_eq!([first, running.line()], ["HUP two one", "HUP two two"]);
+    }
+}
