@@ -7,15 +7,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic as a test may")]
 
+#[path = "../tests/common/node.rs"]
+mod node;
+
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use criterion::{Bencher, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
-use larder_pods::{
-    FullName, Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods,
-    StoredPod,
-    lifecycle::{LifecycleAction, PodLifecycle},
-};
+use larder_pods::{FullName, PodManager, PodMerge, PodSource, PodUid, SourcePods, StoredPod};
+use node::Node;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
@@ -33,52 +33,12 @@ fn pod(index: usize, image: &str) -> StoredPod {
     .unwrap()
 }
 
-struct Node {
-    merge: PodMerge,
-    manager: PodManager,
-    lifecycle: PodLifecycle,
-}
-
-impl Node {
-    fn with(pods: usize) -> Self {
-        let mut node = Self {
-            merge: PodMerge::new([PodSource::Api]),
-            manager: PodManager::default(),
-            lifecycle: PodLifecycle::new(true),
-        };
-        node.lifecycle.all_sources_seen();
-        node.take(SourcePods::All(
-            (0..pods).map(|index| pod(index, "i:1")).collect(),
-        ));
-        node
-    }
-
-    /// Handles a report as an agent does. Volumes are torn down at once.
-    fn take(&mut self, pods: SourcePods) {
-        let merged = self
-            .merge
-            .merge(PodSource::Api, pods, Timestamp::UNIX_EPOCH);
-        for update in merged.updates {
-            for pod in update.pods {
-                match update.operation {
-                    Operation::Remove => self.manager.remove_pod(&pod),
-                    _ => self.manager.add_pod(Arc::clone(&pod)),
-                }
-                for action in self.lifecycle.handle(update.operation, &pod) {
-                    if let LifecycleAction::Retire(pod) = action {
-                        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-                        black_box(self.lifecycle.volumes_gone(&uid));
-                    }
-                }
-            }
-        }
-        // For the metrics and the mirror pods, after every report.
-        black_box((
-            self.lifecycle.working(),
-            self.lifecycle.terminating_static_pods(),
-            self.manager.mirror_overview(),
-        ));
-    }
+/// A node with this many pods of the API server.
+fn node_with(pods: usize) -> Node {
+    let mut node = Node::new(PodSource::Api);
+    let pods = (0..pods).map(|index| pod(index, "i:1"));
+    node.take(SourcePods::All(pods.collect()));
+    node
 }
 
 /// CPU time of this thread so far.
@@ -125,7 +85,7 @@ fn all_changes(criterion: &mut Criterion) {
             per_pod(
                 bencher,
                 pods,
-                || (Node::with(0), words()),
+                || (node_with(0), words()),
                 |(mut node, words)| {
                     for pods in words {
                         node.take(pods);
@@ -195,7 +155,7 @@ fn manager_alone(criterion: &mut Criterion) {
 fn one_change(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("add, update and remove a pod");
     for pods in NODES {
-        let mut node = Node::with(pods);
+        let mut node = node_with(pods);
         let changes = || {
             let (added, updated) = (pod(pods, "i:1"), pod(pods, "i:2"));
             let gone = SourcePods::Gone(FullName::of(&added.metadata), PodUid::of(&added.metadata));
@@ -225,7 +185,7 @@ fn first_set(criterion: &mut Criterion) {
             per_pod(
                 bencher,
                 pods,
-                || (Node::with(0), SourcePods::All(set.clone())),
+                || (node_with(0), SourcePods::All(set.clone())),
                 |(mut node, pods)| {
                     node.take(pods);
                     node
@@ -240,7 +200,7 @@ fn lookups(criterion: &mut Criterion) {
     const READS: usize = 100;
     let mut group = criterion.benchmark_group("look up a pod");
     for pods in NODES {
-        let node = Node::with(pods);
+        let node = node_with(pods);
         let full_name = FullName::of(&pod(pods / 2, "i:1").metadata);
         let uid = PodUid::of(&pod(pods / 2, "i:1").metadata);
         group.bench_function(format!("by full name of {pods}"), |bencher| {

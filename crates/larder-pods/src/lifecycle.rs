@@ -82,7 +82,7 @@ pub struct PodLifecycle {
     /// The answer of [`Self::working`], which is read after each change and so updated with each.
     working: WorkingPods,
     /// The answer of [`Self::terminating_static_pods`], likewise.
-    terminating: BTreeSet<FullName>,
+    terminating: Arc<BTreeSet<FullName>>,
 }
 
 /// Number of pods that came again under a known UID; kubelet 1.36, `restarted_pods_total`.
@@ -160,8 +160,8 @@ impl PodLifecycle {
     }
 
     /// Static pods that are missing from their source and still terminate. Their mirror pods have to stay.
-    pub fn terminating_static_pods(&self) -> BTreeSet<FullName> {
-        self.terminating.clone()
+    pub fn terminating_static_pods(&self) -> Arc<BTreeSet<FullName>> {
+        Arc::clone(&self.terminating)
     }
 
     /// Handles one pod of an update of the sources.
@@ -389,9 +389,10 @@ impl PodLifecycle {
         let terminates =
             |kind: WorkingKind| kind.is_static && kind.gone && kind.lifecycle != "terminated";
         if now.is_some_and(terminates) {
-            self.terminating.insert(FullName::of(&pod.metadata));
+            let terminating = Arc::make_mut(&mut self.terminating);
+            terminating.insert(FullName::of(&pod.metadata));
         } else if before.is_some_and(terminates) {
-            self.terminating.remove(&FullName::of(&pod.metadata));
+            Arc::make_mut(&mut self.terminating).remove(&FullName::of(&pod.metadata));
         }
     }
 

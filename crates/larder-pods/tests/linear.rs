@@ -3,58 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::{fmt::Write as _, sync::Arc};
+#[path = "common/node.rs"]
+mod node;
+
+use std::fmt::Write as _;
 
 use allocation_counter::{AllocationInfo, measure};
-use jiff::Timestamp;
 use larder_pods::{
-    Operation, PodManager, PodMerge, PodSource, PodUid, ResolvedPodUid, SourcePods, StoredPod,
-    lifecycle::{LifecycleAction, PodLifecycle},
+    PodSource, SourcePods, StoredPod,
     static_pod::{ApiReferences, StaticPods},
 };
-
-/// A node that handles reports as an agent does.
-struct Node {
-    merge: PodMerge,
-    manager: PodManager,
-    lifecycle: PodLifecycle,
-}
-
-impl Node {
-    fn new() -> Self {
-        let mut lifecycle = PodLifecycle::new(true);
-        lifecycle.all_sources_seen();
-        Self {
-            merge: PodMerge::new([PodSource::Http]),
-            manager: PodManager::default(),
-            lifecycle,
-        }
-    }
-
-    fn take(&mut self, pods: SourcePods) {
-        let merged = self
-            .merge
-            .merge(PodSource::Http, pods, Timestamp::UNIX_EPOCH);
-        for update in merged.updates {
-            for pod in update.pods {
-                match update.operation {
-                    Operation::Remove => self.manager.remove_pod(&pod),
-                    _ => self.manager.add_pod(Arc::clone(&pod)),
-                }
-                for action in self.lifecycle.handle(update.operation, &pod) {
-                    if let LifecycleAction::Retire(pod) = action {
-                        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-                        self.lifecycle.volumes_gone(&uid);
-                    }
-                }
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.manager.pods().len()
-    }
-}
+use node::Node;
 
 /// The body of a URL with `count` pods.
 fn list(count: usize) -> String {
@@ -97,7 +56,7 @@ fn sets_cost_the_same_for_each_pod() {
     let costs = |pods: Vec<StoredPod>| {
         let count = pods.len();
         let changed: Vec<_> = pods.iter().cloned().map(relabeled).collect();
-        let mut node = Node::new();
+        let mut node = Node::new(PodSource::Http);
         let mut steps = Vec::new();
         for (pods, left) in [
             (pods.clone(), count),
@@ -106,7 +65,7 @@ fn sets_cost_the_same_for_each_pod() {
             (vec![], 0),
         ] {
             steps.push(measure(|| node.take(SourcePods::All(pods))));
-            assert_eq!(node.len(), left);
+            assert_eq!(node.manager.pods().len(), left);
         }
         steps
     };
@@ -121,7 +80,7 @@ fn sets_cost_the_same_for_each_pod() {
 fn one_change_costs_the_same_beside_any_number_of_pods() {
     let all = decoded(10_000);
     let cost = |count: usize| {
-        let mut node = Node::new();
+        let mut node = Node::new(PodSource::Http);
         node.take(SourcePods::All(all[..count].to_vec()));
         let changed = relabeled(all[0].clone());
         // Keeps the tables from growing while they are measured.

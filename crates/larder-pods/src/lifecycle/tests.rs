@@ -43,7 +43,7 @@ impl Lives {
             }
         }
         assert_eq!(self.0.working(), working);
-        assert_eq!(self.0.terminating_static_pods(), terminating);
+        assert_eq!(*self.0.terminating_static_pods(), terminating);
     }
 
     #[track_caller]
@@ -170,7 +170,9 @@ fn the_last_of_many_manifest_changes_wins_during_termination() {
         lives.check(Remove, static_pod(&uid.to_string()), &[]);
         lives.check(Add, static_pod(&(uid + 1).to_string()), &[]);
         let ending = lives.0.terminating_static_pods();
-        assert_eq!(ending, ["web_default".parse().unwrap()].into());
+        assert_eq!(*ending, ["web_default".parse().unwrap()].into());
+        // The same set, without a copy, until it changes.
+        assert!(Arc::ptr_eq(&ending, &lives.0.terminating_static_pods()));
     }
     lives.check_volumes_gone("0", &["unregister 0", "serve 300"]);
     assert!(lives.0.terminating_static_pods().is_empty());
@@ -178,7 +180,7 @@ fn the_last_of_many_manifest_changes_wins_during_termination() {
 }
 
 #[test]
-fn a_pod_of_a_reused_uid_starts_after_the_old_one() {
+fn a_reused_uid_starts_after_the_old_pod() {
     // managers 60
     let mut lives = Lives::new();
     lives.check(Add, static_pod("1"), &["serve 1"]);

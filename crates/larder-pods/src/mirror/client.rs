@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_pod_has_the_hash_and_the_node_as_owner() {
+    fn a_mirror_pod_has_hash_and_owner_node() {
         // managers 52, 81: exactly what a real cluster lets a node create.
         let mirror = mirror_of(&static_pod().stored(), &node());
         assert_eq!(annotation(&mirror.metadata, CONFIG_MIRROR), Some("hash"));

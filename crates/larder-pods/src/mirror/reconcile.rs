@@ -41,7 +41,7 @@ pub struct MirrorScope {
     /// Every source has reported all its pods. Before that, the static pod of an orphan may just be unreported.
     pub all_sources_seen: bool,
     /// Static pods that are gone from their source and still terminate. Their mirror pods stay until that is done.
-    pub terminating: BTreeSet<FullName>,
+    pub terminating: Arc<BTreeSet<FullName>>,
     /// Changes when the API server, possibly another one, or the Node is back. Earlier failures and findings are then
     /// dropped.
     pub epoch: u64,

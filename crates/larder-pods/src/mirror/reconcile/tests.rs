@@ -47,7 +47,7 @@ struct Script {
 }
 
 /// A node with one reconciler, and a server.
-struct Fixture {
+struct ReconcilerFixture {
     script: Arc<Mutex<Script>>,
     manager: PodManager,
     reconciler: MirrorReconciler,
@@ -56,7 +56,7 @@ struct Fixture {
     scope_sender: watch::Sender<MirrorScope>,
 }
 
-impl Fixture {
+impl ReconcilerFixture {
     fn new(pods: impl IntoIterator<Item = PodBuilder>) -> Self {
         let script = Arc::new(Mutex::new(Script {
             node: Some(node()),
@@ -77,7 +77,7 @@ impl Fixture {
         let client = MirrorClient::new(Client::new(service, "default"), "n1");
         let scope = MirrorScope {
             all_sources_seen: true,
-            terminating: BTreeSet::new(),
+            terminating: Arc::default(),
             epoch: 0,
         };
         let (scope_sender, receiver) = watch::channel(scope.clone());
@@ -156,7 +156,7 @@ async fn answer(script: &Mutex<Script>, request: Request<Body>) -> Response<Body
 #[tokio::test(start_paused = true)]
 async fn without_a_node_uid_no_mirror_pod_is_created() {
     // managers 52
-    let mut fixture = Fixture::new([static_pod("web")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web")]);
     fixture.script.lock().node = None;
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.check_problem("node n1 does not exist");
@@ -175,7 +175,7 @@ async fn without_a_node_uid_no_mirror_pod_is_created() {
 #[tokio::test(start_paused = true)]
 async fn a_static_pod_gets_exactly_one_mirror_pod() {
     // managers 53
-    let mut fixture = Fixture::new([static_pod("web"), pod("ordinary")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web"), pod("ordinary")]);
     assert_eq!(fixture.pass().await, ["create web hash"]);
     // The watch has not shown it yet, and there are other changes meanwhile.
     fixture
@@ -189,7 +189,7 @@ async fn a_static_pod_gets_exactly_one_mirror_pod() {
 
 #[tokio::test(start_paused = true)]
 async fn a_current_pair_is_compared_again_after_a_change() {
-    let mut fixture = Fixture::new([static_pod("web"), mirror_pod("web")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web"), mirror_pod("web")]);
     for _ in 0..2 {
         assert_eq!(fixture.pass().await, [""; 0]);
     }
@@ -222,7 +222,7 @@ async fn an_outdated_or_terminating_mirror_pod_is_replaced() {
         mirror_pod("web").deleted(),
         mirror_pod("web").annotation("larder.dev/static-pod-content", "other"),
     ] {
-        let mut fixture = Fixture::new([static_pod("web"), outdated]);
+        let mut fixture = ReconcilerFixture::new([static_pod("web"), outdated]);
         assert_eq!(
             fixture.pass().await,
             ["delete web web-mirror-uid 0", "create web hash"]
@@ -238,7 +238,7 @@ async fn after_a_failed_delete_nothing_is_created() {
         (409, ""),
         (500, "failed to delete mirror pod web_default"),
     ] {
-        let mut fixture = Fixture::new([static_pod("web"), mirror_pod("web").deleted()]);
+        let mut fixture = ReconcilerFixture::new([static_pod("web"), mirror_pod("web").deleted()]);
         fixture.script.lock().delete_code = code;
         assert_eq!(fixture.pass().await, ["delete web web-mirror-uid 0"]);
         fixture.check_problem(problem);
@@ -253,7 +253,7 @@ async fn after_a_failed_delete_nothing_is_created() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_being_deleted_gets_no_mirror_pods() {
     // managers 56
-    let mut fixture = Fixture::new([static_pod("web")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web")]);
     let mut deleted = node();
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     fixture.script.lock().node = Some(deleted);
@@ -264,15 +264,12 @@ async fn a_node_that_is_being_deleted_gets_no_mirror_pods() {
 #[tokio::test(start_paused = true)]
 async fn orphans_are_deleted_by_uid_after_their_static_pod() {
     // managers 57
-    let mut fixture = Fixture::new(["a", "b", "c"].map(mirror_pod));
+    let mut fixture = ReconcilerFixture::new(["a", "b", "c"].map(mirror_pod));
     fixture.scope.all_sources_seen = false;
     assert_eq!(fixture.pass().await, [""; 0]);
 
     fixture.scope.all_sources_seen = true;
-    fixture
-        .scope
-        .terminating
-        .insert("b_default".parse().unwrap());
+    fixture.scope.terminating = Arc::new(["b_default".parse().unwrap()].into());
     let mut writes = fixture.pass().await;
     writes.sort();
     assert_eq!(
@@ -280,14 +277,14 @@ async fn orphans_are_deleted_by_uid_after_their_static_pod() {
         ["delete a a-mirror-uid 0", "delete c c-mirror-uid 0"]
     );
 
-    fixture.scope.terminating.clear();
+    fixture.scope.terminating = Arc::default();
     assert_eq!(fixture.pass().await, ["delete b b-mirror-uid 0"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_conflicting_pod_is_read_before_it_is_deleted() {
     let taken = |pod: PodBuilder| {
-        let fixture = Fixture::new([static_pod("web")]);
+        let fixture = ReconcilerFixture::new([static_pod("web")]);
         let mut script = fixture.script.lock();
         script.create_code = 409;
         script.pods.insert("web".to_owned(), json!(pod.build()));
@@ -329,7 +326,7 @@ async fn a_conflicting_pod_is_read_before_it_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn a_gone_mirror_pod_is_deleted_only_once() {
     let ended = static_pod("web").annotation(CONFIG_HASH, "new");
-    let mut fixture = Fixture::new([ended, mirror_pod("web"), mirror_pod("orphan")]);
+    let mut fixture = ReconcilerFixture::new([ended, mirror_pod("web"), mirror_pod("orphan")]);
     fixture.script.lock().delete_code = 404;
     let mut writes = fixture.pass().await;
     writes.sort();
@@ -365,10 +362,10 @@ async fn a_gone_mirror_pod_is_deleted_only_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_mirror_pod_deleted_repeatedly_returns_with_growing_delays() {
-    let mut fixture = Fixture::new([static_pod("web")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web")]);
     let mut number = 0;
     // It exists, and a user force-deletes it.
-    let mut shown = |fixture: &mut Fixture| {
+    let mut shown = |fixture: &mut ReconcilerFixture| {
         number += 1;
         let mirror = mirror_pod("web").uid(&number.to_string());
         fixture.manager.add_pod(mirror.clone().shared());
@@ -401,7 +398,7 @@ async fn a_mirror_pod_deleted_repeatedly_returns_with_growing_delays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_manifest_or_api_server_resets_failures() {
-    let mut fixture = Fixture::new([static_pod("web")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web")]);
     fixture.script.lock().create_code = 500;
     for _ in 0..10 {
         assert_eq!(fixture.pass().await, ["create web hash"]);
@@ -424,7 +421,7 @@ async fn a_new_manifest_or_api_server_resets_failures() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_retried_with_growing_delays() {
-    let mut fixture = Fixture::new([static_pod("web")]);
+    let mut fixture = ReconcilerFixture::new([static_pod("web")]);
     fixture.script.lock().create_code = 500;
     let mut delay = RETRY;
     for _ in 0..10 {
@@ -446,7 +443,7 @@ async fn failures_are_retried_with_growing_delays() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_ends_with_its_scope() {
-    let fixture = Fixture::new([static_pod("web")]);
+    let fixture = ReconcilerFixture::new([static_pod("web")]);
     drop(fixture.scope_sender);
     fixture.reconciler.run().await;
 }
