@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
-use larder_apiserver::{ApiServer, AuditLog, Kind, Options};
+use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
@@ -76,7 +76,8 @@ impl Cluster {
         cluster
     }
 
-    /// Another server, which holds nothing and begins at the first version again, is in the place of this one from now on.
+    /// Another server, which holds nothing and begins at the first version again, is in the place of this one from now
+    /// on.
     pub(crate) fn replace(&mut self) {
         self.server = self.server.emptied().unwrap();
         *self.wire.server.lock() = self.server.clone();
@@ -111,7 +112,8 @@ impl Cluster {
                     // The sender lives as long as the wire does.
                     cuts.changed().await.unwrap_or_default();
                 };
-                // The embedded server refuses a watch from a version that it has not come to. The real one is silent until then.
+                // The embedded server refuses a watch from a version that it has not come to. The real one is silent
+                // until then.
                 if answer.status() == StatusCode::GATEWAY_TIMEOUT && watches_on {
                     let silence = stream::pending().take_until(Box::pin(cut));
                     return Ok(Response::new(StreamBody::new(silence).boxed_unsync()));
@@ -172,8 +174,20 @@ impl Cluster {
     }
 }
 
-/// How often to try what chance decides: as the environment's `variable` says, else `in_ci` times where `CI` is `true`, else
-/// a number of times that is quick.
+/// A request, but not its time, which the wall clock decides.
+pub(crate) fn request_trace(record: &AuditRecord) -> String {
+    let AuditRecord {
+        verb,
+        path,
+        query,
+        status,
+        ..
+    } = record;
+    format!("{verb} {path}?{query} {status}")
+}
+
+/// How often to try what chance decides: as the environment's `variable` says, else `in_ci` times where `CI` is `true`,
+/// else a number of times that is quick.
 pub(crate) fn rounds(variable: &str, in_ci: u32, quick: u32) -> u32 {
     match std::env::var(variable) {
         Ok(text) => text.parse().expect("a number"),

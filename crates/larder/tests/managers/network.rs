@@ -1,9 +1,10 @@
-//! A node and its API server on a simulated network: latencies, links that stall, lose everything or break, an API server
-//! that crashes and starts again, and pods, readers and writers who go on meanwhile.
+//! A node and its API server on a simulated network: latencies, links that stall, lose everything or break, and an API
+//! server that crashes and starts again. Pods, readers and writers go on meanwhile.
 //!
-//! Unlike in `races.rs`, what is between the two is real: the transport with its connections, and HTTP. turmoil keeps the
-//! time of all hosts and carries their bytes. A failing seed is printed; `LARDER_NETWORK_SEED` repeats it. What tokio's
-//! `select!` draws when several arms are ready repeats as well where tokio is built with `RUSTFLAGS="--cfg tokio_unstable"`.
+//! Unlike in `races.rs`, what is between the two is real: the transport with its connections, and HTTP. turmoil keeps
+//! the time of all hosts and carries their bytes. A failing seed is printed; `LARDER_NETWORK_SEED` repeats it. What
+//! tokio's `select!` draws when several arms are ready repeats as well where tokio is built with `RUSTFLAGS="--cfg
+//! tokio_unstable"`.
 
 use std::{
     cell::{Cell, RefCell},
@@ -31,7 +32,7 @@ use turmoil::{
 };
 
 use crate::{
-    cluster::{Cluster, rounds},
+    cluster::{Cluster, request_trace, rounds},
     scripted::pod_with,
 };
 
@@ -42,8 +43,8 @@ const PORT: u16 = 6443;
 const TICK: Duration = Duration::from_millis(20);
 /// How long the network misbehaves.
 const STORM: Duration = Duration::from_mins(2);
-/// After this time every dead connection has been noticed (45 s), every delay is over (60 s), every answer of strategy `Cache` has
-/// expired (60 s).
+/// After this time every dead connection has been noticed (45 s), every delay is over (60 s), every answer of strategy
+/// `Cache` has expired (60 s).
 const HEALING: Duration = Duration::from_secs(170);
 
 type Value = Option<String>;
@@ -63,6 +64,8 @@ struct World {
     /// How many pods refer to each object.
     references: RefCell<[usize; NAMES.len()]>,
     weather: Cell<Weather>,
+    /// Writes and reads, in their order.
+    trace: RefCell<Vec<String>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,6 +89,7 @@ impl World {
             objects: RefCell::new(NAMES.map(|_| object()).into()),
             references: RefCell::default(),
             weather: Cell::new(Weather::Storm),
+            trace: RefCell::default(),
         })
     }
 
@@ -113,10 +117,15 @@ impl World {
             Some(value) => self.cluster.set(NAMES[object], value, false),
             None => self.cluster.delete(NAMES[object]),
         }
+        self.note(format!("write {} {value:?}", NAMES[object]));
         self.objects.borrow_mut()[object].history.push(value);
     }
 
-    /// Takes a read of somebody who must see nothing older than state `oldest`. Returns the value, if there was an answer.
+    fn note(&self, event: String) {
+        self.trace.borrow_mut().push(event);
+    }
+
+    /// Takes a read that must return nothing older than state `oldest`. Returns the value, if there was an answer.
     #[track_caller]
     fn take(
         &self,
@@ -124,6 +133,9 @@ impl World {
         oldest: usize,
         read: Result<Arc<ConfigMap>, Error>,
     ) -> Option<Value> {
+        let outcome = read.as_ref().map(|map| map.data["k"].to_string());
+        let outcome = outcome.map_err(ToString::to_string);
+        self.note(format!("read {} {outcome:?}", NAMES[object]));
         let value = match read {
             Ok(map) => Some(map.data["k"].to_string()),
             Err(Error::NotFound { .. }) => None,
@@ -254,7 +266,7 @@ impl Node {
         let mut due: BTreeSet<usize> = pod.objects.keys().copied().collect();
         while !self.world.is_calm() {
             while let Some(object) = due.pop_first() {
-                // Whoever could not read is told when it is worth trying again.
+                // After a failed read, an event says when it is worth trying again.
                 if let Some(value) = pod.read(object).await {
                     picture.insert(object, value);
                 }
@@ -265,7 +277,7 @@ impl Node {
                 due.extend(object.filter(|object| pod.objects.contains_key(object)));
             }
         }
-        // Of what has no watch, nobody tells.
+        // An object without a watch has no events.
         let all_watched =
             self.setting.scope == WatchScope::Namespace || self.max_watches >= NAMES.len();
         if self.setting.strategy == Strategy::Watch && all_watched {
@@ -317,7 +329,7 @@ impl Node {
             while !self.world.is_calm() {
                 sleep(TICK).await;
             }
-            // Everything has healed: what is known is what is there, also for who comes now.
+            // Everything has healed: reads return the current state, also for a new pod.
             let _all = Registered::new(&self.world, &self.manager, "all", u8::MAX);
             for (object, name) in NAMES.iter().enumerate() {
                 let current = self.world.current(object);
@@ -351,7 +363,7 @@ enum Trouble {
     None,
     /// Bytes are late, those of either direction.
     Held,
-    /// Bytes are lost, and with them the connections, which nobody is told.
+    /// Bytes are lost, and with them the connections, silently.
     Cut,
     /// The same, one way.
     CutTowardsServer,
@@ -405,7 +417,8 @@ fn strike(cluster: &Cluster, random: &mut fastrand::Rng) {
     }
 }
 
-fn storm(strategy: Strategy, scope: WatchScope, seed: u64) {
+/// Returns what happened: writes, reads, and the requests that the API server has seen.
+fn storm(strategy: Strategy, scope: WatchScope, seed: u64) -> Vec<String> {
     // For the transport and the API server, which draw from the generator of the thread.
     fastrand::seed(seed);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -478,6 +491,10 @@ fn storm(strategy: Strategy, scope: WatchScope, seed: u64) {
             next = Duration::MAX;
         }
     }
+    let mut trace = world.trace.take();
+    let requests = world.cluster.audit.take();
+    trace.extend(requests.iter().map(request_trace));
+    trace
 }
 
 fn storms(strategy: Strategy, scope: WatchScope) {
@@ -488,7 +505,7 @@ fn storms(strategy: Strategy, scope: WatchScope) {
             .collect(),
     };
     for seed in seeds {
-        let round = || storm(strategy, scope, seed);
+        let round = || drop(storm(strategy, scope, seed));
         let passed = catch_unwind(AssertUnwindSafe(round)).is_ok();
         // The panic's own message has been printed by now.
         assert!(passed, "LARDER_NETWORK_SEED={seed} repeats it");
@@ -508,4 +525,13 @@ fn strategy_watch_survives_any_weather_in_namespace_scope() {
 #[test]
 fn strategy_cache_survives_any_weather() {
     storms(Strategy::Cache, WatchScope::Object);
+}
+
+#[test]
+fn the_same_seed_brings_the_same_storm() {
+    for strategy in [Strategy::Watch, Strategy::Cache] {
+        let [first, again] = [7, 7].map(|seed| storm(strategy, WatchScope::Object, seed));
+        assert!(first.len() > 100, "{}", first.len());
+        assert_eq!(first, again);
+    }
 }

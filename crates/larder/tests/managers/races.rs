@@ -1,13 +1,13 @@
-//! Races, looked for by chance: a manager, the embedded API server and everybody who has to do with them on one thread,
-//! where a seeded random source decides at every await who goes on, and how late each answer and each event arrives.
+//! Races, looked for by chance: a manager, the embedded API server and all their callers on one thread. At every await
+//! a seeded random source decides which of them goes on, and how late each answer and each event arrives.
 //!
 //! That is where the managers' races are: between callers, requests under way, events and timers, which meet at awaits.
 //! What threads share is behind a lock or in a lock-free map that is tested where it comes from; a scheduler of threads
-//! would need the library compiled with its own locks, and see neither the map nor tokio. Here it is the code that runs on
-//! a node. A failing seed is printed; `LARDER_RACE_SEED` repeats it.
+//! would need the library compiled with its own locks, and see neither the map nor tokio. Here it is the code that runs
+//! on a node. A failing seed is printed; `LARDER_RACE_SEED` repeats it.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::Arc,
@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use tower::ServiceExt;
 
 use crate::{
-    cluster::{Cluster, rounds},
+    cluster::{Cluster, request_trace, rounds},
     scripted::pod_with,
 };
 
@@ -104,6 +104,8 @@ struct Race {
     manager: ConfigMapManager,
     /// The value of ConfigMap `a`.
     written: Cell<u64>,
+    /// Writes, reads and requests, each in their order.
+    trace: RefCell<Vec<String>>,
 }
 
 impl Race {
@@ -118,7 +120,18 @@ impl Race {
             cluster,
             manager,
             written: Cell::new(0),
+            trace: RefCell::default(),
         }
+    }
+
+    fn note(&self, event: String) {
+        self.trace.borrow_mut().push(event);
+    }
+
+    /// The requests since the last call.
+    fn requests(&self) -> Vec<String> {
+        let requests = self.cluster.audit.take();
+        requests.iter().map(request_trace).collect()
     }
 
     async fn write(&self) {
@@ -126,6 +139,7 @@ impl Race {
             self.chance.pause().await;
             self.cluster.set("a", &number.to_string(), false);
             self.written.set(number);
+            self.note(format!("write {number}"));
         }
     }
 
@@ -140,7 +154,7 @@ impl Race {
         }
     }
 
-    /// Reads for pods that have just come, and on nobody's behalf.
+    /// Reads for pods that have just registered, and without a pod.
     async fn read(&self, name: &str) {
         let mut seen = 0;
         for round in 0..8 {
@@ -157,6 +171,7 @@ impl Race {
             self.chance.pause().await;
             let read = guard.get_within("a", Duration::from_mins(1)).await;
             seen = newer(seen, &read.unwrap());
+            self.note(format!("read {name} {seen}"));
         }
     }
 
@@ -165,7 +180,7 @@ impl Race {
         self.chance.pause().await;
         let mut changes = self.manager.subscribe();
         let guard = self.manager.registered(&pod_with("follower", &["a"]));
-        // What happened before it was there, an event tells no longer.
+        // There are no events of what happened before it subscribed.
         let mut seen = value(&guard.get_within("a", Duration::from_mins(1)).await.unwrap());
         while seen < LAST {
             let change = tokio::time::timeout(Duration::from_mins(5), changes.next()).await;
@@ -196,7 +211,7 @@ impl Race {
         assert!(self.manager.pods().is_empty() && self.manager.objects().is_empty());
         sleep(Duration::from_mins(5)).await;
         assert_eq!(self.cluster.server.open_watches(), 0);
-        self.cluster.audit.take();
+        self.trace.borrow_mut().extend(self.requests());
         sleep(Duration::from_hours(2)).await;
         assert_eq!(self.cluster.audit.take().len(), 0);
     }
@@ -218,17 +233,38 @@ fn race(strategy: Strategy) {
             .collect(),
     };
     for seed in seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        // What the library draws itself.
-        fastrand::seed(seed);
-        let round = || runtime.block_on(async { Race::new(seed, strategy).run(strategy).await });
+        let round = || drop(run(seed, strategy));
         let passed = catch_unwind(AssertUnwindSafe(round)).is_ok();
         // The panic's own message has been printed by now.
         assert!(passed, "LARDER_RACE_SEED={seed} repeats it");
+    }
+}
+
+/// Runs one round; returns what happened.
+fn run(seed: u64, strategy: Strategy) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    // What the library draws itself.
+    fastrand::seed(seed);
+    runtime.block_on(async {
+        let race = Race::new(seed, strategy);
+        race.run(strategy).await;
+        race.trace.take()
+    })
+}
+
+#[test]
+fn the_same_seed_brings_the_same_race() {
+    for strategy in [Strategy::Watch, Strategy::Cache] {
+        for seed in 0..5 {
+            let [first, again, other] = [seed, seed, seed + 5].map(|seed| run(seed, strategy));
+            assert!(first.len() > 20, "{}", first.len());
+            assert_eq!(first, again);
+            assert_ne!(first, other);
+        }
     }
 }
 
