@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_json_cannot_hold_is_an_error_of_the_pod() {
+    fn a_time_beyond_json_is_an_error_of_the_pod() {
         // Decodes, and is encoded as a text that does not.
         let odd = |status: Value| json!({"metadata": {"name": "web"}, "status": status});
         let time = "-009998-01-02T03:04:05Z";

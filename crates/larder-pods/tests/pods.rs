@@ -180,7 +180,7 @@ async fn follow(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_static_pod_is_seen_at_the_api_server_as_long_as_it_is_there() {
+async fn a_static_pod_has_a_mirror_pod_while_it_exists() {
     // managers 52, 53, 60
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
@@ -206,7 +206,7 @@ async fn a_static_pod_is_seen_at_the_api_server_as_long_as_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_pod_deleted_by_force_or_gracefully_is_back_within_a_second() {
+async fn a_deleted_mirror_pod_is_back_within_a_second() {
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
     let mut uid = node.mirror_when(|_| true).await.0.uid();
@@ -224,7 +224,7 @@ async fn a_mirror_pod_deleted_by_force_or_gracefully_is_back_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_pod_outlives_its_manifest_until_the_pod_has_ended() {
+async fn a_mirror_pod_stays_until_its_pod_has_ended() {
     // managers 58
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
@@ -242,7 +242,7 @@ async fn a_mirror_pod_outlives_its_manifest_until_the_pod_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manifest_changed_often_ends_in_a_mirror_pod_of_the_last_one() {
+async fn after_many_manifest_changes_the_last_one_is_mirrored() {
     // managers 59
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
@@ -265,7 +265,7 @@ async fn a_manifest_changed_often_ends_in_a_mirror_pod_of_the_last_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_fixed_uid_the_mirror_pod_still_follows_the_content() {
+async fn under_a_fixed_uid_the_mirror_pod_follows_the_content() {
     let node = TestNode::start().await;
     let fixed = WEB.replace("{name: web}", "{name: web, uid: fixed}");
     node.manifests(&[&fixed]).await;
@@ -277,7 +277,7 @@ async fn with_a_fixed_uid_the_mirror_pod_still_follows_the_content() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_of_an_earlier_run_goes_when_all_sources_have_been_seen() {
+async fn an_orphaned_mirror_pod_goes_once_all_sources_reported() {
     let node = TestNode::start().await;
     node.manifests(&[WEB]).await;
     let (mirror, _) = node.mirror_when(|_| true).await;

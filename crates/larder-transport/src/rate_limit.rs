@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
+    async fn requests_beyond_the_burst_pass_at_the_rate() {
         let limiter = limiter(10, 3);
         let start = Instant::now();
         for expected_ms in [0, 0, 0, 100, 200] {

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! 1. What a list or watch may ask for is in its target alone.
-//! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret. Of a list, one item at a time is held.
+//! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret. Of a list, one item at a time is
+//!    held.
 //! 3. Dropping the future or the stream ends the request.
 
 mod buffer;
@@ -34,12 +35,12 @@ use self::{
 };
 use crate::{error::RequestError, target::Target};
 
-/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a Secret's
-/// base64 in JSON and its managed fields stay below twice that.
+/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a
+/// Secret's base64 in JSON and its managed fields stay below twice that.
 const ANSWER_LIMIT: usize = 3 << 20;
 
-/// Longest wait for the answer to a get, for the head of another answer, and for the next bytes of a list (API server's own
-/// limit: 60 s).
+/// Longest wait for the answer to a get, for the head of another answer, and for the next bytes of a list (API server's
+/// own limit: 60 s).
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Most pages of a list, so that a server that never ends one is noticed: five million objects.
@@ -145,7 +146,8 @@ impl Api {
         .await
     }
 
-    /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than it.
+    /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than
+    /// it.
     pub(crate) async fn list<T: Target>(
         &self,
         target: &T,

@@ -20,8 +20,8 @@ const BASE: Duration = Duration::from_millis(800);
 const CAP: Duration = Duration::from_secs(30);
 const RESTART_AFTER: Duration = Duration::from_mins(2);
 
-/// A node gets 403 for a moment after a pod was bound, until the authorizer has seen the pod. So the first retries after
-/// one come sooner: 0.1, 0.2, 0.4 s, then the ordinary schedule.
+/// A node gets 403 for a moment after a pod was bound, until the authorizer has seen the pod. So the first retries
+/// after one come sooner: 0.1, 0.2, 0.4 s, then the ordinary schedule.
 const BASE_SOON: Duration = Duration::from_millis(100);
 
 impl Default for RequestBackoff {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delays_double_up_to_the_cap_and_restart_after_two_minutes() {
+    async fn delays_double_up_to_a_cap_and_reset_when_idle() {
         let (mut backoff, now) = (RequestBackoff::default(), Instant::now());
         assert_eq!(
             millis(&mut backoff, now, false, 8),

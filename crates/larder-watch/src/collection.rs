@@ -1,7 +1,7 @@
 //! Watches a whole collection: the pods of a node, its Node, the Services.
 //!
-//! The [engine](crate::Engine) is that of the managers, and no typed method of `kube` is used. Objects are not kept here;
-//! every change is passed on.
+//! The [engine](crate::Engine) is that of the managers, and no typed method of `kube` is used. Objects are not kept
+//! here; every change is passed on.
 //!
 //! Invariants:
 //! 1. An object that cannot be decoded is named as far as possible, and the other objects are passed on.

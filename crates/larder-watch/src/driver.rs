@@ -1,7 +1,7 @@
 //! A reflector and its request under way.
 //!
-//! The driver of one target, be it a single object, a namespace or a collection. Its whole life is one [`DriverPhase`]: what is
-//! under way lives inside the phase, so dropping or replacing the phase ends it.
+//! The driver of one target, be it a single object, a namespace or a collection. Its whole life is one [`DriverPhase`]:
+//! what is under way lives inside the phase, so dropping or replacing the phase ends it.
 //!
 //! Invariants:
 //! 1. At most one request or stream is under way.
@@ -257,8 +257,8 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// When the target was last heard from, if it should have been heard from since. `last_sent` is when the engine last
-    /// sent a request of any target: a queue that moves is a sign of life.
+    /// When the target was last heard from, if it should have been heard from since. `last_sent` is when the engine
+    /// last sent a request of any target: a queue that moves is a sign of life.
     pub(crate) fn silent_since(&self, now: Instant, last_sent: Instant) -> Option<Instant> {
         let due = match &self.phase {
             DriverPhase::Resting => return None,
@@ -319,7 +319,7 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// Makes the request that waits anew, with what is known by now. `min` is a version that is fresh enough.
+    /// Rebuilds the queued request with what is known by now. `min` is a version that is fresh enough.
     pub(crate) fn rebuild_request(&mut self, server: &ServerState, min: Option<&MinVersion>) {
         if let DriverPhase::Queued(request, _) = &mut self.phase {
             let now = Instant::now();

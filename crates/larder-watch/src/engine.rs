@@ -1,18 +1,18 @@
 //! Keeps very many targets in sync with one API server, in one task.
 //!
 //! A store says what to watch ([`Engine::add`], [`Engine::start`], [`Engine::stop`]) and what its readers need
-//! ([`Engine::refresh`]). It is told what was found out ([`Engine::next`]) and keeps it. A watch that waits costs some hundred
-//! bytes, and no task of its own.
+//! ([`Engine::refresh`]). [`Engine::next`] reports the findings, and the store keeps them. A watch that waits costs
+//! some hundred bytes, and no task of its own.
 //!
 //! Invariants:
 //! 1. A target has at most one request or stream under way, and an object at most one freshness check.
-//! 2. A request is sent with a permit, which is held until the answer is complete. So whatever happens to all targets at once
-//!    (a node that starts, an API server that restarts) reaches the API server as an orderly queue.
+//! 2. A request is sent with a permit, which is held until the answer is complete. So whatever happens to all targets
+//!    at once (a node that starts, an API server that restarts) reaches the API server as an orderly queue.
 //! 3. Whatever is under way for a target ends with its removal: futures are dropped, so that requests are cancelled.
-//! 4. A request that is fresh as of a registration was sent after it, or asks for nothing older than a version that such a
-//!    request was answered with.
-//! 5. The same inputs, answers and seed lead to the same requests: what is iterated is ordered, and what is ready at the same
-//!    time is handled in a fixed order.
+//! 4. A request that is fresh as of a registration was sent after it, or asks for nothing older than a version that
+//!    such a request was answered with.
+//! 5. The same inputs, answers and seed lead to the same requests: what is iterated is ordered, and what is ready at
+//!    the same time is handled in a fixed order.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -93,8 +93,8 @@ pub enum OlderAnswer {
     AskedAgain,
     /// Events overtook the answer, so what is known is at least as fresh.
     Overtaken,
-    /// The API server no longer knows what was known when it was asked again: it was restored. The answer is to be taken,
-    /// and the complete state of the target is asked for.
+    /// The API server no longer knows what was known when it was asked again: it was restored. The answer is to be
+    /// taken, and the complete state of the target is asked for.
     Restored,
 }
 
@@ -205,7 +205,7 @@ pub struct Engine<T: Target> {
     liveness: Arc<EngineLiveness>,
     /// Targets that neither rest nor back off.
     active: usize,
-    /// What `liveness` was told.
+    /// The last state published to `liveness`.
     is_active: bool,
     review: Interval,
     /// When the last request was sent.
@@ -291,8 +291,8 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Asks for the complete state of a target at once, whatever is under way: one as fresh as the newest registration if
-    /// `confirm`.
+    /// Asks for the complete state of a target at once, whatever is under way: one as fresh as the newest registration
+    /// if `confirm`.
     pub fn start(&mut self, id: u64, confirm: bool) -> Start {
         let Some(watched) = self.targets.get_mut(&id) else {
             return Start::NoSlot;
@@ -348,8 +348,8 @@ impl<T: Target + Clone> Engine<T> {
         running.is_some_and(|running| running.check.is_backing_off())
     }
 
-    /// How many complete states of the target were asked for so far. An object that joins a collection now is covered by the
-    /// states with a higher number.
+    /// How many complete states of the target were asked for so far. An object that joins a collection now is covered
+    /// by the states with a higher number.
     pub fn state_requests(&self, id: u64) -> u64 {
         let watched = self.targets.get(&id);
         watched.map_or(0, |watched| watched.driver.state_requests())
@@ -360,11 +360,11 @@ impl<T: Target + Clone> Engine<T> {
         Some(watched.driver.activity())
     }
 
-    /// Has obtained what readers need of the objects of a target, unless it is under way. `confirm`: a state that is obtained
-    /// for them has to be as fresh as the newest registration. `single` is the target of one of the objects.
+    /// Has obtained what readers need of the objects of a target, unless it is under way. `confirm`: a state that is
+    /// obtained for them has to be as fresh as the newest registration. `single` is the target of one of the objects.
     ///
-    /// While the state of a collection is being obtained, no object is checked by name. The check might be answered with an
-    /// older state, which does not cover the object, and what happened in between would be lost.
+    /// While the state of a collection is being obtained, no object is checked by name. The check might be answered
+    /// with an older state, which does not cover the object, and what happened in between would be lost.
     pub fn refresh(
         &mut self,
         id: u64,
@@ -424,8 +424,8 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// The answer of a freshness check, `answered`, is older than what is `known`. So the object is checked once more, and
-    /// the second answer decides.
+    /// The answer of a freshness check, `answered`, is older than what is `known`. So the object is checked once more,
+    /// and the second answer decides.
     pub fn check_was_older(
         &mut self,
         id: u64,
@@ -612,9 +612,9 @@ impl<T: Target + Clone> Engine<T> {
             let repeat = self.reserved.filter(|_| !self.repeated.is_empty());
             // Only where a permit is free; otherwise an answer comes first.
             let repeat = repeat.filter(|_| self.requests.try_acquire().is_some());
-            // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what is
-            // ready at the same time is handled in the same order for the same seed. Streams come last, since a server
-            // that never pauses must not hold up timers.
+            // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what
+            // is ready at the same time is handled in the same order for the same seed. Streams come last, since a
+            // server that never pauses must not hold up timers.
             let wake = tokio::select! {
                 biased;
                 Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),

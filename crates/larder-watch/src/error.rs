@@ -154,8 +154,8 @@ impl RequestError {
         self.is_too_many_requests() || self.retry_after().is_some()
     }
 
-    /// A reason that concerns every request of this client alike: the API server does not answer, is in trouble (5xx), or
-    /// does not accept the credentials (401). When it is over for one request, it is over for all.
+    /// A reason that concerns every request of this client alike: the API server does not answer, is in trouble (5xx),
+    /// or does not accept the credentials (401). When it is over for one request, it is over for all.
     pub fn is_outage(&self) -> bool {
         let alike = self.is_transport() || self.is_server_error() || self.is_unauthorized();
         alike && !self.is_throttled() && !self.is_version_too_large()
@@ -168,8 +168,8 @@ impl RequestError {
 
     /// An internal error of the API server; for a streaming list that may be a rejection.
     ///
-    /// A kube-apiserver whose etcd cannot report progress (before 3.4.25 and 3.5.8) accepts a streaming list and then ends
-    /// it with this code (kube-apiserver 1.36, `storage/cacher/cacher.go`).
+    /// A kube-apiserver whose etcd cannot report progress (before 3.4.25 and 3.5.8) accepts a streaming list and then
+    /// ends it with this code (kube-apiserver 1.36, `storage/cacher/cacher.go`).
     pub(crate) fn is_internal(&self) -> bool {
         self.code() == Some(500)
     }

@@ -1,8 +1,8 @@
 //! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
 //!
-//! An [`Engine`] is told *targets* (one name, or a collection) and reports *findings*: an object is there at a version, or
-//! absent; a request failed; and how fresh a state is. Who keeps the objects, and which readers wait for them, is not known
-//! here.
+//! An [`Engine`] watches *targets* (one name, or a collection) and reports *findings*: an object is there at a version,
+//! or absent; a request failed; and how fresh a state is. Who keeps the objects, and which readers wait for them, is
+//! not known here.
 //!
 //! ```text
 //! Collection, stores of the managers
@@ -17,9 +17,9 @@
 //!       Api ─────────► API server
 //! ```
 //!
-//! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `target`, `api` (requests; `buffer`,
-//! `list` and `stream` read the answers), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`, `reflector`, `driver`, `freshness`,
-//! `ready`, `engine`, `review`, [`collection`].
+//! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `target`, `api` (requests;
+//! `buffer`, `list` and `stream` read the answers), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`,
+//! `reflector`, `driver`, `freshness`, `ready`, `engine`, `review`, [`collection`].
 
 mod api;
 mod backoff;

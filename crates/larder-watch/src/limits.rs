@@ -1,8 +1,9 @@
 //! Limits of the requests: how many are in flight, how many watches are open, and how often requests are repeated.
 //!
 //! What interrupts one watch mostly interrupts all of them (an API server that restarts, a connection that is cut, a
-//! compaction, a 429), on every node of the cluster at the same moment. So repeated requests go at a limited rate, which all
-//! managers and collections of a node share. The first request of a target is exempt, since a pod waits for it.
+//! compaction, a 429), on every node of the cluster at the same moment. So repeated requests go at a limited rate,
+//! which all managers and collections of a node share. The first request of a target is exempt, since a pod waits for
+//! it.
 //!
 //! Invariant: in any second at most [`BURST`] and a hundred repeated requests are sent, and a hundred after
 //! [`RepeatLimiter::drain_burst`].
@@ -48,8 +49,8 @@ pub(crate) struct Permit {
 
 /// Requesters in line: the urgent ones, for which a reader waits, go first; each of the two groups keeps its order.
 ///
-/// An entry may be out of date, since none is removed from the middle. So a requester that comes out is asked whether it
-/// still waits. One that becomes urgent is queued a second time.
+/// An entry may be out of date, since none is removed from the middle. So a requester that comes out is asked whether
+/// it still waits. One that becomes urgent is queued a second time.
 #[derive(Debug)]
 pub(crate) struct Queue<R> {
     urgent: VecDeque<R>,
@@ -85,8 +86,8 @@ impl<R> Queue<R> {
 
 /// Limits how many requests are in flight, or how many watches are open. Requesters wait in line for a [`Permit`].
 ///
-/// A request counts from when it is sent until it is answered: a GET or list by its body, a watch by its head, a streaming
-/// list by the end of its initial events.
+/// A request counts from when it is sent until it is answered: a GET or list by its body, a watch by its head, a
+/// streaming list by the end of its initial events.
 #[derive(Debug)]
 pub(crate) struct PrioritySemaphore<R> {
     count: Arc<()>,
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_at_once_and_then_a_hundred_in_a_second() {
+    async fn after_a_burst_a_hundred_requests_pass_each_second() {
         let now = Instant::now();
         let limiter = RepeatLimiter::new(now);
         assert_eq!(within_a_second(&limiter, now), 100 + 99);

@@ -1,7 +1,7 @@
 //! Whether the watches of a node are alive, for health checks.
 //!
-//! Each engine looks through its targets once a minute, and soon after a watch has outlived its time. Nothing is asked of
-//! the API server for that. A target is alive in three cases:
+//! Each engine looks through its targets once a minute, and soon after a watch has outlived its time. Nothing is asked
+//! of the API server for that. A target is alive in three cases:
 //!
 //! 1. Its last answer, event or bookmark is younger than the timeout of its watch plus a margin.
 //! 2. Its request waits in a queue that moves, or for an answer that is not overdue.
@@ -26,8 +26,8 @@ pub(crate) const REVIEW_PERIOD: Duration = Duration::from_mins(1);
 /// watch that is opened at once goes unnoticed.
 pub(crate) const SILENT_REVIEW_PERIOD: Duration = Duration::from_secs(5);
 
-/// A request that has waited for its answer for so long, or in a queue that does not move, is stuck. A long list may take
-/// minutes, since only the pause between its parts is limited.
+/// A request that has waited for its answer for so long, or in a queue that does not move, is stuck. A long list may
+/// take minutes, since only the pause between its parts is limited.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// An engine without a review for so long is stuck.

@@ -1,19 +1,20 @@
 //! Outages of the API server: one requester probes for its return on behalf of all.
 //!
 //! A requester that fails for a reason that concerns every request alike ([`RequestError::is_outage`]), or that is
-//! throttled, backs off by the schedule of [`RequestBackoff`](crate::RequestBackoff), which comes to a minute. That is long
-//! for data that could be had. If all of them asked more often, an API server in trouble would get many requests. So:
+//! throttled, backs off by the schedule of [`RequestBackoff`](crate::RequestBackoff), which comes to a minute. That is
+//! long for data that could be had. If all of them asked more often, an API server in trouble would get many requests.
+//! So:
 //!
-//! 1. During an outage one requester, the probe, asks after at most [`PROBE`], times a random 1.0 to 2.0. (If its object
-//!    loses its last reference meanwhile, the next requester that fails takes its place.)
-//! 2. The first success has the others retry early, at the rate of the [`RepeatLimiter`](crate::limits::RepeatLimiter). Each
-//!    of them does so once; if it fails again it backs off as before.
+//! 1. During an outage one requester, the probe, asks after at most [`PROBE`], times a random 1.0 to 2.0. (If its
+//!    object loses its last reference meanwhile, the next requester that fails takes its place.)
+//! 2. The first success has the others retry early, at the rate of the [`RepeatLimiter`](crate::limits::RepeatLimiter).
+//!    Each of them does so once; if it fails again it backs off as before.
 //! 3. No requester comes back before the `Retry-After` that it was given. A requester rejected for a reason of its own
-//!    (403, 404) keeps its delay, and its success says nothing of the others. So an object that the API server cannot read
-//!    (500) is not asked for as often as the others are.
+//!    (403, 404) keeps its delay, and its success says nothing of the others. So an object that the API server cannot
+//!    read (500) is not asked for as often as the others are.
 //!
-//! No transport has to report anything, so this holds over any `kube::Client`. client-go has nothing like it: each of its
-//! reflectors waits out its own back-off.
+//! No transport has to report anything, so this holds over any `kube::Client`. client-go has nothing like it: each of
+//! its reflectors waits out its own back-off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -70,8 +71,8 @@ impl Default for Outages {
 }
 
 impl Outages {
-    /// A requester has failed with `error`, and would back off for `delay`, but at least for `least`. Returns how long it
-    /// backs off instead. `random` is uniform in `[0, 1)`.
+    /// A requester has failed with `error`, and would back off for `delay`, but at least for `least`. Returns how long
+    /// it backs off instead. `random` is uniform in `[0, 1)`.
     pub(crate) fn failed(
         &self,
         error: &RequestError,
@@ -108,8 +109,8 @@ impl Outages {
         }
     }
 
-    /// Requests that have failed so far, wrapping. A watch that is resumed at another number than its state was asked for
-    /// at may be resumed at another API server, or at one that was restored from a backup meanwhile.
+    /// Requests that have failed so far, wrapping. A watch that is resumed at another number than its state was asked
+    /// for at may be resumed at another API server, or at one that was restored from a backup meanwhile.
     pub(crate) fn failures(&self) -> u32 {
         self.0.state.lock().failures
     }

@@ -1,7 +1,7 @@
 //! Which of very many futures of one task are to be polled.
 //!
-//! Each has a waker of its own, which notes its key. Nothing is polled in vain, however many futures there are, and they are
-//! polled in the order in which they were woken.
+//! Each has a waker of its own, which notes its key. Nothing is polled in vain, however many futures there are, and
+//! they are polled in the order in which they were woken.
 
 use std::{
     collections::VecDeque,

@@ -1,18 +1,18 @@
 //! What to ask the API server next: the rules for one target, pure.
 //!
-//! A reflector sees versions only. Its [driver](crate::driver) makes the requests, holds the objects that they bring, and
-//! passes findings on. A cycle obtains the complete state (a streaming list, or a plain list where the API
-//! server has no streaming lists), then watches from there, resuming from the last version seen as long as that works.
+//! A reflector sees versions only. Its [driver](crate::driver) makes the requests, holds the objects that they bring,
+//! and passes findings on. A cycle obtains the complete state (a streaming list, or a plain list where the API server
+//! has no streaming lists), then watches from there, resuming from the last version seen as long as that works.
 //! Kubernetes 1.36, `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
 //!
-//! 1. A state that is as fresh as the newest registration is asked for without a version. So a pod never starts with data
-//!    older than its registration. Other states are asked for as "not older than what was seen".
+//! 1. A state that is as fresh as the newest registration is asked for without a version. So a pod never starts with
+//!    data older than its registration. Other states are asked for as "not older than what was seen".
 //! 2. A list that replaces a rejected streaming list is therefore never the possibly stale one of version 0.
 //! 3. Where streaming lists are rejected, or fail several times in a row, plain lists are used for a while; see
 //!    [`ServerState`].
-//! 4. A watch that ends is resumed from its last version, unless a request of any reflector has failed with the API server
-//!    since its state was asked for. The server that comes back may be another one, restored from a backup or empty. A
-//!    watch from a later version than its own would be silent there, so the most recent state is asked for.
+//! 4. A watch that ends is resumed from its last version, unless a request of any reflector has failed with the API
+//!    server since its state was asked for. The server that comes back may be another one, restored from a backup or
+//!    empty. A watch from a later version than its own would be silent there, so the most recent state is asked for.
 //! 5. A state older than what was seen is asked for a second time and then taken: the API server was restored.
 //! 6. Delays are client-go's, after failures only. The end of an outage brings them forward; see
 //!    [`outages`](crate::outages). Limiting the rate of all requests together is the engine's task.
@@ -240,7 +240,7 @@ impl Reflector {
         self.state_request(now, server, None)
     }
 
-    /// The request anew with what was learned while it waited. `min` is a version that is fresh enough.
+    /// Rebuilds the request with what was learned while it waited. `min` is a version that is fresh enough.
     pub(crate) fn rebuild_request(
         &mut self,
         request: &Request,
@@ -344,7 +344,8 @@ impl Reflector {
         Decision::request(self.watch_or_state(now, server), Restart::Stalled)
     }
 
-    /// The watch that has been open since `since` ended, as planned or with its connection. `quiet`: it brought no event.
+    /// The watch that has been open since `since` ended, as planned or with its connection. `quiet`: it brought no
+    /// event.
     pub(crate) fn watch_ended(
         &mut self,
         since: Instant,

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The sequence number of a registration, from a counter that only increases.
 ///
-/// A state is *fresh as of* a number if it was the most recent one at some time after the registration with that number.
+/// A state is *fresh as of* a number if it was the most recent one at some time after the registration with that
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RegistrationSeq(u64);
 

@@ -22,8 +22,8 @@ pub(crate) struct ServerState {
     outages: Outages,
 }
 
-/// A version that was the most recent one at some time after the registration: a state that is not older than the version
-/// is as fresh as the registration.
+/// A version that was the most recent one at some time after the registration: a state that is not older than the
+/// version is as fresh as the registration.
 ///
 /// Versions of all objects of a kind come from one counter (Kubernetes 1.35 promises that they compare), so the answer
 /// about one object serves all.
@@ -54,8 +54,8 @@ impl ServerState {
         &self.outages
     }
 
-    /// A request has failed; see [`Outages::failed`]. The API server that comes back after an outage may be another one,
-    /// for which the minimum version means nothing.
+    /// A request has failed; see [`Outages::failed`]. The API server that comes back after an outage may be another
+    /// one, for which the minimum version means nothing.
     pub(crate) fn failed(
         &mut self,
         error: &RequestError,
@@ -95,7 +95,8 @@ impl ServerState {
         self.streaming_retry = None;
     }
 
-    /// A streaming list sent after the registration `seq` has brought the most recent state, which is that of `version`.
+    /// A streaming list sent after the registration `seq` has brought the most recent state, which is that of
+    /// `version`.
     pub(crate) fn confirmed(&mut self, seq: RegistrationSeq, version: &ResourceVersion) {
         let newer = |min: &MinVersion| min.seq < seq;
         if !version.is_empty() && self.min_version.as_ref().is_none_or(newer) {
@@ -104,8 +105,8 @@ impl ServerState {
         }
     }
 
-    /// A version that is as fresh as `seq`, if one is known. It is cheaper to ask for than the most recent state, for which
-    /// the API server has to ask its storage.
+    /// A version that is as fresh as `seq`, if one is known. It is cheaper to ask for than the most recent state, for
+    /// which the API server has to ask its storage.
     pub(crate) fn min_version(&self, seq: RegistrationSeq) -> Option<MinVersion> {
         let min = self.min_version.as_ref().filter(|min| min.seq >= seq);
         min.cloned()

@@ -45,8 +45,8 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Reads one object; `None` if the target does not cover it. An object that cannot be decoded is an item too, as long as
-    /// it is known which one it is.
+    /// Reads one object; `None` if the target does not cover it. An object that cannot be decoded is an item too, as
+    /// long as it is known which one it is.
     ///
     /// # Errors
     ///

@@ -1,11 +1,12 @@
-//! What a manager costs its callers, beside what the kubelet's own manager needs for the same (Kubernetes 1.36, the same
-//! kind of machine) and our budget.
+//! What a manager costs its callers, beside what the kubelet's own manager needs for the same (Kubernetes 1.36, the
+//! same kind of machine) and our budget.
 //!
-//! A machine's atomic operations take what they take, and on a virtual one not always the same: the first row is a yardstick,
-//! two of them in the same run. A read has three: it leaves the map, and takes and gives back a reference on the object.
+//! A machine's atomic operations take what they take, and on a virtual one not always the same: the first row is a
+//! yardstick, two of them in the same run. A read has three: it leaves the map, and takes and gives back a reference on
+//! the object.
 //!
-//! Measured in processor time of the thread, the slower one of two, so that other work on the machine disturbs little; with
-//! two threads on a busy machine they seldom meet. `best` is the quickest sample.
+//! Measured in processor time of the thread, the slower one of two, so that other work on the machine disturbs little;
+//! with two threads on a busy machine they seldom meet. `best` is the quickest sample.
 //!
 //! `cargo bench -p larder --bench managers`
 
@@ -114,7 +115,7 @@ struct Row {
 }
 
 impl Row {
-    /// Measures `run`, which does it as often as it is told and says how long that took.
+    /// Measures `run`, which repeats its work a given number of times and returns how long that took.
     fn measure(&self, c: &mut Criterion, mut run: impl FnMut(u64) -> Duration) {
         let mut best = f64::INFINITY;
         c.bench_function(self.name, |b| {

@@ -41,8 +41,9 @@ pub enum ChangeKind {
 /// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe).
 ///
 /// A slow subscriber loses nothing that matters: of several events about one object it gets the last. Events about an
-/// object end with its last reference, and pause while its watch is idle (see [`ObjectState::Idle`](crate::ObjectState)).
-/// Those of an object without a watch ([`ObjectState::Unwatched`](crate::ObjectState)) come with its reads.
+/// object end with its last reference, and pause while its watch is idle (see
+/// [`ObjectState::Idle`](crate::ObjectState)). Those of an object without a watch
+/// ([`ObjectState::Unwatched`](crate::ObjectState)) come with its reads.
 #[derive(Debug)]
 #[must_use = "events are collected until they are read"]
 pub struct Changes {

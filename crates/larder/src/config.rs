@@ -66,12 +66,13 @@ pub enum WatchScope {
     /// One referenced object, by name: all that a node may ask for. The default.
     #[default]
     Object,
-    /// A namespace: one watch per kind for all its referenced objects; requires permission to list and watch the namespace. The API
-    /// server sends the other objects of the namespace too; they are dropped as they come in, and their bytes are wiped.
+    /// A namespace: one watch per kind for all its referenced objects; requires permission to list and watch the
+    /// namespace. The API server sends the other objects of the namespace too; they are dropped as they come in, and
+    /// their bytes are wiped.
     Namespace,
-    /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace gets
-    /// its first reference, and again after its last; when the API server refuses the watch of a namespace later on; and
-    /// while it is `Object`, after 5 to 10 min, then ever more seldom, down to once in 40 to 80 min.
+    /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace
+    /// gets its first reference, and again after its last; when the API server refuses the watch of a namespace later
+    /// on; and while it is `Object`, after 5 to 10 min, then ever more seldom, down to once in 40 to 80 min.
     Auto,
 }
 
@@ -97,8 +98,8 @@ pub struct ManagerConfig {
     /// Under `Watch`, a watch without reads for five times as long (at least 60 s) is stopped until the next
     /// read (kubelet 1.36, `pkg/kubelet/util/manager/watch_based_manager.go`).
     pub sync_frequency: Duration,
-    /// Under `Watch`, how long `get` waits for the first answer about an object. Defaults to 1 s, as in the kubelet; must
-    /// be positive. Under `Get` and `Cache` a read waits for its own request, at most 30 s.
+    /// Under `Watch`, how long `get` waits for the first answer about an object. Defaults to 1 s, as in the kubelet;
+    /// must be positive. Under `Get` and `Cache` a read waits for its own request, at most 30 s.
     pub read_timeout: Duration,
     /// Under `Cache`, how long an answer is good for while the node does not say. Defaults to 60 s; must be positive.
     pub default_ttl: Duration,
@@ -107,20 +108,23 @@ pub struct ManagerConfig {
     /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
     /// under `Watch`, the last good data stays served, and status and change events show why it is old.
     pub max_stale: Option<Duration>,
-    /// Under `Watch` with one watch per object, most requests that wait for their answer at the same time; further ones wait in a queue, in which those
-    /// for which a reader waits go first. An established watch does not count. Must be positive.
+    /// Under `Watch` with one watch per object, most requests that wait for their answer at the same time; further ones
+    /// wait in a queue, in which those for which a reader waits go first. An established watch does not count. Must be
+    /// positive.
     ///
-    /// Defaults to 64: what kube-apiserver answers at the same time for all nodes together, as it comes (98 seats of priority
-    /// level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100 streams).
+    /// Defaults to 64: what kube-apiserver answers at the same time for all nodes together, as it comes (98 seats of
+    /// priority level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100
+    /// streams).
     pub max_requests_in_flight: usize,
-    /// Under `Watch` with one watch per object, most objects that are watched at the same time; immutable and idle ones do not count. Further ones are
-    /// asked for when they are read, as under `Cache`, until a watch ends. Must be positive.
+    /// Under `Watch` with one watch per object, most objects that are watched at the same time; immutable and idle ones
+    /// do not count. Further ones are asked for when they are read, as under `Cache`, until a watch ends. Must be
+    /// positive.
     ///
     /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one manifest or controller must not
     /// exhaust an API server's memory.
     pub max_watches: usize,
-    /// What this manager shares with the other managers and collections of the node: the rate of repeated requests, and what
-    /// is known of outages. Defaults to a context of its own.
+    /// What this manager shares with the other managers and collections of the node: the rate of repeated requests, and
+    /// what is known of outages. Defaults to a context of its own.
     pub node_context: Option<NodeContext>,
     /// Seed of all random delays, so that a test can be repeated. Defaults to a random one.
     pub seed: Option<u64>,
@@ -219,7 +223,8 @@ impl ManagerConfig {
 }
 
 /// The time to live that the cluster asks its nodes to use, which grows with their number (TTL controller of Kubernetes
-/// 1.36, `pkg/controller/ttl/ttl_controller.go`: 0 s up to 100 nodes, 300 s from 1800 on). It is looked up on every read.
+/// 1.36, `pkg/controller/ttl/ttl_controller.go`: 0 s up to 100 nodes, 300 s from 1800 on). It is looked up on every
+/// read.
 ///
 /// ```
 /// use larder::NodeTtl;
@@ -260,8 +265,8 @@ impl NodeTtl {
         }
     }
 
-    /// The time to live in a node's annotations: `node.alpha.kubernetes.io/ttl`, a whole number of seconds. A negative one
-    /// acts like 0, and what is no number is none (kubelet 1.36, `pkg/kubelet/kubelet.go`).
+    /// The time to live in a node's annotations: `node.alpha.kubernetes.io/ttl`, a whole number of seconds. A negative
+    /// one acts like 0, and what is no number is none (kubelet 1.36, `pkg/kubelet/kubelet.go`).
     pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Option<Duration> {
         let seconds: i64 = annotations
             .get("node.alpha.kubernetes.io/ttl")?
@@ -303,7 +308,7 @@ mod tests {
 
     // managers 29
     #[test]
-    fn a_watch_idles_for_five_sync_periods_and_at_least_a_minute() {
+    fn a_watch_idles_after_five_sync_periods_or_a_minute() {
         let max_idle = |secs| {
             let config = ManagerConfig::default();
             config.sync_frequency(Duration::from_secs(secs)).max_idle()
@@ -314,7 +319,7 @@ mod tests {
 
     // managers 12
     #[test]
-    fn the_nodes_time_to_live_is_a_whole_number_of_seconds() {
+    fn the_node_ttl_is_a_whole_number_of_seconds() {
         let ttl = |text: &str| {
             let key = "node.alpha.kubernetes.io/ttl".to_owned();
             NodeTtl::of_annotations(&[(key, text.to_owned())].into())

@@ -1,7 +1,7 @@
 //! Why a read failed, and why a request did.
 //!
-//! Two layers: [`Error`] is what a read of a manager returns, [`RequestError`] its cause at the API server. Texts are the
-//! kubelet's where it has one. No text carries a byte of an object.
+//! Two layers: [`Error`] is what a read of a manager returns, [`RequestError`] its cause at the API server. Texts are
+//! the kubelet's where it has one. No text carries a byte of an object.
 
 use std::{sync::Arc, time::Duration};
 

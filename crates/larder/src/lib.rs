@@ -2,8 +2,8 @@
 //!
 //! # The managers
 //!
-//! Register a pod, and every ConfigMap and Secret that it refers to can be read, stays up to date, and is forgotten with
-//! the last pod that refers to it:
+//! Register a pod, and every ConfigMap and Secret that it refers to can be read, stays up to date, and is forgotten
+//! with the last pod that refers to it:
 //!
 //! ```no_run
 //! use larder::{ConfigMapManager, SecretManager};
@@ -39,8 +39,8 @@
 //! - **Nothing polls**: waiting readers are woken, and [`ObjectManager::subscribe`] reports every change.
 //! - **Errors carry their cause**, and no error, log or metric carries a byte of an object.
 //!
-//! There are three strategies, named as in the kubelet ([`Strategy`]): `Watch` (the default), `Cache` with a time to live,
-//! and `Get`. For tests of code that uses a manager, [`ObjectManager::fake`] needs no API server:
+//! There are three strategies, named as in the kubelet ([`Strategy`]): `Watch` (the default), `Cache` with a time to
+//! live, and `Get`. For tests of code that uses a manager, [`ObjectManager::fake`] needs no API server:
 //!
 //! ```
 //! use larder::ConfigMapManager;
@@ -62,8 +62,8 @@
 //!
 //! # Features
 //!
-//! A program of two managers needs this crate and tokio; what their API speaks of is exported again here. It chooses the
-//! Kubernetes version of the types by feature `latest`, or by a feature of its own dependency on [`k8s_openapi`].
+//! A program of two managers needs this crate and tokio; what their API speaks of is exported again here. It chooses
+//! the Kubernetes version of the types by feature `latest`, or by a feature of its own dependency on [`k8s_openapi`].
 //!
 //! | feature | on by default | what it adds |
 //! | --- | --- | --- |

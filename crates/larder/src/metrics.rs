@@ -152,8 +152,8 @@ impl Metrics {
     }
 }
 
-/// A counter for a path where one atomic addition would be a quarter of the cost: each thread adds to a cell that no other
-/// thread writes. A cell outlives its thread and is passed on to another, so that the sum never goes back.
+/// A counter for a path where one atomic addition would be a quarter of the cost: each thread adds to a cell that no
+/// other thread writes. A cell outlives its thread and is passed on to another, so that the sum never goes back.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(ThreadLocal<TallyCell>);
 

@@ -37,15 +37,16 @@ pub enum ObjectState {
     Synced,
     /// The object is known not to exist; its creation will be noticed.
     Absent,
-    /// The API server has not been heard about the object. Reads get a copy that an earlier process kept, as the object was at
-    /// that time; or `NotFound`, if it did not exist then. It may have changed since, or be gone. The first answer of the
-    /// API server replaces the copy; 401 or 403 withdraws it. See [`ObjectManager::serve_stale`](crate::ObjectManager::serve_stale).
+    /// The API server has not been heard about the object. Reads get a copy that an earlier process kept, as the object
+    /// was at that time; or `NotFound`, if it did not exist then. It may have changed since, or be gone. The first
+    /// answer of the API server replaces the copy; 401 or 403 withdraws it. See
+    /// [`ObjectManager::serve_stale`](crate::ObjectManager::serve_stale).
     Stale(Timestamp),
     /// The object is marked immutable: its value is final and nothing watches it. It is looked at again when a new pod
     /// reads it.
     Immutable,
-    /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end. Meanwhile it is
-    /// asked for when it is read, and an answer is good for the time to live that the node announces.
+    /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end.
+    /// Meanwhile it is asked for when it is read, and an answer is good for the time to live that the node announces.
     Unwatched,
     /// The object was not read for a while and its watch was stopped; the next read starts it again and waits for it.
     Idle,
@@ -80,7 +81,8 @@ impl ObjectState {
     }
 }
 
-/// A copy of an object that an earlier process kept, for [`ObjectManager::serve_stale`](crate::ObjectManager::serve_stale).
+/// A copy of an object that an earlier process kept, for
+/// [`ObjectManager::serve_stale`](crate::ObjectManager::serve_stale).
 #[derive(Clone, Debug)]
 pub struct StaleObject<K> {
     /// The object; `None`: it did not exist.

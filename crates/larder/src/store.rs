@@ -1,6 +1,7 @@
 //! Where a manager keeps its objects: one store per change detection strategy.
 //!
-//! All stores share the [`Entries`]: what is referenced, by whom, and since when. [`Store`] is what they have in common.
+//! All stores share the [`Entries`]: what is referenced, by whom, and since when. [`Store`] is what they have in
+//! common.
 
 pub(crate) mod caching;
 pub(crate) mod entries;
@@ -99,8 +100,8 @@ impl<K: Object> Store<K> {
 
     /// The object, waited for at most for `within`, as new as the strategy promises to `holder`, or to everybody.
     ///
-    /// Each future is boxed by itself: hundreds wait when a node starts, and one that only waits is a fraction of one that asks.
-    /// Cold, since nearly all reads get what they want from [`get_now`](Self::get_now).
+    /// Each future is boxed by itself: hundreds wait when a node starts, and one that only waits is a fraction of one
+    /// that asks. Cold, since nearly all reads get what they want from [`get_now`](Self::get_now).
     #[cold]
     pub(crate) fn get<'a>(
         &'a self,

@@ -1,15 +1,15 @@
-//! Copies of the last good manifests of a source. With them a file that is broken, or a URL that does not respond, keeps
-//! its pods over a restart.
+//! Copies of the last good manifests of a source. With them a file that is broken, or a URL that does not respond,
+//! keeps its pods over a restart.
 //!
-//! Each manifest has one file, named by the hash of its place. It holds `larder/last-good/1`, the place, the hash of the
-//! text, and the text, with a NUL after each but the last. The text is kept rather than the pod made from it, so that the
-//! next run decides by its own rules and settings whether it is a pod.
+//! Each manifest has one file, named by the hash of its place. It holds `larder/last-good/1`, the place, the hash of
+//! the text, and the text, with a NUL after each but the last. The text is kept rather than the pod made from it, so
+//! that the next run decides by its own rules and settings whether it is a pod.
 //!
 //! Invariants:
 //! 1. A copy is complete or absent: it is written aside and renamed. It is not synced. A copy torn by a power cut is
 //!    detected by its hash; the manifest itself is usually still available.
-//! 2. Only the user can read the copies: a manifest may have passwords among its variables. The directory has mode 0700,
-//!    files have 0600, whatever the umask.
+//! 2. Only the user can read the copies: a manifest may have passwords among its variables. The directory has mode
+//!    0700, files have 0600, whatever the umask.
 //! 3. No link is followed: files are reached from the open directory, whose own path must be free of links.
 //! 4. A copy that cannot be written or read is a reported problem, and has no other effect.
 //! 5. Reading a copy takes bounded memory and never waits, whatever lies in its place.

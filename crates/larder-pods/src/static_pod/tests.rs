@@ -316,7 +316,7 @@ fn an_impossible_time_is_an_error_of_the_pod() {
 }
 
 #[test]
-fn a_panic_in_a_parser_is_an_error_of_the_manifest() {
+fn a_parser_panic_is_an_error_of_the_manifest() {
     let error = guarded::<()>("/m/web.yaml", || panic!("a bug")).unwrap_err();
     assert_eq!(
         chain(&error),

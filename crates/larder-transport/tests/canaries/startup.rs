@@ -116,7 +116,7 @@ async fn a_broken_kubeconfig_is_reported_by_path_line_and_kind() {
 }
 
 #[tokio::test]
-async fn a_failing_provider_or_plugin_is_reported_by_name_and_kind() {
+async fn failing_providers_and_plugins_are_reported_by_name_and_kind() {
     let log = Log::captured();
     let server = "server: 'https://127.0.0.1:1'";
     for (text, expected) in [

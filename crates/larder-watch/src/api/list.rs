@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_a_list_is_rejected_without_content() {
+    fn an_answer_without_a_list_is_rejected_unquoted() {
         let cut = &LIST[..LIST.len() - 30];
         for text in [
             cut,

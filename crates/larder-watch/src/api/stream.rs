@@ -35,7 +35,7 @@ pub(crate) enum WatchEvent<T: Target> {
     },
     /// `ERROR`: the API server ends the watch for this reason.
     Error(RequestError),
-    /// An object that cannot be told by its name.
+    /// An object without a readable name.
     UnreadableItem(RequestError),
     /// A line that is not an event.
     UnreadableFrame(RequestError),

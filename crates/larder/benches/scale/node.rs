@@ -274,7 +274,7 @@ async fn latency(
     })
 }
 
-/// Waits until the manager tells of a change of `name`.
+/// Waits until the manager reports a change of `name`.
 async fn change_of(changes: &mut Changes, name: &str) -> Result<Instant> {
     loop {
         let change = changes.next().await.context("the manager has ended")?;
@@ -306,7 +306,8 @@ async fn bare_watch(client: &kube::Client, name: &str) -> Result<Body> {
     Ok(response.into_body())
 }
 
-/// Opens a streaming list for each selector over connections of its own, and waits until all have ended their initial events.
+/// Opens a streaming list for each selector over connections of its own, and waits until all have ended their initial
+/// events.
 async fn bare_sync(kubeconfig: &Path, selectors: Vec<String>) -> Result<Duration> {
     let (client, _) = connect(kubeconfig).await?;
     let start = Instant::now();

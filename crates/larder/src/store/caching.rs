@@ -3,14 +3,15 @@
 //! Rules T1–T15 of the kubelet's TTL store (1.36, `pkg/kubelet/util/manager/cache_based_manager.go`), with these
 //! differences on purpose:
 //!
-//! - Readers of one object share one request, also with a time to live of 0, where upstream lets each queue for its own.
+//! - Readers of one object share one request, also with a time to live of 0, where upstream lets each queue for its
+//!   own.
 //! - After a failure, requests are spaced by a growing delay; meanwhile reads answer with what is known, or with the
 //!   cause. A pod that registered since the failure asks at once.
 //! - The real cause is returned where upstream repeats a remembered "not found".
 //! - An answer older than what is known is asked for again, live, and believed when it stays: the API server was
 //!   restored. Upstream keeps the newer object until the next registration.
-//! - A request that the last unregistration overtook answers no read: what it brings may be older than what its readers have
-//!   seen (I3), and they may read no more.
+//! - A request that the last unregistration overtook answers no read: what it brings may be older than what its readers
+//!   have seen (I3), and they may read no more.
 //! - A new reference does not take what is known away from the pods that run with it; it only makes reads of the new
 //!   pod, and reads without a pod, ask live.
 //!
@@ -208,8 +209,9 @@ impl<K: Object> CacheState<K> {
         changed.then_some(ChangeKind::Updated)
     }
 
-    /// Takes over the answer to a request over that was made at `seq` and that a newer request has overtaken, if it is news all the
-    /// same: the API server may have answered this one later, and its reader must not read older data next (I3).
+    /// Takes over the answer to a request over that was made at `seq` and that a newer request has overtaken, if it is
+    /// news all the same: the API server may have answered this one later, and its reader must not read older data next
+    /// (I3).
     fn found_late(
         &mut self,
         object: &Arc<K>,

@@ -102,7 +102,8 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         self.with(namespace, name, Arc::clone)
     }
 
-    /// The entry of an object, and how fresh its state has to be for a read: as `holder`'s registration, or as the newest.
+    /// The entry of an object, and how fresh its state has to be for a read: as `holder`'s registration, or as the
+    /// newest.
     ///
     /// # Errors
     ///
@@ -137,8 +138,8 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         Some(look(entry))
     }
 
-    /// What `take` makes of what `look` finds: the path of nearly all reads. What was found is kept, and found again without
-    /// looking, until something [changes](Self::changed).
+    /// What `take` makes of what `look` finds: the path of nearly all reads. What was found is kept, and found again
+    /// without looking, until something [changes](Self::changed).
     #[inline]
     pub(crate) fn read<T>(
         &self,
@@ -155,8 +156,8 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         })
     }
 
-    /// Makes every read look its object up again, because what it kept may be outdated, or to notice which objects are still
-    /// read. Call this before the change is published, and before the lock under which reads look is released.
+    /// Makes every read look its object up again, because what it kept may be outdated, or to notice which objects are
+    /// still read. Call this before the change is published, and before the lock under which reads look is released.
     pub(crate) fn changed(&self) {
         self.readers.changed();
     }

@@ -1,15 +1,16 @@
 //! Strategy `Watch`: the store that the watch engine keeps in sync.
 //!
 //! Rules W1–W21 of the kubelet's watch store (1.36, `pkg/kubelet/util/manager/watch_based_manager.go`), with these
-//! differences on purpose: a reader is woken instead of polling every 10 ms, and gets the cause when it gives up waiting; a
-//! pod never reads data older than its registration; registration counts as an access; the removal of an entry is final.
+//! differences on purpose: a reader is woken instead of polling every 10 ms, and gets the cause when it gives up
+//! waiting; a pod never reads data older than its registration; registration counts as an access; the removal of an
+//! entry is final.
 //!
-//! [`task`] owns the engine and takes its findings over; [`scopes`] decides what one watch covers; [`overflow`] serves the
-//! objects beyond the last watch.
+//! [`task`] owns the engine and takes its findings over; [`scopes`] decides what one watch covers; [`overflow`] serves
+//! the objects beyond the last watch.
 //!
 //! Invariants:
-//! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock). Stale copies are
-//!    the exception: the store puts them into entries of which nothing is known.
+//! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock). Stale
+//!    copies are the exception: the store puts them into entries of which nothing is known.
 //! 2. Before the entry's lock is released, what reads have kept of an object that is known better now is outdated (I3).
 //! 3. No lock is held across an await (I5).
 
@@ -131,8 +132,8 @@ impl<K: Object> WatchStoreInner<K> {
         changed.then_some(event)
     }
 
-    /// A request for the object failed. `is_denied`: this client may not read it, so a stale copy is withdrawn. Returns the
-    /// event that subscribers should see.
+    /// A request for the object failed. `is_denied`: this client may not read it, so a stale copy is withdrawn. Returns
+    /// the event that subscribers should see.
     pub(crate) fn failed(
         &self,
         entry: &Entry<WatchEntry<K>>,

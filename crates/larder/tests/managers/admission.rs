@@ -109,8 +109,8 @@ async fn a_proof_of_freshness_waits_for_its_permit_too() {
     );
 }
 
-/// A manager whose request for `a` has been answered with version 5 and whose request for `b`, which waited meanwhile, is
-/// the next.
+/// A manager whose request for `a` has been answered with version 5 and whose request for `b`, which waited meanwhile,
+/// is the next.
 async fn second() -> (ConfigMapManager, Script, Exchange, Stream) {
     let (manager, mut script) = manager(1);
     manager.register_pod(&pod_with("p", &["a", "b"]));
@@ -158,7 +158,7 @@ async fn lagging_server_is_asked_for_its_most_recent_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn freshness_of_a_plain_list_is_not_asked_of_the_cache() {
+async fn a_confirming_plain_list_bypasses_the_cache() {
     let (manager, mut script) = manager(1);
     manager.register_pod(&pod_with("p", &["a", "b"]));
     next(&mut script, "a").await.refuse(422);

@@ -108,7 +108,7 @@ async fn readers_of_one_object_share_a_request() {
 
 // managers 8, 13
 #[tokio::test(start_paused = true)]
-async fn only_a_refresh_of_a_known_object_may_come_from_a_cache() {
+async fn only_refreshes_of_known_objects_accept_a_cached_answer() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
     manager.register_pod(&pod("p2"));
@@ -124,7 +124,7 @@ async fn only_a_refresh_of_a_known_object_may_come_from_a_cache() {
 
 // managers 11
 #[tokio::test(start_paused = true)]
-async fn the_nodes_time_to_live_holds_from_the_next_read_on() {
+async fn a_changed_node_ttl_applies_to_the_next_read() {
     let (manager, mut script, node) = manager();
     manager.register_pod(&pod("p1"));
     let one = object(5, "one");
@@ -151,7 +151,7 @@ async fn a_longer_time_to_live_brings_no_old_answer_back() {
     let (manager, mut script, node) = manager();
     manager.register_pod(&pod("p1"));
     fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
-    // Somebody uses it all the time.
+    // A reader holds it all the time.
     let in_use = manager.get("n", "a").await.unwrap();
     node.set(Some(Duration::ZERO));
     fetch(&manager, &mut script, REFRESH, 200, &object(6, "two")).await;
@@ -162,7 +162,7 @@ async fn a_longer_time_to_live_brings_no_old_answer_back() {
 
 // managers 14
 #[tokio::test(start_paused = true)]
-async fn a_first_read_that_fails_returns_the_cause() {
+async fn a_failed_first_read_returns_the_cause() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
     let expired = r#"{"kind":"Status","reason":"Expired","message":"too old"}"#;
@@ -316,7 +316,7 @@ async fn what_is_not_registered_is_not_asked_for() {
 
 // managers 20, I3: upstream's hanging reader gets the old object, although the new one is known by then
 #[tokio::test(start_paused = true)]
-async fn a_request_that_hangs_serves_nobody_who_came_later() {
+async fn a_hung_request_serves_no_later_reader() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
     let read = manager.get_within("n", "a", Duration::from_mins(1));
@@ -350,7 +350,7 @@ async fn what_an_overtaken_request_has_shown_is_not_taken_back() {
 
 // managers 17, I2, I3: upstream's reader gets the old object, although it may have seen a newer one
 #[tokio::test(start_paused = true)]
-async fn a_request_that_the_last_unregistration_overtook_answers_nobody() {
+async fn a_request_overtaken_by_the_last_unregistration_answers_no_read() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
     fetch(&manager, &mut script, LIVE, 200, &object(6, "seen")).await;
@@ -370,7 +370,7 @@ async fn a_request_that_the_last_unregistration_overtook_answers_nobody() {
 
 // managers 18, T7
 #[tokio::test(start_paused = true)]
-async fn a_new_pod_does_not_join_a_refresh_from_a_cache() {
+async fn a_new_pod_joins_no_cached_refresh() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
     fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;
@@ -398,7 +398,7 @@ async fn a_new_pod_does_not_join_a_refresh_from_a_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn running_pods_keep_their_data_when_another_registers_during_an_outage() {
+async fn a_registration_during_an_outage_leaves_running_pods_their_data() {
     let (manager, mut script, _node) = manager();
     manager.register_pod(&pod("p1"));
     fetch(&manager, &mut script, LIVE, 200, &object(5, "one")).await;

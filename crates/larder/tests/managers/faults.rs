@@ -19,8 +19,9 @@ async fn value(manager: &ConfigMapManager) -> String {
     manager.get("n", "a").await.unwrap().data["k"].to_string()
 }
 
-/// An object is known and its watch is lost; the next requests run into `fault`, and meanwhile the object changes. Readers
-/// have what is known, at once, and the new state within that range of seconds. `told` is what subscribers hear meanwhile.
+/// An object is known and its watch is lost; the next requests run into `fault`, and meanwhile the object changes.
+/// Readers have what is known, at once, and the new state within that range of seconds. `told` lists the failures that
+/// subscribers receive meanwhile.
 async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
@@ -51,7 +52,7 @@ async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
     assert_eq!(heard, told);
     assert_eq!(injected.hits(), hits);
     assert_eq!(value(&manager).await, "two");
-    // And the watch is back: what follows is told at once, and nothing of the failure is left.
+    // The watch is back: the next change is reported at once, and nothing of the failure is left.
     cluster.set("a", "three", false);
     changes.next().await.unwrap();
     assert_eq!(value(&manager).await, "three");
@@ -111,12 +112,12 @@ async fn a_frame_that_breaks_off_is_not_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_after_an_event_has_told_it() {
+async fn an_event_before_the_end_of_a_stream_counts() {
     heals(watches(1).end_after_events(1), 1, AT_ONCE, &[]).await;
     heals(watches(1).cut_after_events(1), 1, AT_ONCE, &[]).await;
 }
 
-/// Nothing is known when the faults begin, and they last: a reader is told after a second, with that cause; once they are
+/// Nothing is known when the faults begin, and they last: a read fails after a second, with that cause; once they are
 /// over, it heals within the longest delay.
 async fn is_told(fault: Fault, cause: &str) {
     let cluster = Cluster::new();
@@ -140,7 +141,7 @@ async fn is_told(fault: Fault, cause: &str) {
 
 // B2
 #[tokio::test(start_paused = true)]
-async fn a_first_read_that_fails_tells_the_cause() {
+async fn a_failed_first_read_reports_the_cause() {
     let any = Fault::on_any;
     is_told(any().drop_connection(), "failed to talk to the API server").await;
     // There is no cause yet: the requests may still be answered.

@@ -148,7 +148,7 @@ struct Model {
     objects: Vec<Object>,
     /// By pod and object: the state of the object when the pod began to refer to it.
     references: BTreeMap<(usize, usize), usize>,
-    /// What was read last: that somebody has it does not make it readable.
+    /// The object that was read last. Holding it does not make it readable.
     in_use: BTreeMap<usize, Arc<ConfigMap>>,
     down: bool,
     /// Failures that have not struck.
@@ -327,7 +327,7 @@ impl Model {
         }
     }
 
-    /// Checks what a reader got who must see nothing older than the state `required`.
+    /// Checks a read that must return nothing older than the state `required`.
     fn check(
         &mut self,
         index: usize,

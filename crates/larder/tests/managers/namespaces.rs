@@ -62,7 +62,7 @@ async fn an_object_that_joins_is_listed_once_and_then_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_older_than_the_list_takes_nobody_back() {
+async fn an_event_older_than_the_list_is_ignored() {
     let (manager, mut script, stream) = watched().await;
     manager.register_pod(&pod_with("p2", &["b"]));
     // Deleted at 8, as the list knows; the watch is late.
@@ -85,7 +85,7 @@ async fn object_that_joins_during_a_list_is_not_absent() {
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.stream();
     stream.event("ADDED", &object(4, "one"));
-    // Has gone by before anybody referred to it.
+    // The event came before the first reference.
     stream.event("ADDED", &named("b", 3, "one"));
     settle().await;
     manager.register_pod(&pod_with("p2", &["b"]));
@@ -173,7 +173,7 @@ async fn an_unreadable_object_fails_alone_and_heals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forbidden_namespace_is_told_by_every_read_and_heals() {
+async fn every_read_reports_a_forbidden_namespace_until_it_heals() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Namespace, client);
     manager.register_pod(&pod_with("p1", &["a", "b"]));
@@ -212,7 +212,7 @@ fn asked(cluster: &Cluster) -> (Vec<&'static str>, Vec<&'static str>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_serves_a_namespace_and_the_last_reference_ends_it() {
+async fn one_watch_serves_a_namespace_until_its_last_reference() {
     let cluster = Cluster::new();
     for name in ["a", "b", "unreferenced"] {
         cluster.set(name, "one", false);
@@ -284,7 +284,7 @@ async fn auto_watches_the_namespace_where_it_may() {
     assert_eq!(value(&manager, "a").await, "one");
     let reason = "may list and watch the namespace".to_owned();
     assert_eq!(chosen(&manager), Some((WatchScope::Namespace, reason)));
-    // And asks anew after the last reference.
+    // After the last reference, the permission is reviewed again.
     manager.unregister_pod(&pod("p1"));
     settle().await;
     assert!(stream.is_dropped());
@@ -315,7 +315,7 @@ async fn auto_watches_by_name_where_it_may_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn auto_falls_back_to_object_scope_when_namespace_permission_is_revoked() {
+async fn auto_falls_back_to_objects_when_permission_is_revoked() {
     let (client, mut script) = Script::new();
     let manager = watching(WatchScope::Auto, client);
     manager.register_pod(&pod_with("p1", &["a", "b"]));
@@ -424,7 +424,7 @@ async fn auto_retries_its_review_only_during_an_outage() {
     assert!(reason.contains("refused with 404"), "{reason}");
 }
 
-/// Refuses connections for five minutes; somebody tries every 10 s at least.
+/// Refuses connections for five minutes; one request tries at least every 10 s.
 async fn outage(script: &mut Script) {
     let start = tokio::time::Instant::now();
     while start.elapsed() < Duration::from_mins(5) {

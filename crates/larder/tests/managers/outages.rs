@@ -1,5 +1,5 @@
-//! Long outages of the API server under many watches: everything is in step soon after, in few requests, also with another
-//! server in the place of the one before. Time paused.
+//! Long outages of the API server under many watches: everything is in step soon after, in few requests, also with
+//! another server in the place of the one before. Time paused.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::{cluster::Cluster, scripted::pod_with};
 const STEP: Duration = Duration::from_millis(100);
 const STEPS_PER_SECOND: usize = 10;
 
-/// The one who finds out asks every 10 s at least.
+/// The probe asks at least every 10 s.
 const FOUND_OUT: Duration = Duration::from_secs(10);
-/// Those who come back are a hundred in a second on the average.
+/// After that, a hundred requests in a second on the average.
 const APART: Duration = Duration::from_millis(10);
 
 /// Objects that are followed, and hold `one`.
@@ -92,7 +92,7 @@ async fn all_resync_soon_but_not_at_once_after_an_outage() {
         sleep(Duration::from_secs(30)).await;
         scene.cluster.requests();
         sleep(Duration::from_secs(270)).await;
-        // Each asks as the back-off has it, which starts anew every two minutes, and one of them every 5 to 10 s.
+        // Each asks by its back-off, which restarts every two minutes, and the probe every 5 to 10 s.
         let asked = scene.cluster.requests().len();
         assert!(asked <= objects * 20 + 270 / 5 + 1, "{asked}");
         scene.serves("one").await;
@@ -103,7 +103,7 @@ async fn all_resync_soon_but_not_at_once_after_an_outage() {
         let (waited, busiest) = scene.recover().await;
         let spread = APART * u32::try_from(objects).unwrap();
         assert!(waited <= FOUND_OUT + spread + STEP, "{objects}: {waited:?}");
-        // The one who finds out, and then a hundred in a second, of 500 that would come together.
+        // The probe, then a hundred in a second, of 500 that would come together.
         assert!(busiest <= 101, "{objects}: {busiest} in a second");
         // The state of each, once.
         let audit = scene.cluster.audit.take();
@@ -202,6 +202,6 @@ async fn a_server_restored_from_a_backup_is_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_restored_from_a_backup_is_believed_about_a_namespace() {
+async fn a_restored_server_is_believed_about_a_namespace() {
     is_replaced(WatchScope::Namespace).await;
 }

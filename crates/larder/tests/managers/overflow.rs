@@ -7,8 +7,8 @@ use tokio::time::sleep;
 
 use crate::{cluster::Cluster, scripted::pod_with};
 
-/// A cluster with ConfigMaps `a`, `b` and `c`, and a manager that watches one object at a time. Answers about others are good
-/// for 60 s.
+/// A cluster with ConfigMaps `a`, `b` and `c`, and a manager that watches one object at a time. Answers about others
+/// are good for 60 s.
 fn manager() -> (Cluster, ConfigMapManager, NodeTtl) {
     let cluster = Cluster::new();
     for name in ["a", "b", "c"] {
@@ -58,7 +58,7 @@ async fn objects_without_a_watch_are_fetched_on_read() {
     assert_eq!(asked(&cluster), ["watch a"]);
     manager.register_pod(&pod_with("q", &["b"]));
     settle().await;
-    // Nothing before somebody reads; then one request for all who do.
+    // Nothing before the first read; then one request for all readers.
     assert!(asked(&cluster).is_empty());
     assert_eq!(state(&manager, "b"), ObjectState::Unwatched);
     let (first, second) = tokio::join!(value(&manager, "b"), value(&manager, "b"));
@@ -89,7 +89,7 @@ async fn the_node_says_how_long_an_answer_is_good() {
     cluster.requests();
     value(&manager, "b").await;
     assert!(asked(&cluster).is_empty());
-    // At zero, those who wait for the answer still see it.
+    // At zero, the reads that wait for the answer still get it.
     ttl.set(Some(Duration::ZERO));
     sleep(Duration::from_secs(2)).await;
     for _ in 0..2 {
@@ -134,7 +134,7 @@ async fn read_without_a_watch_is_not_older_than_the_registration() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_vanishes_and_returns_is_noticed_without_a_watch() {
+async fn unwatched_deletion_and_recreation_are_noticed() {
     let (cluster, manager, _ttl) = manager();
     manager.register_pod(&pod_with("p", &["a", "b"]));
     value(&manager, "b").await;

@@ -129,7 +129,7 @@ async fn one_more(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_one_streaming_list_is_not_a_refusal_of_all() {
+async fn one_failed_streaming_list_disables_no_others() {
     let (client, mut script) = Script::new();
     let manager = ConfigMapManager::watching(client);
     let mut watches = Vec::new();
@@ -159,7 +159,7 @@ async fn an_error_of_one_streaming_list_is_not_a_refusal_of_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ignores_the_request_for_initial_events_is_listed() {
+async fn a_server_without_initial_events_is_listed() {
     let (manager, mut script, request) = started().await;
     let _never_ending = request.stream();
     let request = next_after(&mut script, 10.0..10.01).await;
@@ -186,7 +186,7 @@ async fn a_stream_that_ends_is_resumed_from_the_last_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_every_stream_after_an_event_is_not_hammered() {
+async fn streams_that_end_after_one_event_back_off() {
     let (_manager, mut script, stream) = synced().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     drop(stream);
@@ -220,7 +220,7 @@ async fn expired_watch_relists_from_its_version_then_from_any() {
 
 // managers 42
 #[tokio::test(start_paused = true)]
-async fn an_expired_watch_is_the_same_when_its_request_is_refused() {
+async fn both_forms_of_an_expired_watch_are_handled_alike() {
     let (_manager, mut script, stream) = synced().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     drop(stream);
@@ -250,10 +250,10 @@ async fn a_refused_connection_is_retried_with_growing_delays() {
     drop(next_after(&mut script, AT_ONCE).await);
     for delay in [0.8..1.6, 1.6..3.2, 3.2..6.4] {
         let request = next_after(&mut script, delay).await;
-        // Upstream tries to resume the watch; who comes back may be another server.
+        // Upstream tries to resume the watch, but the server that comes back may be another one.
         request.check(LIST).check("!resourceVersion");
     }
-    // What is known stays readable, and status tells how old it may be.
+    // The known state stays readable, and status shows how old it may be.
     assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");
     let status = &manager.objects()[0];
     assert!(status.age > Duration::from_secs(5) && status.failure.is_some());
@@ -313,7 +313,7 @@ async fn first_success_after_an_outage_brings_other_retries_forward() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_another_reason_is_not_hurried() {
+async fn recovery_of_one_watch_does_not_shorten_anothers_retry_after() {
     for code in [429, 503] {
         let refusal =
             format!(r#"{{"kind":"Status","code":{code},"details":{{"retryAfterSeconds":100}}}}"#);
@@ -339,7 +339,7 @@ async fn a_busy_server_is_given_the_time_it_asks_for() {
         429,
         r#"{"kind":"Status","code":429,"details":{"retryAfterSeconds":7}}"#,
     );
-    // And up to half as much again, or all whom it has sent away would come back at one moment.
+    // And up to half as much again, so that clients rejected together do not return together.
     next_after(&mut script, 7.0..10.5).await.check(LIST);
 }
 
@@ -364,10 +364,10 @@ async fn watches_last_between_thirty_and_sixty_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_outlives_its_time_is_opened_anew() {
+async fn the_client_ends_and_reopens_an_overdue_watch() {
     let (manager, mut script, request) = started().await;
     let _stream = request.synced(5, None);
-    // Not stopped as idle meanwhile: somebody reads.
+    // Reads keep it from being stopped as idle meanwhile.
     let read = async {
         loop {
             tokio::time::sleep(Duration::from_secs(20)).await;

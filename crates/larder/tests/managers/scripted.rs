@@ -133,7 +133,7 @@ impl Exchange {
         );
     }
 
-    /// Answers whoever asks for one object once more, with a get or a list.
+    /// Answers a freshness check of one object, be it a get or a list.
     pub(crate) fn prove(self, version: u64, object: &str) {
         if self.path_and_query.contains('?') {
             self.list(version, Some(object));

@@ -1,4 +1,5 @@
-//! Copies that an earlier process kept: served while the API server has not been heard, and replaced by whatever it says.
+//! Copies that an earlier process kept: served while the API server has not been heard, and replaced by whatever it
+//! says.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -53,7 +54,7 @@ fn state(manager: &ConfigMapManager, name: &str) -> ObjectState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_is_read_at_once_until_the_api_server_answers() {
+async fn a_copy_is_served_until_the_api_server_answers() {
     // offline 2, 27
     for scope in SCOPES {
         let cluster = Cluster::new();
@@ -91,7 +92,7 @@ async fn a_copy_is_read_at_once_until_the_api_server_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_gone_goes_when_the_api_server_says_so() {
+async fn a_deleted_objects_copy_ends_with_the_first_answer() {
     // offline 3
     for scope in SCOPES {
         let cluster = Cluster::new();

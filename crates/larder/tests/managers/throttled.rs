@@ -21,7 +21,7 @@ fn name(number: usize) -> String {
     format!("c-{number:03}")
 }
 
-/// Every object is served with that value; `behind` tells whether its watch may be broken.
+/// Every object is served with that value; `behind` returns whether its watch may be broken.
 async fn check(manager: &ConfigMapManager, value: &str, behind: bool) {
     let objects = manager.objects();
     assert_eq!(objects.len(), OBJECTS);

@@ -1,4 +1,4 @@
-//! What the managers ask for, told by the API server's own audit log.
+//! The requests of the managers, as the API server's audit log shows them.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn all_pods_share_one_streaming_list_that_continues_as_watch() {
     assert!(matches!(error, Error::NotRegistered { .. }), "{error}");
     assert_eq!(asked(&cluster), []);
 
-    // One proof for all who read on the newcomer's behalf.
+    // One freshness check for all reads on behalf of the new pod.
     let reads = (0..10).map(|_| manager.get("n", "a"));
     futures::future::join_all(reads).await;
     assert_eq!(asked(&cluster), [("get", "a".to_owned())]);

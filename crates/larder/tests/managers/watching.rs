@@ -239,7 +239,7 @@ async fn immutable_object_needs_no_request_until_the_next_registration() {
 
 // an immutable object deleted and recreated as a mutable one
 #[tokio::test(start_paused = true)]
-async fn what_was_immutable_is_watched_again_when_it_no_longer_is() {
+async fn a_formerly_immutable_object_is_watched_again() {
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let _ended = script
@@ -269,7 +269,7 @@ async fn a_proof_that_finds_nothing_leads_to_a_list() {
     let (read, _stream) = tokio::join!(value(&manager), async {
         let request = script.next().await;
         if SCOPE == WatchScope::Namespace {
-            // This list tells the version of the absence.
+            // This list has the version of the absence.
             request.list(9, None);
             return None;
         }
@@ -332,7 +332,7 @@ async fn idling() -> (ConfigMapManager, Script, Stream) {
 
 // managers 27, 32
 #[tokio::test(start_paused = true)]
-async fn an_idle_watch_stops_and_starts_again_with_the_next_read() {
+async fn an_idle_watch_restarts_with_the_next_read() {
     let (manager, mut script, stream) = idling().await;
     for _ in 0..10 {
         script.silence(Duration::from_secs(20)).await;
@@ -384,7 +384,7 @@ async fn a_slow_first_list_is_not_idle() {
 
 // managers 30: upstream stops it at the next pass; B7: registration counts as access
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_never_read_is_watched_for_a_while() {
+async fn an_unread_object_is_watched_for_a_while() {
     let (client, mut script) = Script::new();
     let manager = watching(SCOPE, client);
     manager.register_pod(&pod("p1"));
@@ -443,7 +443,7 @@ async fn a_read_never_revives_what_was_unregistered() {
     assert_eq!(cluster.requests(), Vec::<String>::new());
 }
 
-// managers 36, on two threads and with a guard: its holder is never told "not registered"
+// managers 36, on two threads and with a guard: its reads never fail with "not registered"
 #[test]
 fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
     let rounds = rounds("LARDER_RACE_ROUNDS", 100_000, 5000);
@@ -484,7 +484,7 @@ fn a_guards_holder_reads_whatever_is_unregistered_meanwhile() {
 
 // P5: no store keeps the bytes of what it no longer hands out
 #[tokio::test(start_paused = true)]
-async fn what_was_replaced_or_removed_is_gone_with_its_last_reader() {
+async fn replaced_and_removed_objects_go_with_their_last_reader() {
     for strategy in [Strategy::Cache, Strategy::Watch] {
         let cluster = Cluster::new();
         let config = ManagerConfig::default()

@@ -90,9 +90,9 @@ fn refused(code: u16, reason: &str) -> (u16, String) {
 }
 
 /// What the source reports, one word per report.
-struct Reports(mpsc::Receiver<SourceReport>);
+struct ApiReports(mpsc::Receiver<SourceReport>);
 
-impl Reports {
+impl ApiReports {
     fn of(client: Client) -> (Self, impl Future<Output = ()>) {
         let (sender, receiver) = mpsc::channel(16);
         let source = Box::pin(ApiSource::new(client, "n1").run(sender));
@@ -151,7 +151,7 @@ async fn changes_are_reported_singly_after_the_first_set() {
         event("DELETED", "9", pod("p")),
         bookmark("12"),
     ])]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     let expected = [
         "all [default/p]",
         "one default/q",
@@ -181,7 +181,7 @@ async fn changes_are_reported_singly_after_the_first_set() {
 async fn an_empty_first_list_is_reported() {
     // managers 69
     let (client, _) = server(vec![watch([all("1")])]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     until(source, reports.check(&["all []"])).await;
 }
 
@@ -198,7 +198,7 @@ async fn a_server_without_streaming_lists_is_listed_page_by_page() {
         list("5", [pod("q")]),
         watch([event("ADDED", "6", pod("r"))]),
     ]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     let expected = ["all [default/p default/q]", "one default/r"];
     until(source, reports.check(&expected)).await;
     let queries = queries.lock();
@@ -218,7 +218,7 @@ async fn an_expired_watch_relists() {
         refused(410, "Expired"),
         watch([event("ADDED", "8", pod("q")), all("9")]),
     ]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     // And nothing is said of the expiry, which is how long watches end.
     until(
         source,
@@ -238,7 +238,7 @@ async fn an_outage_and_its_end_are_reported_once() {
         refused(403, "Forbidden"),
         watch([event("ADDED", "4", pod("p")), all("5")]),
     ]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     let problem = "problems [API server: failed to follow the pods of node n1: no]";
     until(
         source,
@@ -256,7 +256,7 @@ async fn after_an_outage_the_pods_are_relisted() {
     // From version 500 on it would be silent. What is older than what was seen is asked for twice.
     answers.extend([watch([all("2")]), watch([all("2")])]);
     let (client, queries) = server(answers);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     let start = Instant::now();
     until(source, async {
         reports.check(&["all [default/p]"]).await;
@@ -277,7 +277,7 @@ async fn after_an_outage_the_pods_are_relisted() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_is_a_problem_after_half_a_minute() {
     let (client, _) = server(vec![]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     let start = Instant::now();
     tokio::select! {
         () = source => unreachable!("the receiver is here"),
@@ -296,7 +296,7 @@ async fn an_unreadable_pod_is_reported_and_keeps_its_last_copy() {
         event("MODIFIED", "7", pod("q").image("i:2")),
         event("MODIFIED", "8", pod("p").image("i:2")),
     ])]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     until(source, async {
         reports.check(&["all [default/p default/q]"]).await;
         let problem = reports.next().await;
@@ -326,7 +326,7 @@ async fn no_pod_is_removed_before_the_first_readable_list() {
             all("7"),
         ]),
     ]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     until(source, async {
         reports.check(&["one default/q"]).await;
         let problem = reports.next().await;
@@ -353,7 +353,7 @@ async fn a_later_list_with_an_unreadable_pod_removes_missing_pods() {
             all("7"),
         ]),
     ]);
-    let (mut reports, source) = Reports::of(client);
+    let (mut reports, source) = ApiReports::of(client);
     let expected = [
         "all [default/p default/q default/r]",
         "one default/q",
@@ -365,7 +365,7 @@ async fn a_later_list_with_an_unreadable_pod_removes_missing_pods() {
 #[tokio::test(start_paused = true)]
 async fn the_source_ends_with_its_receiver() {
     let (client, _) = server(vec![]);
-    let (reports, source) = Reports::of(client);
+    let (reports, source) = ApiReports::of(client);
     drop(reports);
     source.await;
 }

@@ -110,7 +110,7 @@ fn names(pods: &[StoredPod]) -> Vec<String> {
 }
 
 #[test]
-fn a_path_that_never_existed_has_no_pods_and_is_reported() {
+fn a_missing_path_has_no_pods_and_is_reported() {
     // managers 66
     let mut files = Files::new();
     files.check(Some(&[]), &["m: path does not exist, ignoring"]);
@@ -427,9 +427,9 @@ fn symlinks_are_followed() {
 }
 
 /// The reports of a running source, as text.
-struct Reports(mpsc::Receiver<SourceReport>);
+struct FileReports(mpsc::Receiver<SourceReport>);
 
-impl Reports {
+impl FileReports {
     async fn next(&mut self) -> String {
         let report = self.0.recv().await.unwrap();
         match report.event {
@@ -444,10 +444,10 @@ impl Reports {
     }
 }
 
-fn source(path: &Path, check_frequency: Duration) -> (Reports, impl Future<Output = ()>) {
+fn source(path: &Path, check_frequency: Duration) -> (FileReports, impl Future<Output = ()>) {
     let (sender, receiver) = mpsc::channel(16);
     let source = FileSource::new(path, check_frequency, static_pods());
-    (Reports(receiver), source.run(sender))
+    (FileReports(receiver), source.run(sender))
 }
 
 async fn while_running<T>(source: impl Future<Output = ()>, test: impl Future<Output = T>) -> T {
@@ -512,7 +512,7 @@ async fn files_are_decoded_off_the_runtime_thread() {
         let (sender, receiver) = mpsc::channel(16);
         let source = FileSource::new(&path, Duration::from_secs(20), static_pods());
         let source = source.remembering(copies.clone()).run(sender);
-        let mut reports = Reports(receiver);
+        let mut reports = FileReports(receiver);
         while_running(source, async { reports.until("a=i").await }).await;
     }
 }

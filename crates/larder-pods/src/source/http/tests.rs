@@ -29,14 +29,14 @@ fn ok(body: impl Into<String>) -> (u16, String, Option<&'static str>) {
 }
 
 /// A source that gets scripted answers in turn and then connection errors; its reports and its requests.
-struct Fixture {
+struct UrlFixture {
     reports: mpsc::Receiver<SourceReport>,
     requests: Arc<Mutex<Requests>>,
     /// Ends with the fixture.
     _source: AbortOnDropHandle<()>,
 }
 
-impl Fixture {
+impl UrlFixture {
     fn new(answers: Answers) -> Self {
         Self::remembering(answers, None)
     }
@@ -121,7 +121,7 @@ impl Fixture {
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_reports_no_pods() {
     // managers 68
-    let mut fixture = Fixture::new(vec![]);
+    let mut fixture = UrlFixture::new(vec![]);
     fixture
         .check(&["https://h.example/m/pods.yaml: no response: connection refused"])
         .await;
@@ -133,7 +133,7 @@ async fn a_refused_request_reports_no_pods() {
 #[tokio::test(start_paused = true)]
 async fn an_unchanged_body_is_one_report_and_headers_are_sent() {
     // managers 68
-    let mut fixture = Fixture::new(vec![
+    let mut fixture = UrlFixture::new(vec![
         ok(manifest("a")),
         ok(manifest("a")),
         ok(manifest("b")),
@@ -151,7 +151,7 @@ async fn an_unchanged_body_is_one_report_and_headers_are_sent() {
 #[tokio::test(start_paused = true)]
 async fn after_an_empty_body_the_old_body_brings_pods_back() {
     // managers 68
-    let mut fixture = Fixture::new(vec![ok(manifest("a")), ok(""), ok(manifest("a"))]);
+    let mut fixture = UrlFixture::new(vec![ok(manifest("a")), ok(""), ok(manifest("a"))]);
     let empty = "the response is empty";
     fixture
         .check(&["pods [a-n1]", "pods []", empty, "pods [a-n1]", "well"])
@@ -161,7 +161,7 @@ async fn after_an_empty_body_the_old_body_brings_pods_back() {
 #[tokio::test(start_paused = true)]
 async fn pods_of_an_earlier_run_stay_until_a_good_response() {
     let root = tempfile::TempDir::new().unwrap();
-    let start = |answers| Fixture::remembering(answers, Some(root.path().join("copies")));
+    let start = |answers| UrlFixture::remembering(answers, Some(root.path().join("copies")));
     let list = ok(
         "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n",
     );
@@ -201,7 +201,7 @@ async fn a_list_gives_all_its_pods_or_none() {
         )
     };
     let list = |items: String| ok(format!("apiVersion: v1\nkind: PodList\nitems:\n{items}"));
-    let mut fixture = Fixture::new(vec![
+    let mut fixture = UrlFixture::new(vec![
         list(item("a", "") + &item("b", "")),
         list(item("a", "") + &item("c", ", serviceAccountName: sa")),
         list(item("a", "")),
@@ -213,8 +213,8 @@ async fn a_list_gives_all_its_pods_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_response_keeps_the_pods_and_is_reported_until_fixed() {
-    let mut fixture = Fixture::new(vec![
+async fn a_bad_response_keeps_the_pods_and_is_reported() {
+    let mut fixture = UrlFixture::new(vec![
         ok(manifest("a")),
         ok("garbage"),
         ok("garbage"),
@@ -236,7 +236,7 @@ async fn a_bad_response_keeps_the_pods_and_is_reported_until_fixed() {
 #[tokio::test(start_paused = true)]
 async fn redirects_are_followed_but_headers_stay_with_their_server() {
     let to = |location| (302, String::new(), Some(location));
-    let mut fixture = Fixture::new(vec![
+    let mut fixture = UrlFixture::new(vec![
         to("other.yaml"),
         to("/x/y"),
         to("http://elsewhere.example/z"),
@@ -332,7 +332,7 @@ fn a_bad_body_is_decoded_once_until_it_changes() {
 async fn bodies_are_decoded_off_the_runtime_thread() {
     crate::testing::mark_runtime_thread();
     let root = tempfile::TempDir::new().unwrap();
-    let start = |answers| Fixture::remembering(answers, Some(root.path().join("copies")));
+    let start = |answers| UrlFixture::remembering(answers, Some(root.path().join("copies")));
     start(vec![ok(manifest("a")), ok("garbage")])
         .check(&["pods [a-n1]", "the response holds no static pods"])
         .await;
@@ -370,11 +370,11 @@ async fn redirects_to_files_and_redirect_loops_are_errors() {
     let to = |location| (302, String::new(), Some(location));
     let refused = "cannot follow the redirect";
     for location in ["file:///etc/passwd", "gopher://h.example/", "http://"] {
-        let mut fixture = Fixture::new(vec![to(location)]);
+        let mut fixture = UrlFixture::new(vec![to(location)]);
         fixture.check(&[refused]).await;
         assert_eq!(fixture.requests.lock().len(), 1);
     }
-    let mut fixture = Fixture::new(vec![to("/again"); 2 * REDIRECTS]);
+    let mut fixture = UrlFixture::new(vec![to("/again"); 2 * REDIRECTS]);
     fixture.check(&[refused]).await;
     assert_eq!(fixture.requests.lock().len(), REDIRECTS + 1);
 }

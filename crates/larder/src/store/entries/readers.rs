@@ -1,14 +1,14 @@
 //! What each thread keeps of its reads, so that reading the same again touches nothing that another thread writes to.
 //!
-//! It is kept for one *generation*: until anything changes, whatever that is. Changes are rare beside reads, and so a thread
-//! forgets everything then, instead of finding out what has become of each.
+//! It is kept for one *generation*: until anything changes, whatever that is. Changes are rare beside reads, and so a
+//! thread forgets everything then, instead of finding out what has become of each.
 //!
 //! Invariants:
-//! 1. A change begins a new generation before anybody can read what is new or be told of it. So whoever was told, on any thread, finds the
-//!    new generation, and never reads something older next (I3).
+//! 1. A change begins a new generation before it can be read or is published. So a subscriber that has learned of it,
+//!    on any thread, finds the new generation and reads nothing older next (I3).
 //! 2. The generation of what a thread keeps is from before it looked: what changes meanwhile makes that worthless.
-//! 3. Objects are kept weakly, since a thread that does not read any more does not forget either, and the bytes of a Secret
-//!    shall be gone with its last reader.
+//! 3. Objects are kept weakly. A thread that no longer reads does not forget either, and the bytes of a Secret must go
+//!    with its last reader.
 
 use std::{
     cell::RefCell,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_sees_the_change_that_it_was_told_of() {
+    fn each_thread_sees_a_published_change() {
         let store = TestStore::new("one");
         assert_eq!(store.read(), "one");
         let other = || {

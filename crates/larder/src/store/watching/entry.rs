@@ -109,7 +109,8 @@ impl<K: Object> KnownState<K> {
         readable >= required
     }
 
-    /// Serves a copy to references up to `seq`, if nothing else is known. Returns the event when it was not served before.
+    /// Serves a copy to references up to `seq`, if nothing else is known. Returns the event when it was not served
+    /// before.
     pub(super) fn serve_copy(
         &mut self,
         copy: &StaleObject<K>,
@@ -313,8 +314,8 @@ impl<K: Object> WatchEntry<K> {
         self.read_pending.load(Ordering::Acquire)
     }
 
-    /// The waiting reads have what they need; pairs with the swap of a reader, which sees `false` and sends a command, or
-    /// is seen here.
+    /// The waiting reads have what they need; pairs with the swap of a reader, which sees `false` and sends a command,
+    /// or is seen here.
     pub(crate) fn clear_read_pending(&self) {
         self.read_pending.swap(false, Ordering::AcqRel);
     }

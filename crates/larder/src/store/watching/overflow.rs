@@ -1,8 +1,8 @@
-//! Objects beyond the last watch that may be open. They are asked for when they are read, and an answer is good for a time
-//! to live, as under strategy `Cache`. A watch that ends makes room for the one that has waited longest.
+//! Objects beyond the last watch that may be open. They are asked for when they are read, and an answer is good for a
+//! time to live, as under strategy `Cache`. A watch that ends makes room for the one that has waited longest.
 //!
-//! A reader notices nothing but that. While the API server does not answer, the last good state is served, to the pods that
-//! could read it before.
+//! A reader notices nothing but that. While the API server does not answer, the last good state is served, to the pods
+//! that could read it before.
 
 use larder_objects::Object;
 use larder_watch::RegistrationSeq;
@@ -69,8 +69,8 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// What is known of an object without a watch has been good for long enough. While the API server fails, it is served
-    /// all the same.
+    /// What is known of an object without a watch has been good for long enough. While the API server fails, it is
+    /// served all the same.
     pub(super) fn expired(&mut self, id: u64) {
         if let Some(object) = self.objects.get_mut(&id)
             && let Some(overflow) = &mut object.overflow

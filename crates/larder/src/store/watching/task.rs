@@ -1,9 +1,10 @@
 //! The one task of the store: passes the engine its targets, and takes its findings over.
 //!
 //! Invariants:
-//! 1. Whatever is under way for an object ends with its removal, and what was found out at that moment reaches no reader (I2).
-//! 2. The absence of an object from the complete state of a namespace counts only if the object was referenced before that
-//!    state was asked for, and if every item of the state could be attributed.
+//! 1. Whatever is under way for an object ends with its removal, and what was found out at that moment reaches no
+//!    reader (I2).
+//! 2. The absence of an object from the complete state of a namespace counts only if the object was referenced before
+//!    that state was asked for, and if every item of the state could be attributed.
 //! 3. There is no watch while nothing is referenced, or while everything that is referenced is final (I1, I2).
 
 use std::{
@@ -150,9 +151,9 @@ impl<K: Object> WatchTask<K> {
     pub(super) async fn run(mut self) {
         let inner = Arc::clone(&self.inner);
         loop {
-            // Every arm is cancel-safe: commands stay in their queue, the others in their collections. Biased, so that what
-            // is ready at the same time is handled in the same order for the same seed. The API server comes last, since
-            // it must not hold up callers.
+            // Every arm is cancel-safe: commands stay in their queue, the others in their collections. Biased, so that
+            // what is ready at the same time is handled in the same order for the same seed. The API server comes last,
+            // since it must not hold up callers.
             let wake = tokio::select! {
                 biased;
                 () = inner.commands.arrived.notified() => Wake::Commands,
@@ -522,8 +523,8 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// Takes over one state of an object, from the watch or from the complete state at version `listed`. One that cannot be
-    /// decoded leaves the last good one in place.
+    /// Takes over one state of an object, from the watch or from the complete state at version `listed`. One that
+    /// cannot be decoded leaves the last good one in place.
     fn see(
         &self,
         object: &WatchedObject<K>,
