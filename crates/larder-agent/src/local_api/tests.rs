@@ -99,6 +99,35 @@ async fn slow_readers_do_not_lock_others_out() {
 }
 
 #[tokio::test]
+async fn closed_windows_of_http2_do_not_lock_others_out() {
+    let limits = limits().response_timeout(Duration::from_millis(100));
+    let (address, _server) = start(limits).await;
+    // SETTINGS_INITIAL_WINDOW_SIZE = 0, then GET /ok on stream 1.
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(),
+        &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0],
+        &[0, 0, 10, 1, 5, 0, 0, 0, 1],
+        b"\x82\x86\x41\x01h\x04\x03/ok",
+    ];
+    let mut closed = Vec::new();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&request.concat()).await.unwrap();
+        // Its place may be taken before the server has read anything.
+        let _ = stream.read(&mut [0; 100]).await;
+        closed.push(stream);
+    }
+    // On a busy machine the deadline may cut this client too, so it asks until it is served.
+    let served = async {
+        while !answer(send(address, &get_close("/ok")).await)
+            .await
+            .ends_with("ok")
+        {}
+    };
+    timeout(Duration::from_secs(20), served).await.unwrap();
+}
+
+#[tokio::test]
 async fn request_head_has_a_deadline() {
     let limits = limits().head_timeout(Duration::from_millis(10));
     let (address, _server) = start(limits).await;

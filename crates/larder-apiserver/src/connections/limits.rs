@@ -1,0 +1,130 @@
+//! What a server allows its clients.
+
+use std::time::Duration;
+
+use rustix::process;
+
+/// What a server allows its clients.
+///
+/// Defaults are kube-apiserver's where it has one: kube-apiserver 1.36,
+/// `staging/src/k8s.io/apiserver/pkg/server/secure_serving.go`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionLimits {
+    /// Most connections at a time, at least 2. `None`, the default: the soft limit of file descriptors less a quarter
+    /// (at least 32), which stay for the rest of the process.
+    pub max_connections: Option<usize>,
+    /// Time from accepting a connection to its first complete request head, TLS handshake included. Defaults to 32 s.
+    pub head_timeout: Duration,
+    /// Time between the end of a request and the next complete head. Defaults to 90 s.
+    pub idle_timeout: Duration,
+    /// Time for which a write may wait for the client to read, or to open its window of HTTP/2. Defaults to 60 s, the
+    /// request timeout of kube-apiserver.
+    pub write_timeout: Duration,
+    /// Time for which a connection may have requests in flight without a pause. `None`, the default, is for servers
+    /// with watches. A server of short answers needs it against clients that request and never read.
+    pub response_timeout: Option<Duration>,
+    /// Requests in flight on an HTTP/2 connection. Defaults to 100.
+    pub max_concurrent_streams: u32,
+    /// Bytes of a request head. Defaults to 128 KiB; kube-apiserver takes 1 MiB, before authentication too.
+    pub max_head_bytes: u32,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: None,
+            head_timeout: Duration::from_secs(32),
+            idle_timeout: Duration::from_secs(90),
+            write_timeout: Duration::from_mins(1),
+            response_timeout: None,
+            max_concurrent_streams: 100,
+            max_head_bytes: 128 << 10,
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Sets [`Self::max_connections`].
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = Some(connections);
+        self
+    }
+
+    /// Sets [`Self::head_timeout`].
+    #[must_use]
+    pub fn head_timeout(mut self, timeout: Duration) -> Self {
+        self.head_timeout = timeout;
+        self
+    }
+
+    /// Sets [`Self::idle_timeout`].
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Sets [`Self::write_timeout`].
+    #[must_use]
+    pub fn write_timeout(mut self, timeout: Duration) -> Self {
+        self.write_timeout = timeout;
+        self
+    }
+
+    /// Sets [`Self::response_timeout`].
+    #[must_use]
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.response_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets [`Self::max_concurrent_streams`].
+    #[must_use]
+    pub fn max_concurrent_streams(mut self, streams: u32) -> Self {
+        self.max_concurrent_streams = streams;
+        self
+    }
+
+    /// Sets [`Self::max_head_bytes`].
+    #[must_use]
+    pub fn max_head_bytes(mut self, bytes: u32) -> Self {
+        self.max_head_bytes = bytes;
+        self
+    }
+
+    /// The number of connections that the limits come to in this process.
+    pub(super) fn connections(&self) -> usize {
+        let connections = self.max_connections.unwrap_or_else(|| {
+            let soft = process::getrlimit(process::Resource::Nofile).current;
+            let soft = soft.map_or(MOST_CONNECTIONS, |soft| {
+                usize::try_from(soft).unwrap_or(MOST_CONNECTIONS)
+            });
+            soft.saturating_sub((soft / 4).max(MIN_RESERVE))
+                .min(MOST_CONNECTIONS)
+        });
+        // One is always held for the next client.
+        connections.max(2)
+    }
+}
+
+/// Descriptors that stay for the rest of the process, whatever its limit.
+const MIN_RESERVE: usize = 32;
+/// Most connections by default: a bound on memory where descriptors are not scarce.
+const MOST_CONNECTIONS: usize = 16_384;
+
+/// Raises the soft limit of open files of this process to its hard limit and returns it, as Go's runtime does at
+/// startup. A limit that cannot be raised stays.
+pub fn raise_descriptor_limit() -> Option<u64> {
+    let mut limit = process::getrlimit(process::Resource::Nofile);
+    let soft = limit.current;
+    limit.current = limit.maximum;
+    match process::setrlimit(process::Resource::Nofile, limit) {
+        Ok(()) => limit.current,
+        Err(error) => {
+            tracing::warn!(%error, "failed to raise the limit of open files, keeping it");
+            soft
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The slots of a server: one for each connection, which is served and replaced through it.
+
+use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc};
+
+use http_body::Body;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    BoxError, ConnectionLimits, DRAIN, HttpService,
+    responses::{Bodies, Counted},
+    timed_writes::TimedWrites,
+};
+
+/// The slots of a server, one for each connection. Cloning gives another handle to the same ones.
+#[derive(Clone, Debug)]
+pub struct ConnectionSlots {
+    inner: Arc<SlotsInner>,
+}
+
+#[derive(Debug)]
+struct SlotsInner {
+    limits: ConnectionLimits,
+    max: usize,
+    table: Mutex<SlotTable>,
+    /// Signals that a slot is free or that a connection became idle.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct SlotTable {
+    open: usize,
+    /// Of the open ones, those that were asked to close.
+    closing: usize,
+    next: u64,
+    /// Connections without a request in flight that may be replaced, in the order of replacement.
+    idle: BTreeMap<IdleKey, CancellationToken>,
+}
+
+/// Whether the connection has completed a request, and the order in which it became idle.
+type IdleKey = (bool, u64);
+
+impl ConnectionSlots {
+    /// Slots within `limits`.
+    pub fn new(limits: ConnectionLimits) -> Self {
+        let max = limits.connections();
+        Self {
+            inner: Arc::new(SlotsInner {
+                limits,
+                max,
+                table: Mutex::default(),
+                changed: Notify::new(),
+            }),
+        }
+    }
+
+    /// A slot; if all are taken, that of the connection that has been idle longest. Waits while none is idle.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a repeated call replaces no further connection.
+    pub async fn acquire(&self) -> ConnectionSlot {
+        loop {
+            let mut changed = pin!(self.inner.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut table = self.inner.table.lock();
+                if table.open < self.inner.max {
+                    table.open += 1;
+                    drop(table);
+                    return ConnectionSlot::new(self.inner.clone());
+                }
+                if table.open - table.closing >= self.inner.max {
+                    table.replace_one();
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Closes the connection that has been idle longest, if there is one.
+    pub(super) fn replace_one(&self) {
+        self.inner.table.lock().replace_one();
+    }
+}
+
+impl SlotTable {
+    fn replace_one(&mut self) {
+        if let Some((_, replaced)) = self.idle.pop_first() {
+            self.closing += 1;
+            replaced.cancel();
+        }
+    }
+}
+
+/// The right of one connection to be open. Dropping it frees the slot.
+#[derive(Debug)]
+#[must_use = "dropping a slot frees it while its connection is open"]
+pub struct ConnectionSlot {
+    activity: Arc<Activity>,
+}
+
+/// What a connection does; its slot, its requests and their responses share it.
+#[derive(Debug)]
+pub(super) struct Activity {
+    slots: Arc<SlotsInner>,
+    replaced: CancellationToken,
+    state: watch::Sender<ActivityState>,
+    pub(super) bodies: Mutex<Bodies>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ActivityState {
+    pub(super) in_flight: usize,
+    /// Whether a request was answered with anything but 401.
+    pub(super) proven: bool,
+    /// When the connection became idle, or stopped being so.
+    since: Instant,
+    /// Its place in [`SlotTable::idle`]; `None` with a request in flight.
+    idle: Option<IdleKey>,
+}
+
+impl ConnectionSlot {
+    fn new(slots: Arc<SlotsInner>) -> Self {
+        let state = ActivityState {
+            in_flight: 0,
+            proven: false,
+            since: Instant::now(),
+            idle: None,
+        };
+        let activity = Activity {
+            slots,
+            replaced: CancellationToken::new(),
+            state: watch::Sender::new(state),
+            bodies: Mutex::default(),
+        };
+        Self {
+            activity: Arc::new(activity),
+        }
+    }
+
+    /// Begins to count the time: the connection is there. Until then the slot is not replaced.
+    pub(super) fn restart(&mut self) {
+        self.activity.update(|state| state.since = Instant::now());
+    }
+
+    /// Waits for `handshake` as long as the first request may take; `None` when it takes longer, or the slot is given
+    /// to another connection.
+    pub async fn handshake<T>(&self, handshake: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = handshake => Some(done),
+            () = self.activity.replaced.cancelled() => None,
+            () = sleep(self.activity.slots.limits.head_timeout) => None,
+        }
+    }
+
+    /// Speaks HTTP/1.1 or HTTP/2 with the client of `stream` until either side closes, a limit is reached or
+    /// `shutdown`, which lets requests in flight finish.
+    pub async fn serve<I, S, B>(self, stream: I, service: S, shutdown: CancellationToken)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: HttpService<B>,
+        B: Body<Error: Into<BoxError>, Data: Send> + Send + 'static,
+    {
+        self.serve_until(
+            stream,
+            service,
+            shutdown.cancelled(),
+            std::future::pending(),
+        )
+        .await;
+    }
+
+    /// As [`Self::serve`]: closes in order when `leave` is ready, at once when `cut` is.
+    pub(crate) async fn serve_until<I, S, B>(
+        mut self,
+        stream: I,
+        service: S,
+        leave: impl Future<Output = ()>,
+        cut: impl Future<Output = ()>,
+    ) where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: HttpService<B>,
+        B: Body<Error: Into<BoxError>, Data: Send> + Send + 'static,
+    {
+        if self.activity.state.borrow().idle.is_none() {
+            self.restart();
+        }
+        let limits = &self.activity.slots.limits;
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        let head_bytes = usize::try_from(limits.max_head_bytes).unwrap_or(usize::MAX);
+        // The timeouts of this module also cover HTTP/2 and the time before the protocol is known.
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .max_buf_size(head_bytes.max(8192));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.max_concurrent_streams)
+            .max_header_list_size(limits.max_head_bytes);
+        let stream = TimedWrites::new(stream, limits.write_timeout);
+        let service = Counted {
+            service,
+            activity: self.activity.clone(),
+        };
+        let mut connection =
+            pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+        let mut state = self.activity.state.subscribe();
+        let (mut leave, mut cut) = (pin!(leave), pin!(cut));
+        let mut leaving = false;
+        let mut deadline = pin!(sleep_until(Instant::now()));
+        let write_timeout = limits.write_timeout;
+        let mut stalled = pin!(sleep(write_timeout));
+        loop {
+            let now_state = *state.borrow_and_update();
+            let limit = self.limit(now_state);
+            let timed = limit.is_some();
+            if let Some(limit) = limit.filter(|limit| *limit != deadline.deadline()) {
+                deadline.as_mut().reset(limit);
+            }
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "connection ended");
+                    }
+                    return;
+                }
+                () = leave.as_mut(), if !leaving => {
+                    leaving = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = cut.as_mut() => return,
+                () = self.activity.replaced.cancelled() => return,
+                () = deadline.as_mut(), if timed => break,
+                () = stalled.as_mut() => {
+                    // Looked at now and then, as bodies change with every frame.
+                    let now = Instant::now();
+                    let since = self.activity.oldest_stalled().unwrap_or(now);
+                    if since + write_timeout <= now {
+                        tracing::debug!("client does not take its response, closing the connection");
+                        return;
+                    }
+                    stalled.as_mut().reset(since + write_timeout);
+                }
+                _ = state.changed() => {}
+            }
+        }
+        tracing::debug!("connection took too long, closing it");
+        if self.activity.state.borrow().in_flight == 0 {
+            // A client that is about to send a request learns that it must use another connection.
+            connection.as_mut().graceful_shutdown();
+            let _ = timeout(DRAIN, connection).await;
+        }
+    }
+
+    /// When the connection must have changed its state.
+    fn limit(&self, state: ActivityState) -> Option<Instant> {
+        let limits = &self.activity.slots.limits;
+        Some(match (state.in_flight, state.proven) {
+            (0, true) => state.since + limits.idle_timeout,
+            (0, false) => state.since + limits.head_timeout,
+            _ => state.since + limits.response_timeout?,
+        })
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let slots = &self.activity.slots;
+        {
+            let mut table = slots.table.lock();
+            table.open -= 1;
+            if self.activity.replaced.is_cancelled() {
+                table.closing -= 1;
+            }
+            let key = self.activity.state.borrow().idle;
+            if let Some(key) = key {
+                table.idle.remove(&key);
+            }
+            // A response that outlives its connection must not enter it again.
+            self.activity.replaced.cancel();
+        }
+        slots.changed.notify_one();
+    }
+}
+
+impl Activity {
+    /// Since when a response has waited for the client.
+    fn oldest_stalled(&self) -> Option<Instant> {
+        self.bodies.lock().stalled.values().min().copied()
+    }
+
+    /// Changes the state, and with it the connection's place among the idle ones.
+    pub(super) fn update(&self, change: impl FnOnce(&mut ActivityState)) {
+        let mut table = self.slots.table.lock();
+        self.state.send_modify(|state| {
+            let before = (state.in_flight > 0, state.proven);
+            change(state);
+            let is_busy = state.in_flight > 0;
+            // A client that stays unauthenticated gains no time by asking.
+            if state.proven && before != (is_busy, true) {
+                state.since = Instant::now();
+            }
+            if let Some(key) = state.idle.take() {
+                table.idle.remove(&key);
+            }
+            if !is_busy && !self.replaced.is_cancelled() {
+                let key = (state.proven, table.next);
+                table.next += 1;
+                table.idle.insert(key, self.replaced.clone());
+                state.idle = Some(key);
+            }
+        });
+        drop(table);
+        self.slots.changed.notify_one();
+    }
+}
