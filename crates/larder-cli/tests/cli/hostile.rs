@@ -7,6 +7,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use rustix::process::geteuid;
+
 use crate::Desk;
 
 const POD: &str =
@@ -216,6 +218,30 @@ fn devices_pipes_and_huge_files_are_not_read_as_manifests() {
         let (code, error) = code_in_time(&desk, &format!("refs -f {path} -f app.yaml"));
         assert_eq!(code, Some(1), "{path}: {error}");
     }
+}
+
+#[test]
+fn read_only_root_directory_is_reported_at_the_start() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    fs::create_dir(desk.path().join("root")).unwrap();
+    let namespaces: &[_] = if geteuid().is_root() {
+        &["--mount"]
+    } else {
+        &["--map-root-user", "--mount"]
+    };
+    let script = r#"mount -t tmpfs -o ro,mode=755 none root && exec timeout 60 "$0" "$@""#;
+    let output = Command::new("unshare")
+        .args(namespaces)
+        .args(["bash", "-c", script, env!("CARGO_BIN_EXE_larder")])
+        .args(["run", "--manifests", ".", "--root-dir", "root"])
+        .args(["--node-name", "n"])
+        .current_dir(desk.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let (path, why) = ("root/agent.lock", "Read-only file system");
+    assert!(error.contains(path) && error.contains(why), "{error}");
 }
 
 #[test]
