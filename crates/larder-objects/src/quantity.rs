@@ -113,7 +113,7 @@ impl Unit {
     }
 }
 
-/// A signed decimal number; one too great for the type is as good as the greatest.
+/// A signed decimal number; one too great for the type counts as the greatest.
 fn parse_exponent(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes() {
         [b'-', digits @ ..] => (true, digits),

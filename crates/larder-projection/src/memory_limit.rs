@@ -50,7 +50,7 @@ fn declared(resources: Option<&ResourceRequirements>) -> Option<i64> {
     bytes(&resources?.limits.as_ref()?.get("memory")?.0)
 }
 
-/// A positive amount; one that is malformed, which the API server refuses, is as good as none.
+/// A positive amount; a malformed one, which the API server rejects, counts as none.
 fn bytes(quantity: &str) -> Option<i64> {
     let quantity: Quantity = quantity.parse().ok()?;
     Some(quantity.value()).filter(|&bytes| bytes > 0)

@@ -106,7 +106,7 @@ impl NodePods {
 
     fn handle_pod(&mut self, operation: Operation, pod: &Arc<StoredPod>) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        // A UID becomes the name of a directory, and the API server may be anybody's.
+        // A UID becomes the name of a directory, and the API server is not trusted.
         if !is_directory_name(uid.as_str()) {
             if operation == Operation::Remove {
                 self.reconciler.forget(&uid);

@@ -77,7 +77,7 @@ async fn an_edit_of_any_style_is_followed() {
     fs::write(followed.path("a.yaml.tmp"), config_map("a", "3")).unwrap();
     fs::rename(followed.path("a.yaml.tmp"), followed.path("a.yaml")).unwrap();
     assert_eq!(followed.next().await, "a=3");
-    // Moved away, written anew.
+    // Moved away, then written again.
     fs::rename(followed.path("a.yaml"), followed.path("a.yaml~")).unwrap();
     fs::write(followed.path("a.yaml"), config_map("a", "4")).unwrap();
     assert_eq!(followed.next().await, "a=4");
@@ -120,7 +120,7 @@ async fn a_broken_file_is_reported_with_its_place_and_costs_nothing() {
         problems.changed().await.unwrap();
         problems.borrow().to_vec()
     };
-    // The follower has nothing to tell, so it must not return first.
+    // Nothing has changed, so the follower must not return first.
     let reported = tokio::select! {
         reported = reported => reported,
         changes = followed.follower.next() => panic!("{changes:?}"),

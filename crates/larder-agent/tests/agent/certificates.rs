@@ -253,7 +253,7 @@ async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
     let chain = signer.issue(&signer.pending().await).await;
     until_chain(&node, &chain).await;
 
-    // The machine has slept for two hours, or somebody has set the clock.
+    // The machine has slept for two hours, or its clock was set.
     node.set_clock_ahead(7200);
     let chain = signer.issue(&signer.pending().await).await;
     until_chain(&node, &chain).await;
@@ -280,7 +280,7 @@ async fn a_request_that_vanished_is_made_again() {
     let mut node = node_with_source();
     let signer = Signer::new(&node);
     let request = signer.pending().await;
-    // The watch must have told of it, or its end tells nothing.
+    // The watch must have shown it, or its end would go unnoticed.
     node.wait("the watch", |node| {
         (accepted(node, "watch", "/podcertificaterequests") > 0).then_some(())
     })
@@ -344,7 +344,7 @@ async fn a_restarted_agent_asks_again_and_the_files_stay_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_keeps_a_request_from_being_made_is_told() {
+async fn failure_to_request_a_certificate_is_reported() {
     let mut node = guarded_node();
     let refuse = |code| {
         let requests = Fault::on(Verb::Create).resource("podcertificaterequests");

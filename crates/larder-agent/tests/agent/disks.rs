@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 use crate::harness::{Node, config_map, pod};
 
-/// A small disk for the directories of a node's pods, or, for those who may not mount, just their parent.
+/// A small disk for the directories of a node's pods, or, where mounting is not permitted, just their parent.
 struct Disk {
     path: PathBuf,
     is_mounted: bool,
@@ -133,7 +133,7 @@ async fn a_read_only_disk_leaves_the_old_files_and_heals() {
 async fn a_full_disk_leaves_the_old_files_and_heals() {
     let (mut node, disk) = node_on_disk().await;
     if !disk.is_mounted {
-        // Only a disk of its own can be filled without harm to anybody. It was said above.
+        // Only a disk of its own can be filled without harm. The reason was printed above.
         return node.stop().await;
     }
     let big = "x".repeat(300 << 10);

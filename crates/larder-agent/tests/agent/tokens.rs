@@ -93,7 +93,7 @@ async fn while_no_token_is_issued_the_old_one_stays_and_attempts_are_few() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_never_comes_keeps_nobody_from_the_old_token() {
+async fn hanging_request_leaves_the_old_token_served() {
     let mut node = node_with_token().await;
     let first = token(&node).unwrap();
     let silence = Fault::on(Verb::Create).resource("serviceaccounts");
@@ -112,7 +112,7 @@ async fn a_token_is_renewed_at_once_when_the_clock_has_passed_its_time() {
     let mut node = node_with_token().await;
     let first = token(&node).unwrap();
     sleep(Duration::from_secs(10)).await;
-    // The machine has slept for an hour, or somebody has set the clock: only the API server could tell.
+    // The machine has slept for an hour, or its clock was set: only the API server knows which.
     let woken = Instant::now();
     node.set_clock_ahead(3600);
     let second = other_token(&node, &first).await;

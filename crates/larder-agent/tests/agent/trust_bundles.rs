@@ -64,7 +64,7 @@ async fn anchors_by_name_follow_their_bundle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn anchors_of_a_signer_are_those_of_all_bundles_with_the_labels_each_once() {
+async fn anchors_of_a_signer_come_from_all_matching_bundles() {
     // projection 73
     let mut node = guarded();
     let (a, b, c) = (anchor(), anchor(), anchor());
@@ -91,7 +91,7 @@ async fn anchors_of_a_signer_are_those_of_all_bundles_with_the_labels_each_once(
 }
 
 #[tokio::test(start_paused = true)]
-async fn bundles_are_watched_once_and_only_while_a_pod_wants_any() {
+async fn one_watch_serves_all_pods_that_read_bundles() {
     let mut node = guarded();
     node.apply(&pod("plain").build());
     node.settled().await;
@@ -127,7 +127,7 @@ async fn bundles_are_watched_once_and_only_while_a_pod_wants_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_kind_the_kubelets_words_are_said_until_it_is_there() {
+async fn missing_kind_is_reported_in_the_kubelets_words() {
     let mut node = guarded();
     let a = anchor();
     node.apply(&bundle("plain", None, json!({}), &[&a]));

@@ -18,7 +18,7 @@ async fn an_object_of_the_same_name_in_another_namespace_is_not_read() {
         .await;
     node.apply(&secret("tls", &[("key", "ours")]));
     node.until("web", "tls", &[("key", "ours")]).await;
-    // Nor does its change wake anybody.
+    // Nor does its change wake a worker.
     other["stringData"]["key"] = "theirs, changed".into();
     node.apply(&other);
     node.apply(&secret("tls", &[("key", "ours, changed")]));
