@@ -204,7 +204,7 @@ impl AgentBuilder {
             rng.fork(),
             &node_context,
         );
-        let metrics = Metrics::register(&mut registry);
+        let metrics = Metrics::register(&mut registry, clock.now());
         let posts_events = pod_deletion == PodDeletion::External;
         let events = posts_events.then(|| {
             let (client, node) = (client.clone(), &config.node_name);
@@ -233,7 +233,7 @@ impl AgentBuilder {
             host,
             metrics,
             on_change,
-            board: Board::default(),
+            board: Board::new(clock.now()),
             sync_frequency: config.sync_frequency.into(),
             clock,
         };

@@ -9,13 +9,16 @@
 //! | `/statusz`, `/flagz`, `/configz` | Kubernetes' z-pages | both |
 //! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404 | socket |
 //! | `/log-level` | the log filter; PUT sets it | socket |
+//! | `/v1/…` | pods, changes and projections, for other programs | socket |
 //!
 //! Invariants:
 //! 1. No answer has a value of an object, over HTTP or the socket. HTTP clients learn names and states; the socket also
 //!    shows pods, with the values in their specifications.
 //! 2. The socket answers root and the agent's own user only: by its mode, and by the credentials of each peer.
 
+pub mod openapi;
 mod program;
+mod v1;
 mod zpages;
 
 use std::time::Duration;
@@ -39,7 +42,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-pub use self::program::{LogControl, Program};
+pub use self::program::{LogControl, Program, Projector};
 use crate::agent::AgentHandle;
 
 /// The API of `agent` for its socket.
@@ -51,6 +54,7 @@ pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
         .with_state(program.clone());
     pods.with_state(agent.clone())
         .merge(log)
+        .merge(v1::router(agent.clone(), program.clone()))
         .merge(router(agent, program))
 }
 
@@ -139,6 +143,11 @@ pub fn limits() -> ConnectionLimits {
         .max_head_bytes(MAX_HEAD_BYTES)
 }
 
+/// The limits for clients of the socket. They are trusted, and may follow changes for a day.
+pub fn socket_limits() -> ConnectionLimits {
+    limits().response_timeout(FOLLOW_TIMEOUT)
+}
+
 /// Serves `router` on `listener` within `limits` until `shutdown`.
 pub async fn serve_tcp(
     listener: TcpListener,
@@ -205,6 +214,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which a connection may have requests in flight without a pause: no answer takes long, unless its client
 /// does not read it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for which a client may follow changes without a new connection.
+const FOLLOW_TIMEOUT: Duration = Duration::from_hours(24);
 /// Longest log filter.
 const MAX_FILTER_BYTES: usize = 4 << 10;
 /// Longest request head.

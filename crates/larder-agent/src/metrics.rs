@@ -1,18 +1,32 @@
-//! Counters of the agent.
+//! Metrics of the agent. `docs/metrics.md` lists those of all crates.
+//!
+//! Invariant: every label set exists from the start, so that a counter's first increase is seen as one.
 
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::{Registry, Unit},
-};
 use std::time::Duration;
 
-/// Counters of the deliveries. Cloning shares them.
+use jiff::Timestamp;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+use crate::status::Phase;
+
+/// Metrics of the deliveries. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     deliveries: Family<DeliveryLabels, Counter>,
     events: Family<EventLabels, Counter>,
     delay: Histogram,
+    pods: Family<PhaseLabels, Gauge>,
+    healthy: Gauge,
+    ready: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabels {
+    phase: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,15 +63,27 @@ pub(crate) enum DeliveryOutcome {
 }
 
 impl Metrics {
-    /// Registers the metrics in `registry`.
-    pub(crate) fn register(registry: &mut Registry) -> Self {
+    /// Registers the metrics of an agent that starts at `now` in `registry`.
+    pub(crate) fn register(registry: &mut Registry, now: Timestamp) -> Self {
         // From a tenth of a millisecond to three seconds.
         let buckets = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
         let metrics = Self {
             deliveries: Family::default(),
             events: Family::default(),
             delay: Histogram::new(buckets),
+            pods: Family::default(),
+            healthy: Gauge::default(),
+            ready: Gauge::default(),
         };
+        for part in ["volume", "environment"] {
+            for outcome in ["swapped", "unchanged", "failed"] {
+                let labels = DeliveryLabels { part, outcome };
+                drop(metrics.deliveries.get_or_create(&labels));
+            }
+        }
+        for outcome in ["posted", "forbidden", "refused"] {
+            drop(metrics.events.get_or_create(&EventLabels { outcome }));
+        }
         registry.register(
             "deliveries",
             "Passes over a volume or an environment",
@@ -74,7 +100,51 @@ impl Metrics {
             Unit::Seconds,
             metrics.delay.clone(),
         );
+        registry.register(
+            "pods",
+            "Pods by the phase of their delivery",
+            metrics.pods.clone(),
+        );
+        registry.register(
+            "healthy",
+            "Whether every watch has proven that it is alive, as in /healthz",
+            metrics.healthy.clone(),
+        );
+        registry.register(
+            "ready",
+            "Whether every pod source has reported and every pod was tried, as in /readyz",
+            metrics.ready.clone(),
+        );
+        let started = Gauge::<i64>::default();
+        started.set(now.as_second());
+        registry.register_with_unit(
+            "start_time",
+            "When the agent started, since the epoch",
+            Unit::Seconds,
+            started,
+        );
+        registry.register(
+            "build",
+            "Version of larder",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
         metrics
+    }
+
+    /// Sets what is read at each scrape.
+    pub(crate) fn observe(&self, phases: impl Iterator<Item = Phase>, healthy: bool, ready: bool) {
+        let mut counts = Phase::ALL.map(|phase| (phase, 0));
+        for phase in phases {
+            for (counted, count) in &mut counts {
+                *count += i64::from(*counted == phase);
+            }
+        }
+        for (phase, count) in counts {
+            let phase = phase.as_str();
+            self.pods.get_or_create(&PhaseLabels { phase }).set(count);
+        }
+        self.healthy.set(healthy.into());
+        self.ready.set(ready.into());
     }
 
     /// Counts an event.

@@ -17,6 +17,7 @@ mod board;
 mod deliver;
 mod fetch;
 mod inbox;
+pub(crate) mod journal;
 mod plan;
 mod worker;
 mod write_limiter;

@@ -147,6 +147,9 @@ pub struct ContainerStatus {
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,
+    /// When its variables last changed; `None` if they have not under this agent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_swap: Option<Timestamp>,
 }
 
 /// How far the delivery of something is, since when, and why.
@@ -180,6 +183,16 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 6] = [
+        Self::Delivered,
+        Self::Ended,
+        Self::Held,
+        Self::Waiting,
+        Self::Failing,
+        Self::Removing,
+    ];
+
     /// The JSON text.
     pub const fn as_str(self) -> &'static str {
         match self {

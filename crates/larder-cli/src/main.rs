@@ -5,7 +5,7 @@
 //! | layer | modules | hold |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
-//! | 3 | `agent`, `input`, `offline`, `sandbox`, `logging` | what several commands need |
+//! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging` | what several commands need |
 //! | 2 | `output` | everything that is printed |
 //! | 1 | `args`, `outcome` | the parsed command line, exit codes |
 
@@ -17,6 +17,7 @@ mod logging;
 mod offline;
 mod outcome;
 mod output;
+mod rendered;
 mod sandbox;
 
 use std::process::ExitCode;

@@ -122,7 +122,8 @@ fn qualified(resource: &str, group: &str) -> String {
 fn manifest(name: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../deploy")
-        .join(name);
+        .join(name)
+        .join("rbac.yaml");
     let text = fs::read_to_string(path).unwrap();
     text.split("\n---\n")
         .map(|document| serde_saphyr::from_str(document).unwrap())
@@ -439,13 +440,12 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_account_for_a_node_may_do_what_it_does_and_nothing_else() {
-    let (done, granted) = all_deeds(&["node.yaml", "static-pods.yaml", "certificates.yaml"]).await;
+    let (done, granted) = all_deeds(&["node", "static-pods", "certificates"]).await;
     assert_eq!(done, granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_account_for_a_namespace_may_do_what_it_does_and_nothing_else() {
-    let (done, granted) =
-        all_deeds(&["namespace.yaml", "static-pods.yaml", "certificates.yaml"]).await;
+    let (done, granted) = all_deeds(&["namespace", "static-pods", "certificates"]).await;
     assert_eq!(done, granted);
 }

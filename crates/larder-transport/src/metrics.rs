@@ -25,6 +25,17 @@ impl Metrics {
     /// Creates the metrics and registers them in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
+        // Every label set exists from the start, so that the first increase is seen as one.
+        for lane in [Lane::Watch, Lane::Request] {
+            drop(metrics.connections.get_or_create(&lane.into()));
+            drop(metrics.streams.get_or_create(&lane.into()));
+        }
+        for outcome in ["connected", "failed", "timeout"] {
+            drop(metrics.dials.get_or_create(&OutcomeLabel { outcome }));
+        }
+        for outcome in ["renewed", "failed"] {
+            drop(metrics.credentials.get_or_create(&OutcomeLabel { outcome }));
+        }
         registry.register(
             "connections",
             "Open connections",

@@ -122,6 +122,15 @@ pub enum Restart {
 }
 
 impl Restart {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [
+        Self::Ended,
+        Self::Expired,
+        Self::Refused,
+        Self::Broken,
+        Self::Stalled,
+    ];
+
     /// The reason as a label.
     pub const fn label(self) -> &'static str {
         match self {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use larder_objects::Kind;
+use larder_watch::Restart;
 use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
@@ -121,6 +122,10 @@ impl Metrics {
     /// Metrics that are counted in `all`.
     pub(crate) fn of(kind: Kind, all: ManagerMetrics) -> Self {
         let kind = kind.as_str();
+        // They exist from the start, so that the first increase is seen as one.
+        for reason in Restart::ALL.map(Restart::label) {
+            drop(all.restarts.get_or_create(&RestartLabels { kind, reason }));
+        }
         Self { kind, all }
     }
 

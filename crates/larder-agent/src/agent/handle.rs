@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::{
     config::Config,
-    reconcile::AgentContext,
+    reconcile::{AgentContext, journal::Journal},
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
@@ -101,6 +101,11 @@ impl AgentHandle {
         (self.info.started, self.context.clock.now())
     }
 
+    /// The changes of pods.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.context.board.journal
+    }
+
     /// Takes up the fields of `config` that can be [reloaded](crate::config::Field::reloads) and are the agent's:
     /// `syncFrequency`, from the next repair pass of each pod. Watches and volumes are not touched.
     pub fn reload(&self, config: &Config) {
@@ -158,7 +163,7 @@ impl AgentHandle {
         }
     }
 
-    fn pod_statuses(&self) -> Vec<PodStatus> {
+    pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
         let mut statuses = self.context.board.pods();
         for status in &mut statuses {
             status.on_change = self.context.on_change.statuses(&status.uid);
@@ -189,6 +194,10 @@ impl AgentHandle {
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.context.on_change.count_hooks();
+        let pods = self.context.board.pods();
+        let phases = pods.iter().map(|pod| pod.delivery.phase);
+        let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
+        self.context.metrics.observe(phases, healthy, ready);
         let mut text = String::new();
         let written = self
             .registries

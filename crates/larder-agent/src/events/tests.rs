@@ -50,7 +50,7 @@ impl Fixture {
             events: Events::new(
                 Client::new(service, "default"),
                 "node-1",
-                Metrics::register(&mut registry),
+                Metrics::register(&mut registry, Timestamp::UNIX_EPOCH),
             ),
             registry,
             code,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 
@@ -12,7 +13,12 @@ pub struct Program {
     pub(super) flags: Arc<BTreeMap<String, String>>,
     config: Arc<ArcSwap<Config>>,
     pub(super) log: Option<LogControl>,
+    pub(super) projector: Option<Projector>,
+    pub(super) shutdown: CancellationToken,
 }
+
+/// Computes what the pods of some manifests (YAML or JSON) see, as JSON; or returns what is wrong with them.
+pub type Projector = fn(&[u8]) -> Result<Vec<u8>, String>;
 
 impl Program {
     /// A program that runs an agent with `config`, without flags.
@@ -21,6 +27,8 @@ impl Program {
             flags: Arc::default(),
             config: Arc::new(ArcSwap::from_pointee(config)),
             log: None,
+            projector: None,
+            shutdown: CancellationToken::new(),
         }
     }
 
@@ -35,6 +43,20 @@ impl Program {
     #[must_use]
     pub fn log(mut self, log: LogControl) -> Self {
         self.log = Some(log);
+        self
+    }
+
+    /// Ends streams of changes with `shutdown`, which would otherwise last as long as their clients.
+    #[must_use]
+    pub fn shutdown(mut self, shutdown: CancellationToken) -> Self {
+        self.shutdown = shutdown;
+        self
+    }
+
+    /// Lets the socket compute projections.
+    #[must_use]
+    pub fn projector(mut self, projector: Projector) -> Self {
+        self.projector = Some(projector);
         self
     }
 

@@ -1,12 +1,17 @@
 //! The board: the published status of every pod, for `larder status` and the readiness check.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use jiff::Timestamp;
 use larder_objects::ObjectKey;
 use larder_pods::{PodSource, PodUid, ResolvedPodUid, StoredPod};
 use parking_lot::Mutex;
 
+use super::journal::Journal;
 use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
 
 /// The entry of one pod on the board, written by the pod's worker.
@@ -16,6 +21,8 @@ pub(super) struct BoardEntry {
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
     pub(super) name: ObjectKey,
     status: Mutex<PodStatus>,
+    /// Set when the entry is put on the board.
+    journal: OnceLock<Arc<Journal>>,
 }
 
 /// The published status of one part.
@@ -67,6 +74,7 @@ impl BoardEntry {
             uid,
             name,
             status: Mutex::new(status),
+            journal: OnceLock::new(),
         }
     }
 
@@ -79,34 +87,58 @@ impl BoardEntry {
         now: Timestamp,
     ) -> bool {
         let mut status = self.status.lock();
-        status.volumes.clear();
-        status.containers.clear();
+        let (mut volumes, mut containers) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
-                PartStatus::Volume(volume) => status.volumes.push(volume),
-                PartStatus::Container(container) => status.containers.push(container),
+                PartStatus::Volume(volume) => volumes.push(volume),
+                PartStatus::Container(container) => containers.push(container),
             }
         }
-        status.delivery.update(phase, reason, now)
+        let differs = status.delivery.update(phase, reason, now);
+        let is_news = differs || status.volumes != volumes || status.containers != containers;
+        (status.volumes, status.containers) = (volumes, containers);
+        drop(status);
+        if is_news && let Some(journal) = self.journal.get() {
+            journal.note_change(&self.uid);
+        }
+        differs
     }
 }
 
 /// All entries, by UID.
-#[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<BTreeMap<ResolvedPodUid, Arc<BoardEntry>>>);
+#[derive(Debug)]
+pub(crate) struct Board {
+    entries: Mutex<BTreeMap<ResolvedPodUid, Arc<BoardEntry>>>,
+    pub(crate) journal: Arc<Journal>,
+}
 
 impl Board {
+    /// The empty board of an agent that starts at `now`.
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            entries: Mutex::default(),
+            journal: Arc::new(Journal::new(now)),
+        }
+    }
+
     pub(super) fn insert(&self, entry: Arc<BoardEntry>) {
-        self.0.lock().insert(entry.uid.clone(), entry);
+        let uid = entry.uid.clone();
+        // An entry is put on one board, once.
+        let _ = entry.journal.set(Arc::clone(&self.journal));
+        self.entries.lock().insert(uid.clone(), entry);
+        self.journal.note_change(&uid);
     }
 
     pub(super) fn remove(&self, uid: &ResolvedPodUid) {
-        self.0.lock().remove(uid);
+        let removed = self.entries.lock().remove(uid);
+        if let Some(entry) = removed {
+            self.journal.note_removal(uid, &entry.name);
+        }
     }
 
     /// The status of every pod, by namespace and name.
     pub(crate) fn pods(&self) -> Vec<PodStatus> {
-        let entries: Vec<_> = self.0.lock().values().cloned().collect();
+        let entries: Vec<_> = self.entries.lock().values().cloned().collect();
         let mut pods: Vec<_> = entries
             .iter()
             .map(|entry| entry.status.lock().clone())
@@ -117,7 +149,7 @@ impl Board {
 
     /// Whether every pod was tried: none waits for its first attempt.
     pub(crate) fn is_settled(&self) -> bool {
-        let entries: Vec<_> = self.0.lock().values().cloned().collect();
+        let entries: Vec<_> = self.entries.lock().values().cloned().collect();
         entries
             .iter()
             .all(|entry| entry.status.lock().delivery.phase != Phase::Waiting)

@@ -29,3 +29,12 @@ async fn socket_shows_pods_and_http_does_not() {
     assert_eq!(get(node.http_api(), "/pods/default/web").await.0, 404);
     assert_eq!(get(node.socket_api(), "/pods/default/none").await.0, 404);
 }
+
+#[tokio::test(start_paused = true)]
+async fn body_of_a_projection_is_bounded() {
+    let node = Node::start();
+    let body = Body::from(vec![b'x'; (16 << 20) + 1]);
+    let request = Request::post("/v1/project").body(body).unwrap();
+    let answer = node.socket_api().oneshot(request).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 413);
+}

@@ -2,22 +2,19 @@
 //!
 //! | module | does |
 //! | --- | --- |
-//! | `tree`, `json` | print rendered pods |
+//! | `tree` | prints rendered pods |
 //! | `files` | writes their volumes below a directory |
-//! | `rendered` | computes them; below the others |
 
 mod files;
-mod json;
-mod rendered;
 mod tree;
 
-use self::rendered::RenderedPod;
 use crate::{
     args::{RenderArgs, RenderOutput},
     input,
     offline::{ClusterObjects, Offline, OfflinePod},
     outcome::{CommandOutcome, Failure},
     output::{self, Style},
+    rendered::{RenderedPod, write_json},
 };
 
 pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
@@ -36,7 +33,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
         .collect();
 
     output::results(|out| match args.output {
-        RenderOutput::Json => json::write(out, &rendered),
+        RenderOutput::Json => write_json(out, &rendered),
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
     })?;
     let mut failed = input.had_errors || rendered.iter().any(RenderedPod::has_errors);

@@ -45,6 +45,7 @@ use crate::{
     logging,
     outcome::{CommandOutcome, Failure},
     output,
+    rendered::project_text,
 };
 
 /// Time after which the summary is printed, even if something is still missing.
@@ -129,9 +130,12 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     let mut registry = Registry::with_prefix("larder");
     let origin = origin(args, &config, &mut registry).await?;
     let listener = http::bind(config.listen).await?;
+    let shutdown = CancellationToken::new();
     let program = Program::new(config.clone())
         .flags(typed_flags(args))
-        .log(log);
+        .log(log)
+        .projector(project_text)
+        .shutdown(shutdown.clone());
     let pod_deletion = if origin.feed.is_some() {
         PodDeletion::ByAgent
     } else {
@@ -146,13 +150,13 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     let agent = agent.build().context("cannot use the configuration")?;
     let handle = agent.handle();
 
-    let shutdown = CancellationToken::new();
     let limits = local_api::limits();
     let mut tasks = JoinMap::new();
     match socket {
         Ok(socket) => {
             let router = local_api::socket_router(handle.clone(), program.clone());
-            let server = local_api::serve_unix(socket, router, limits.clone(), shutdown.clone());
+            let server =
+                local_api::serve_unix(socket, router, local_api::socket_limits(), shutdown.clone());
             tasks.spawn("local API", async {
                 server.await;
                 Ok(())

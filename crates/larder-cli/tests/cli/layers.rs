@@ -10,7 +10,9 @@ use std::{
 const LAYERS: [&[&str]; 5] = [
     &["args", "outcome"],
     &["output"],
-    &["agent", "input", "logging", "offline", "sandbox"],
+    &[
+        "agent", "input", "logging", "offline", "rendered", "sandbox",
+    ],
     &["commands"],
     &[""],
 ];

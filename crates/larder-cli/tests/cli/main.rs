@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod api;
 mod apiserver;
 mod bad_input;
 mod canaries;
@@ -12,6 +13,7 @@ mod fake_agent;
 mod hostile;
 mod layers;
 mod listen;
+mod metrics;
 mod nginx;
 mod on_change;
 mod recipes;

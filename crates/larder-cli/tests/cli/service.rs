@@ -68,7 +68,7 @@ fn larder() -> Command {
     command
 }
 
-fn get(address: &str, path: &str, accept: &str) -> (String, String) {
+pub(crate) fn get(address: &str, path: &str, accept: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address.parse::<SocketAddr>().unwrap()).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\naccept: {accept}\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -117,6 +117,7 @@ impl PodWorker {
                 name: name.clone(),
                 path: self.environment_path(name),
                 delivery: state.delivery.clone(),
+                last_swap: state.last_swap,
             }),
         });
         let now = self.context.clock.now();

@@ -20,8 +20,7 @@ use rustix::{
     process::geteuid,
 };
 
-use super::rendered::RenderedPod;
-use crate::{outcome::Failure, output};
+use crate::{outcome::Failure, output, rendered::RenderedPod};
 
 /// Mode of the directories of namespaces and pods: their content may be secret.
 const PRIVATE: Mode = Mode::from_raw_mode(0o750);

@@ -21,10 +21,12 @@ use self::{
     missing::{elsewhere, missing_references},
     words::{WRITTEN_LATER, absent, origin, size, value, volume_type},
 };
-use super::rendered::{RenderedPod, StartError, mount_table};
-use crate::output::{
-    Style,
-    tree::{Branch, TableCell},
+use crate::{
+    output::{
+        Style,
+        tree::{Branch, TableCell},
+    },
+    rendered::{RenderedPod, StartError, mount_table},
 };
 
 /// Writes one tree for each pod, with a blank line between them.

@@ -6,8 +6,8 @@ use larder_projection::{ContainerView, Inputs};
 
 use super::words::WRITTEN_LATER;
 use crate::{
-    commands::render::rendered::RenderedPod,
     output::tree::{Branch, TableCell},
+    rendered::RenderedPod,
 };
 
 /// One line for each variable or `envFrom` entry whose required object or key is missing.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
 use larder_projection::{Absent, Origin};
 
-use crate::{commands::render::rendered::RenderedPod, output::escaped};
+use crate::{output::escaped, rendered::RenderedPod};
 
 /// Why an env file is missing offline: a container writes it while the pod runs.
 pub(super) const WRITTEN_LATER: &str = "only a running pod has it";

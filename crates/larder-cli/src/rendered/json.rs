@@ -9,7 +9,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Serialize;
 
-use super::rendered::RenderedPod;
+use super::pod::RenderedPod;
 use crate::output::{json::write_json, references::References};
 
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ struct FileReport {
 
 /// Writes one JSON object with all pods. In a value that is not UTF-8, U+FFFD replaces each invalid byte, as in Go's
 /// encoder.
-pub(super) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
+pub(crate) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
     let report = Report {
         pods: pods.iter().map(pod).collect(),
     };

@@ -1,4 +1,4 @@
-//! A pod as its containers see it, computed by the libraries. The sibling modules print and write it.
+//! A pod as its containers see it, computed by the libraries.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,17 +12,17 @@ use larder_projection::{
 use crate::offline::{Offline, OfflinePod};
 
 /// One pod, with the view of each of its containers.
-pub(super) struct RenderedPod<'a> {
-    pub(super) pod: &'a Pod,
-    pub(super) inputs: &'a Inputs,
+pub(crate) struct RenderedPod<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) inputs: &'a Inputs,
     /// All objects of the manifests, for hints at where a missing object is.
-    pub(super) offline: &'a Offline,
+    pub(crate) offline: &'a Offline,
     /// Place of the pod in the manifests.
-    pub(super) source: &'a str,
+    pub(crate) source: &'a str,
     /// All containers: init, regular, ephemeral.
-    pub(super) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
+    pub(crate) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
     /// The volumes that are filled from objects, mounted or not.
-    pub(super) volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
+    pub(crate) volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
     /// Indexes of `volumes`, by name.
     indexes: HashMap<&'a str, usize>,
     /// Names of the volumes that containers use.
@@ -30,14 +30,14 @@ pub(super) struct RenderedPod<'a> {
 }
 
 /// The view of one container.
-pub(super) struct RenderedContainer<'a> {
-    pub(super) environment: Environment<'a>,
-    pub(super) mounts: MountTable<'a>,
+pub(crate) struct RenderedContainer<'a> {
+    pub(crate) environment: Environment<'a>,
+    pub(crate) mounts: MountTable<'a>,
 }
 
 /// The reason why a container does not start. The texts are the kubelet's.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StartError {
+pub(crate) enum StartError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     #[error(transparent)]
@@ -60,7 +60,7 @@ impl<'a> RenderedContainer<'a> {
 }
 
 /// The mounts of a container on a runtime with all features: nothing is mounted here, so no limits apply.
-pub(super) fn mount_table<'a>(
+pub(crate) fn mount_table<'a>(
     pod: &'a Pod,
     container: ContainerView<'a>,
     environment: &Environment<'_>,
@@ -72,7 +72,7 @@ pub(super) fn mount_table<'a>(
 }
 
 impl<'a> RenderedPod<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         OfflinePod { pod, source }: &'a OfflinePod,
         inputs: &'a Inputs,
         offline: &'a Offline,
@@ -104,32 +104,32 @@ impl<'a> RenderedPod<'a> {
         }
     }
 
-    pub(super) fn namespace(&self) -> &'a str {
+    pub(crate) fn namespace(&self) -> &'a str {
         self.pod.metadata.namespace.as_deref().unwrap_or("")
     }
 
-    pub(super) fn name(&self) -> &'a str {
+    pub(crate) fn name(&self) -> &'a str {
         self.pod.metadata.name.as_deref().unwrap_or("")
     }
 
     /// The content of the volume `name`; `None` if it is not filled from objects.
-    pub(super) fn projection(&self, name: &str) -> Option<&Result<Projection<'a>, PayloadError>> {
+    pub(crate) fn projection(&self, name: &str) -> Option<&Result<Projection<'a>, PayloadError>> {
         let index = *self.indexes.get(name)?;
         Some(&self.volumes[index].1)
     }
 
     /// Whether a container uses the volume. The kubelet sets up no other volume.
-    pub(super) fn is_used(&self, volume: &Volume) -> bool {
+    pub(crate) fn is_used(&self, volume: &Volume) -> bool {
         self.used.contains(volume.name.as_str())
     }
 
     /// Whether the object is a placeholder, because no manifest has it.
-    pub(super) fn is_assumed(&self, kind: Kind, name: &str) -> bool {
+    pub(crate) fn is_assumed(&self, kind: Kind, name: &str) -> bool {
         self.offline.is_assumed(kind, self.namespace(), name)
     }
 
     /// Whether a container does not start or a volume cannot be filled.
-    pub(super) fn has_errors(&self) -> bool {
+    pub(crate) fn has_errors(&self) -> bool {
         let mut containers = self.containers.iter();
         let mut volumes = self.volumes.iter();
         containers.any(|(_, container)| container.is_err())

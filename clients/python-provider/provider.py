@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""An example of a provider: runs the containers of larder's pods as processes of this machine.
+
+It asks a running agent for its pods over the socket in the agent's root directory, starts the command of each container
+with the variables that larder delivers, and restarts it when those or the pod's volumes change. A volume NAME of the
+pod is the directory in the variable VOLUME_NAME. Restarts after a crash, probes and logs are left out.
+
+    provider.py ROOT_DIR
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+
+class Agent(http.client.HTTPConnection):
+    """A connection to the socket of an agent."""
+
+    def __init__(self, root_dir):
+        super().__init__("localhost")
+        self.path = os.path.join(root_dir, "agent.sock")
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(self.path)
+
+    def ask(self, path):
+        self.request("GET", path)
+        answer = self.getresponse()
+        return answer if answer.status == 200 else (answer.read(), None)[1]
+
+
+class Provider:
+    """The running processes, by pod and container."""
+
+    def __init__(self, root_dir):
+        self.root_dir = root_dir
+        self.processes = {}
+
+    def follow(self):
+        """Brings all pods up to date, then follows the changes; starts over when the agent no longer has them."""
+        while True:
+            listed = json.load(Agent(self.root_dir).ask("/v1/pods"))
+            names = {(pod["namespace"], pod["name"]) for pod in listed["pods"]}
+            for pod in names | {key[:2] for key in self.processes}:
+                self.sync(*pod)
+            changes = Agent(self.root_dir).ask(f"/v1/changes?since={listed['sequence']}")
+            for line in changes or ():
+                change = json.loads(line)
+                self.sync(change["namespace"], change["name"])
+
+    def sync(self, namespace, name):
+        """Starts, restarts or stops the processes of one pod."""
+        answer = Agent(self.root_dir).ask(f"/v1/pods/{namespace}/{name}")
+        served = answer and json.load(answer)
+        wanted = {}
+        if served and served["status"]["phase"] == "Delivered":
+            wanted = {c["name"]: c for c in served["pod"]["spec"]["containers"]}
+        elif served and served["status"]["phase"] != "Removing":
+            return  # What runs goes on with the last good content.
+        for key in [key for key in self.processes if key[:2] == (namespace, name) and key[2] not in wanted]:
+            self.stop(key)
+        for container in wanted.values():
+            self.start((namespace, name, container["name"]), container, served["status"])
+
+    def start(self, key, container, status):
+        """Starts a container unless it runs with this very content."""
+        [environment] = [c["path"] for c in status["containers"] if c["name"] == container["name"]]
+        with open(environment, encoding="utf-8") as file:
+            variables = json.load(file)
+        mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+        volumes = [volume for volume in status["volumes"] if volume["name"] in mounted]
+        content = [variables, [[v["name"], os.path.realpath(os.path.join(v["path"], "..data"))] for v in volumes]]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+        if key in self.processes:
+            if self.processes[key][1] == digest:
+                return
+            self.stop(key)
+        variables.setdefault("PATH", os.environ.get("PATH", os.defpath))
+        for volume in volumes:
+            variables["VOLUME_" + volume["name"].replace("-", "_")] = volume["path"]
+        command = container.get("command", []) + container.get("args", [])
+        print("start", *key, flush=True)
+        self.processes[key] = (subprocess.Popen(command, env=variables), digest)
+
+    def stop(self, key):
+        """Ends a process: TERM, and KILL after 10 s."""
+        print("stop", *key, flush=True)
+        process, _ = self.processes.pop(key)
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    provider = Provider(sys.argv[1])
+    try:
+        provider.follow()
+    finally:
+        for key in list(provider.processes):
+            provider.stop(key)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+//! The API for other programs, on the socket only: pods, their changes, and projections of given manifests.
+//! `docs/api.md` and `docs/openapi.json` describe it.
+
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Query, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use futures::stream;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{openapi, program::Program};
+use crate::{
+    agent::AgentHandle, blocking::blocking, reconcile::journal::JournalEntry, status::PodStatus,
+};
+
+/// Largest body of a projection: a full node's manifests are a tenth of it.
+const MAX_MANIFEST_BYTES: usize = 16 << 20;
+/// Time after which a stream without changes sends its number.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(30);
+
+pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
+    let pods = Router::new()
+        .route("/v1/pods", get(pods))
+        .route("/v1/pods/{namespace}/{name}", get(super::pod))
+        .route("/v1/openapi.json", get(async || Json(openapi::document())))
+        .with_state(agent.clone());
+    let changes = Router::new()
+        .route("/v1/changes", get(changes))
+        .with_state((agent, program.shutdown.clone()));
+    // One at a time: each may take some memory, and none is urgent.
+    let project = Router::new()
+        .route("/v1/project", post(project))
+        .layer(DefaultBodyLimit::max(MAX_MANIFEST_BYTES))
+        .with_state((program, Arc::new(Semaphore::new(1))));
+    pods.merge(changes).merge(project)
+}
+
+/// The document behind `/v1/pods`.
+#[derive(Serialize)]
+struct PodList {
+    /// Changes after this number are not in the list yet, or are seen twice.
+    sequence: u64,
+    pods: Vec<PodStatus>,
+}
+
+async fn pods(State(agent): State<AgentHandle>) -> Json<PodList> {
+    // Read before the pods, so that no change is missed.
+    let sequence = agent.journal().newest();
+    let pods = agent.pod_statuses();
+    Json(PodList { sequence, pods })
+}
+
+#[derive(Deserialize)]
+struct Since {
+    since: Option<u64>,
+}
+
+/// A line of the stream of changes.
+#[derive(Serialize)]
+#[serde(tag = "type")]
+enum ChangeLine<'a> {
+    Changed {
+        sequence: u64,
+        namespace: &'a str,
+        name: &'a str,
+        uid: &'a str,
+        pod: &'a PodStatus,
+    },
+    Removed {
+        sequence: u64,
+        namespace: &'a str,
+        name: &'a str,
+        uid: &'a str,
+    },
+    /// Nothing else has changed up to this number.
+    Bookmark { sequence: u64 },
+}
+
+async fn changes(
+    State((agent, shutdown)): State<(AgentHandle, CancellationToken)>,
+    Query(query): Query<Since>,
+) -> Response {
+    let since = query.since.unwrap_or_else(|| agent.journal().newest());
+    if agent.journal().since(since).is_err() {
+        let text = "changes after this number are no longer known: list the pods again\n";
+        return (StatusCode::GONE, text).into_response();
+    }
+    let newest = agent.journal().subscribe();
+    let start = Follower {
+        agent,
+        shutdown,
+        newest,
+        since,
+    };
+    let lines = stream::unfold(start, async |mut follower| {
+        let text = follower.next().await?;
+        Some((Ok::<_, Infallible>(text), follower))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (kind, Body::from_stream(lines)).into_response()
+}
+
+/// The place of a client in the stream.
+struct Follower {
+    agent: AgentHandle,
+    shutdown: CancellationToken,
+    newest: watch::Receiver<u64>,
+    since: u64,
+}
+
+impl Follower {
+    /// The next lines; `None` at shutdown, and for a client that has fallen behind, which will then see 410.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            self.newest.borrow_and_update();
+            let entries = self.agent.journal().since(self.since).ok()?;
+            if let Some(last) = entries.last() {
+                self.since = last.sequence();
+                return Some(lines(&self.agent, &entries));
+            }
+            // Both arms are cancel-safe.
+            let changed = tokio::select! {
+                () = self.shutdown.cancelled() => return None,
+                changed = timeout(BOOKMARK_INTERVAL, self.newest.changed()) => changed,
+            };
+            if changed.is_err() {
+                let sequence = self.since;
+                return Some(line(&ChangeLine::Bookmark { sequence }));
+            }
+        }
+    }
+}
+
+fn lines(agent: &AgentHandle, entries: &[JournalEntry]) -> String {
+    let statuses = agent.pod_statuses();
+    let by_uid: HashMap<_, _> = statuses.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+    let lines = entries.iter().filter_map(|entry| match entry {
+        JournalEntry::Changed(sequence, uid) => {
+            // Without a status the pod has just been removed, which is a later entry.
+            let pod = by_uid.get(uid.as_str())?;
+            Some(line(&ChangeLine::Changed {
+                sequence: *sequence,
+                namespace: &pod.namespace,
+                name: &pod.name,
+                uid: &pod.uid,
+                pod,
+            }))
+        }
+        JournalEntry::Removed(sequence, uid, key) => Some(line(&ChangeLine::Removed {
+            sequence: *sequence,
+            namespace: &key.namespace,
+            name: &key.name,
+            uid: uid.as_str(),
+        })),
+    });
+    lines.collect()
+}
+
+fn line(change: &ChangeLine<'_>) -> String {
+    serde_json::to_string(change).expect("names and numbers are JSON") + "\n"
+}
+
+async fn project(
+    State((program, slots)): State<(Program, Arc<Semaphore>)>,
+    body: Bytes,
+) -> Response {
+    let Some(projector) = program.projector else {
+        return (
+            StatusCode::NOT_FOUND,
+            "this program computes no projections\n",
+        )
+            .into_response();
+    };
+    let _slot = slots.acquire().await.expect("it is never closed");
+    let projected = blocking(move || {
+        let projected = projector(&body);
+        // Both may hold Secrets. The body is the client's own.
+        drop(body);
+        projected
+    });
+    match projected.await {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(problem) => (StatusCode::UNPROCESSABLE_ENTITY, problem + "\n").into_response(),
+    }
+}

@@ -1,0 +1,265 @@
+//! The API for other programs: the answers of a real agent against their description, and the example provider.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use larder_agent::local_api::openapi;
+use serde_json::{Value, json};
+
+use crate::{
+    Desk,
+    run::{Agent, config_map, desk, pod, put},
+};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn send(desk: &Desk, request: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(desk.path().join("root/agent.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+/// Status and body of the answer.
+fn ask(desk: &Desk, request: &str) -> (String, String) {
+    let mut answer = String::new();
+    send(desk, request).read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap();
+    (status.to_owned(), body.to_owned())
+}
+
+fn get(desk: &Desk, path: &str) -> Value {
+    let (status, body) = ask(desk, &format!("GET {path} HTTP/1.0\r\n\r\n"));
+    assert_eq!(status, "200", "{path}: {body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+fn post(desk: &Desk, body: &str) -> (String, String) {
+    let length = body.len();
+    ask(
+        desk,
+        &format!("POST /v1/project HTTP/1.0\r\ncontent-length: {length}\r\n\r\n{body}"),
+    )
+}
+
+/// Checks `value` against the schema of that name; knows the part of JSON Schema that the description uses.
+#[track_caller]
+fn check(value: &Value, schema: &str) {
+    let document = openapi::document();
+    let schema = json!({"$ref": format!("#/components/schemas/{schema}")});
+    if let Err(problem) = matches(&document, value, &schema) {
+        panic!("{problem}");
+    }
+}
+
+fn matches(document: &Value, value: &Value, schema: &Value) -> Result<(), String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = document.pointer(reference.trim_start_matches('#')).unwrap();
+        return matches(document, value, target).map_err(|error| format!("{reference}: {error}"));
+    }
+    if let Some(variants) = schema["oneOf"].as_array() {
+        let results = variants
+            .iter()
+            .map(|variant| matches(document, value, variant));
+        let fitting = results.flatten().count();
+        return if fitting == 1 {
+            Ok(())
+        } else {
+            Err(format!("{fitting} variants fit {value}"))
+        };
+    }
+    let is_right = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_u64(),
+        Some(other) => panic!("unknown type {other}"),
+        None => true,
+    };
+    let is_listed = schema["enum"]
+        .as_array()
+        .is_none_or(|all| all.contains(value));
+    let is_constant = schema.get("const").is_none_or(|only| only == value);
+    if !(is_right && is_listed && is_constant) {
+        return Err(format!("{value} does not fit {schema}"));
+    }
+    for item in value.as_array().into_iter().flatten() {
+        matches(document, item, &schema["items"])?;
+    }
+    for name in schema["required"].as_array().into_iter().flatten() {
+        let name = name.as_str().unwrap();
+        value
+            .get(name)
+            .ok_or_else(|| format!("{name} is missing in {value}"))?;
+    }
+    for (name, item) in value.as_object().into_iter().flatten() {
+        match (&schema["properties"][name], &schema["additionalProperties"]) {
+            (Value::Null, Value::Null) => {}
+            (Value::Null, Value::Bool(false)) => return Err(format!("{name} is not described")),
+            (Value::Null, others) => matches(document, item, others)?,
+            (known, _) => matches(document, item, known)?,
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn answers_fit_their_description() {
+    let desk = desk();
+    put(&desk, "late.yaml", &pod("late", "missing"));
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let pods = get(&desk, "/v1/pods");
+    check(&pods, "PodList");
+    assert_eq!(pods["pods"].as_array().unwrap().len(), 2);
+    let served = get(&desk, "/v1/pods/default/web");
+    check(&served, "ServedPod");
+    let path = served["status"]["volumes"][0]["path"].as_str().unwrap();
+    assert_eq!(fs::read_to_string(Path::new(path).join("a")).unwrap(), "1");
+    assert_eq!(get(&desk, "/v1/openapi.json"), openapi::document());
+    let (status, _) = ask(&desk, "GET /v1/pods/default/none HTTP/1.0\r\n\r\n");
+    assert_eq!(status, "404");
+}
+
+#[test]
+fn changes_are_streamed_and_resumed_by_number() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let since = get(&desk, "/v1/pods")["sequence"].as_u64().unwrap();
+    let follow = |since: u64| {
+        let stream = send(
+            &desk,
+            &format!("GET /v1/changes?since={since} HTTP/1.0\r\n\r\n"),
+        );
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.is_empty()));
+        lines.map(|line| {
+            let change: Value = serde_json::from_str(&line).unwrap();
+            check(&change, "Change");
+            change
+        })
+    };
+    let mut changes = follow(since);
+    put(&desk, "two.yaml", &pod("two", "app"));
+    let added =
+        changes.find(|change| change["pod"]["phase"] == "Delivered" && change["name"] == "two");
+    let added = added.unwrap();
+    fs::remove_file(desk.path().join("m/two.yaml")).unwrap();
+    let removed = changes.find(|change| change["type"] == "Removed").unwrap();
+    assert_eq!(removed["uid"], added["uid"]);
+    // A client that comes back sees the last change of each pod.
+    let after = follow(since)
+        .find(|change| change["name"] == "two")
+        .unwrap();
+    assert_eq!(after, removed);
+    // A number of another agent.
+    for number in ["0", "18446744073709551615"] {
+        let (status, _) = ask(
+            &desk,
+            &format!("GET /v1/changes?since={number} HTTP/1.0\r\n\r\n"),
+        );
+        assert_eq!(status, "410", "{number}");
+    }
+}
+
+#[test]
+fn stream_of_changes_ends_with_the_agent() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let mut stream = send(&desk, "GET /v1/changes HTTP/1.0\r\n\r\n");
+    let mut byte = [0];
+    stream.read_exact(&mut byte).unwrap();
+    assert_eq!(agent.signal(rustix::process::Signal::TERM), Some(0));
+    stream.read_to_end(&mut Vec::new()).unwrap();
+}
+
+#[test]
+fn projection_needs_nothing_of_the_agent() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let manifests = format!(
+        "{}---\n{}",
+        pod("other", "mine"),
+        config_map("mine", "k: v")
+    );
+    let (status, body) = post(&desk, &manifests);
+    assert_eq!(status, "200", "{body}");
+    let projection: Value = serde_json::from_str(&body).unwrap();
+    check(&projection, "Projection");
+    let files = &projection["pods"][0]["volumes"]["cfg"]["files"];
+    assert_eq!(files["k"], json!({"mode": "0644", "data": "dg=="}));
+    // The agent's own ConfigMap is not found.
+    let (_, body) = post(&desk, &pod("other", "app"));
+    assert!(body.contains("configmap \\\"app\\\" not found"), "{body}");
+    for body in ["", "kind: [", "\u{0}"] {
+        let (status, text) = post(&desk, body);
+        assert_eq!(status, "422", "{body:?}: {text}");
+    }
+}
+
+#[test]
+fn example_provider_runs_and_restarts_what_larder_delivers() {
+    let desk = desk();
+    let script = "echo got $A $(cat $VOLUME_cfg/a); exec sleep 600";
+    let running = format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: running}}
+spec:
+  volumes: [{{name: cfg, configMap: {{name: app}}}}]
+  containers:
+  - name: main
+    image: i
+    command: [sh, -c, {}]
+    env: [{{name: A, valueFrom: {{configMapKeyRef: {{name: variables, key: a}}}}}}]
+    volumeMounts: [{{name: cfg, mountPath: /cfg}}]
+",
+        json!(script)
+    );
+    fs::remove_file(desk.path().join("m/web.yaml")).unwrap();
+    put(&desk, "running.yaml", &running);
+    put(&desk, "variables.yaml", &config_map("variables", "a: one"));
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let provider =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python-provider/provider.py");
+    let mut child = Command::new("python3")
+        .arg(provider)
+        .arg(desk.path().join("root"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let mut until = |expected: &str| {
+        let found = lines.any(|line| line == expected);
+        assert!(found, "no line {expected}");
+    };
+    until("start default running main");
+    until("got one 1");
+    // A changed file, a changed variable.
+    put(&desk, "app.yaml", &config_map("app", "a: '2'"));
+    until("got one 2");
+    put(&desk, "variables.yaml", &config_map("variables", "a: two"));
+    until("got two 2");
+    fs::remove_file(desk.path().join("m/running.yaml")).unwrap();
+    until("stop default running main");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,129 @@
+//! The reference of all metrics, written from what a real agent of a real API server shows.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use expect_test::expect_file;
+
+use crate::{
+    Desk,
+    run::{Agent, desk},
+    service::get,
+};
+
+/// What the exposition says of one metric.
+#[derive(Default)]
+struct Metric {
+    help: String,
+    kind: String,
+    labels: BTreeMap<String, Vec<String>>,
+}
+
+/// The metrics of an exposition in OpenMetrics' text format, by name.
+fn parse(text: &str) -> BTreeMap<String, Metric> {
+    let mut metrics = BTreeMap::<String, Metric>::new();
+    for line in text.lines() {
+        let words: Vec<_> = line.splitn(4, ' ').collect();
+        match words[..] {
+            ["#", "HELP", name, help] => {
+                help.clone_into(&mut metrics.entry(name.to_owned()).or_default().help);
+            }
+            ["#", "TYPE", name, kind] => {
+                kind.clone_into(&mut metrics.entry(name.to_owned()).or_default().kind);
+            }
+            ["#", ..] => {}
+            _ => {
+                let Some((name, rest)) = line.split_once('{') else {
+                    continue;
+                };
+                // A sample's name is the metric's and a suffix.
+                let metric = metrics
+                    .iter_mut()
+                    .filter(|(known, _)| name.starts_with(known.as_str()));
+                let (_, metric) = metric.max_by_key(|(known, _)| known.len()).unwrap();
+                let (labels, _) = rest.rsplit_once('}').unwrap();
+                for label in labels.split("\",").filter(|label| !label.is_empty()) {
+                    let (label, value) = label.split_once("=\"").unwrap();
+                    let values = metric.labels.entry(label.to_owned()).or_default();
+                    let value = value.trim_end_matches('"').to_owned();
+                    if label != "le" && !values.contains(&value) {
+                        values.push(value);
+                    }
+                }
+            }
+        }
+    }
+    metrics
+}
+
+/// `docs/metrics.md`.
+fn reference(metrics: &BTreeMap<String, Metric>) -> String {
+    let mut text = "# Metrics
+
+`larder run --listen ADDR` serves these at `/metrics` in OpenMetrics' text format. The `kubelet_` metrics are those of
+the kubelet, under its names. Labels have the values of small fixed sets; no metric names a pod or an object.
+[monitoring/](../monitoring) has alert rules and a dashboard.
+
+| metric | type | labels | meaning |
+| --- | --- | --- | --- |
+"
+    .to_owned();
+    for (name, metric) in metrics {
+        let suffix = if metric.kind == "counter" {
+            "_total"
+        } else {
+            ""
+        };
+        let labels = metric.labels.keys().filter(|label| *label != "le");
+        let labels: Vec<_> = labels.map(|label| format!("`{label}`")).collect();
+        let help = metric.help.trim_end_matches('.');
+        let row = format!(
+            "| `{name}{suffix}` | {} | {} | {help} |\n",
+            metric.kind,
+            labels.join(", ")
+        );
+        text.push_str(&row);
+    }
+    text
+}
+
+#[test]
+fn reference_has_every_metric() {
+    let server = desk();
+    let kubeconfig = server.path().join("kubeconfig");
+    let mut apiserver = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args([
+            "apiserver",
+            "--manifests",
+            "m",
+            "--kubeconfig-out",
+            "kubeconfig",
+        ])
+        .current_dir(server.path())
+        .env_clear()
+        .spawn()
+        .unwrap();
+    while !kubeconfig.exists() {
+        std::thread::yield_now();
+    }
+    let desk = Desk::with([]);
+    fs::copy(&kubeconfig, desk.path().join("kubeconfig")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    let mut agent = Agent::spawn(&desk, command, "--kubeconfig kubeconfig --node-name n1");
+    let address = agent.event("listening")["address"].clone();
+    agent.summary();
+    let (_, text) = get(address.as_str().unwrap(), "/metrics", "*/*");
+    apiserver.kill().unwrap();
+    apiserver.wait().unwrap();
+    let metrics = parse(&text);
+    // The names that alerts and dashboard use.
+    for name in [
+        "larder_pods",
+        "larder_healthy",
+        "larder_ready",
+        "larder_transport_dials",
+    ] {
+        assert!(metrics.contains_key(name), "{name}: {text}");
+    }
+    expect_file!["../../../../docs/metrics.md"].assert_eq(&reference(&metrics));
+}
