@@ -93,7 +93,18 @@ fn schemas() -> Value {
             ("path", true, string("Its directory.")),
             ("volumes", true, list(reference("VolumeStatus"))),
             ("containers", true, list(reference("ContainerStatus"))),
+            ("onChange", false, list(reference("HookStatus"))),
         ])),
+        "HookStatus": object(&[
+            ("name", true, string("")),
+            ("action", true, string("What it does, as in `signal:SIGHUP`.")),
+            ("place", true, string("The annotation, or `configuration`.")),
+            ("state", true, string("`Idle`, `Waiting`, `Running`, `Retrying`, `Failing` or `Invalid`.")),
+            ("since", false, time("Since when it is so.")),
+            ("reason", false, string("Why the last attempt failed, or what the hook waits for.")),
+            ("attempts", true, integer("Failed attempts in a row.")),
+            ("lastSuccess", false, time("When a round last succeeded.")),
+        ]),
         "VolumeStatus": object(&with_delivery(&[
             ("name", true, string("")),
             ("type", true, string("`configMap`, `secret`, `projected` or `downwardAPI`.")),
