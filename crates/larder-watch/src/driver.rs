@@ -81,15 +81,6 @@ pub(crate) struct InFlight {
     pub(crate) seq: RegistrationSeq,
     /// Held until the answer is complete.
     pub(crate) permit: Permit,
-    pub(crate) sent: Instant,
-}
-
-impl InFlight {
-    /// A request that is sent now.
-    pub(crate) fn new(seq: RegistrationSeq, permit: Permit) -> Self {
-        let sent = Instant::now();
-        Self { seq, permit, sent }
-    }
 }
 
 type Answer<A> = BoxFuture<'static, Result<A, RequestError>>;
@@ -170,6 +161,8 @@ pub(crate) struct Driver<T: Target> {
     phase: DriverPhase<T>,
     /// Requests for a complete state that were sent so far.
     state_requests: u64,
+    /// When the last request was sent.
+    sent: Instant,
     /// When the last answer, event or bookmark came, or the target was started.
     last_heard: Instant,
     /// The watch has outlived its time, and nothing was heard since.
@@ -181,6 +174,13 @@ impl<T: Target> Progress<T> {
         Self {
             finding: Some(finding),
             ..Self::default()
+        }
+    }
+
+    fn answered(self, verb: &'static str, outcome: &'static str) -> Self {
+        Self {
+            answered: Some((verb, outcome)),
+            ..self
         }
     }
 }
@@ -203,6 +203,7 @@ impl<T: Target + Clone> Driver<T> {
             reflector: Reflector::new(random, now),
             phase: DriverPhase::Resting,
             state_requests: 0,
+            sent: now,
             last_heard: now,
             overdue: false,
         }
@@ -266,11 +267,7 @@ impl<T: Target + Clone> Driver<T> {
             DriverPhase::BackingOff { until, .. } => *until + ANSWER_TIMEOUT,
             _ if self.overdue => self.last_heard,
             DriverPhase::Queued(..) => self.last_heard.max(last_sent) + ANSWER_TIMEOUT,
-            DriverPhase::OpeningList(_, opening) | DriverPhase::OpeningWatch(opening) => {
-                opening.in_flight.sent + ANSWER_TIMEOUT
-            }
-            DriverPhase::Collecting(collecting) => collecting.in_flight.sent + ANSWER_TIMEOUT,
-            DriverPhase::Listing(.., in_flight) => in_flight.sent + ANSWER_TIMEOUT,
+            _ => self.sent + ANSWER_TIMEOUT,
         };
         (now >= due).then_some(self.last_heard)
     }
@@ -338,6 +335,7 @@ impl<T: Target + Clone> Driver<T> {
         };
         trace!(target = ?self.target, ?request, "send request");
         self.state_requests += u64::from(request.freshness().is_some());
+        self.sent = Instant::now();
         let (api, target) = (api.clone(), self.target.clone());
         self.phase = match request {
             Request::StreamingList { freshness, watch } => {
@@ -450,10 +448,10 @@ impl<T: Target + Clone> Driver<T> {
         server: &mut ServerState,
     ) -> Progress<T> {
         let now = self.heard();
-        let answered = Some(("watch", outcome_label(&answer)));
+        let label = outcome_label(&answer);
         let progress = match answer {
             Ok(stream) => {
-                self.reflector.list_opened(server);
+                self.reflector.opened(server);
                 self.phase = DriverPhase::Collecting(Box::new(Collecting {
                     stream,
                     freshness,
@@ -471,10 +469,7 @@ impl<T: Target + Clone> Driver<T> {
                 self.decide(decision, Some(opening.in_flight.permit))
             }
         };
-        Progress {
-            answered,
-            ..progress
-        }
+        progress.answered("watch", label)
     }
 
     /// Takes in an event of a streaming list.
@@ -550,8 +545,8 @@ impl<T: Target + Clone> Driver<T> {
         server: &mut ServerState,
     ) -> Progress<T> {
         let now = self.heard();
-        let answered = Some(("list", outcome_label(&answer)));
-        let InFlight { seq, permit, .. } = in_flight;
+        let label = outcome_label(&answer);
+        let InFlight { seq, permit } = in_flight;
         let reflector = &mut self.reflector;
         let progress = match answer {
             Ok(Listed {
@@ -570,10 +565,7 @@ impl<T: Target + Clone> Driver<T> {
                 self.decide(decision, Some(permit))
             }
         };
-        Progress {
-            answered,
-            ..progress
-        }
+        progress.answered("list", label)
     }
 
     /// The watch is open, or not.
@@ -584,10 +576,10 @@ impl<T: Target + Clone> Driver<T> {
         server: &mut ServerState,
     ) -> Progress<T> {
         let now = self.heard();
-        let answered = Some(("watch", outcome_label(&answer)));
+        let label = outcome_label(&answer);
         let progress = match answer {
             Ok(stream) => {
-                self.reflector.watch_opened(server);
+                self.reflector.opened(server);
                 self.phase = DriverPhase::Watching(Watching {
                     stream,
                     since: now,
@@ -602,10 +594,7 @@ impl<T: Target + Clone> Driver<T> {
                 self.decide(decision, Some(opening.in_flight.permit))
             }
         };
-        Progress {
-            answered,
-            ..progress
-        }
+        progress.answered("watch", label)
     }
 
     /// Takes in an event of the open watch.

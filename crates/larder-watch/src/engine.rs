@@ -485,7 +485,7 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(running) = self.checks.get_mut(&object)
             && running.check.is_queued()
         {
-            running.check.send(&self.api, InFlight::new(seq, permit));
+            running.check.send(&self.api, InFlight { seq, permit });
             running.waker.wake();
         }
     }
@@ -507,7 +507,7 @@ impl<T: Target + Clone> Engine<T> {
             .set(&mut self.timers, Part::Driver(id), deadline);
         if let Some(permit) = watched.driver.take_permit() {
             let seq = self.seqs.current();
-            self.send(id, InFlight::new(seq, permit));
+            self.send(id, InFlight { seq, permit });
         } else if watched.driver.is_queued() {
             self.enqueue(id, urgent);
         }
@@ -536,13 +536,13 @@ impl<T: Target + Clone> Engine<T> {
         let min = newest.and_then(|newest| self.server.min_version(newest));
         watched.driver.rebuild_request(&self.server, min.as_ref());
         let seq = min.map_or_else(|| self.seqs.current(), |min| min.seq);
-        self.send(id, InFlight::new(seq, permit));
+        self.send(id, InFlight { seq, permit });
     }
 
     fn send(&mut self, id: u64, in_flight: InFlight) {
         if let Some(watched) = self.targets.get_mut(&id) {
             watched.is_repeat = true;
-            self.last_sent = in_flight.sent;
+            self.last_sent = Instant::now();
             watched.driver.send(&self.api, in_flight);
             watched.waker.wake();
         }

@@ -280,13 +280,8 @@ impl Reflector {
         Some(until.min(now.max(self.not_before)))
     }
 
-    /// The API server has begun to answer a streaming list.
-    pub(crate) fn list_opened(&mut self, server: &ServerState) {
-        self.recovered(server);
-    }
-
-    /// The watch is open.
-    pub(crate) fn watch_opened(&mut self, server: &ServerState) {
+    /// The API server has begun to answer a watch or a streaming list.
+    pub(crate) fn opened(&mut self, server: &ServerState) {
         self.recovered(server);
     }
 

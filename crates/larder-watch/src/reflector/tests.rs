@@ -118,7 +118,7 @@ impl Scene {
         let streaming = matches!(self.request, Some(Request::StreamingList { .. }));
         let (reflector, server) = (&mut self.reflector, &mut self.server);
         let result = if streaming {
-            reflector.list_opened(server);
+            reflector.opened(server);
             reflector
                 .initial_events_ended(freshness, version(at), self.now, server)
                 .map(|synced| (synced, None))
