@@ -9,6 +9,8 @@
 //! 3. An item that cannot be decoded is reported as far as its target can name it, and left out. The state that it was
 //!    missing from is marked incomplete, so its absence there means nothing.
 
+mod finding;
+
 use std::{
     mem,
     sync::Arc,
@@ -21,59 +23,21 @@ use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 use tracing::{debug, trace};
 
+pub(crate) use self::finding::Progress;
+pub use self::finding::{Finding, Snapshot};
 use crate::{
     api::{Api, EventStream, Listed, Watch, WatchEvent},
-    error::{RequestError, RequestFailure, outcome_label},
+    error::{RequestError, outcome_label},
     limits::Permit,
     liveness::ANSWER_TIMEOUT,
     reflector::{
-        Decision, Freshness, Next, Reflector, Request, Restart, Resume, STREAMING_TIMEOUT, Synced,
+        Decision, Freshness, Next, Reflector, Request, Resume, STREAMING_TIMEOUT, Synced,
         WATCH_SLACK,
     },
     sequence::RegistrationSeq,
     server::{MinVersion, ServerState},
     target::Target,
 };
-
-/// What an engine found out about a target.
-#[derive(Debug)]
-pub enum Finding<T: Target> {
-    /// The complete state.
-    Synced(Snapshot<T>),
-    /// An object was added or modified.
-    Changed(T::Item),
-    /// An object was deleted, at this version.
-    Deleted(T::Gone, ResourceVersion),
-    /// The watch goes on after an interruption: what readers have is in sync again.
-    Resumed,
-    /// A request failed and will be made again; what readers have may be old from now on.
-    Failed(RequestFailure),
-}
-
-/// The complete state of a target.
-#[derive(Debug)]
-pub struct Snapshot<T: Target> {
-    /// Every object that could be decoded.
-    pub state: T::State,
-    /// The version of the state.
-    pub version: ResourceVersion,
-    /// The state is as fresh as this registration; `None` where that was not asked for.
-    pub fresh_as_of: Option<RegistrationSeq>,
-    /// The number of the request; see [`Engine::state_requests`](crate::Engine::state_requests).
-    pub request: u64,
-    /// The state may be older than what readers have: the API server was restored.
-    pub reset: bool,
-    /// An item could not be attributed to an object. So an object that is missing here may exist.
-    pub incomplete: Option<Arc<RequestError>>,
-}
-
-/// Something that happened; at least one part of it is there.
-pub(crate) struct Progress<T: Target> {
-    pub(crate) finding: Option<Finding<T>>,
-    pub(crate) restart: Option<Restart>,
-    /// Verb and outcome of a request that was answered.
-    pub(crate) answered: Option<(&'static str, &'static str)>,
-}
 
 /// A request that waits for its answer.
 pub(crate) struct InFlight {
@@ -167,32 +131,6 @@ pub(crate) struct Driver<T: Target> {
     last_heard: Instant,
     /// The watch has outlived its time, and nothing was heard since.
     overdue: bool,
-}
-
-impl<T: Target> Progress<T> {
-    fn found(finding: Finding<T>) -> Self {
-        Self {
-            finding: Some(finding),
-            ..Self::default()
-        }
-    }
-
-    fn answered(self, verb: &'static str, outcome: &'static str) -> Self {
-        Self {
-            answered: Some((verb, outcome)),
-            ..self
-        }
-    }
-}
-
-impl<T: Target> Default for Progress<T> {
-    fn default() -> Self {
-        Self {
-            finding: None,
-            restart: None,
-            answered: None,
-        }
-    }
 }
 
 impl<T: Target + Clone> Driver<T> {

@@ -14,6 +14,8 @@
 //! 5. The same inputs, answers and seed lead to the same requests: what is iterated is ordered, and what is ready at
 //!    the same time is handled in a fixed order.
 
+mod interface;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -29,102 +31,19 @@ use tokio::{
 };
 use tokio_util::time::{DelayQueue, delay_queue};
 
+pub use self::interface::{Event, Known, Limits, Need, OlderAnswer, Report, Start};
 use crate::{
     api::Api,
     context::NodeContext,
-    driver::{Activity, Driver, Finding, InFlight},
-    error::RequestFailure,
+    driver::{Activity, Driver, InFlight},
     freshness::{CheckKind, Confirmed, FreshnessCheck},
     limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
     liveness::{EngineLiveness, REVIEW_PERIOD, SILENT_REVIEW_PERIOD},
     ready::{ReadySet, ReadyWaker},
-    reflector::Restart,
     sequence::SeqCounter,
     server::ServerState,
     target::Target,
 };
-
-/// The limits of an engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Most requests that wait for their answer at the same time.
-    pub max_requests_in_flight: usize,
-    /// Most single objects that are watched at the same time.
-    pub max_watches: usize,
-}
-
-/// What is known of an object that a reader needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Nothing may be concluded.
-    Nothing,
-    /// It does not exist.
-    Absent,
-    /// It exists.
-    Present,
-    /// It exists, and nothing more can happen to it.
-    Final,
-}
-
-/// An object for which a reader needs something fresher than what is known.
-#[derive(Clone, Copy, Debug)]
-pub struct Need {
-    /// The object.
-    pub object: u64,
-    /// What is known of it.
-    pub known: Known,
-}
-
-/// Whether a target is watched from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Start {
-    /// It is watched, or about to be.
-    Started,
-    /// As many single objects are watched as may be; the target waits for a slot.
-    NoSlot,
-}
-
-/// What an answer means that is older than what is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum OlderAnswer {
-    /// Nothing yet: the object is checked once more.
-    AskedAgain,
-    /// Events overtook the answer, so what is known is at least as fresh.
-    Overtaken,
-    /// The API server no longer knows what was known when it was asked again: it was restored. The answer is to be
-    /// taken, and the complete state of the target is asked for.
-    Restored,
-}
-
-/// Something that happened.
-#[derive(Debug)]
-pub struct Report<T: Target> {
-    /// The target that it is about.
-    pub target: u64,
-    /// Verb of a request that was answered, and its outcome as a label.
-    pub answered: Option<(&'static str, &'static str)>,
-    /// Why the watch has to be opened again.
-    pub restart: Option<Restart>,
-    /// What it is.
-    pub event: Option<Event<T>>,
-}
-
-/// What a store has to act on.
-#[derive(Debug)]
-pub enum Event<T: Target> {
-    /// What was found out about the target.
-    Found(Finding<T>),
-    /// A freshness check was answered.
-    Confirmed(Confirmed<T>),
-    /// The freshness check of this object failed, and is due again after a while.
-    CheckFailed(u64, RequestFailure),
-    /// The freshness check of this object may be made again.
-    CheckDue(u64),
-    /// The target waited for a slot, and can be started.
-    SlotGranted,
-}
 
 /// More needs than this are served by the state of the whole collection.
 const CHECKS_PER_COLLECTION: usize = 16;
@@ -779,34 +698,5 @@ impl Timer {
                 self.0 = Some((timers.insert_at(part, deadline), deadline));
             }
         }
-    }
-}
-
-impl Known {
-    fn is_present(self) -> bool {
-        matches!(self, Self::Present | Self::Final)
-    }
-}
-
-impl<T: Target> Report<T> {
-    fn of(target: u64, event: Event<T>) -> Self {
-        Self {
-            target,
-            answered: None,
-            restart: None,
-            event: Some(event),
-        }
-    }
-
-    /// The report of a progress, if there is anything to report.
-    fn of_progress(target: u64, progress: crate::driver::Progress<T>) -> Option<Self> {
-        let report = Self {
-            target,
-            answered: progress.answered,
-            restart: progress.restart,
-            event: progress.finding.map(Event::Found),
-        };
-        let empty = report.answered.is_none() && report.restart.is_none() && report.event.is_none();
-        (!empty).then_some(report)
     }
 }
