@@ -642,3 +642,56 @@ fn hook_that_exceeds_its_time_is_killed() {
     );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
+
+// on-change 21
+#[test]
+fn volume_that_fails_holds_no_other_back() {
+    if !may_mount() {
+        return;
+    }
+    let text = |one: &str, two: &str| {
+        several("a", "1", "1", "")
+            .replace("data: {key: a}", &format!("data: {{{one}}}"))
+            .replace(
+                "name: two, configMap: {name: app}",
+                "name: two, configMap: {name: two}",
+            )
+            .replace(
+                "name: one, configMap: {name: app}",
+                "name: one, configMap: {name: app, items: [{key: key, path: key}]}",
+            )
+            + &format!(
+                "---\n{{apiVersion: v1, kind: ConfigMap, metadata: {{name: two}}, data: {{key: {two}}}}}\n"
+            )
+    };
+    let desk = Desk::with([("app.yaml", text("key: a", "x").as_str())]);
+    let flags = ["--on-change", "signal:HUP"];
+    let mut running = Running::with_errors(&desk, &flags, SEVERAL);
+    assert_eq!(running.line(), "ready own 1");
+    write_several(&desk, &text("other: b", "z"));
+    assert_eq!(running.line(), "az");
+    let line = running.error_line();
+    assert!(
+        line.contains("cannot update volume one, keeping its last good copy"),
+        "{line}"
+    );
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 54
+#[test]
+fn restart_has_a_signal_and_a_grace_period_of_its_own() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "[{restart: {signal: SIGINT, grace: 50ms}}]";
+    let script = "trap 'echo INT $A' INT; trap 'exit 0' TERM; echo ready $A
+        while :; do sleep 100 & wait $!; done";
+    let mut running = Running::start(&desk, &["--on-change", hook], script);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "two", "2");
+    assert_eq!(running.line(), "INT 1");
+    assert_eq!(running.line(), "ready 2");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}

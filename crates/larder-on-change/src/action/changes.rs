@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 use serde::Serialize;
 use smol_str::SmolStr;
 
-/// The changes that a round tells of, in the order of names.
+/// The changes that a round is about, in the order of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
     /// The volumes with other content.
@@ -19,7 +19,7 @@ pub struct Changes {
 pub struct VolumeChange {
     /// Its name.
     pub name: SmolStr,
-    /// The directory with its files, as whoever reads the changes sees it.
+    /// The directory with its files, as the reader of the changes sees it.
     pub directory: PathBuf,
     /// Paths of new files.
     pub added: Vec<String>,

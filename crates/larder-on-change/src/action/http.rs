@@ -37,7 +37,7 @@ use crate::{
 
 /// Most bytes of an answer that are read (rule H4).
 const MAX_ANSWER: usize = 64 << 10;
-/// Who asks (rule H6).
+/// The header `User-Agent` (rule H6).
 const AGENT: &str = concat!("larder/", env!("CARGO_PKG_VERSION"));
 
 /// What a request needs to know besides its round.

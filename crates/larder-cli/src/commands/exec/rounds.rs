@@ -19,13 +19,13 @@ pub(super) struct Rounds {
     withheld: Withheld,
 }
 
-/// A hook, and what it has told the command of.
+/// A hook, and the content that it has succeeded for.
 struct TrackedHook {
     hook: Rc<Hook>,
     engine: HookEngine,
     /// The present content, that of the last success, and that of the round that runs.
     present: Items,
-    told: Items,
+    succeeded: Items,
     running: Items,
     round: RoundId,
     /// The reason of the last failure, so that it is printed once.
@@ -60,7 +60,7 @@ impl Rounds {
             ),
             hook: Rc::new(hook),
             present: Items::default(),
-            told: Items::default(),
+            succeeded: Items::default(),
             running: Items::default(),
             round: RoundId::from_random(0),
             failing: None,
@@ -76,9 +76,9 @@ impl Rounds {
     /// The command is about to start with this content (rule P7).
     pub(super) fn start_with(&mut self, content: &Content, now: Instant) {
         self.observe(content, now);
-        let told = self.hooks.iter_mut();
-        for tracked in told.filter(|tracked| !tracked.hook.initial) {
-            tracked.told = tracked.present.clone();
+        let hooks = self.hooks.iter_mut();
+        for tracked in hooks.filter(|tracked| !tracked.hook.initial) {
+            tracked.succeeded = tracked.present.clone();
         }
     }
 
@@ -124,7 +124,7 @@ impl Rounds {
                 tracked.round = RoundId::from_random(self.random.u128(..));
             }
             tracked.running = tracked.present.clone();
-            let mut changes = tracked.running.changes_since(&tracked.told);
+            let mut changes = tracked.running.changes_since(&tracked.succeeded);
             changes.variables.retain(|name| !name.is_empty());
             due.push(DueRound {
                 index,
@@ -146,7 +146,7 @@ impl Rounds {
             if tracked.failing.take().is_some() {
                 output::note(format_args!("on change, {name}: succeeded"));
             }
-            tracked.told = tracked.running.clone();
+            tracked.succeeded = tracked.running.clone();
             Outcome::Succeeded
         } else {
             if tracked.failing.as_deref() != Some(outcome.reason()) {
