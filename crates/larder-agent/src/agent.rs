@@ -27,7 +27,7 @@ use larder_projection::disk::{DiskError, Memory, PodOnDisk, VolumeHost};
 use larder_watch::NodeContext;
 use prometheus_client::registry::Registry;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,7 @@ use self::{
 use crate::{
     blocking::blocking,
     certificates::{self, Certificates, SourceId},
+    checkpoint::{ApiContact, Checkpoint, CheckpointBoard, CheckpointConfig, ClusterId, StaleNode},
     clock::Clock,
     config::Config,
     events::Events,
@@ -61,6 +62,9 @@ const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 const REPORTS: usize = 16;
 /// Longest wait for the passes under way after a background task has failed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest wait for the last write of the checkpoint at the shutdown.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The component that deletes a pod after the API server has marked it as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +101,7 @@ pub struct AgentBuilder {
     rng: Rng,
     incomplete: Option<watch::Receiver<bool>>,
     hooks: Vec<ProgramHook>,
+    cluster: Option<ClusterId>,
 }
 
 impl fmt::Debug for AgentBuilder {
@@ -157,6 +162,13 @@ impl AgentBuilder {
         self
     }
 
+    /// Binds the checkpoint of the configuration to this cluster. Without a cluster there is no checkpoint: an embedded API
+    /// server is always there.
+    pub fn cluster(mut self, cluster: ClusterId) -> Self {
+        self.cluster = Some(cluster);
+        self
+    }
+
     /// Builds the agent.
     ///
     /// # Errors
@@ -178,6 +190,7 @@ impl AgentBuilder {
             mut rng,
             incomplete,
             hooks,
+            cluster,
         } = self;
         let node_ttl = NodeTtl::default();
         let node_context = NodeContext::with_seed(rng.u64(..));
@@ -190,13 +203,7 @@ impl AgentBuilder {
         // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let is_incomplete = incomplete
-            .as_ref()
-            .is_some_and(|incomplete| *incomplete.borrow());
-        let facts = watch::Sender::new(Facts {
-            incomplete: is_incomplete,
-            ..Facts::default()
-        });
+        let facts = initial_facts(incomplete.as_ref());
         let (certificates, issuer) = Certificates::new(
             client.clone(),
             clock.clone(),
@@ -234,9 +241,12 @@ impl AgentBuilder {
             metrics,
             on_change,
             board: Board::new(clock.now()),
+            checkpoint: CheckpointBoard::default(),
             sync_frequency: config.sync_frequency.into(),
             clock,
         };
+        let checkpoint = config.checkpoint.clone().zip(cluster);
+        context.checkpoint.start(checkpoint.as_ref(), &mut registry);
         let info = AgentInfo {
             node: config.node_name.clone(),
             started: context.clock.now(),
@@ -266,6 +276,7 @@ impl AgentBuilder {
             incomplete,
             rng,
             root,
+            checkpoint,
         })
     }
 }
@@ -289,6 +300,7 @@ pub struct Agent {
     rng: Rng,
     /// Locked as long as the agent lives.
     root: RootDir,
+    checkpoint: Option<(CheckpointConfig, ClusterId)>,
 }
 
 impl fmt::Debug for Agent {
@@ -306,6 +318,8 @@ enum AgentEvent {
     Facts,
     Certificate(SourceId),
     ClockJumped,
+    /// The API server has not answered in time.
+    Stale(Box<StaleNode>),
     /// The directories of the previous run were listed.
     Scanned(Result<Vec<PodOnDisk>, DiskError>),
     VolumesGone(ResolvedPodUid),
@@ -333,6 +347,7 @@ impl Agent {
             rng: Rng::new(),
             incomplete: None,
             hooks: Vec::new(),
+            cluster: None,
         }
     }
 
@@ -363,21 +378,23 @@ impl Agent {
         let mut facts = context.facts.clone();
         let mut jumps = context.clock.jumps();
         tasks.spawn("clock", context.clock.clone().follow_machine());
-        let on_change = context.on_change.clone();
-        tasks.spawn("hooks", on_change.run(shutdown.clone()));
+        tasks.spawn("hooks", context.on_change.clone().run(shutdown.clone()));
         if let Some(events) = context.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
-        let late_pods = self.incomplete.is_some().then(|| {
-            let client = self.client.clone();
-            ApiSource::new(client, &self.config.node_name).with_context(&self.node_context)
-        });
-        if let Some(incomplete) = self.incomplete {
-            let follow = follow_incomplete(incomplete, self.facts.clone());
-            tasks.spawn("manifests", follow);
-        }
+        let late_pods = self.follow_manifests(&mut tasks);
         let mut certificates = self.issuer.changes();
         tasks.spawn("pod certificates", self.issuer.run());
+        let (contact, changed) = (watch::Sender::default(), watch::Sender::default());
+        let mut checkpoint = start_checkpoint(
+            self.checkpoint,
+            &self.config.node_name,
+            &self.root,
+            &self.handle,
+            (contact.subscribe(), changed.subscribe()),
+            &mut tasks,
+            &shutdown,
+        );
         let mut node = NodePods {
             manager: self.manager,
             merge: PodMerge::new(expected),
@@ -396,6 +413,9 @@ impl Agent {
                 incomplete: context.facts.borrow().incomplete,
             },
             epoch: 0,
+            facts: self.facts,
+            contact,
+            changed,
         };
         node.publish();
         // Volumes of an earlier agent are looked for as soon as all sources have reported.
@@ -413,6 +433,7 @@ impl Agent {
                 Ok(()) = facts.changed() => AgentEvent::Facts,
                 Some(source) = certificates.recv() => AgentEvent::Certificate(source),
                 Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
+                Some(stale) = checkpoint.stale.recv() => AgentEvent::Stale(Box::new(stale)),
                 Some(found) = &mut scan => AgentEvent::Scanned(found),
                 ended = node.reconciler.worker_ended() => match ended {
                     Ok(uid) => AgentEvent::VolumesGone(uid),
@@ -429,6 +450,7 @@ impl Agent {
                 AgentEvent::Facts => node.facts_changed(),
                 AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
                 AgentEvent::ClockJumped => node.reconciler.clock_jumped(),
+                AgentEvent::Stale(stale) => node.serve_stale(*stale),
                 AgentEvent::Scanned(found) => {
                     scan = OptionFuture::default();
                     node.sweep(found);
@@ -441,7 +463,19 @@ impl Agent {
             }
         };
         shutdown.cancel();
+        checkpoint.finish().await;
         end(node.reconciler, &context.on_change, tasks, result).await
+    }
+
+    /// Starts to follow whether the API server is incomplete. Returns the source of its pods, for when it is complete again.
+    fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
+        let incomplete = self.incomplete.take()?;
+        tasks.spawn(
+            "manifests",
+            follow_incomplete(incomplete, self.facts.clone()),
+        );
+        let source = ApiSource::new(self.client.clone(), &self.config.node_name);
+        Some(source.with_context(&self.node_context))
     }
 
     /// Removes leftovers of an earlier agent: links to pods that have no directory (the others are linked again), and
@@ -548,6 +582,63 @@ async fn end(
             .await
             .map_or(error, |_| error)),
     }
+}
+
+/// The facts before anything is heard.
+fn initial_facts(incomplete: Option<&watch::Receiver<bool>>) -> watch::Sender<Facts> {
+    watch::Sender::new(Facts {
+        incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
+        ..Facts::default()
+    })
+}
+
+/// The ends of the checkpoint's task.
+struct RunningCheckpoint {
+    stale: mpsc::Receiver<StaleNode>,
+    /// Ends when the last write is done; `None` if there is no checkpoint.
+    finished: Option<oneshot::Receiver<()>>,
+}
+
+impl RunningCheckpoint {
+    /// Waits for the last write after the shutdown, but not for a disk that hangs.
+    async fn finish(self) {
+        if let Some(finished) = self.finished {
+            // Its sender is dropped, whether or not the write failed, which is in the log.
+            let _ = timeout(LAST_WRITE_TIMEOUT, finished).await;
+        }
+    }
+}
+
+/// Starts the task of the checkpoint, if there is one.
+fn start_checkpoint(
+    settings: Option<(CheckpointConfig, ClusterId)>,
+    node_name: &str,
+    root: &RootDir,
+    handle: &AgentHandle,
+    (contact, pods_changed): (watch::Receiver<ApiContact>, watch::Receiver<()>),
+    tasks: &mut Tasks,
+    shutdown: &CancellationToken,
+) -> RunningCheckpoint {
+    let (sender, stale) = mpsc::channel(1);
+    let finished = settings.map(|(config, cluster)| {
+        let (done, finished) = oneshot::channel();
+        let checkpoint = Checkpoint {
+            config,
+            cluster,
+            node: node_name.to_owned(),
+            root: root.directory(),
+            path: root.path().to_owned(),
+            context: Arc::clone(&handle.context),
+            pods: handle.pods.clone(),
+            pods_changed,
+            contact,
+            stale: sender,
+            done,
+        };
+        tasks.spawn("checkpoint", checkpoint.run(shutdown.clone()));
+        finished
+    });
+    RunningCheckpoint { stale, finished }
 }
 
 /// The change streams of the managers end only if a manager's own task has ended.

@@ -11,6 +11,7 @@
 //! 3. A flag overrides the file.
 
 mod authority;
+mod checkpoint;
 mod fields;
 mod file;
 
@@ -33,6 +34,7 @@ pub use self::{
     fields::{FIELDS, Field},
     file::FileError,
 };
+use crate::checkpoint::CheckpointConfig;
 use crate::on_change::{OnChangeConfig, allowed_actions, check_together, configured_hook};
 
 /// A value that is not one of the field's options.
@@ -105,6 +107,8 @@ pub struct Config {
     pub max_requests_in_flight: usize,
     /// What happens in applications when their content has changed: `onChange`, `onChangeFromPods` and `onChangeParallelism`.
     pub on_change: OnChangeConfig,
+    /// The sealed copies for a start while the API server is away. `checkpoint`; off by default.
+    pub checkpoint: Option<CheckpointConfig>,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
 }
@@ -194,6 +198,12 @@ pub enum ConfigError {
         /// The mistake and its line.
         source: FileError,
     },
+    /// The managers of another strategy keep nothing that could be copied or served.
+    #[error("checkpoint needs change detection Watch, not {strategy}")]
+    Checkpoint {
+        /// The strategy, from flag or file.
+        strategy: Strategy,
+    },
     /// The node has no usable name.
     #[error(
         "node name {name:?} is not a lower-case DNS name; give another with --node-name or nodeName"
@@ -267,6 +277,11 @@ impl Config {
         self.listen = listen.or(self.listen);
         self.change_detection = change_detection.unwrap_or(self.change_detection);
         self.watch_scope = watch_scope.unwrap_or(self.watch_scope);
+        if self.checkpoint.is_some() && self.change_detection != Strategy::Watch {
+            return Err(ConfigError::Checkpoint {
+                strategy: self.change_detection,
+            });
+        }
         if is_dns_subdomain(&self.node_name) {
             Ok(())
         } else {
@@ -343,6 +358,7 @@ impl Config {
             max_requests_in_flight: at_least_one(fields, "maxRequestsInFlight")?
                 .unwrap_or(managers.max_requests_in_flight),
             on_change: on_change(fields)?,
+            checkpoint: checkpoint::take(fields, directory)?,
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),

@@ -7,6 +7,7 @@ pub mod agent;
 mod backoff;
 mod blocking;
 mod certificates;
+pub mod checkpoint;
 pub mod clock;
 pub mod config;
 mod events;

@@ -48,6 +48,7 @@ use self::{
 };
 use crate::{
     certificates::{Certificates, SourceId},
+    checkpoint::CheckpointBoard,
     clock::Clock,
     events::Events,
     facts::Facts,
@@ -78,6 +79,7 @@ pub(crate) struct AgentContext {
     pub(crate) metrics: Metrics,
     pub(crate) on_change: OnChange,
     pub(crate) board: Board,
+    pub(crate) checkpoint: CheckpointBoard,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,
 }

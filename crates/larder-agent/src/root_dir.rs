@@ -14,6 +14,7 @@ use std::{
         unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use larder_pods::PodSource;
@@ -39,7 +40,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 #[must_use = "dropping it lets another agent in"]
 pub struct RootDir {
     path: PathBuf,
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
     /// The kernel releases the lock when the file is closed, also after `kill -9`.
     _lock: File,
 }
@@ -143,7 +144,7 @@ impl RootDir {
         let lock = lock(&directory, &path, user)?;
         Ok(Self {
             path,
-            directory,
+            directory: Arc::new(directory),
             _lock: lock,
         })
     }
@@ -151,6 +152,11 @@ impl RootDir {
     /// The directory, absolute and without links.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The open directory.
+    pub(crate) fn directory(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.directory)
     }
 
     /// The volumes in it.

@@ -28,6 +28,9 @@ pub struct AgentStatus {
     pub silent_sources: Vec<String>,
     /// Current problems of manifests and sources.
     pub problems: Vec<String>,
+    /// The checkpoint; `None` if there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub checkpoint: Option<CheckpointStatus>,
     /// The pods, by namespace and name.
     pub pods: Vec<PodStatus>,
     /// The objects that pods refer to, by kind, namespace and name.
@@ -46,6 +49,45 @@ pub struct WatchScopeStatus {
     pub scope: String,
     /// Why.
     pub reason: String,
+}
+
+/// The sealed copies on disk for a start while the API server is away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointStatus {
+    /// Where the key that seals comes from.
+    pub key: String,
+    /// Whether that is a file of this machine, which a thief of the disk has too.
+    pub key_beside_data: bool,
+    /// Number of copies.
+    pub entries: usize,
+    /// When it was last written.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub written: Option<Timestamp>,
+    /// When the copy that was proven least recently was proven current.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oldest_proof: Option<Timestamp>,
+    /// The files that did not open at the start, each with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub rejected: Vec<String>,
+    /// Why it cannot be opened or written at present; empty when it can.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub problem: String,
+    /// What is served from it, while the API server has not reported the pods of the node.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub serving: Option<ServingStatus>,
+}
+
+/// What is served from the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServingStatus {
+    /// Since when the API server has not answered: the start of the agent.
+    pub away_since: Timestamp,
+    /// Number of pods.
+    pub pods: usize,
+    /// When the checkpoint was written.
+    pub as_of: Timestamp,
 }
 
 /// One pod.
@@ -134,6 +176,9 @@ pub struct VolumeStatus {
     pub last_swap: Option<Timestamp>,
     /// Number of its files, when it was last delivered.
     pub files: usize,
+    /// Its content is from a checkpoint of that time, and may be out of date.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stale_as_of: Option<Timestamp>,
 }
 
 /// The environment of one container.
@@ -150,6 +195,9 @@ pub struct ContainerStatus {
     /// When its variables last changed; `None` if they have not under this agent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_swap: Option<Timestamp>,
+    /// Its content is from a checkpoint of that time, and may be out of date.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stale_as_of: Option<Timestamp>,
 }
 
 /// How far the delivery of something is, since when, and why.

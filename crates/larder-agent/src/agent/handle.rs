@@ -158,6 +158,7 @@ impl AgentHandle {
                 .collect(),
             silent_sources,
             problems,
+            checkpoint: self.context.checkpoint.status(),
             pods: self.pod_statuses(),
             objects,
         }

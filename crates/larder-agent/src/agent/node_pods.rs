@@ -4,7 +4,8 @@ use std::{mem, sync::Arc};
 
 use larder_objects::{ObjectKey, chain};
 use larder_pods::{
-    Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid, StoredPod,
+    Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid, SourcePods,
+    StoredPod,
     identity::is_mirror_pod,
     lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
     mirror::MirrorScope,
@@ -15,7 +16,12 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::AgentHandle;
-use crate::{pod_deleter::PodDeleter, reconcile::Reconciler};
+use crate::{
+    checkpoint::{ApiContact, StaleNode, contact},
+    facts::Facts,
+    pod_deleter::PodDeleter,
+    reconcile::Reconciler,
+};
 
 /// The pods of the node, from the reports of the sources to the life of each pod.
 pub(super) struct NodePods {
@@ -34,6 +40,11 @@ pub(super) struct NodePods {
     pub(super) known: ApiState,
     /// See [`MirrorScope::epoch`].
     pub(super) epoch: u64,
+    pub(super) facts: watch::Sender<Facts>,
+    /// What the API server has said about the pods.
+    pub(super) contact: watch::Sender<ApiContact>,
+    /// Changes whenever the pods may have.
+    pub(super) changed: watch::Sender<()>,
 }
 
 /// The last known state of the API server.
@@ -47,18 +58,12 @@ pub(super) struct ApiState {
 
 impl NodePods {
     pub(super) fn report(&mut self, report: SourceReport) {
+        if report.source == PodSource::Api {
+            self.note_contact(contact(&report.event));
+        }
         match report.event {
             SourceEvent::Pods(pods) => {
-                let now = self.handle.context.clock.now();
-                let merged = self.merge.merge(report.source, pods, now);
-                for duplicate in merged.duplicates {
-                    warn!(error = %duplicate, "pod rejected, not served");
-                }
-                for update in merged.updates {
-                    for pod in update.pods {
-                        self.handle_pod(update.operation, &pod);
-                    }
-                }
+                self.merge_pods(report.source, pods);
                 self.publish();
             }
             SourceEvent::Problems(problems) => {
@@ -76,6 +81,56 @@ impl NodePods {
                 }
             }
         }
+    }
+
+    /// Notes what the API server has said. Copies are not served to new pods once it has reported any.
+    fn note_contact(&self, contact: ApiContact) {
+        let context = &self.handle.context;
+        let is_news = self.contact.send_if_modified(|known| {
+            let is_news = contact > *known;
+            *known = contact.max(*known);
+            is_news
+        });
+        if is_news && contact == ApiContact::Answered {
+            context.config_maps.end_stale();
+            context.secrets.end_stale();
+        }
+    }
+
+    fn merge_pods(&mut self, source: PodSource, pods: SourcePods) {
+        let now = self.handle.context.clock.now();
+        let merged = self.merge.merge(source, pods, now);
+        for duplicate in merged.duplicates {
+            warn!(error = %duplicate, "pod rejected, not served");
+        }
+        for update in merged.updates {
+            for pod in update.pods {
+                self.handle_pod(update.operation, &pod);
+            }
+        }
+    }
+
+    /// Serves the pods of the checkpoint like pods of the API server, unless that has answered by now. They are no complete
+    /// set, so nothing is removed before the API server has reported one.
+    pub(super) fn serve_stale(&mut self, stale: StaleNode) {
+        if *self.contact.borrow() >= ApiContact::Denied {
+            return;
+        }
+        let context = Arc::clone(&self.handle.context);
+        let since = self.handle.info.started;
+        context.checkpoint.serving(&stale, since);
+        context.config_maps.serve_stale(stale.config_maps);
+        context.secrets.serve_stale(stale.secrets);
+        self.facts.send_if_modified(|facts| {
+            let before = (facts.node.is_some(), facts.services.is_some());
+            facts.node = facts.node.take().or(stale.node);
+            facts.services = facts.services.take().or(stale.services);
+            before != (facts.node.is_some(), facts.services.is_some())
+        });
+        for pod in stale.pods {
+            self.merge_pods(PodSource::Api, SourcePods::One(Box::new(pod)));
+        }
+        self.publish();
     }
 
     pub(super) fn facts_changed(&mut self) {
@@ -161,6 +216,7 @@ impl NodePods {
             sources.ready = self.ready;
             sources.silent = self.merge.silent_sources().collect();
         }
+        self.changed.send_replace(());
         self.metrics
             .observe(self.lifecycle.working(), self.lifecycle.restarted());
         self.mirrors.send_replace(MirrorScope {

@@ -206,6 +206,14 @@ pub const FIELDS: &[Field] = &[
         about: "Whether to create the Node object if it is missing. Static pods need one for their mirror pods.",
         example: "false",
     },
+    Field {
+        name: "checkpoint",
+        form: "`key`, `after`, `maxAge`",
+        default: "none",
+        reloads: false,
+        about: "Sealed copies of pods and objects, for a start while the API server is away. `key` is `credential:NAME` or `file:PATH`, or a list of them, of which the first seals. `after` (1s) is the wait for the API server. `maxAge` limits the age of copies by kind (`Secret: 168h`, `ConfigMap: 0s`; 0s is no limit).",
+        example: "{key: 'credential:larder-checkpoint', after: 1s, maxAge: {Secret: 168h, ConfigMap: 0s}}",
+    },
 ];
 
 impl Config {
@@ -253,6 +261,14 @@ impl Config {
             "onChangeFromPods": self.on_change.allowed_words(),
             "onChangeParallelism": self.on_change.parallelism,
             "registerNode": self.register_node,
+            "checkpoint": self.checkpoint.as_ref().map(|checkpoint| json!({
+                "key": checkpoint.keys.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "after": go_duration(checkpoint.after),
+                "maxAge": {
+                    "Secret": go_duration(checkpoint.max_age_secrets.unwrap_or_default()),
+                    "ConfigMap": go_duration(checkpoint.max_age_config_maps.unwrap_or_default()),
+                },
+            })),
         });
         match values {
             Value::Object(values) => values,

@@ -101,6 +101,20 @@ impl Fields {
         })
     }
 
+    /// Takes `field` out, reads it as a `T`, and lets `check` make something of that.
+    pub(super) fn take_as<T: DeserializeOwned, U>(
+        &mut self,
+        field: &str,
+        expected: &str,
+        check: impl FnOnce(T) -> Result<U, String>,
+    ) -> Result<Option<U>, FileError> {
+        self.take_with(field, |value| {
+            let typed =
+                serde_json::from_value(value).map_err(|_| format!("expected {expected}"))?;
+            check(typed)
+        })
+    }
+
     /// Takes `field` out and lets `read` make something of its value.
     pub(super) fn take_with<T>(
         &mut self,

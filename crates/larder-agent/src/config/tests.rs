@@ -45,6 +45,7 @@ nodeName: edge-7
 rootDir: state
 listen: 127.0.0.1:0
 configMapAndSecretChangeDetectionStrategy: Cache
+checkpoint: {key: [credential:larder.key, file:old.key], after: 2s, maxAge: {Secret: 24h, ConfigMap: 0s}}
 watchScope: Auto
 syncFrequency: 1m30s
 staticPodPath: pods
@@ -105,6 +106,23 @@ registerNode: true
                 hooks: [],
                 key_dirs: [],
             },
+            checkpoint: Some(
+                CheckpointConfig {
+                    keys: [
+                        Credential(
+                            "larder.key",
+                        ),
+                        File(
+                            "/etc/larder/old.key",
+                        ),
+                    ],
+                    after: 2s,
+                    max_age_secrets: Some(
+                        86400s,
+                    ),
+                    max_age_config_maps: None,
+                },
+            ),
             register_node: true,
         }
     "#]]
@@ -346,4 +364,38 @@ onChange:
         let error = error(&text.replace(from, to));
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_checkpoint_is_on_when_it_names_a_key() {
+    let (config, _) = parse("checkpoint: {key: 'file:/var/lib/larder.key'}").unwrap();
+    let checkpoint = config.checkpoint.unwrap();
+    assert_eq!(checkpoint.after, Duration::from_secs(1));
+    assert_eq!(checkpoint.max_age_secrets, Some(Duration::from_hours(168)));
+    assert_eq!(checkpoint.max_age_config_maps, None);
+    let (config, _) = parse("checkpoint: {after: 5s}").unwrap();
+    assert_eq!(config.checkpoint, None);
+}
+
+#[test]
+fn a_checkpoint_that_means_nothing_is_rejected() {
+    refused(
+        "checkpoint: {key: 'tpm:0'}",
+        expect!["line 1: checkpoint: key: expected credential:NAME or file:PATH"],
+    );
+    refused(
+        "checkpoint: {key: 'file:k', maxAge: {Pod: 1h}}",
+        expect!["line 1: checkpoint: expected key, after and maxAge (with Secret and ConfigMap)"],
+    );
+    refused(
+        "checkpoint: {key: 'file:k', after: soon}",
+        expect!["line 1: checkpoint: after: not a duration such as 20s, 1m30s or 500ms"],
+    );
+    let text = "checkpoint: {key: 'file:k'}\nconfigMapAndSecretChangeDetectionStrategy: Get";
+    let (mut config, _) = parse(text).unwrap();
+    let error = config.apply(Flags::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "checkpoint needs change detection Watch, not Get"
+    );
 }

@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, chain};
+use jiff::Timestamp;
+use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes, chain};
 use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
+use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::{
@@ -19,8 +21,9 @@ const FACTS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The result of fetching one [`Need`].
 #[derive(Debug)]
 pub(super) enum Fetched {
-    ConfigMap(Result<Arc<ConfigMap>, Unavailable>),
-    Secret(Result<Arc<Secret>, Unavailable>),
+    /// With the time of the copy in the checkpoint, if it is one.
+    ConfigMap(Result<Arc<ConfigMap>, Unavailable>, Option<Timestamp>),
+    Secret(Result<Arc<Secret>, Unavailable>, Option<Timestamp>),
     Token(Result<Arc<SecretBytes>, Unavailable>),
     PodCertificate(Result<Arc<PodCertificate>, Unavailable>),
     /// Node, Services and trust bundles are read from the facts when they are used; they were only waited for.
@@ -35,15 +38,29 @@ pub(super) async fn fetch(
     plan: Arc<PodPlan>,
     need: Need,
 ) -> (Need, Fetched) {
-    let unavailable = |error| unavailable(&error, context.facts.borrow().incomplete);
+    let unavailable = |kind, name: &SmolStr, error| {
+        let key = ObjectKey::new(plan.identity.namespace.clone(), name.clone());
+        let expired = context.checkpoint.expired(kind, &key);
+        unavailable(&error, context.facts.borrow().incomplete, expired)
+    };
+    let namespace = &plan.identity.namespace;
     let fetched = match &need {
-        Need::Object(Kind::ConfigMap, name) => {
+        // The mark is asked for before the object: what is read after that may be newer than its mark, never older.
+        Need::Object(kind @ Kind::ConfigMap, name) => {
+            let stale = context.config_maps.stale_as_of(namespace, name);
             let object = context.config_maps.get_for(&plan.identity, name).await;
-            Fetched::ConfigMap(object.map_err(unavailable))
+            Fetched::ConfigMap(
+                object.map_err(|error| unavailable(*kind, name, error)),
+                stale,
+            )
         }
-        Need::Object(Kind::Secret, name) => {
+        Need::Object(kind @ Kind::Secret, name) => {
+            let stale = context.secrets.stale_as_of(namespace, name);
             let object = context.secrets.get_for(&plan.identity, name).await;
-            Fetched::Secret(object.map_err(unavailable))
+            Fetched::Secret(
+                object.map_err(|error| unavailable(*kind, name, error)),
+                stale,
+            )
         }
         // Boxed: the request is large, and an agent that starts waits for hundreds of objects.
         Need::Token(request) => {
@@ -67,15 +84,30 @@ async fn wait(context: &AgentContext, is_known: impl FnMut(&Facts) -> bool) -> F
     Fetched::Facts
 }
 
-/// An incomplete API server cannot prove that an object does not exist, not even an optional one.
-fn unavailable(error: &larder::Error, incomplete: bool) -> Unavailable {
-    match (error.is_not_found(), incomplete) {
-        (true, false) => Unavailable::NotFound,
-        (true, true) => Unavailable::failed(format!(
+impl Fetched {
+    /// The time of the copy in the checkpoint, if it is one.
+    pub(super) fn stale_as_of(&self) -> Option<Timestamp> {
+        match self {
+            Self::ConfigMap(_, stale) | Self::Secret(_, stale) => *stale,
+            Self::Token(_) | Self::PodCertificate(_) | Self::Facts => None,
+        }
+    }
+}
+
+/// An incomplete API server cannot prove that an object does not exist, not even an optional one. `expired` is the time of a
+/// copy that is too old.
+fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestamp>) -> Unavailable {
+    match (error.is_not_found(), incomplete, expired) {
+        (true, false, _) => Unavailable::NotFound,
+        (true, true, _) => Unavailable::failed(format!(
             "{}, or is in a manifest that cannot be read",
             chain(error)
         )),
-        (false, _) => Unavailable::failed(chain(error)),
+        (false, _, Some(expired)) => Unavailable::failed(format!(
+            "last known good of {expired:.0} has expired: {}",
+            chain(error)
+        )),
+        (false, _, None) => Unavailable::failed(chain(error)),
     }
 }
 
@@ -92,10 +124,10 @@ pub(super) fn inputs(fetched: &BTreeMap<Need, Fetched>, facts: &Facts) -> Inputs
     };
     for (need, fetched) in fetched {
         match (need, fetched) {
-            (Need::Object(_, name), Fetched::ConfigMap(object)) => {
+            (Need::Object(_, name), Fetched::ConfigMap(object, _)) => {
                 inputs.config_maps.insert(name.to_string(), object.clone());
             }
-            (Need::Object(_, name), Fetched::Secret(object)) => {
+            (Need::Object(_, name), Fetched::Secret(object, _)) => {
                 inputs.secrets.insert(name.to_string(), object.clone());
             }
             (Need::Token(request), Fetched::Token(token)) => {

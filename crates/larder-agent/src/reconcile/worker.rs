@@ -63,6 +63,8 @@ struct PartState {
     delivery: Delivery,
     last_swap: Option<Timestamp>,
     files: usize,
+    /// Of when the copies in the checkpoint are that its content comes from.
+    stale_as_of: Option<Timestamp>,
 }
 
 impl PartState {
@@ -75,6 +77,7 @@ impl PartState {
             delivery: Delivery::new(Phase::Waiting, "", now),
             last_swap: None,
             files: 0,
+            stale_as_of: None,
         }
     }
 }
@@ -368,6 +371,12 @@ impl PodWorker {
 
     async fn deliver(&mut self, plan: &Arc<PodPlan>, ready: Vec<usize>, began: Instant) {
         let observer = self.observer(plan).await;
+        let mark = |index: &usize| {
+            let needs = plan.parts[*index].reads.iter();
+            let marks = needs.filter_map(|need| self.fetched.get(need)?.stale_as_of());
+            marks.min()
+        };
+        let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {
             plan: Arc::clone(plan),
             decoded: self.decoded.take(),
@@ -384,7 +393,10 @@ impl PodWorker {
             self.record_tidying(failure);
         }
         let mut replaced = false;
-        for (index, result) in ready.into_iter().zip(parts) {
+        for ((index, result), mark) in ready.into_iter().zip(parts).zip(marks) {
+            if result.is_ok() {
+                self.parts[index].stale_as_of = mark;
+            }
             replaced |= self.record(plan, index, result);
         }
         let changed_at = self.changed_at.take();

@@ -20,6 +20,7 @@ use larder::Strategy;
 use larder_agent::{
     TaskError,
     agent::{Agent, AgentHandle, PodDeletion},
+    checkpoint::{CheckpointConfig, ClusterId},
     clock::Clock,
     config::{Config, Flags, Host},
     local_api::{self, Program, Router},
@@ -74,6 +75,8 @@ pub(crate) struct Node {
     pub(crate) program: Option<ProgramHook>,
     /// Of random choices, in tests with a hook.
     pub(crate) seed: u64,
+    /// If the agent has a checkpoint, its settings.
+    pub(crate) checkpoint: Option<CheckpointConfig>,
     pub(crate) clock: Clock,
     /// How far the wall clock of the node is ahead of tokio's, in seconds.
     clock_offset: Arc<AtomicI64>,
@@ -139,6 +142,7 @@ impl Node {
             program: None,
             seed: 1,
             memory: tempfile::tempdir_in("/dev/shm").unwrap(),
+            checkpoint: None,
             clock,
             clock_offset,
             running: None,
@@ -165,6 +169,7 @@ impl Node {
             .then(|| self.static_pods.path().to_owned());
         config.static_pod_api_references = ApiReferences::Allow;
         config.on_change = self.on_change.clone();
+        config.checkpoint.clone_from(&self.checkpoint);
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
         let user = User {
@@ -180,7 +185,8 @@ impl Node {
         let program = Program::new(config.clone());
         let mut builder = Agent::builder(config, root, volumes, client)
             .pod_deletion(self.pod_deletion)
-            .clock(self.clock.clone());
+            .clock(self.clock.clone())
+            .cluster(ClusterId::new(b"authority", "embedded"));
         if let Some(ProgramHook { hook, rounds }) = self.program.clone() {
             let all = PodSelector::Names(Paths::default());
             builder = builder.seed(self.seed).on_change(all, hook, move |change| {

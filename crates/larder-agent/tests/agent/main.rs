@@ -7,6 +7,7 @@
 
 mod api;
 mod certificates;
+mod checkpoint;
 mod delivery;
 mod disks;
 mod environment;

@@ -112,12 +112,14 @@ impl PodWorker {
                 delivery: state.delivery.clone(),
                 last_swap: state.last_swap,
                 files: state.files,
+                stale_as_of: state.stale_as_of,
             }),
             PartKind::Environment(name, _) => PartStatus::Container(ContainerStatus {
                 name: name.clone(),
                 path: self.environment_path(name),
                 delivery: state.delivery.clone(),
                 last_swap: state.last_swap,
+                stale_as_of: state.stale_as_of,
             }),
         });
         let now = self.context.clock.now();

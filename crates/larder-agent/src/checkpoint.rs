@@ -1,0 +1,378 @@
+//! The checkpoint: the pods of the node and the objects that they refer to, sealed on disk, for a start while the API server
+//! cannot be reached.
+//!
+//! ```text
+//!            start                        `after` without an answer                API source reports all pods
+//!  Opening ─────────► copies held aside ─────────────────────────► copies served ─────────────────────────────► recording
+//!                            └──────────────── answer, 401 or 403: copies dropped ─────────────────────────────►
+//! ```
+//!
+//! | module | one sentence |
+//! | --- | --- |
+//! | `seal` | makes a file unreadable, and notices when it was changed or moved |
+//! | `key` | the keys, from credentials of the unit or from files |
+//! | `codec` | what is copied, as bytes and back |
+//! | `index` | which copies there are, in which files |
+//! | `store` | the directory: one transaction for each write |
+//! | `serve` | what of the copies is served, and when |
+//! | `record` | what is to be copied, from what the managers know |
+//! | `inspect` | the checkpoint of an agent that need not run, for `larder checkpoint` |
+//! | `board` | status and metrics |
+//!
+//! Invariants:
+//! 1. Nothing is written before the API server has reported all pods of the node. So a start without an API server loses no
+//!    copy.
+//! 2. A copy is served only to a manager that knows nothing of the object; see [`larder::ObjectState::Stale`].
+//! 3. Nothing of the checkpoint stops the agent: what fails is in status, log and metrics, and is tried again.
+//! 4. Reading and writing happen on blocking threads, and no delivery waits for them.
+
+mod board;
+mod codec;
+mod index;
+mod inspect;
+mod key;
+mod record;
+mod seal;
+mod serve;
+mod store;
+mod sys;
+
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::FutureExt as _;
+use larder::Changes;
+use larder_objects::chain;
+use larder_pods::Pods;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep, sleep_until, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub(crate) use self::{
+    board::CheckpointBoard,
+    serve::{ApiContact, StaleNode, contact},
+};
+pub use self::{
+    inspect::{CopyInfo, InspectError, Inspection, erase, inspect},
+    key::{KeyError, KeySource, UnknownKeySource},
+    store::StoreError,
+};
+use self::{
+    key::Keyring,
+    record::{Recorder, Snapshot},
+    seal::{Owner, digest},
+    store::{Found, SavedCopy, Store},
+};
+use crate::{backoff::RetryBackoff, blocking::blocking, reconcile::AgentContext};
+
+/// Time from a change to its write, in which further changes join it. Below a second with the write itself, and long enough
+/// that a second of changes costs two writes at most.
+const COALESCE: Duration = Duration::from_millis(900);
+/// Parts of the shortest maximal age after which the times of the proofs are written although nothing has changed.
+const REFRESHES_PER_AGE: u32 = 8;
+/// Shortest time between two such writes.
+const SHORTEST_REFRESH: Duration = Duration::from_mins(1);
+
+/// The settings of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointConfig {
+    /// Where the keys come from, at least one: the first seals, all of them open. `checkpoint.key`.
+    pub keys: Vec<KeySource>,
+    /// How long a start waits for the API server before it serves copies. `checkpoint.after`; defaults to 1 s.
+    pub after: Duration,
+    /// Age at which a copy of a Secret is not served any more, since it was last proven current. `checkpoint.maxAge.Secret`;
+    /// defaults to 7 days; `None` (0s): never.
+    pub max_age_secrets: Option<Duration>,
+    /// The same for ConfigMaps. `checkpoint.maxAge.ConfigMap`; defaults to never.
+    pub max_age_config_maps: Option<Duration>,
+}
+
+impl CheckpointConfig {
+    /// The defaults with these keys.
+    pub fn new(keys: Vec<KeySource>) -> Self {
+        Self {
+            keys,
+            after: Duration::from_secs(1),
+            max_age_secrets: Some(Duration::from_hours(7 * 24)),
+            max_age_config_maps: None,
+        }
+    }
+
+    /// Time after which the times of the proofs are written although nothing has changed.
+    fn refresh(&self) -> Option<Duration> {
+        let ages = [self.max_age_secrets, self.max_age_config_maps];
+        let shortest = ages.into_iter().flatten().min()?;
+        Some((shortest / REFRESHES_PER_AGE).max(SHORTEST_REFRESH))
+    }
+}
+
+/// Identifies a cluster: a checkpoint of one cluster does not open for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterId([u8; 32]);
+
+impl ClusterId {
+    /// The cluster whose API server is known by these certificates (PEM) and this name.
+    pub fn new(authority: &[u8], server_name: &str) -> Self {
+        let length = (authority.len() as u64).to_le_bytes();
+        let bytes = [&length, authority, server_name.as_bytes()].concat();
+        Self(digest(&bytes))
+    }
+
+    fn owner(self, node: &str) -> Owner {
+        Owner {
+            cluster: self.0,
+            node: node.to_owned(),
+        }
+    }
+}
+
+/// The task of the checkpoint.
+pub(crate) struct Checkpoint {
+    pub(crate) config: CheckpointConfig,
+    pub(crate) cluster: ClusterId,
+    pub(crate) node: String,
+    /// The root directory of the agent.
+    pub(crate) root: Arc<OwnedFd>,
+    pub(crate) path: PathBuf,
+    pub(crate) context: Arc<AgentContext>,
+    pub(crate) pods: Pods,
+    /// Changes whenever the pods may have.
+    pub(crate) pods_changed: watch::Receiver<()>,
+    pub(crate) contact: watch::Receiver<ApiContact>,
+    /// What is served goes here.
+    pub(crate) stale: mpsc::Sender<StaleNode>,
+    /// Dropped when the last write is done after the shutdown.
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// What the recording is woken by.
+struct Wakes {
+    config_maps: Changes,
+    secrets: Changes,
+    facts: watch::Receiver<crate::facts::Facts>,
+    pods: watch::Receiver<()>,
+}
+
+impl Wakes {
+    async fn next(&mut self) {
+        // Every arm is cancel-safe.
+        tokio::select! {
+            Some(_) = self.config_maps.next() => {}
+            Some(_) = self.secrets.next() => {}
+            Ok(()) = self.facts.changed() => {}
+            Ok(()) = self.pods.changed() => {}
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Forgets what has come, which the next write holds.
+    fn clear(&mut self) {
+        while let Some(Some(_)) = self.config_maps.next().now_or_never() {}
+        while let Some(Some(_)) = self.secrets.next().now_or_never() {}
+        self.facts.mark_unchanged();
+        self.pods.mark_unchanged();
+    }
+}
+
+impl Checkpoint {
+    /// Serves and records until `shutdown`, and then writes the times of the proofs. Ends only when dropped.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let context = Arc::clone(&self.context);
+        let mut wakes = Wakes {
+            config_maps: context.config_maps.subscribe(),
+            secrets: context.secrets.subscribe(),
+            facts: context.facts.clone(),
+            pods: self.pods_changed.clone(),
+        };
+        let board = &context.checkpoint;
+        let mut recorder = None;
+        let work = async {
+            let found = self.open_and_serve().await;
+            let mut contact = self.contact.clone();
+            if contact
+                .wait_for(|contact| *contact == ApiContact::Answered)
+                .await
+                .is_err()
+            {
+                return;
+            }
+            board.stop_serving();
+            recorder = Some(Recorder::new(found));
+            self.record(&mut recorder, &mut wakes).await;
+        };
+        shutdown.run_until_cancelled(work).await;
+        // `None` while a write is under way, which holds the same.
+        if recorder.is_some() {
+            let _ = self.write(&mut recorder, true).await;
+        }
+        drop(self.done);
+        std::future::pending::<()>().await;
+    }
+
+    /// Opens the checkpoint, and serves it if the API server does not answer in time.
+    async fn open_and_serve(&self) -> Store {
+        let deadline = Instant::now() + self.config.after;
+        let mut backoff = RetryBackoff::default();
+        let Found {
+            store,
+            copies,
+            rejected,
+            problem,
+        } = loop {
+            match self.open().await {
+                Ok(found) => break found,
+                Err(error) => {
+                    if self
+                        .context
+                        .checkpoint
+                        .failed(error.reason(), &chain(&error))
+                    {
+                        warn!(error = chain(&error), "checkpoint is off, will retry");
+                    }
+                    sleep(backoff.next_delay()).await;
+                }
+            }
+        };
+        for file in &rejected {
+            warn!(%file, "file of the checkpoint rejected, not served");
+        }
+        self.context.checkpoint.opened(&store, &rejected);
+        if let Some(error) = problem {
+            warn!(
+                error = chain(&error),
+                "failed to move rejected files aside, leaving them"
+            );
+        }
+        let mut contact = self.contact.clone();
+        let answered = contact.wait_for(|contact| *contact >= ApiContact::Denied);
+        if timeout_at(deadline, answered).await.is_err() {
+            self.serve(&store, copies).await;
+        }
+        store
+    }
+
+    async fn open(&self) -> Result<Found, OpenError> {
+        let (root, path, keys) = (
+            Arc::clone(&self.root),
+            self.path.clone(),
+            self.config.keys.clone(),
+        );
+        let owner = self.cluster.owner(&self.node);
+        blocking(move || {
+            use std::os::fd::AsFd as _;
+            let keys = Keyring::load(&keys, credentials().as_deref())?;
+            Ok(Store::open(root.as_fd(), &path, keys, owner)?)
+        })
+        .await
+    }
+
+    /// Hands the copies to the agent.
+    async fn serve(&self, store: &Store, copies: Vec<SavedCopy>) {
+        let now = self.context.clock.now();
+        let newest = store.newest_proof();
+        let stale = StaleNode::new(copies, newest, now, &self.config);
+        if now < newest {
+            warn!(%now, checkpoint = %newest, "the clock stands before the checkpoint, so ages are unknown and count as zero");
+        }
+        info!(
+            pods = stale.pods.len(), as_of = %newest,
+            "API server has not answered, serving from the checkpoint"
+        );
+        // The receiver lives as long as the agent does.
+        let _ = self.stale.send(stale).await;
+    }
+
+    /// Follows every change. Ends only when dropped.
+    async fn record(&self, recorder: &mut Option<Recorder>, wakes: &mut Wakes) {
+        let refresh = self.config.refresh();
+        let mut backoff = RetryBackoff::default();
+        let mut wait = COALESCE;
+        loop {
+            sleep(wait).await;
+            wakes.clear();
+            if let Err(delay) = self
+                .write(recorder, false)
+                .await
+                .map_err(|()| backoff.next_delay())
+            {
+                wait = delay;
+                continue;
+            }
+            (backoff, wait) = (RetryBackoff::default(), COALESCE);
+            loop {
+                let refresh_at = refresh.map(|refresh| Instant::now() + refresh);
+                let refresh_due = async {
+                    match refresh_at {
+                        Some(at) => sleep_until(at).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = wakes.next() => break,
+                    () = refresh_due => {
+                        // A failure is in status and metrics; the next one is due soon enough.
+                        let _ = self.write(recorder, true).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes what the managers know now.
+    async fn write(&self, recorder: &mut Option<Recorder>, refresh: bool) -> Result<(), ()> {
+        let Some(mut writing) = recorder.take() else {
+            return Ok(());
+        };
+        let snapshot = Snapshot::of(&self.context, &self.pods);
+        let now = self.context.clock.now();
+        let (writing, written) = blocking(move || {
+            let written = writing.write(snapshot, now, refresh);
+            (writing, written)
+        })
+        .await;
+        let board = &self.context.checkpoint;
+        let result = match written {
+            Ok(written) => {
+                board.written(writing.store(), written);
+                Ok(())
+            }
+            Err(error) => {
+                if board.failed(error.label(), &chain(&error)) {
+                    warn!(
+                        error = chain(&error),
+                        "failed to write the checkpoint, will retry"
+                    );
+                }
+                Err(())
+            }
+        };
+        *recorder = Some(writing);
+        result
+    }
+}
+
+/// The directory where systemd puts the credentials of this unit.
+fn credentials() -> Option<std::ffi::OsString> {
+    std::env::var_os("CREDENTIALS_DIRECTORY")
+}
+
+/// The checkpoint cannot be opened.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl OpenError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Key(_) => "key",
+            Self::Store(error) => error.label(),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What the agent tells about its checkpoint: status and metrics.
+
+use std::{collections::HashMap, mem};
+
+use jiff::Timestamp;
+use larder_objects::{Kind, ObjectKey};
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::{
+    CheckpointConfig, ClusterId, KeySource, StaleNode,
+    store::{RejectedFile, Store, Written},
+};
+use crate::status::{CheckpointStatus, ServingStatus};
+
+/// Published by the checkpoint, read by status and metrics.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointBoard {
+    /// `None`: there is no checkpoint.
+    status: Mutex<Option<CheckpointStatus>>,
+    /// Copies that were too old to be served, until the API server has answered.
+    expired: Mutex<HashMap<(Kind, ObjectKey), Timestamp>>,
+    metrics: CheckpointMetrics,
+}
+
+#[derive(Debug, Default)]
+struct CheckpointMetrics {
+    entries: Gauge,
+    rejected: Gauge,
+    oldest_proof: Gauge,
+    serving: Gauge,
+    writes: Counter,
+    written_bytes: Counter,
+    failures: Family<FailureLabels, Counter>,
+    key: Family<KeyLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FailureLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KeyLabels {
+    source: &'static str,
+}
+
+impl CheckpointBoard {
+    /// Adds the metrics of a checkpoint to `registry`, if there is one.
+    pub(crate) fn start(
+        &self,
+        checkpoint: Option<&(CheckpointConfig, ClusterId)>,
+        registry: &mut Registry,
+    ) {
+        let Some(first) = checkpoint.and_then(|(config, _)| config.keys.first()) else {
+            return;
+        };
+        let registry = registry.sub_registry_with_prefix("checkpoint");
+        let metrics = &self.metrics;
+        let gauges = [
+            ("entries", "Copies in the checkpoint", &metrics.entries),
+            (
+                "rejected_files",
+                "Files that did not open at the start",
+                &metrics.rejected,
+            ),
+            (
+                "oldest_proof_timestamp_seconds",
+                "When the copy that was proven least recently was proven current; 0 without copies",
+                &metrics.oldest_proof,
+            ),
+            (
+                "serving",
+                "1 while pods are served from the checkpoint",
+                &metrics.serving,
+            ),
+        ];
+        for (name, help, gauge) in gauges {
+            registry.register(name, help, gauge.clone());
+        }
+        registry.register("writes", "Writes of the checkpoint", metrics.writes.clone());
+        registry.register(
+            "written_bytes",
+            "Bytes that writes of the checkpoint put on disk",
+            metrics.written_bytes.clone(),
+        );
+        registry.register(
+            "failures",
+            "Failures to open or write the checkpoint",
+            metrics.failures.clone(),
+        );
+        registry.register(
+            "key",
+            "Where the key that seals comes from",
+            metrics.key.clone(),
+        );
+        self.show_key(first);
+    }
+
+    pub(crate) fn status(&self) -> Option<CheckpointStatus> {
+        self.status.lock().clone()
+    }
+
+    /// When the copy of an object was proven that is too old to be served, if there is one.
+    pub(crate) fn expired(&self, kind: Kind, key: &ObjectKey) -> Option<Timestamp> {
+        self.expired.lock().get(&(kind, key.clone())).copied()
+    }
+
+    fn show_key(&self, first: &KeySource) {
+        let source = match first {
+            KeySource::Credential(_) => "credential",
+            KeySource::File(_) => "file",
+        };
+        self.metrics.key.get_or_create(&KeyLabels { source }).set(1);
+        *self.status.lock() = Some(CheckpointStatus {
+            key: first.to_string(),
+            key_beside_data: matches!(first, KeySource::File(_)),
+            entries: 0,
+            written: None,
+            oldest_proof: None,
+            rejected: Vec::new(),
+            problem: String::new(),
+            serving: None,
+        });
+    }
+
+    pub(super) fn opened(&self, store: &Store, rejected: &[RejectedFile]) {
+        self.metrics.rejected.set(gauge_value(rejected.len()));
+        self.update(|status| {
+            status.rejected = rejected.iter().map(ToString::to_string).collect();
+            status.problem.clear();
+        });
+        self.show(store);
+    }
+
+    fn show(&self, store: &Store) {
+        let oldest = store.oldest_proof();
+        let newest = (store.len() > 0).then(|| store.newest_proof());
+        self.metrics.entries.set(gauge_value(store.len()));
+        self.metrics
+            .oldest_proof
+            .set(oldest.map_or(0, Timestamp::as_second));
+        self.update(|status| {
+            status.entries = store.len();
+            status.written = newest;
+            status.oldest_proof = oldest;
+        });
+    }
+
+    /// The checkpoint is served from now on; the API server has been away since `since`.
+    pub(crate) fn serving(&self, stale: &StaleNode, since: Timestamp) {
+        self.metrics.serving.set(1);
+        self.expired.lock().clone_from(&stale.expired);
+        self.update(|status| {
+            status.serving = Some(ServingStatus {
+                away_since: since,
+                pods: stale.pods.len(),
+                as_of: stale.as_of,
+            });
+        });
+    }
+
+    pub(super) fn stop_serving(&self) {
+        self.metrics.serving.set(0);
+        *self.expired.lock() = HashMap::new();
+        self.update(|status| status.serving = None);
+    }
+
+    pub(super) fn written(&self, store: &Store, written: Written) {
+        if written.files > 0 {
+            self.metrics.writes.inc();
+            self.metrics.written_bytes.inc_by(written.bytes);
+        }
+        self.update(|status| status.problem.clear());
+        self.show(store);
+    }
+
+    /// Opening or writing failed; returns whether that is news.
+    pub(super) fn failed(&self, reason: &'static str, text: &str) -> bool {
+        self.metrics
+            .failures
+            .get_or_create(&FailureLabels { reason })
+            .inc();
+        let mut status = self.status.lock();
+        let Some(status) = &mut *status else {
+            return true;
+        };
+        mem::replace(&mut status.problem, text.to_owned()) != text
+    }
+
+    fn update(&self, change: impl FnOnce(&mut CheckpointStatus)) {
+        if let Some(status) = &mut *self.status.lock() {
+            change(status);
+        }
+    }
+}
+
+fn gauge_value(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,527 @@
+//! What is copied, as bytes and back.
+//!
+//! Numbers are little-endian, texts and lists have their length before them. Pods are JSON, as they are stored anyway.
+//!
+//! Invariants:
+//! 1. The bytes of an object are written to one allocation of the right size: no copy stays in freed memory.
+//! 2. Decoding allocates no more than a constant multiple of the bytes that there are, whatever lengths they claim.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::api::resource::Quantity};
+use larder_objects::{ConfigMap, Data, ObjectMeta, ResourceVersion, Secret, SecretBytes, Uid};
+use larder_pods::{
+    StoredPod,
+    identity::{CONFIG_SEEN, CONFIG_SOURCE},
+};
+use larder_projection::{NodeFacts, ServiceFacts, ServicePortFacts};
+use zeroize::Zeroizing;
+
+/// What a copy is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum CopyKind {
+    Pod,
+    ConfigMap,
+    Secret,
+    /// The facts about the Node.
+    Node,
+    /// The facts about all Services.
+    Services,
+}
+
+impl CopyKind {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+            Self::Node => "Node",
+            Self::Services => "Services",
+        }
+    }
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Pod => 1,
+            Self::ConfigMap => 2,
+            Self::Secret => 3,
+            Self::Node => 4,
+            Self::Services => 5,
+        }
+    }
+
+    fn of_number(number: u8) -> Option<Self> {
+        let all = [
+            Self::Pod,
+            Self::ConfigMap,
+            Self::Secret,
+            Self::Node,
+            Self::Services,
+        ];
+        all.into_iter().find(|kind| kind.number() == number)
+    }
+}
+
+/// The name of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CopyId {
+    pub(crate) kind: CopyKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for CopyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.as_str())?;
+        for (text, before) in [(&self.namespace, " "), (&self.name, "/")] {
+            if !text.is_empty() {
+                write!(f, "{before}{text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is copied.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Pod(Box<StoredPod>),
+    ConfigMap(Arc<ConfigMap>),
+    Secret(Arc<Secret>),
+    Node(Arc<NodeFacts>),
+    Services(Arc<[ServiceFacts]>),
+}
+
+/// Bytes that are not what they should be. Seen only if a program with the key has sealed them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("content is malformed")]
+pub(super) struct Malformed;
+
+impl Content {
+    /// The copy of a pod: without managed fields, without what this agent added, without the version that grows with each
+    /// status, and with as much of the status as projection and lifecycle read.
+    pub(super) fn of_pod(pod: &StoredPod) -> Self {
+        let mut pod = pod.decode();
+        pod.metadata.resource_version = None;
+        pod.metadata.managed_fields = None;
+        if let Some(annotations) = &mut pod.metadata.annotations {
+            annotations.remove(CONFIG_SEEN);
+            annotations.remove(CONFIG_SOURCE);
+        }
+        pod.status = pod.status.map(|status| PodStatus {
+            host_ip: status.host_ip,
+            host_ips: status.host_ips,
+            phase: status.phase,
+            pod_ip: status.pod_ip,
+            pod_ips: status.pod_ips,
+            ..PodStatus::default()
+        });
+        let stored = StoredPod::new(pod).expect("less than a pod that was stored");
+        Self::Pod(Box::new(stored))
+    }
+
+    /// The bytes of the copy.
+    pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        match self {
+            Self::Pod(pod) => {
+                let json = serde_json::to_vec(&pod.decode());
+                Zeroizing::new(json.expect("a stored pod can be encoded"))
+            }
+            Self::ConfigMap(object) => encoded(|sink| put_config_map(sink, object)),
+            Self::Secret(object) => encoded(|sink| put_secret(sink, object)),
+            Self::Node(node) => encoded(|sink| put_node(sink, node)),
+            Self::Services(services) => encoded(|sink| put_services(sink, services)),
+        }
+    }
+
+    /// The content of `id` from its bytes.
+    pub(super) fn decode(id: &CopyId, bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut source = Source(bytes);
+        let content = match id.kind {
+            CopyKind::Pod => {
+                let pod: StoredPod = serde_json::from_slice(bytes).map_err(|_| Malformed)?;
+                source = Source(&[]);
+                Self::Pod(Box::new(pod))
+            }
+            CopyKind::ConfigMap => Self::ConfigMap(Arc::new(take_config_map(&mut source, id)?)),
+            CopyKind::Secret => Self::Secret(Arc::new(take_secret(&mut source, id)?)),
+            CopyKind::Node => Self::Node(Arc::new(take_node(&mut source)?)),
+            CopyKind::Services => Self::Services(take_services(&mut source)?.into()),
+        };
+        source.end()?;
+        Ok(content)
+    }
+}
+
+/// Where bytes are put.
+pub(super) trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+
+    fn number(&mut self, number: usize) {
+        let number = u32::try_from(number).expect("objects are limited to megabytes");
+        self.put(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len());
+        self.put(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    fn flag(&mut self, flag: bool) {
+        self.put(&[u8::from(flag)]);
+    }
+
+    fn id(&mut self, id: &CopyId) {
+        self.put(&[id.kind.number()]);
+        self.text(&id.namespace);
+        self.text(&id.name);
+    }
+
+    fn time(&mut self, time: Timestamp) {
+        self.put(&time.as_millisecond().to_le_bytes());
+    }
+}
+
+/// Counts the bytes.
+struct Counter(usize);
+
+impl Sink for Counter {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// What `put` puts, in an allocation of its size.
+pub(super) fn encoded(put: impl Fn(&mut dyn Sink)) -> Zeroizing<Vec<u8>> {
+    let mut counter = Counter(0);
+    put(&mut counter);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(counter.0));
+    put(&mut *bytes);
+    bytes
+}
+
+/// Bytes that are taken from the front.
+pub(super) struct Source<'a>(pub(super) &'a [u8]);
+
+impl<'a> Source<'a> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(super) fn number(&mut self) -> Result<usize, Malformed> {
+        Ok(u32::from_le_bytes(self.array()?) as usize)
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.number()?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)
+    }
+
+    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+
+    pub(super) fn id(&mut self) -> Result<CopyId, Malformed> {
+        let [kind] = self.array()?;
+        Ok(CopyId {
+            kind: CopyKind::of_number(kind).ok_or(Malformed)?,
+            namespace: self.text()?.to_owned(),
+            name: self.text()?.to_owned(),
+        })
+    }
+
+    pub(super) fn time(&mut self) -> Result<Timestamp, Malformed> {
+        let millis = i64::from_le_bytes(self.array()?);
+        Timestamp::from_millisecond(millis).map_err(|_| Malformed)
+    }
+
+    /// A list, whose length says nothing about how much is allocated.
+    pub(super) fn list<T>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        let length = self.number()?;
+        let mut items = Vec::new();
+        for _ in 0..length {
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+
+    /// Nothing is left.
+    pub(super) fn end(&self) -> Result<(), Malformed> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed)
+        }
+    }
+}
+
+fn put_metadata(sink: &mut dyn Sink, metadata: &ObjectMeta) {
+    sink.text(&metadata.uid.to_string());
+    sink.text(metadata.resource_version.as_str());
+}
+
+fn take_metadata(source: &mut Source<'_>, id: &CopyId) -> Result<ObjectMeta, Malformed> {
+    Ok(ObjectMeta {
+        namespace: id.namespace.as_str().into(),
+        name: id.name.as_str().into(),
+        uid: Uid::from(source.text()?),
+        resource_version: ResourceVersion::new(source.text()?),
+    })
+}
+
+fn put_data<'a>(sink: &mut dyn Sink, data: impl ExactSizeIterator<Item = (&'a str, &'a [u8])>) {
+    sink.number(data.len());
+    for (key, value) in data {
+        sink.text(key);
+        sink.bytes(value);
+    }
+}
+
+fn put_config_map(sink: &mut dyn Sink, object: &ConfigMap) {
+    put_metadata(sink, &object.metadata);
+    sink.flag(object.immutable);
+    put_data(
+        sink,
+        object
+            .data
+            .iter()
+            .map(|(key, value)| (key, value.as_bytes())),
+    );
+    put_data(
+        sink,
+        object
+            .binary_data
+            .iter()
+            .map(|(key, value)| (key, &**value)),
+    );
+}
+
+fn take_config_map(source: &mut Source<'_>, id: &CopyId) -> Result<ConfigMap, Malformed> {
+    Ok(ConfigMap {
+        metadata: take_metadata(source, id)?,
+        immutable: source.flag()?,
+        data: Data::from_iter(source.list(|source| Ok((source.text()?, source.text()?.into())))?),
+        binary_data: Data::from_iter(
+            source.list(|source| Ok((source.text()?, source.bytes()?.to_vec())))?,
+        ),
+    })
+}
+
+fn put_secret(sink: &mut dyn Sink, object: &Secret) {
+    put_metadata(sink, &object.metadata);
+    sink.flag(object.immutable);
+    sink.text(&object.type_);
+    put_data(sink, object.data.iter().map(|(key, value)| (key, &**value)));
+}
+
+fn take_secret(source: &mut Source<'_>, id: &CopyId) -> Result<Secret, Malformed> {
+    Ok(Secret {
+        metadata: take_metadata(source, id)?,
+        immutable: source.flag()?,
+        type_: source.text()?.into(),
+        data: Data::from_iter(source.list(|source| {
+            let (key, value) = (source.text()?, source.bytes()?);
+            Ok((key, SecretBytes::new(value.to_vec())))
+        })?),
+    })
+}
+
+fn put_node(sink: &mut dyn Sink, node: &NodeFacts) {
+    sink.text(&node.name);
+    sink.number(node.allocatable.len());
+    for (resource, Quantity(amount)) in &node.allocatable {
+        sink.text(resource);
+        sink.text(amount);
+    }
+    sink.number(node.addresses.len());
+    for address in &node.addresses {
+        sink.text(&address.to_string());
+    }
+}
+
+fn take_node(source: &mut Source<'_>) -> Result<NodeFacts, Malformed> {
+    Ok(NodeFacts {
+        name: source.text()?.to_owned(),
+        allocatable: BTreeMap::from_iter(source.list(|source| {
+            let (resource, amount) = (source.text()?, source.text()?);
+            Ok((resource.to_owned(), Quantity(amount.to_owned())))
+        })?),
+        addresses: source.list(|source| source.text()?.parse().map_err(|_| Malformed))?,
+    })
+}
+
+fn put_services(sink: &mut dyn Sink, services: &[ServiceFacts]) {
+    sink.number(services.len());
+    for service in services {
+        for text in [&service.namespace, &service.name, &service.cluster_ip] {
+            sink.text(text);
+        }
+        sink.number(service.ports.len());
+        for port in &service.ports {
+            sink.text(&port.name);
+            sink.put(&port.port.to_le_bytes());
+            sink.text(&port.protocol);
+        }
+    }
+}
+
+fn take_services(source: &mut Source<'_>) -> Result<Vec<ServiceFacts>, Malformed> {
+    source.list(|source| {
+        Ok(ServiceFacts {
+            namespace: source.text()?.into(),
+            name: source.text()?.into(),
+            cluster_ip: source.text()?.into(),
+            ports: source
+                .list(|source| {
+                    Ok(ServicePortFacts {
+                        name: source.text()?.into(),
+                        port: i32::from_le_bytes(source.array()?),
+                        protocol: source.text()?.into(),
+                    })
+                })?
+                .into(),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use larder_objects::Object as _;
+    use serde_json::json;
+
+    use super::*;
+
+    fn id(kind: CopyKind) -> CopyId {
+        CopyId {
+            kind,
+            namespace: "prod".to_owned(),
+            name: "app".to_owned(),
+        }
+    }
+
+    fn contents() -> Vec<(CopyId, Content)> {
+        let map = ConfigMap::from_json(
+            br#"{"metadata":{"namespace":"prod","name":"app","uid":"u","resourceVersion":"7"},
+                "data":{"k":"v","":""},"binaryData":{"b":"3sr+"},"immutable":true}"#,
+        );
+        let secret = Secret::from_json(
+            br#"{"metadata":{"namespace":"prod","name":"app","uid":"2c1b0a2e-6b2f-4b5e-9b0a-0123456789ab"},
+                "data":{"p":"aHVudGVyMg=="},"type":"Opaque"}"#,
+        );
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "prod", "name": "app", "uid": "u"},
+            "spec": {"containers": [{"name": "main", "image": "i"}]},
+            "status": {"podIP": "10.0.0.1"},
+        }))
+        .unwrap();
+        let node = NodeFacts {
+            name: "node-1".to_owned(),
+            allocatable: [("cpu".to_owned(), Quantity("2".to_owned()))].into(),
+            addresses: vec!["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()],
+        };
+        let service = ServiceFacts {
+            namespace: "default".into(),
+            name: "kubernetes".into(),
+            cluster_ip: "10.96.0.1".into(),
+            ports: [ServicePortFacts {
+                name: "https".into(),
+                port: 443,
+                protocol: "TCP".into(),
+            }]
+            .into(),
+        };
+        vec![
+            (
+                id(CopyKind::ConfigMap),
+                Content::ConfigMap(Arc::new(map.unwrap())),
+            ),
+            (
+                id(CopyKind::Secret),
+                Content::Secret(Arc::new(secret.unwrap())),
+            ),
+            (
+                id(CopyKind::Pod),
+                Content::of_pod(&StoredPod::new(pod).unwrap()),
+            ),
+            (id(CopyKind::Node), Content::Node(Arc::new(node))),
+            (id(CopyKind::Services), Content::Services([service].into())),
+        ]
+    }
+
+    #[test]
+    fn everything_is_decoded_as_it_was_encoded() {
+        for (id, content) in contents() {
+            let decoded = Content::decode(&id, &content.encode()).unwrap();
+            let is_same = match (&content, &decoded) {
+                (Content::Pod(one), Content::Pod(other)) => one == other,
+                (Content::ConfigMap(one), Content::ConfigMap(other)) => one == other,
+                (Content::Secret(one), Content::Secret(other)) => one == other,
+                (Content::Node(one), Content::Node(other)) => one == other,
+                (Content::Services(one), Content::Services(other)) => one == other,
+                _ => false,
+            };
+            assert!(is_same, "{id}");
+        }
+    }
+
+    #[test]
+    fn malformed_bytes_are_an_error() {
+        for (id, content) in contents() {
+            let bytes = content.encode();
+            for length in 0..bytes.len() {
+                assert!(
+                    Content::decode(&id, &bytes[..length]).is_err(),
+                    "{id}: {length}"
+                );
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            assert!(Content::decode(&id, &longer).is_err(), "{id}");
+        }
+        // A list of four thousand million items in four bytes.
+        let claims = [&[0; 8][..], &[0], &[0xff; 4]].concat();
+        assert!(Content::decode(&id(CopyKind::ConfigMap), &claims).is_err());
+    }
+
+    #[test]
+    fn a_new_status_is_no_new_copy() {
+        let pod = |version: &str, ready: &str| {
+            let pod = serde_json::from_value(json!({
+                "metadata": {
+                    "name": "app", "namespace": "prod", "uid": "u", "resourceVersion": version,
+                    "annotations": {"kubernetes.io/config.seen": version, "own": "1"},
+                },
+                "spec": {"containers": [{"name": "main", "image": "i"}]},
+                "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
+            }));
+            Content::of_pod(&StoredPod::new(pod.unwrap()).unwrap()).encode()
+        };
+        assert_eq!(*pod("1", "True"), *pod("2", "False"));
+    }
+}

@@ -1,0 +1,171 @@
+//! The sealed index: which copies there are, in which files, and when each was last proven current.
+//!
+//! The root lists [`PAGES`] pages, a page lists the copies whose names fall to it. So one change writes a copy, a page and
+//! the root, and not a list of all copies.
+//!
+//! Invariants:
+//! 1. A file counts only if the index lists its digest: one that is older or newer is not served.
+//! 2. The counter of the root grows with each write.
+//! 3. A copy without a time of its own was proven when the root was written. So the proofs of all watched objects cost the
+//!    root alone.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{
+    codec::{CopyId, Malformed, Source, encoded},
+    seal::{Digest, digest, is_file_name},
+};
+
+/// Number of pages: at 600 copies, a page and the root take some 2 KiB each.
+pub(super) const PAGES: usize = 32;
+
+/// Identifies the content of a copy: equal versions, equal content.
+pub(super) type Version = [u8; 16];
+
+/// A file that the index lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileRef {
+    pub(super) name: String,
+    pub(super) digest: Digest,
+}
+
+/// A copy that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) kept: Kept,
+    /// When it was last proven current; `None`: when the root was written.
+    pub(super) proven: Option<Timestamp>,
+}
+
+/// What is kept of something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// That it does not exist.
+    Absent,
+    /// A copy.
+    File { file: FileRef, version: Version },
+}
+
+/// The copies, by name.
+pub(super) type Entries = BTreeMap<CopyId, Entry>;
+
+/// The root of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Root {
+    pub(super) counter: u64,
+    /// When it was written.
+    pub(super) proven: Timestamp,
+    /// `None` for a page without copies.
+    pub(super) pages: [Option<FileRef>; PAGES],
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Self {
+            counter: 0,
+            proven: Timestamp::UNIX_EPOCH,
+            pages: [const { None }; PAGES],
+        }
+    }
+}
+
+/// The page that lists `id`.
+pub(super) fn page_of(id: &CopyId) -> usize {
+    let hash = digest(&encoded(|sink| sink.id(id)));
+    usize::from(hash[0]) % PAGES
+}
+
+impl Root {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let bytes = encoded(|sink| {
+            sink.put(&self.counter.to_le_bytes());
+            sink.time(self.proven);
+            for page in &self.pages {
+                sink.flag(page.is_some());
+                if let Some(file) = page {
+                    put_file(sink, file);
+                }
+            }
+        });
+        bytes.to_vec()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut source = Source(bytes);
+        let mut root = Self {
+            counter: u64::from_le_bytes(source.array()?),
+            proven: source.time()?,
+            ..Self::default()
+        };
+        for page in &mut root.pages {
+            if source.flag()? {
+                *page = Some(take_file(&mut source)?);
+            }
+        }
+        source.end()?;
+        Ok(root)
+    }
+}
+
+/// The page that lists these copies.
+pub(super) fn encode_page<'a>(
+    entries: impl Iterator<Item = (&'a CopyId, &'a Entry)> + Clone,
+) -> Vec<u8> {
+    let bytes = encoded(|sink| {
+        sink.number(entries.clone().count());
+        for (id, entry) in entries.clone() {
+            sink.id(id);
+            sink.flag(entry.proven.is_some());
+            if let Some(proven) = entry.proven {
+                sink.time(proven);
+            }
+            let file = match &entry.kept {
+                Kept::Absent => None,
+                Kept::File { file, version } => Some((file, version)),
+            };
+            sink.flag(file.is_some());
+            if let Some((file, version)) = file {
+                put_file(sink, file);
+                sink.put(version);
+            }
+        }
+    });
+    bytes.to_vec()
+}
+
+pub(super) fn decode_page(bytes: &[u8]) -> Result<Vec<(CopyId, Entry)>, Malformed> {
+    let mut source = Source(bytes);
+    let entries = source.list(|source| {
+        let id = source.id()?;
+        let proven = source.flag()?.then(|| source.time()).transpose()?;
+        let kept = if source.flag()? {
+            Kept::File {
+                file: take_file(source)?,
+                version: source.array()?,
+            }
+        } else {
+            Kept::Absent
+        };
+        Ok((id, Entry { kept, proven }))
+    })?;
+    source.end()?;
+    Ok(entries)
+}
+
+fn put_file(sink: &mut dyn super::codec::Sink, file: &FileRef) {
+    sink.text(&file.name);
+    sink.put(&file.digest);
+}
+
+fn take_file(source: &mut Source<'_>) -> Result<FileRef, Malformed> {
+    let name = source.text()?;
+    if !is_file_name(name) {
+        return Err(Malformed);
+    }
+    Ok(FileRef {
+        name: name.to_owned(),
+        digest: source.array()?,
+    })
+}

@@ -1,0 +1,374 @@
+//! The keys of the checkpoint, and where they come from.
+//!
+//! | source | file |
+//! | --- | --- |
+//! | `credential:NAME` | `NAME` in `$CREDENTIALS_DIRECTORY`, where systemd puts what it has decrypted for the unit |
+//! | `file:PATH` | 32 random bytes that only the agent's user can read; created when absent |
+//!
+//! Invariants:
+//! 1. A key is 32 bytes. No error, log or `Debug` text holds any of them.
+//! 2. A file that another user may have read or written is refused, by name and with the reason.
+
+use std::{
+    ffi::OsStr,
+    fmt, io,
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use rustix::{
+    fs::{CWD, FileType, Stat},
+    io::Errno,
+};
+use zeroize::Zeroizing;
+
+use super::{seal::SealingKey, sys};
+
+/// Where a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A credential of the unit, by its name.
+    Credential(String),
+    /// A file.
+    File(PathBuf),
+}
+
+/// A text that names no source of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected credential:NAME or file:PATH")]
+pub struct UnknownKeySource;
+
+impl FromStr for KeySource {
+    type Err = UnknownKeySource;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKeySource> {
+        match text.split_once(':') {
+            Some(("credential", name)) if is_credential_name(name) => {
+                Ok(Self::Credential(name.to_owned()))
+            }
+            Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            _ => Err(UnknownKeySource),
+        }
+    }
+}
+
+/// systemd's rule (`credential_name_valid`): a file name of printable ASCII without a colon.
+fn is_credential_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+    (1..=255).contains(&name.len()) && ![".", ".."].contains(&name) && name.bytes().all(is_plain)
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Credential(name) => write!(f, "credential:{name}"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
+}
+
+/// A key that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Reading or creating the file failed.
+    #[error("cannot {operation} key {}", path.display())]
+    Io {
+        /// The operation, as a verb.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A credential is configured, and systemd passed none.
+    #[error("no credentials are passed to this process ($CREDENTIALS_DIRECTORY is not set)")]
+    NoCredentials,
+    /// Other users may read or replace the key.
+    #[error(
+        "key {} of user {owner} has mode {mode:04o}, expected a file of user {user} with mode 0600 or stricter",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// User ID of its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+        /// User ID of this process.
+        user: u32,
+    },
+    /// A file without exactly 32 bytes, or no regular file.
+    #[error("key {} is not a file of 32 bytes", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The keys of one checkpoint. The first seals, all of them open.
+#[derive(Debug)]
+pub(super) struct Keyring {
+    keys: Vec<SealingKey>,
+}
+
+impl Keyring {
+    /// Reads the keys of `sources`, of which there is at least one. The first file is created when it is absent.
+    pub(super) fn load(
+        sources: &[KeySource],
+        credentials: Option<&OsStr>,
+    ) -> Result<Self, KeyError> {
+        Self::load_or(sources, credentials, true)
+    }
+
+    /// The same without creating anything.
+    pub(super) fn load_existing(
+        sources: &[KeySource],
+        credentials: Option<&OsStr>,
+    ) -> Result<Self, KeyError> {
+        Self::load_or(sources, credentials, false)
+    }
+
+    fn load_or(
+        sources: &[KeySource],
+        credentials: Option<&OsStr>,
+        may_create: bool,
+    ) -> Result<Self, KeyError> {
+        let load = |(index, source): (usize, &KeySource)| match source {
+            KeySource::Credential(name) => {
+                let directory = credentials.ok_or(KeyError::NoCredentials)?;
+                let path = Path::new(directory).join(name);
+                read(&path, is_private_credential)?
+                    .ok_or_else(|| failed("read", &path)(Errno::NOENT))
+            }
+            KeySource::File(path) => match read(path, is_private)? {
+                Some(key) => Ok(key),
+                None if index == 0 && may_create => create(path),
+                None => Err(failed("read", path)(Errno::NOENT)),
+            },
+        };
+        let keys = sources.iter().enumerate().map(load);
+        Ok(Self {
+            keys: keys.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The key that seals.
+    pub(super) fn sealing(&self) -> &SealingKey {
+        &self.keys[0]
+    }
+
+    /// All keys, any of which may open.
+    pub(super) fn all(&self) -> &[SealingKey] {
+        &self.keys
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        let key = |&byte: &u8| SealingKey::new(Zeroizing::new([byte; 32]));
+        Self {
+            keys: bytes.iter().map(key).collect(),
+        }
+    }
+}
+
+/// The key in the file `path`, if there is one.
+fn read(path: &Path, may_use: impl Fn(&Stat, u32) -> bool) -> Result<Option<SealingKey>, KeyError> {
+    let file = match sys::open_file(CWD, path) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(failed("open", path)(errno)),
+    };
+    let stat = sys::stat(&file).map_err(failed("examine", path))?;
+    let wrong_length = || KeyError::Length {
+        path: path.to_owned(),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(wrong_length());
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if !may_use(&stat, user) {
+        return Err(KeyError::Exposed {
+            path: path.to_owned(),
+            owner: stat.st_uid,
+            mode: stat.st_mode & 0o7777,
+            user,
+        });
+    }
+    let bytes = match sys::read(&file, 32) {
+        Ok(bytes) => bytes,
+        Err(Errno::FBIG) => return Err(wrong_length()),
+        Err(errno) => return Err(failed("read", path)(errno)),
+    };
+    let mut key = Zeroizing::new([0; 32]);
+    if bytes.len() != key.len() {
+        return Err(wrong_length());
+    }
+    key.copy_from_slice(&bytes);
+    Ok(Some(SealingKey::new(key)))
+}
+
+/// Permissions of all users but the owner.
+const OF_OTHERS: u32 = 0o077;
+
+fn is_private(stat: &Stat, user: u32) -> bool {
+    stat.st_uid == user && stat.st_mode & OF_OTHERS == 0
+}
+
+/// systemd gives the files of a unit's credentials to root, and lets the unit's user read them by an ACL, which shows as
+/// bits of the group.
+fn is_private_credential(stat: &Stat, user: u32) -> bool {
+    (stat.st_uid == user || stat.st_uid == 0) && stat.st_mode & 0o027 == 0
+}
+
+/// Creates a key. It is on the disk before it seals anything.
+fn create(path: &Path) -> Result<SealingKey, KeyError> {
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let file_name = path
+        .file_name()
+        .ok_or_else(|| failed("create", path)(Errno::ISDIR))?;
+    let mut aside = file_name.to_owned();
+    aside.push(".new");
+    let create = || -> rustix::io::Result<SealingKey> {
+        // A link in a parent is the operator's choice, as in any path of the configuration.
+        let directory: OwnedFd = rustix::fs::open(
+            parent,
+            rustix::fs::OFlags::RDONLY
+                | rustix::fs::OFlags::DIRECTORY
+                | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        // What a crash left.
+        sys::remove_file(directory.as_fd(), &*aside)?;
+        let file = sys::create_file(directory.as_fd(), &*aside)?;
+        let key = SealingKey::random();
+        sys::write(&file, &*key)?;
+        sys::sync(&file)?;
+        sys::rename(directory.as_fd(), &*aside, directory.as_fd(), file_name)?;
+        sys::sync(&directory)?;
+        Ok(SealingKey::new(key))
+    };
+    create().map_err(failed("create", path))
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl Fn(Errno) -> KeyError {
+    move |errno| KeyError::Io {
+        operation,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
+
+    use super::*;
+
+    fn load(source: &str) -> Result<Keyring, KeyError> {
+        Keyring::load(&[source.parse().unwrap()], None)
+    }
+
+    #[test]
+    fn sources_are_a_credential_or_a_file() {
+        for text in ["credential:larder.key", "file:/var/lib/key", "file:key"] {
+            assert_eq!(text.parse::<KeySource>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "file:",
+            "credential:",
+            "credential:..",
+            "credential:a/b",
+            "tpm:0",
+            "key",
+        ] {
+            assert!(text.parse::<KeySource>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_absent_key_file_is_created_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("key");
+        let source = format!("file:{}", path.display());
+        let first = load(&source).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (metadata.len(), metadata.permissions().mode() & 0o7777),
+            (32, 0o600)
+        );
+        let again = load(&source).unwrap();
+        assert_eq!(first.sealing().id(), again.sealing().id());
+        // A further key is there to open what it has sealed, so a new one would be useless.
+        let sources = [
+            source.parse().unwrap(),
+            "file:/nonexistent/key".parse().unwrap(),
+        ];
+        assert!(Keyring::load(&sources, None).is_err());
+    }
+
+    #[test]
+    fn an_exposed_key_file_is_refused_by_name() {
+        // offline 11
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("key");
+        fs::write(&path, [7; 32]).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        for mode in [0o644, 0o640, 0o660, 0o604, 0o777] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = load(&format!("file:{}", path.display())).unwrap_err();
+            let expected = format!(
+                "key {} of user {user} has mode {mode:04o}, expected a file of user {user} with mode 0600 or stricter",
+                path.display()
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
+        load(&format!("file:{}", path.display())).unwrap();
+    }
+
+    #[test]
+    fn only_a_regular_file_of_32_bytes_is_a_key() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("key");
+        let source = format!("file:{}", path.display());
+        for length in [0, 31, 33, 4096] {
+            fs::write(&path, vec![7; length]).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            let error = load(&source).unwrap_err();
+            assert!(
+                matches!(error, KeyError::Length { .. }),
+                "{length}: {error}"
+            );
+        }
+        fs::remove_file(&path).unwrap();
+        symlink("/etc/hostname", &path).unwrap();
+        assert!(matches!(load(&source).unwrap_err(), KeyError::Io { .. }));
+    }
+
+    #[test]
+    fn credentials_come_from_the_directory_of_systemd() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("larder.key");
+        fs::write(&path, [7; 32]).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o440)).unwrap();
+        let sources = ["credential:larder.key".parse().unwrap()];
+        Keyring::load(&sources, Some(temp.path().as_os_str())).unwrap();
+        let error = Keyring::load(&sources, None).unwrap_err();
+        assert!(matches!(error, KeyError::NoCredentials), "{error}");
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
+        let error = Keyring::load(&sources, Some(temp.path().as_os_str())).unwrap_err();
+        assert!(matches!(error, KeyError::Exposed { .. }), "{error}");
+        fs::remove_file(&path).unwrap();
+        assert!(Keyring::load(&sources, Some(temp.path().as_os_str())).is_err());
+    }
+}

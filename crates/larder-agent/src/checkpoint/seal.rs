@@ -1,0 +1,379 @@
+//! Sealing: what makes a file unreadable, and noticed when it was changed or moved.
+//!
+//! ```text
+//! magic 8 │ format version 2 │ key id 8 │ salt 32 │ ciphertext: length 4, content, zeros │ tag 16
+//! ```
+//!
+//! Invariants:
+//! 1. Key and nonce of a file come from HKDF-SHA256 over the key of the checkpoint and 32 random bytes. So no pair of key
+//!    and nonce is used twice, and no counter has to survive a crash.
+//! 2. The header, the cluster, the node and the place of the file are authenticated (ChaCha20-Poly1305). A file opens in
+//!    its own place only.
+//! 3. A file is a multiple of [`BLOCK`] bytes long, so its length shows no more than that.
+//! 4. Content is wiped where it was sealed and where it was opened. What `ring` keeps of a derived key is not.
+
+use ring::{
+    aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
+    digest, hkdf, hmac,
+    rand::{SecureRandom as _, SystemRandom},
+};
+use zeroize::Zeroizing;
+
+/// First bytes of each file.
+const MAGIC: [u8; 8] = *b"larder\x00c";
+/// Version of the format, which this module writes and opens.
+const VERSION: u16 = 1;
+/// Sizes of files are multiples of this.
+const BLOCK: usize = 512;
+const SALT_BYTES: usize = 32;
+const HEADER_BYTES: usize = MAGIC.len() + 2 + 8 + SALT_BYTES;
+const TAG_BYTES: usize = 16;
+const LENGTH_BYTES: usize = 4;
+const KEY_BYTES: usize = 32;
+const NONCE_BYTES: usize = 12;
+
+/// SHA-256.
+pub(super) type Digest = [u8; 32];
+
+/// SHA-256 of `bytes`.
+pub(super) fn digest(bytes: &[u8]) -> Digest {
+    let mut found = [0; 32];
+    found.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    found
+}
+
+/// Names a key without showing any of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyId([u8; 8]);
+
+/// A key of the checkpoint: 32 random bytes.
+pub(super) struct SealingKey {
+    bytes: Zeroizing<[u8; KEY_BYTES]>,
+    id: KeyId,
+}
+
+impl std::fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SealingKey").field(&self.id).finish()
+    }
+}
+
+/// The place of a file, which it is bound to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// Of cluster and node.
+    pub(super) owner: &'a Owner,
+    pub(super) kind: &'a str,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+/// The cluster and the node that a checkpoint belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) cluster: Digest,
+    pub(super) node: String,
+}
+
+impl Place<'_> {
+    /// Each part with its length before it, so that no two places have the same bytes.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let node = self.owner.node.as_bytes();
+        let (kind, namespace) = (self.kind.as_bytes(), self.namespace.as_bytes());
+        for part in [
+            &self.owner.cluster[..],
+            node,
+            kind,
+            namespace,
+            self.name.as_bytes(),
+        ] {
+            bytes.extend((part.len() as u64).to_le_bytes());
+            bytes.extend(part);
+        }
+        bytes
+    }
+}
+
+/// A file that does not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SealError {
+    #[error("not a file of a checkpoint")]
+    Foreign,
+    #[error("format version {0} is not supported")]
+    Version(u16),
+    #[error("sealed with a key that is not configured")]
+    UnknownKey,
+    #[error("damaged, or of another place, node or cluster")]
+    Damaged,
+}
+
+/// A sealed file, and what names it.
+pub(super) struct Sealed {
+    pub(super) bytes: Vec<u8>,
+    /// A name that shows nothing of the place, and that no other file has had.
+    pub(super) name: String,
+}
+
+/// What was in a file.
+pub(super) struct Opened {
+    pub(super) content: Zeroizing<Vec<u8>>,
+    pub(super) key: KeyId,
+}
+
+impl SealingKey {
+    pub(super) fn new(bytes: Zeroizing<[u8; KEY_BYTES]>) -> Self {
+        let mut id = [0; 8];
+        derive(&bytes, &[], b"larder checkpoint 1: key id", &mut id);
+        Self {
+            bytes,
+            id: KeyId(id),
+        }
+    }
+
+    /// A new random key.
+    pub(super) fn random() -> Zeroizing<[u8; KEY_BYTES]> {
+        let mut bytes = Zeroizing::new([0; KEY_BYTES]);
+        fill_random(&mut *bytes);
+        bytes
+    }
+
+    pub(super) fn id(&self) -> KeyId {
+        self.id
+    }
+
+    fn cipher(&self, salt: &[u8]) -> (LessSafeKey, Nonce) {
+        let mut derived = Zeroizing::new([0; KEY_BYTES + NONCE_BYTES]);
+        derive(
+            &self.bytes,
+            salt,
+            b"larder checkpoint 1: file",
+            &mut *derived,
+        );
+        let (key, nonce) = derived.split_at(KEY_BYTES);
+        let key =
+            UnboundKey::new(&CHACHA20_POLY1305, key).expect("the key has the cipher's length");
+        let nonce = Nonce::try_assume_unique_for_key(nonce).expect("the nonce has its length");
+        (LessSafeKey::new(key), nonce)
+    }
+
+    /// Seals `content` for `place`.
+    pub(super) fn seal(&self, place: Place<'_>, content: &[u8]) -> Sealed {
+        let mut salt = [0; SALT_BYTES];
+        fill_random(&mut salt);
+        let unpadded = HEADER_BYTES + LENGTH_BYTES + content.len() + TAG_BYTES;
+        let size = unpadded.next_multiple_of(BLOCK);
+        // Allocated once: growing would leave a copy in freed memory.
+        let mut bytes = Vec::with_capacity(size);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.id.0);
+        bytes.extend(salt);
+        let length = u32::try_from(content.len()).expect("objects are limited to megabytes");
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(content);
+        bytes.resize(size - TAG_BYTES, 0);
+
+        let (key, nonce) = self.cipher(&salt);
+        let aad = [&bytes[..HEADER_BYTES], &place.bytes()].concat();
+        let plain = &mut bytes[HEADER_BYTES..];
+        let tag = key
+            .seal_in_place_separate_tag(nonce, Aad::from(aad), plain)
+            .expect("the content is shorter than the cipher's limit");
+        bytes.extend(tag.as_ref());
+        let name = self.name(place, &salt);
+        Sealed { bytes, name }
+    }
+
+    fn name(&self, place: Place<'_>, salt: &[u8]) -> String {
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        derive(
+            &self.bytes,
+            &[],
+            b"larder checkpoint 1: file name",
+            &mut *key,
+        );
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &*key);
+        let named = [&place.bytes(), salt].concat();
+        hex(&hmac::sign(&key, &named).as_ref()[..NAME_BYTES])
+    }
+}
+
+/// Bytes of the hash that a file is named by.
+const NAME_BYTES: usize = 16;
+
+/// Whether `name` can be the name of a file that [`SealingKey::seal`] has named.
+pub(super) fn is_file_name(name: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    name.len() == 2 * NAME_BYTES && name.bytes().all(is_hex)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        write!(text, "{byte:02x}").expect("text is written to memory");
+    }
+    text
+}
+
+/// Opens a file of `place` with whichever of `keys` has sealed it.
+pub(super) fn open(
+    keys: &[SealingKey],
+    place: Place<'_>,
+    mut bytes: Zeroizing<Vec<u8>>,
+) -> Result<Opened, SealError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(SealError::Foreign)?;
+    let (version, rest) = rest.split_first_chunk().ok_or(SealError::Foreign)?;
+    match u16::from_le_bytes(*version) {
+        VERSION => {}
+        version => return Err(SealError::Version(version)),
+    }
+    let (id, rest) = rest.split_first_chunk().ok_or(SealError::Damaged)?;
+    let id = KeyId(*id);
+    let key = keys.iter().find(|key| key.id == id);
+    let key = key.ok_or(SealError::UnknownKey)?;
+    let salt = rest.get(..SALT_BYTES).ok_or(SealError::Damaged)?;
+    let (key, nonce) = key.cipher(salt);
+    let aad = [&bytes[..HEADER_BYTES], &place.bytes()].concat();
+    let opened = key
+        .open_in_place(nonce, Aad::from(aad), &mut bytes[HEADER_BYTES..])
+        .map_err(|_| SealError::Damaged)?;
+    let (length, content) = opened.split_first_chunk().ok_or(SealError::Damaged)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let content = content.get(..length).ok_or(SealError::Damaged)?;
+    Ok(Opened {
+        content: Zeroizing::new(content.to_vec()),
+        key: id,
+    })
+}
+
+struct Length(usize);
+
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// HKDF-SHA256.
+fn derive(key: &[u8; KEY_BYTES], salt: &[u8], info: &[u8], derived: &mut [u8]) {
+    let pseudorandom = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(key);
+    let info = [info];
+    pseudorandom
+        .expand(&info, Length(derived.len()))
+        .and_then(|found| found.fill(derived))
+        .expect("a few dozen bytes are derived");
+}
+
+fn fill_random(bytes: &mut [u8]) {
+    SystemRandom::new()
+        .fill(bytes)
+        .expect("the kernel has random bytes");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn key(byte: u8) -> SealingKey {
+        SealingKey::new(Zeroizing::new([byte; KEY_BYTES]))
+    }
+
+    fn owner(cluster: u8, node: &str) -> Owner {
+        Owner {
+            cluster: [cluster; 32],
+            node: node.to_owned(),
+        }
+    }
+
+    fn place<'a>(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Place<'a> {
+        Place {
+            owner,
+            kind,
+            namespace,
+            name,
+        }
+    }
+
+    #[test]
+    fn a_file_opens_in_its_own_place_only() {
+        // offline 15, 17, 18
+        let home = owner(1, "node-1");
+        let here = place(&home, "Secret", "prod", "tls");
+        let sealed = key(1).seal(here, b"hunter2");
+        let opens = |place| open(&[key(1)], place, sealed.bytes.clone().into());
+        assert_eq!(*opens(here).ok().unwrap().content, b"hunter2");
+        let (other_cluster, other_node) = (owner(2, "node-1"), owner(1, "node-2"));
+        for elsewhere in [
+            place(&other_cluster, "Secret", "prod", "tls"),
+            place(&other_node, "Secret", "prod", "tls"),
+            place(&home, "ConfigMap", "prod", "tls"),
+            place(&home, "Secret", "pro", "dtls"),
+            place(&home, "Secret", "prod", "tls2"),
+        ] {
+            assert_eq!(
+                opens(elsewhere).err(),
+                Some(SealError::Damaged),
+                "{elsewhere:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let home = owner(1, "node-1");
+        let here = place(&home, "Secret", "prod", "tls");
+        let sealed = key(1).seal(here, b"hunter2").bytes;
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone();
+            changed[at] ^= 1;
+            assert!(open(&[key(1)], here, changed.into()).is_err(), "byte {at}");
+        }
+        for length in 0..sealed.len() {
+            let cut = sealed[..length].to_vec();
+            assert!(open(&[key(1)], here, cut.into()).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn sizes_are_whole_blocks_and_names_never_repeat() {
+        let home = owner(1, "node-1");
+        let here = place(&home, "Secret", "prod", "tls");
+        for (length, size) in [(0, 512), (400, 512), (442, 512), (443, 1024), (5000, 5120)] {
+            let sealed = key(1).seal(here, &vec![7; length]);
+            assert_eq!(sealed.bytes.len(), size, "{length}");
+        }
+        let (first, second) = (key(1).seal(here, b"same"), key(1).seal(here, b"same"));
+        assert_ne!(first.bytes, second.bytes);
+        assert_ne!(first.name, second.name);
+        assert!(is_file_name(&first.name), "{}", first.name);
+        for name in ["index", "", "..", "0123456789abcdef0123456789abcdeF"] {
+            assert!(!is_file_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn another_format_version_is_named() {
+        // offline 30
+        let home = owner(1, "node-1");
+        let here = place(&home, "Secret", "prod", "tls");
+        let mut sealed = key(1).seal(here, b"hunter2").bytes;
+        sealed[MAGIC.len()] = 0;
+        let error = open(&[key(1)], here, sealed.into()).err().unwrap();
+        assert_eq!(error.to_string(), "format version 0 is not supported");
+    }
+
+    #[test]
+    fn any_configured_key_opens_and_an_unknown_one_is_named() {
+        // offline 13
+        let home = owner(1, "node-1");
+        let here = place(&home, "Secret", "prod", "tls");
+        let sealed = key(1).seal(here, b"hunter2").bytes;
+        let opened = open(&[key(2), key(1)], here, sealed.clone().into());
+        assert_eq!(opened.ok().unwrap().key, key(1).id());
+        let error = open(&[key(2)], here, sealed.into()).err();
+        assert_eq!(error, Some(SealError::UnknownKey));
+        assert!(!format!("{:?}", key(0x61)).contains("aaaa"));
+    }
+}

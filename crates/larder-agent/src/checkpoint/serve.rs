@@ -1,0 +1,208 @@
+//! What of the copies is served, and when.
+
+use std::{collections::HashMap, sync::Arc};
+
+use jiff::Timestamp;
+use larder::StaleObject;
+use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
+use larder_pods::{
+    StoredPod,
+    source::{ApiSourceError, SourceEvent},
+};
+use larder_projection::{NodeFacts, ServiceFacts};
+
+use super::{
+    CheckpointConfig,
+    codec::{Content, CopyId, CopyKind},
+    store::SavedCopy,
+};
+
+/// What the API server has said about the pods of the node since the start. It only grows: an API server that has denied them
+/// and then goes away has denied them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ApiContact {
+    /// Nothing yet.
+    #[default]
+    Silent,
+    /// Requests fail for a reason that concerns every request alike.
+    Away,
+    /// 401 or 403: this node has lost the right to its pods.
+    Denied,
+    /// It has reported pods.
+    Answered,
+}
+
+/// What a report of the API server's pods says about the API server.
+pub(crate) fn contact(event: &SourceEvent) -> ApiContact {
+    let problems = match event {
+        SourceEvent::Pods(_) => return ApiContact::Answered,
+        SourceEvent::Problems(problems) => problems,
+    };
+    let contacts = problems
+        .iter()
+        .map(|problem| match problem.error.downcast_ref() {
+            Some(ApiSourceError::Follow { source, .. })
+                if source.is_unauthorized() || source.is_forbidden() =>
+            {
+                ApiContact::Denied
+            }
+            Some(ApiSourceError::Pod { .. }) => ApiContact::Answered,
+            _ => ApiContact::Away,
+        });
+    contacts.max().unwrap_or_default()
+}
+
+/// What is served while the API server is away.
+#[derive(Debug, Default)]
+pub(crate) struct StaleNode {
+    pub(crate) pods: Vec<StoredPod>,
+    pub(crate) config_maps: HashMap<ObjectKey, StaleObject<ConfigMap>>,
+    pub(crate) secrets: HashMap<ObjectKey, StaleObject<Secret>>,
+    pub(crate) node: Option<Arc<NodeFacts>>,
+    pub(crate) services: Option<Arc<[ServiceFacts]>>,
+    /// Copies that are too old, with the time of their last proof.
+    pub(crate) expired: HashMap<(Kind, ObjectKey), Timestamp>,
+    /// When the checkpoint was written.
+    pub(crate) as_of: Timestamp,
+}
+
+impl StaleNode {
+    /// What of `copies` may be served at `now`; nothing was proven after `newest`.
+    pub(super) fn new(
+        copies: Vec<SavedCopy>,
+        newest: Timestamp,
+        now: Timestamp,
+        config: &CheckpointConfig,
+    ) -> Self {
+        let mut stale = Self {
+            as_of: newest,
+            ..Self::default()
+        };
+        for copy in copies {
+            stale.add(copy, now, config);
+        }
+        stale
+    }
+
+    fn add(&mut self, copy: SavedCopy, now: Timestamp, config: &CheckpointConfig) {
+        let SavedCopy {
+            id,
+            content,
+            proven: as_of,
+            ..
+        } = copy;
+        let CopyId {
+            kind,
+            namespace,
+            name,
+        } = id;
+        let key = ObjectKey::new(namespace, name);
+        let limits = match kind {
+            CopyKind::ConfigMap => Some((Kind::ConfigMap, config.max_age_config_maps)),
+            CopyKind::Secret => Some((Kind::Secret, config.max_age_secrets)),
+            _ => None,
+        };
+        if let Some((kind, Some(max_age))) = limits {
+            // Where the clock stands before the proof, the age is unknown and counts as zero.
+            let age = std::time::Duration::try_from(now.duration_since(as_of)).unwrap_or_default();
+            if age > max_age {
+                self.expired.insert((kind, key), as_of);
+                return;
+            }
+        }
+        match (kind, content) {
+            (_, Some(Content::Pod(pod))) => self.pods.push(*pod),
+            (_, Some(Content::Node(node))) => self.node = Some(node),
+            (_, Some(Content::Services(services))) => self.services = Some(services),
+            (_, Some(Content::ConfigMap(object))) => {
+                let object = Some(object);
+                self.config_maps.insert(key, StaleObject { object, as_of });
+            }
+            (_, Some(Content::Secret(object))) => {
+                let object = Some(object);
+                self.secrets.insert(key, StaleObject { object, as_of });
+            }
+            (CopyKind::ConfigMap, None) => {
+                let object = None;
+                self.config_maps.insert(key, StaleObject { object, as_of });
+            }
+            (CopyKind::Secret, None) => {
+                let object = None;
+                self.secrets.insert(key, StaleObject { object, as_of });
+            }
+            (_, None) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    fn copy(kind: CopyKind, name: &str, proven: Timestamp) -> SavedCopy {
+        SavedCopy {
+            id: CopyId {
+                kind,
+                namespace: "prod".to_owned(),
+                name: name.to_owned(),
+            },
+            content: None,
+            proven,
+            bytes: 0,
+        }
+    }
+
+    fn at(hours: i64) -> Timestamp {
+        Timestamp::from_second(1_772_366_400).unwrap() + SignedDuration::from_hours(hours)
+    }
+
+    fn served(now: Timestamp) -> (usize, usize, usize) {
+        let copies = vec![
+            copy(CopyKind::Secret, "a", at(0)),
+            copy(CopyKind::Secret, "b", at(100)),
+            copy(CopyKind::ConfigMap, "a", at(0)),
+        ];
+        let stale = StaleNode::new(copies, at(100), now, &CheckpointConfig::new(Vec::new()));
+        (
+            stale.secrets.len(),
+            stale.config_maps.len(),
+            stale.expired.len(),
+        )
+    }
+
+    #[test]
+    fn secrets_expire_after_a_week_and_config_maps_never() {
+        // offline 9
+        assert_eq!(served(at(168)), (2, 1, 0));
+        assert_eq!(served(at(168) + SignedDuration::from_secs(1)), (1, 1, 1));
+        assert_eq!(served(at(10_000)), (0, 1, 2));
+    }
+
+    #[test]
+    fn ages_count_as_zero_when_the_clock_stands_before_the_checkpoint() {
+        // offline 10
+        assert_eq!(served(Timestamp::UNIX_EPOCH), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_limit_of_the_operator_is_kept_for_each_kind() {
+        let mut config = CheckpointConfig::new(Vec::new());
+        config.max_age_secrets = None;
+        config.max_age_config_maps = Some(Duration::from_mins(1));
+        let copies = vec![
+            copy(CopyKind::Secret, "a", at(0)),
+            copy(CopyKind::ConfigMap, "a", at(0)),
+        ];
+        let stale = StaleNode::new(copies, at(0), at(1), &config);
+        assert_eq!(stale.secrets.len(), 1);
+        let expired: Vec<_> = stale.expired.into_iter().collect();
+        assert_eq!(
+            expired,
+            [((Kind::ConfigMap, ObjectKey::new("prod", "a")), at(0))]
+        );
+    }
+}

@@ -1,0 +1,904 @@
+//! The directory of the checkpoint: sealed files, and the index that lists them.
+//!
+//! ```text
+//! ROOT/checkpoint/index            root of the index
+//! ROOT/checkpoint/3f2a…            a page of the index, or a copy
+//! ROOT/checkpoint/rejected/        files of the last start that found some that do not open
+//! ```
+//!
+//! # A write
+//!
+//! 1. Lock the directory. If `index` is not the file that was written last, somebody has erased the checkpoint, and
+//!    everything is written again.
+//! 2. Compare what is wanted with the index. If no copy differs, end here: nothing is written.
+//! 3. Write each new copy and each changed page to a file of a new name, and sync it.
+//! 4. Write the root to `index.new`, sync it, and sync the directory.
+//! 5. Rename `index.new` to `index`. **This is the commit**, and it is atomic. Sync the directory.
+//! 6. Remove the files that the index does not list any more.
+//!
+//! # Failures and crashes
+//!
+//! Files that the index does not list are ignored, and removed at the next start. A failure in 1 to 5 removes the new files
+//! as far as possible. So a crash at any instant leaves the old checkpoint or the new one.
+//!
+//! Invariants:
+//! 1. No link is followed. The directory belongs to this process's user and no other user can enter it.
+//! 2. A file is read with bounded memory, whatever lies in its place.
+//! 3. One file that does not open costs nothing but its own copy, or the copies of its page.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use rustix::{
+    fs::{FileType, Stat},
+    io::Errno,
+};
+use zeroize::Zeroizing;
+
+use super::{
+    codec::{Content, CopyId},
+    index::{
+        Entries, Entry, FileRef, Kept, PAGES, Root, Version, decode_page, encode_page, page_of,
+    },
+    key::Keyring,
+    seal::{KeyId, Owner, Place, SealError, digest, is_file_name, open},
+    sys,
+};
+
+/// The directory, in the root directory of the agent.
+pub(super) const DIRECTORY: &str = "checkpoint";
+const INDEX: &str = "index";
+const ASIDE: &str = "index.new";
+const REJECTED: &str = "rejected";
+/// Longest file that is read: an object of 1 MiB, a pod of 1.5 MiB (etcd's limit) as JSON, and room.
+const MAX_FILE_BYTES: usize = 4 << 20;
+/// Files that are synced together, and open meanwhile.
+const SYNCED_TOGETHER: usize = 64;
+/// Times of proofs that differ by less are the same: they are measured back from now.
+const SAME_PROOF: SignedDuration = SignedDuration::from_secs(5);
+
+/// The checkpoint cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The operating system failed an operation.
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        /// The operation, as a verb.
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Another user owns the directory.
+    #[error("{} belongs to user {owner}, expected user {user}", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// User ID of its owner.
+        owner: u32,
+        /// User ID of this process.
+        user: u32,
+    },
+}
+
+impl StoreError {
+    /// The failure as a label of a metric: a word of a small fixed set.
+    pub(super) fn label(&self) -> &'static str {
+        let Self::Io { source, .. } = self else {
+            return "foreign";
+        };
+        match Errno::from_io_error(source) {
+            Some(Errno::NOSPC | Errno::DQUOT) => "no_space",
+            Some(Errno::ROFS) => "read_only",
+            _ => "io",
+        }
+    }
+}
+
+/// Why a file is not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Rejection {
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    #[error("older or newer than the index says, or damaged")]
+    OtherVersion,
+    #[error("missing")]
+    Missing,
+    #[error("content is malformed")]
+    Malformed,
+    #[error("not a file of the agent's user")]
+    Foreign,
+    #[error("cannot be read")]
+    Io(#[source] io::Error),
+    #[error("its index does not open")]
+    NoIndex,
+}
+
+/// A file that is not served.
+#[derive(Debug)]
+pub(crate) struct RejectedFile {
+    /// Its name in the directory.
+    pub(crate) file: String,
+    /// The copy that it should have held, where the index says so.
+    pub(crate) id: Option<CopyId>,
+    pub(crate) reason: Rejection,
+}
+
+impl fmt::Display for RejectedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(id) = &self.id {
+            write!(f, " ({id})")?;
+        }
+        write!(f, ": {}", larder_objects::chain(&self.reason))
+    }
+}
+
+/// Something that the checkpoint holds.
+#[derive(Clone, Debug)]
+pub(crate) struct SavedCopy {
+    pub(crate) id: CopyId,
+    /// `None`: it is known not to exist.
+    pub(crate) content: Option<Content>,
+    /// When it was last proven current.
+    pub(crate) proven: Timestamp,
+    /// Length of its file.
+    pub(crate) bytes: u64,
+}
+
+/// Something that the checkpoint is to hold.
+pub(crate) struct WantedCopy {
+    pub(crate) id: CopyId,
+    pub(crate) state: WantedState,
+    /// When it was last proven current; `None`: now.
+    pub(crate) proven: Option<Timestamp>,
+}
+
+/// What is known of something that is to be kept.
+pub(crate) enum WantedState {
+    /// It exists. The content is made only if the checkpoint has another version.
+    Present {
+        version: Version,
+        content: Box<dyn Fn() -> Content + Send>,
+    },
+    /// It does not exist.
+    Absent,
+    /// Nothing: the checkpoint keeps what it has.
+    Unknown,
+}
+
+/// What a write has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Number of files.
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What was found in the directory.
+struct Loaded {
+    root: Root,
+    entries: Entries,
+    copies: Vec<SavedCopy>,
+    rejected: Vec<RejectedFile>,
+    /// Files that the index does not list.
+    leftovers: Vec<String>,
+    /// Copies that another key has sealed than the one that seals now.
+    resealed: BTreeSet<CopyId>,
+    /// Part of the index was rejected, or sealed by another key.
+    rewrite_index: bool,
+    index: Option<FileIdentity>,
+}
+
+/// Which file it is, while it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
+
+/// The sealed files of one agent.
+#[derive(Debug)]
+pub(crate) struct Store {
+    directory: OwnedFd,
+    path: PathBuf,
+    keys: Keyring,
+    owner: Owner,
+    root: Root,
+    entries: Entries,
+    /// Copies to be sealed again with the first key.
+    resealed: BTreeSet<CopyId>,
+    /// The next write writes every page and the root, whether or not a copy differs.
+    rewrite_index: bool,
+    /// The `index` that was read or written last.
+    index: Option<FileIdentity>,
+    /// Files that could not be removed.
+    garbage: Vec<String>,
+}
+
+/// What a checkpoint holds.
+pub(crate) struct Contents {
+    pub(crate) copies: Vec<SavedCopy>,
+    pub(crate) rejected: Vec<RejectedFile>,
+}
+
+/// What [`Store::open`] found.
+pub(crate) struct Found {
+    pub(crate) store: Store,
+    pub(crate) copies: Vec<SavedCopy>,
+    pub(crate) rejected: Vec<RejectedFile>,
+    /// Why the rejected files could not be moved. They are not served either way.
+    pub(crate) problem: Option<StoreError>,
+}
+
+impl Store {
+    /// Opens the checkpoint in `root`, which errors call `path`, creating it if need be. What does not open is moved to
+    /// `rejected/`.
+    pub(crate) fn open(
+        root: BorrowedFd<'_>,
+        path: &Path,
+        keys: Keyring,
+        owner: Owner,
+    ) -> Result<Found, StoreError> {
+        let path = path.join(DIRECTORY);
+        let directory = open_directory(root, &path, true)?;
+        let Some(directory) = directory else {
+            return Err(failed("open", &path)(Errno::NOENT));
+        };
+        let _locked = lock(&directory, &path)?;
+        let loaded = load(&directory, &path, &keys, &owner)?;
+        let mut store = Self {
+            directory,
+            path,
+            keys,
+            owner,
+            root: loaded.root,
+            entries: loaded.entries,
+            resealed: loaded.resealed,
+            rewrite_index: loaded.rewrite_index,
+            index: loaded.index,
+            garbage: loaded.leftovers,
+        };
+        let problem = store.set_aside(&loaded.rejected).err();
+        store.remove_garbage();
+        Ok(Found {
+            store,
+            copies: loaded.copies,
+            rejected: loaded.rejected,
+            problem,
+        })
+    }
+
+    /// The checkpoint in `root` as it lies there, without changing anything; `None` if there is none.
+    pub(crate) fn inspect(
+        root: BorrowedFd<'_>,
+        path: &Path,
+        keys: &Keyring,
+        owner: &Owner,
+    ) -> Result<Option<Contents>, StoreError> {
+        let path = path.join(DIRECTORY);
+        let Some(directory) = open_directory(root, &path, false)? else {
+            return Ok(None);
+        };
+        let _locked = lock(&directory, &path)?;
+        let loaded = load(&directory, &path, keys, owner)?;
+        Ok(Some(Contents {
+            copies: loaded.copies,
+            rejected: loaded.rejected,
+        }))
+    }
+
+    /// Removes the checkpoint in `root`. An agent that uses it writes a new one at the next change.
+    pub(crate) fn erase(root: BorrowedFd<'_>, path: &Path) -> Result<usize, StoreError> {
+        let path = path.join(DIRECTORY);
+        let Some(directory) = open_directory(root, &path, false)? else {
+            return Ok(0);
+        };
+        let _locked = lock(&directory, &path)?;
+        let mut removed = 0;
+        // The index goes first: without it, no file counts.
+        for name in [INDEX, ASIDE] {
+            removed += usize::from(exists(&directory, name));
+            sys::remove_file(directory.as_fd(), name)
+                .map_err(failed("remove", &path.join(name)))?;
+        }
+        let names = sys::list(&directory).map_err(failed("list", &path))?;
+        for name in names.iter().filter(|name| is_file_name(name)) {
+            sys::remove_file(directory.as_fd(), name.as_str())
+                .map_err(failed("remove", &path.join(name)))?;
+            removed += 1;
+        }
+        removed += clear_rejected(&directory, &path)?;
+        sys::sync(&directory).map_err(failed("sync", &path))?;
+        Ok(removed)
+    }
+
+    /// Number of copies.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// When the index was written; nothing was proven later.
+    pub(crate) fn newest_proof(&self) -> Timestamp {
+        self.root.proven
+    }
+
+    /// When the copy that was proven least recently was proven.
+    pub(crate) fn oldest_proof(&self) -> Option<Timestamp> {
+        let proofs = self.entries.values();
+        proofs
+            .map(|entry| entry.proven.unwrap_or(self.root.proven))
+            .min()
+    }
+
+    /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With `refresh` the index is written even if
+    /// no copy differs, to carry the times of the proofs.
+    pub(crate) fn write(
+        &mut self,
+        wanted: &[WantedCopy],
+        now: Timestamp,
+        refresh: bool,
+    ) -> Result<Written, StoreError> {
+        // Step 1
+        let _locked = lock(&self.directory, &self.path)?;
+        let found = match sys::stat_entry(self.directory.as_fd(), INDEX) {
+            Ok(stat) => Some(FileIdentity::of(&stat)),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(failed("examine", &self.path.join(INDEX))(errno)),
+        };
+        if found != self.index {
+            let counter = self.root.counter;
+            self.root = Root {
+                counter,
+                ..Root::default()
+            };
+            self.entries.clear();
+            self.resealed.clear();
+            self.rewrite_index = false;
+            self.index = None;
+        }
+        // Step 2
+        let mut batch = Batch::default();
+        let mut entries = Entries::new();
+        let mut differs = self.rewrite_index || refresh && !self.entries.is_empty();
+        for copy in wanted {
+            let known = self.entries.get(&copy.id);
+            let entry = match self.entry(copy, known, &mut batch) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.discard(batch);
+                    return Err(error);
+                }
+            };
+            differs |= known.is_none_or(|known| known.kept != entry.kept);
+            entries.insert(copy.id.clone(), entry);
+        }
+        differs |= self.entries.keys().any(|id| !entries.contains_key(id));
+        if !differs {
+            return Ok(Written::default());
+        }
+        let written = self.commit(entries, batch, now)?;
+        self.remove_garbage();
+        Ok(written)
+    }
+
+    /// The entry of `copy`. A new file is added to `batch`.
+    fn entry(
+        &self,
+        copy: &WantedCopy,
+        known: Option<&Entry>,
+        batch: &mut Batch,
+    ) -> Result<Option<Entry>, StoreError> {
+        let known_proof = known.map(|known| known.proven.unwrap_or(self.root.proven));
+        let is_same = |time: Timestamp| {
+            known_proof.filter(|known| time.duration_since(*known).abs() < SAME_PROOF)
+        };
+        let proven = copy.proven.map(|time| is_same(time).unwrap_or(time));
+        let kept = match &copy.state {
+            WantedState::Unknown => {
+                return Ok(known.map(|known| Entry {
+                    kept: known.kept.clone(),
+                    proven: known_proof,
+                }));
+            }
+            WantedState::Absent => Kept::Absent,
+            WantedState::Present { version, content } => match known.map(|known| &known.kept) {
+                Some(kept @ Kept::File { version: known, .. })
+                    if known == version && !self.resealed.contains(&copy.id) =>
+                {
+                    kept.clone()
+                }
+                _ => Kept::File {
+                    file: self.add_file(batch, &copy.id, &content().encode())?,
+                    version: *version,
+                },
+            },
+        };
+        Ok(Some(Entry { kept, proven }))
+    }
+
+    /// Steps 3 to 5. The files that the new index does not list become garbage.
+    fn commit(
+        &mut self,
+        entries: Entries,
+        mut batch: Batch,
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        let (root, index) = match self.prepare(&entries, &mut batch, now) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.discard(batch);
+                return Err(error);
+            }
+        };
+        let listed: BTreeSet<&str> = files(&entries, &root).collect();
+        let old = files(&self.entries, &self.root);
+        let old: Vec<_> = old
+            .filter(|name| !listed.contains(name))
+            .map(str::to_owned)
+            .collect();
+        self.garbage.extend(old);
+        self.resealed.clear();
+        self.root = root;
+        self.entries = entries;
+        self.index = Some(index);
+        // A power cut may still bring the old index back. Its files stay until a later write has been synced.
+        self.rewrite_index = true;
+        sys::sync(&self.directory).map_err(failed("sync", &self.path))?;
+        self.rewrite_index = false;
+        Ok(batch.written)
+    }
+
+    /// Steps 3 to 5, but for the last sync.
+    fn prepare(
+        &self,
+        entries: &Entries,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) -> Result<(Root, FileIdentity), StoreError> {
+        let mut root = Root {
+            counter: self.root.counter + 1,
+            proven: now,
+            pages: self.root.pages.clone(),
+        };
+        let (before, after) = (by_page(&self.entries), by_page(entries));
+        for (number, page) in root.pages.iter_mut().enumerate() {
+            let entries = &after[number];
+            if *entries == before[number] && !self.rewrite_index && self.resealed.is_empty() {
+                continue;
+            }
+            *page = if entries.is_empty() {
+                None
+            } else {
+                let content = encode_page(entries.iter().map(|(id, entry)| (*id, *entry)));
+                let name = number.to_string();
+                let place = self.place("Page", "", &name);
+                Some(self.create(batch, place, &content)?)
+            };
+        }
+        self.sync_files(batch)?;
+        let index = self.replace_index(&root, batch)?;
+        Ok((root, index))
+    }
+
+    /// Steps 4 and 5, but for the last sync.
+    fn replace_index(&self, root: &Root, batch: &mut Batch) -> Result<FileIdentity, StoreError> {
+        let place = self.place("Index", "", "root");
+        let sealed = self.keys.sealing().seal(place, &root.encode());
+        let path = self.path.join(ASIDE);
+        let directory = self.directory.as_fd();
+        sys::remove_file(directory, ASIDE).map_err(failed("remove", &path))?;
+        let write = || {
+            let file = sys::create_file(directory, ASIDE)?;
+            sys::write(&file, &sealed.bytes)?;
+            sys::sync(&file)?;
+            sys::stat(&file)
+        };
+        let stat = write().map_err(failed("write", &path))?;
+        sys::sync(&self.directory).map_err(failed("sync", &self.path))?;
+        sys::rename(directory, ASIDE, directory, INDEX).map_err(failed("rename", &path))?;
+        batch.written.files += 1;
+        batch.written.bytes += sealed.bytes.len() as u64;
+        Ok(FileIdentity::of(&stat))
+    }
+
+    /// Removes the files of a write that failed. What cannot be removed is tried again at the next write or start.
+    fn discard(&mut self, batch: Batch) {
+        self.garbage.extend(batch.created);
+        self.remove_garbage();
+    }
+
+    fn add_file(
+        &self,
+        batch: &mut Batch,
+        id: &CopyId,
+        content: &[u8],
+    ) -> Result<FileRef, StoreError> {
+        let place = self.place(id.kind.as_str(), &id.namespace, &id.name);
+        self.create(batch, place, content)
+    }
+
+    /// Step 3.
+    fn create(
+        &self,
+        batch: &mut Batch,
+        place: Place<'_>,
+        content: &[u8],
+    ) -> Result<FileRef, StoreError> {
+        let sealed = self.keys.sealing().seal(place, content);
+        let path = || self.path.join(&sealed.name);
+        let file = sys::create_file(self.directory.as_fd(), &*sealed.name)
+            .map_err(|errno| failed("create", &path())(errno))?;
+        batch.created.push(sealed.name.clone());
+        sys::write(&file, &sealed.bytes).map_err(|errno| failed("write", &path())(errno))?;
+        batch.unsynced.push(file);
+        batch.written.files += 1;
+        batch.written.bytes += sealed.bytes.len() as u64;
+        if batch.unsynced.len() >= SYNCED_TOGETHER {
+            self.sync_files(batch)?;
+        }
+        Ok(FileRef {
+            digest: digest(&sealed.bytes),
+            name: sealed.name,
+        })
+    }
+
+    fn sync_files(&self, batch: &mut Batch) -> Result<(), StoreError> {
+        for file in batch.unsynced.drain(..) {
+            sys::sync(&file).map_err(failed("sync a file of", &self.path))?;
+        }
+        Ok(())
+    }
+
+    fn place<'a>(&'a self, kind: &'a str, namespace: &'a str, name: &'a str) -> Place<'a> {
+        place(&self.owner, kind, namespace, name)
+    }
+
+    /// Step 6. What cannot be removed is tried again at the next write.
+    fn remove_garbage(&mut self) {
+        let directory = self.directory.as_fd();
+        self.garbage
+            .retain(|name| sys::remove_file(directory, name.as_str()).is_err());
+    }
+
+    /// Moves files to `rejected/`, in place of those of an earlier start.
+    fn set_aside(&self, rejected: &[RejectedFile]) -> Result<(), StoreError> {
+        if rejected.is_empty() {
+            return Ok(());
+        }
+        clear_rejected(&self.directory, &self.path)?;
+        let path = self.path.join(REJECTED);
+        match sys::make_dir(self.directory.as_fd(), REJECTED) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed("create", &path)(errno)),
+        }
+        let aside = sys::open_dir(self.directory.as_fd(), REJECTED);
+        let aside = aside.map_err(failed("open", &path))?;
+        for RejectedFile { file, .. } in rejected {
+            let (from, to) = (self.directory.as_fd(), aside.as_fd());
+            match sys::rename(from, file.as_str(), to, file.as_str()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed("move", &self.path.join(file))(errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files of one write.
+#[derive(Default)]
+struct Batch {
+    created: Vec<String>,
+    unsynced: Vec<OwnedFd>,
+    written: Written,
+}
+
+fn place<'a>(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Place<'a> {
+    Place {
+        owner,
+        kind,
+        namespace,
+        name,
+    }
+}
+
+fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &Entry>; PAGES] {
+    let mut pages = [const { BTreeMap::new() }; PAGES];
+    for (id, entry) in entries {
+        pages[page_of(id)].insert(id, entry);
+    }
+    pages
+}
+
+/// The files that an index lists.
+fn files<'a>(entries: &'a Entries, root: &'a Root) -> impl Iterator<Item = &'a str> {
+    let copies = entries.values().filter_map(|entry| match &entry.kept {
+        Kept::Absent => None,
+        Kept::File { file, .. } => Some(file),
+    });
+    let pages = root.pages.iter().flatten();
+    copies.chain(pages).map(|file| file.name.as_str())
+}
+
+/// Opens the directory, which belongs to this user, with mode 0700.
+fn open_directory(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    create: bool,
+) -> Result<Option<OwnedFd>, StoreError> {
+    if create {
+        match sys::make_dir(root, DIRECTORY) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed("create", path)(errno)),
+        }
+    }
+    let directory = match sys::open_dir(root, DIRECTORY) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) if !create => return Ok(None),
+        Err(errno) => return Err(failed("open", path)(errno)),
+    };
+    let stat = sys::stat(&directory).map_err(failed("examine", path))?;
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user {
+        return Err(StoreError::Foreign {
+            path: path.to_owned(),
+            owner: stat.st_uid,
+            user,
+        });
+    }
+    if stat.st_mode & 0o7777 != 0o700 {
+        sys::set_mode(&directory, 0o700).map_err(failed("set mode of", path))?;
+    }
+    Ok(Some(directory))
+}
+
+/// Keeps other processes from the directory until the returned handle is dropped.
+#[must_use = "the lock ends with the handle"]
+fn lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
+    sys::lock(directory.as_fd()).map_err(failed("lock", path))
+}
+
+fn exists(directory: &OwnedFd, name: &str) -> bool {
+    sys::stat_entry(directory.as_fd(), name).is_ok()
+}
+
+/// Removes the files in `rejected/`; returns how many there were.
+fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, StoreError> {
+    let path = path.join(REJECTED);
+    let rejected = match sys::open_dir(directory.as_fd(), REJECTED) {
+        Ok(rejected) => rejected,
+        Err(Errno::NOENT) => return Ok(0),
+        Err(errno) => return Err(failed("open", &path)(errno)),
+    };
+    let names = sys::list(&rejected).map_err(failed("list", &path))?;
+    for name in &names {
+        sys::remove_file(rejected.as_fd(), name.as_str())
+            .map_err(failed("remove", &path.join(name)))?;
+    }
+    sys::remove_dir(directory.as_fd(), REJECTED).map_err(failed("remove", &path))?;
+    Ok(names.len())
+}
+
+/// Reads everything that the index lists.
+fn load(
+    directory: &OwnedFd,
+    path: &Path,
+    keys: &Keyring,
+    owner: &Owner,
+) -> Result<Loaded, StoreError> {
+    let names = sys::list(directory).map_err(failed("list", path))?;
+    let mut unlisted: BTreeSet<_> = names
+        .into_iter()
+        .filter(|name| is_file_name(name))
+        .collect();
+    let reader = Reader {
+        directory: directory.as_fd(),
+        keys,
+        owner,
+    };
+    let mut loaded = Loaded {
+        root: Root::default(),
+        entries: Entries::new(),
+        copies: Vec::new(),
+        rejected: Vec::new(),
+        leftovers: Vec::new(),
+        resealed: BTreeSet::new(),
+        rewrite_index: false,
+        index: None,
+    };
+    let sealing = keys.sealing().id();
+    match reader.root() {
+        Ok((root, key, identity)) => {
+            loaded.root = root;
+            loaded.rewrite_index = key != sealing;
+            loaded.index = Some(identity);
+        }
+        // A crash before the first commit, or nothing at all.
+        Err(Rejection::Missing) => {}
+        Err(reason) => {
+            let index = RejectedFile {
+                file: INDEX.to_owned(),
+                id: None,
+                reason,
+            };
+            loaded.rejected.push(index);
+            let files = std::mem::take(&mut unlisted).into_iter();
+            loaded.rejected.extend(files.map(|file| RejectedFile {
+                file,
+                id: None,
+                reason: Rejection::NoIndex,
+            }));
+        }
+    }
+    for number in 0..PAGES {
+        let Some(file) = loaded.root.pages[number].clone() else {
+            continue;
+        };
+        unlisted.remove(&file.name);
+        match reader.page(number, &file) {
+            Ok((entries, key)) => {
+                loaded.entries.extend(entries);
+                loaded.rewrite_index |= key != sealing;
+            }
+            Err(reason) => {
+                loaded.root.pages[number] = None;
+                loaded.rejected.push(RejectedFile {
+                    file: file.name,
+                    id: None,
+                    reason,
+                });
+            }
+        }
+    }
+    reader.copies(&mut loaded, &mut unlisted);
+    loaded.rewrite_index |= !loaded.rejected.is_empty();
+    loaded.leftovers = unlisted.into_iter().collect();
+    Ok(loaded)
+}
+
+/// A copy that opened.
+struct OpenedCopy {
+    content: Content,
+    key: KeyId,
+    bytes: u64,
+}
+
+/// Reads files of one directory.
+struct Reader<'a> {
+    directory: BorrowedFd<'a>,
+    keys: &'a Keyring,
+    owner: &'a Owner,
+}
+
+impl Reader<'_> {
+    fn root(&self) -> Result<(Root, KeyId, FileIdentity), Rejection> {
+        let (bytes, identity) = self.read(INDEX)?;
+        let place = place(self.owner, "Index", "", "root");
+        let opened = open(self.keys.all(), place, bytes)?;
+        let root = Root::decode(&opened.content).map_err(|_| Rejection::Malformed)?;
+        Ok((root, opened.key, identity))
+    }
+
+    fn page(
+        &self,
+        number: usize,
+        file: &FileRef,
+    ) -> Result<(Vec<(CopyId, Entry)>, KeyId), Rejection> {
+        let bytes = self.listed(file)?;
+        let name = number.to_string();
+        let place = place(self.owner, "Page", "", &name);
+        let opened = open(self.keys.all(), place, bytes)?;
+        let entries = decode_page(&opened.content).map_err(|_| Rejection::Malformed)?;
+        Ok((entries, opened.key))
+    }
+
+    /// Reads the copies that the pages of `loaded` list.
+    fn copies(&self, loaded: &mut Loaded, unlisted: &mut BTreeSet<String>) {
+        let (root, sealing) = (&loaded.root, self.keys.sealing().id());
+        let Loaded {
+            copies,
+            rejected,
+            resealed,
+            ..
+        } = loaded;
+        loaded.entries.retain(|id, entry| {
+            let mut saved = SavedCopy {
+                id: id.clone(),
+                content: None,
+                proven: entry.proven.unwrap_or(root.proven),
+                bytes: 0,
+            };
+            if let Kept::File { file, .. } = &entry.kept {
+                unlisted.remove(&file.name);
+                match self.copy(id, file) {
+                    Ok(found) => {
+                        if found.key != sealing {
+                            resealed.insert(id.clone());
+                        }
+                        saved.bytes = found.bytes;
+                        saved.content = Some(found.content);
+                    }
+                    Err(reason) => {
+                        rejected.push(RejectedFile {
+                            file: file.name.clone(),
+                            id: Some(id.clone()),
+                            reason,
+                        });
+                        return false;
+                    }
+                }
+            }
+            copies.push(saved);
+            true
+        });
+    }
+
+    fn copy(&self, id: &CopyId, file: &FileRef) -> Result<OpenedCopy, Rejection> {
+        let sealed = self.listed(file)?;
+        let bytes = sealed.len() as u64;
+        let place = place(self.owner, id.kind.as_str(), &id.namespace, &id.name);
+        let opened = open(self.keys.all(), place, sealed)?;
+        let content = Content::decode(id, &opened.content).map_err(|_| Rejection::Malformed)?;
+        Ok(OpenedCopy {
+            content,
+            key: opened.key,
+            bytes,
+        })
+    }
+
+    /// The bytes of a file, if they are those that the index lists.
+    fn listed(&self, file: &FileRef) -> Result<Zeroizing<Vec<u8>>, Rejection> {
+        let (bytes, _) = self.read(&file.name)?;
+        if digest(&bytes) == file.digest {
+            Ok(bytes)
+        } else {
+            Err(Rejection::OtherVersion)
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<(Zeroizing<Vec<u8>>, FileIdentity), Rejection> {
+        let io = |errno: Errno| Rejection::Io(errno.into());
+        let file = match sys::open_file(self.directory, name) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Err(Rejection::Missing),
+            Err(Errno::LOOP) => return Err(Rejection::Foreign),
+            Err(errno) => return Err(io(errno)),
+        };
+        let stat = sys::stat(&file).map_err(io)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let user = rustix::process::geteuid().as_raw();
+        if !is_file || stat.st_uid != user || stat.st_mode & 0o077 != 0 {
+            return Err(Rejection::Foreign);
+        }
+        let bytes = sys::read(&file, MAX_FILE_BYTES).map_err(io)?;
+        Ok((bytes, FileIdentity::of(&stat)))
+    }
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl Fn(Errno) -> StoreError {
+    move |errno| StoreError::Io {
+        operation,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Writes that are interrupted at every system call, by failures and by death, and the starts that follow.
+
+use std::{env, os::unix::process::ExitStatusExt as _, process::Command};
+
+use super::*;
+use crate::checkpoint::sys::faults::{Fault, during};
+
+fn old() -> Vec<WantedCopy> {
+    vec![present("a", 1), present("b", 2), absent("c")]
+}
+
+fn new() -> Vec<WantedCopy> {
+    vec![
+        present("a", 7),
+        absent("b"),
+        present("c", 8),
+        present("d", 9),
+    ]
+}
+
+fn old_names() -> BTreeMap<String, String> {
+    named([("a", "1"), ("b", "2"), ("c", "absent")])
+}
+
+fn new_names() -> BTreeMap<String, String> {
+    named([("a", "7"), ("b", "absent"), ("c", "8"), ("d", "9")])
+}
+
+/// A checkpoint with `before` in it, or none.
+fn root_before(has_old: bool) -> TestRoot {
+    let root = TestRoot::new();
+    if has_old {
+        root.open().store.write(&old(), time(0), false).unwrap();
+    }
+    root
+}
+
+#[test]
+fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
+    // offline 19 to 21
+    for fault in [
+        Fault::Once(Errno::NOSPC),
+        Fault::FromNowOn(Errno::NOSPC),
+        Fault::FromNowOn(Errno::ROFS),
+        Fault::Once(Errno::IO),
+    ] {
+        for has_old in [false, true] {
+            let before = if has_old {
+                old_names()
+            } else {
+                BTreeMap::new()
+            };
+            for at in 0.. {
+                let root = root_before(has_old);
+                let mut store = root.open().store;
+                let (result, reached) = during(at, fault, || store.write(&new(), time(1), false));
+                let found = root.open();
+                assert!(
+                    found.rejected.is_empty(),
+                    "{fault:?} at {at}: {:?}",
+                    reasons(&found.rejected)
+                );
+                let copies = names(&found.copies);
+                if !reached {
+                    result.unwrap();
+                    assert_eq!(copies, new_names());
+                    assert!(at >= 15, "{at} system calls cannot be a whole write");
+                    break;
+                }
+                assert!(
+                    copies == before || copies == new_names(),
+                    "{fault:?} at {at}: {copies:?}"
+                );
+                if result.is_ok() {
+                    assert_eq!(copies, new_names(), "{fault:?} at {at}");
+                }
+                // The same store goes on when the fault is over, and leaves nothing behind.
+                store.write(&new(), time(2), false).unwrap();
+                let found = root.open();
+                assert_eq!(names(&found.copies), new_names(), "after {fault:?} at {at}");
+                assert!(found.rejected.is_empty());
+                let listed = files(&store.entries, &store.root).count();
+                assert_eq!(root.files().len(), listed, "after {fault:?} at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_say_what_failed_for_the_metric() {
+    // offline 20, 21
+    for (errno, label) in [
+        (Errno::NOSPC, "no_space"),
+        (Errno::ROFS, "read_only"),
+        (Errno::IO, "io"),
+    ] {
+        let root = root_before(true);
+        let mut store = root.open().store;
+        let (result, _) = during(3, Fault::FromNowOn(errno), || {
+            store.write(&new(), time(1), false)
+        });
+        assert_eq!(result.unwrap_err().label(), label);
+    }
+}
+
+/// Environment of the process that dies: the number of the system call, and the root directory.
+const VICTIM: &str = "LARDER_TEST_CHECKPOINT_VICTIM";
+
+#[test]
+fn a_start_after_a_kill_finds_the_old_checkpoint_or_the_new_one() {
+    // offline 19, 29
+    for has_old in [false, true] {
+        let before = if has_old {
+            old_names()
+        } else {
+            BTreeMap::new()
+        };
+        for at in 0.. {
+            let root = root_before(has_old);
+            let status = Command::new(env::current_exe().unwrap())
+                .args([
+                    "--exact",
+                    "--ignored",
+                    "checkpoint::store::tests::crash::victim",
+                ])
+                .env(VICTIM, format!("{at} {}", root.path().display()))
+                .output()
+                .unwrap()
+                .status;
+            let found = root.open();
+            assert!(found.rejected.is_empty(), "killed at {at}");
+            let copies = names(&found.copies);
+            if status.success() {
+                assert_eq!(copies, new_names());
+                assert!(at >= 15, "{at} system calls cannot be a whole write");
+                break;
+            }
+            assert_eq!(status.signal(), Some(9));
+            assert!(
+                copies == before || copies == new_names(),
+                "killed at {at}: {copies:?}"
+            );
+            // Nothing that no index lists survives the start.
+            let listed = files(&found.store.entries, &found.store.root).count();
+            assert_eq!(root.files().len(), listed, "killed at {at}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "is run by the test above, in a process of its own, to be killed"]
+fn victim() {
+    let Ok(victim) = env::var(VICTIM) else { return };
+    let (at, path) = victim.split_once(' ').unwrap();
+    let mut store = open_at(Path::new(path), &[1], owner(1, "node-1"))
+        .unwrap()
+        .store;
+    let (result, _) = during(at.parse().unwrap(), Fault::Kill, || {
+        store.write(&new(), time(1), false)
+    });
+    result.unwrap();
+}
