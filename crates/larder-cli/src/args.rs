@@ -46,6 +46,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Run(RunArgs),
     Status(StatusArgs),
+    Checkpoint(CheckpointArgs),
     LogLevel(LogLevelArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
@@ -200,6 +201,61 @@ pub(crate) struct LogLevelArgs {
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+}
+
+/// List, check or erase the sealed copies from which an agent starts while the API server is away
+///
+/// The copies lie in ROOT/checkpoint/, if `checkpoint.key` in the configuration names a key. They open only with that key,
+/// and only for the cluster and the node that wrote them: give the configuration and kubeconfig of the agent. No value is
+/// shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next change.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder checkpoint --config /etc/larder/agent.yaml --kubeconfig /etc/larder/kubeconfig    what is kept, and how old it is
+  larder checkpoint verify --config agent.yaml       open everything; exit code 1 if a file does not open
+  larder checkpoint erase --root-dir /var/lib/larder")]
+pub(crate) struct CheckpointArgs {
+    /// What to do
+    #[arg(value_enum, default_value_t = CheckpointAction::List)]
+    pub(crate) action: CheckpointAction,
+
+    /// Kubeconfig of the agent [default: the cluster around this process]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub(crate) context: Option<String>,
+
+    /// Name of the node [default: the host name in lower case]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
+    /// Output format of the list
+    #[arg(short, long, value_enum, default_value_t = CheckpointOutput::Table)]
+    pub(crate) output: CheckpointOutput,
+}
+
+/// What `checkpoint` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckpointAction {
+    /// List the copies with their ages
+    List,
+    /// Open every file
+    Verify,
+    /// Remove every file
+    Erase,
+}
+
+/// Output formats of `checkpoint`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckpointOutput {
+    /// A table for people
+    Table,
+    /// One JSON object
+    Json,
 }
 
 /// Sources of manifests.

@@ -1,6 +1,7 @@
 //! One module for each command. None of them names another.
 
 mod apiserver;
+mod checkpoint;
 mod exec;
 mod log_level;
 mod refs;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
     let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
         Command::Exec(args) => return exec::run(&args),
         Command::ExecStage(args) => return sandbox::run_stage(&args.plan),

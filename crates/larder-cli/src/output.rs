@@ -6,6 +6,7 @@
 //! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
 //! 3. Printing never panics: a closed stream ends the output, not the process.
 
+pub(crate) mod age;
 mod escape;
 pub(crate) mod json;
 pub(crate) mod references;

@@ -17,7 +17,6 @@ use super::{
 
 /// What a checkpoint holds, without any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Inspection {
     /// The copies, by kind, namespace and name.
     pub copies: Vec<CopyInfo>,
@@ -27,7 +26,6 @@ pub struct Inspection {
 
 /// One copy in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct CopyInfo {
     /// `Pod`, `ConfigMap`, `Secret`, `Node` or `Services`.
     pub kind: &'static str,

@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_agent::config::{Config, Flags, Host};
+use larder_agent::{
+    checkpoint::ClusterId,
+    config::{Config, Flags, Host},
+};
 use larder_objects::chain;
+use larder_transport::Source;
 use rustix::process::geteuid;
 use tracing::warn;
 
@@ -47,16 +51,47 @@ pub(crate) fn reloaded_config(
 ///
 /// The configuration is unreadable or invalid.
 pub(crate) fn client_config(place: &PlaceArgs) -> Result<Config, Failure> {
+    config_with(place, Flags::default())
+}
+
+/// The configuration of an agent that need not run, under `flags`. For root, that is the packaged one by default.
+///
+/// # Errors
+///
+/// The configuration is unreadable or invalid.
+pub(crate) fn config_with(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure> {
     let is_default = place.config.is_none() && place.root_dir.is_none();
     let packaged = Path::new(PACKAGED);
     let is_packaged = is_default && geteuid().is_root() && packaged.exists();
     let file = place.config.clone();
     let file = file.or_else(|| is_packaged.then(|| PathBuf::from(packaged)));
-    let (config, warning) = load(file.as_deref(), place, Flags::default())?;
+    let (config, warning) = load(file.as_deref(), place, flags)?;
     if let Some(warning) = warning {
         output::note(format_args!("warning: {warning}"));
     }
     Ok(config)
+}
+
+/// The API server that `kubeconfig` names, or that of the cluster around this process.
+pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Source {
+    match kubeconfig {
+        Some(path) => Source::Kubeconfig {
+            path: path.to_owned(),
+            context: context.map(str::to_owned),
+        },
+        None => Source::InCluster,
+    }
+}
+
+/// The cluster that a checkpoint is bound to.
+///
+/// # Errors
+///
+/// The kubeconfig, or the certificates that it names, are unreadable or invalid.
+pub(crate) fn cluster_id(source: &Source) -> Result<ClusterId, Failure> {
+    let identity = source.server_identity();
+    let (authority, name) = identity.map_err(|error| Failure::unreadable(chain(&error)))?;
+    Ok(ClusterId::new(&authority, &name))
 }
 
 fn load(

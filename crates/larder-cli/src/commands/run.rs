@@ -21,6 +21,7 @@ use anyhow::{Context as _, anyhow};
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
+    checkpoint::ClusterId,
     config::{Config, Flags},
     feed::Feed,
     local_api::{self, LogControl, Program},
@@ -40,7 +41,7 @@ use tracing::{error, info, warn};
 
 use self::{http::HttpApi, systemd::ServiceManager};
 use crate::{
-    agent::config,
+    agent::{self, cluster_id, config},
     args::RunArgs,
     logging,
     outcome::{CommandOutcome, Failure},
@@ -116,6 +117,8 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
 /// The API server that the pods come from.
 struct Origin {
     client: Client,
+    /// The cluster that a checkpoint is bound to; `None` without a checkpoint.
+    cluster: Option<ClusterId>,
     /// The directory behind an embedded API server.
     feed: Option<Feed>,
     /// Keeps the connections.
@@ -141,11 +144,18 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     } else {
         PodDeletion::External
     };
+    let has_checkpoint = config.checkpoint.is_some();
     let mut agent = Agent::builder(config, root, volumes, origin.client)
         .pod_deletion(pod_deletion)
         .registry(registry);
     if let Some(feed) = &origin.feed {
         agent = agent.incomplete(feed.incomplete());
+        if has_checkpoint {
+            warn!("checkpoint has no effect with manifests: their API server is in this process");
+        }
+    }
+    if let Some(cluster) = origin.cluster {
+        agent = agent.cluster(cluster);
     }
     let agent = agent.build().context("cannot use the configuration")?;
     let handle = agent.handle();
@@ -273,12 +283,10 @@ async fn origin(
     if let Some(manifests) = manifests {
         return embedded(manifests, config).await;
     }
-    let source = match kubeconfig {
-        Some(path) => larder_transport::Source::Kubeconfig {
-            path: path.clone(),
-            context: args.context.clone(),
-        },
-        None => larder_transport::Source::InCluster,
+    let source = agent::origin(kubeconfig.as_deref(), args.context.as_deref());
+    let cluster = match config.checkpoint {
+        Some(_) => Some(cluster_id(&source)?),
+        None => None,
     };
     let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
     let metrics =
@@ -292,6 +300,7 @@ async fn origin(
         Failure::unreadable(format!("{}{advice}", chain(&error)))
     })?;
     Ok(Origin {
+        cluster,
         client,
         feed: None,
         _transport: Some(transport),
@@ -308,6 +317,7 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> 
         .await
         .map_err(|error| Failure::unreadable(chain(&error)))?;
     Ok(Origin {
+        cluster: None,
         client: Client::new(server.service(), "default"),
         feed: Some(feed),
         _transport: None,

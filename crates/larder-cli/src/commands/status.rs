@@ -4,9 +4,7 @@
 //! | --- | --- |
 //! | `report` | puts a status into lines |
 //! | `screen` | shows successive reports |
-//! | `age` | puts times into kubectl's words |
 
-mod age;
 mod report;
 mod screen;
 

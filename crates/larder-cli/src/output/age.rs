@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 /// The time from `since` to `now`, in at most two units (kubernetes v1.36, `apimachinery/pkg/util/duration`).
-pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
     let secs = now.as_second() - since.as_second();
     // Clocks may differ by a second.
     if secs < -1 {

@@ -86,6 +86,24 @@ pub(crate) struct Settings {
 }
 
 impl Source {
+    /// What a client knows its API server by: the certificates that the source trusts, as they are configured (none if it
+    /// trusts those of the system), and the server's name in TLS. Blocks on files; connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// The configuration or the file of the certificates is unreadable or invalid.
+    pub fn server_identity(&self) -> Result<(Vec<u8>, String), SetupError> {
+        let settings = self.load()?;
+        let authority = match &settings.tls.authority {
+            Authority::System => Vec::new(),
+            Authority::Pem(material) => material.read(Part::Authority)?.to_vec(),
+            Authority::Der(certificates) => certificates.concat(),
+        };
+        let host = settings.server.host().unwrap_or_default();
+        let name = settings.tls_server_name.unwrap_or_else(|| host.to_owned());
+        Ok((authority, name))
+    }
+
     /// Reads the configuration. Blocks on files.
     pub(super) fn load(&self) -> Result<Settings, SetupError> {
         match self {

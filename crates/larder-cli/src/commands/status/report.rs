@@ -3,8 +3,7 @@
 use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, Phase, PodStatus};
 
-use super::age::age;
-use crate::output::{escaped, table::columns};
+use crate::output::{age::age, escaped, table::columns};
 
 /// How much the overview shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,8 @@ pub(super) fn is_done(delivery: &Delivery) -> bool {
 
 /// All pods: a head line with counts, problems, the pods, and the parts of `detail`.
 pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
-    let mut text = head(status);
+    let mut text = serving(status);
+    text += &head(status);
     if detail == Detail::Wide {
         text += &escaped_line(&format!(
             "change detection {}, watch scope {}, root directory {}, started {} ago",
@@ -87,7 +87,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
             volume.files.to_string(),
             last(volume.last_swap, now),
             volume.path.clone(),
-            volume.delivery.reason.clone(),
+            reason(&volume.delivery, volume.stale_as_of),
         ]
     });
     let heading = [
@@ -107,12 +107,46 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
             container.delivery.phase.as_str().to_owned(),
             age(container.delivery.since, now),
             container.path.clone(),
-            container.delivery.reason.clone(),
+            reason(&container.delivery, container.stale_as_of),
         ]
     });
     let heading = ["ENVIRONMENT OF", "PHASE", "AGE", "PATH", "REASON"];
     text += &section(heading, containers.collect());
     text + &objects(status, |pods| pods.contains(&name))
+}
+
+/// `API server away since 2026-01-01T00:00:00Z; serving 12 pods from the checkpoint of 2026-01-01T00:00:00Z`
+fn serving(status: &AgentStatus) -> String {
+    let serving = status.checkpoint.as_ref();
+    let Some(serving) = serving.and_then(|checkpoint| checkpoint.serving.as_ref()) else {
+        return String::new();
+    };
+    escaped_line(&format!(
+        "API server away since {:.0}; serving {} from the checkpoint of {:.0}",
+        serving.away_since,
+        count(serving.pods, "pod"),
+        serving.as_of
+    ))
+}
+
+/// What is wrong with the checkpoint.
+fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
+    let Some(checkpoint) = &status.checkpoint else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    if checkpoint.key_beside_data {
+        notes.push(format!(
+            "checkpoint: its key ({}) lies on the same machine as the data; a stolen disk can be read",
+            checkpoint.key
+        ));
+    }
+    if !checkpoint.problem.is_empty() {
+        notes.push(format!("problem: checkpoint: {}", checkpoint.problem));
+    }
+    let rejected = checkpoint.rejected.iter();
+    notes.extend(rejected.map(|file| format!("problem: checkpoint: {file}")));
+    notes
 }
 
 /// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered`
@@ -153,7 +187,7 @@ fn notes(status: &AgentStatus) -> String {
     });
     let problems = status.problems.iter();
     let problems = problems.map(|problem| format!("problem: {problem}"));
-    let lines = sources.chain(problems);
+    let lines = sources.chain(problems).chain(checkpoint_notes(status));
     lines.map(|line| escaped_line(&line)).collect()
 }
 
@@ -191,7 +225,7 @@ fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
 /// The volumes and environments of a pod.
 fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> Vec<[String; 7]> {
     let name = |part: &str| format!("{}/{}/{part}", pod.namespace, pod.name);
-    let row = |part: &str, type_: &str, delivery: &Delivery, files: String, swap: String| {
+    let row = |part: &str, type_: &str, delivery: &Delivery, files, swap, stale_as_of| {
         [
             name(part),
             type_.to_owned(),
@@ -199,24 +233,43 @@ fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> Vec<[String; 7]> {
             age(delivery.since, now),
             files,
             swap,
-            delivery.reason.clone(),
+            reason(delivery, stale_as_of),
         ]
     };
-    let is_shown = |delivery: &Delivery| detail == Detail::Wide || !is_done(delivery);
+    let is_shown = |delivery: &Delivery, stale_as_of: Option<Timestamp>| {
+        detail == Detail::Wide || !is_done(delivery) || stale_as_of.is_some()
+    };
     let volumes = pod
         .volumes
         .iter()
-        .filter(|volume| is_shown(&volume.delivery));
+        .filter(|volume| is_shown(&volume.delivery, volume.stale_as_of));
     let volumes = volumes.map(|volume| {
         let files = volume.files.to_string();
         let swap = last(volume.last_swap, now);
-        row(&volume.name, &volume.type_, &volume.delivery, files, swap)
+        let stale = volume.stale_as_of;
+        row(
+            &volume.name,
+            &volume.type_,
+            &volume.delivery,
+            files,
+            swap,
+            stale,
+        )
     });
     let containers = pod.containers.iter();
-    let containers = containers.filter(|container| is_shown(&container.delivery));
+    let containers =
+        containers.filter(|container| is_shown(&container.delivery, container.stale_as_of));
     let containers = containers.map(|container| {
         let (none, delivery) = (String::new(), &container.delivery);
-        row(&container.name, "environment", delivery, none.clone(), none)
+        let stale = container.stale_as_of;
+        row(
+            &container.name,
+            "environment",
+            delivery,
+            none.clone(),
+            none,
+            stale,
+        )
     });
     volumes.chain(containers).collect()
 }
@@ -261,6 +314,14 @@ fn mirror(pod: &PodStatus) -> &str {
         (None, "file" | "http") => "missing",
         (None, _) => "",
     }
+}
+
+/// The reason of a part, with the mark of content from the checkpoint.
+fn reason(delivery: &Delivery, stale_as_of: Option<Timestamp>) -> String {
+    let mark = stale_as_of.map(|time| format!("stale as of {time:.0}"));
+    let reason = Some(delivery.reason.clone()).filter(|reason| !reason.is_empty());
+    let texts: Vec<_> = mark.into_iter().chain(reason).collect();
+    texts.join("; ")
 }
 
 fn because(delivery: &Delivery) -> String {

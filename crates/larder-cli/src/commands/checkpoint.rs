@@ -1,0 +1,150 @@
+//! `larder checkpoint`: the sealed copies of an agent, which need not run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow};
+use jiff::Timestamp;
+use larder_agent::{
+    checkpoint::{CopyInfo, Inspection, erase, inspect},
+    config::{Config, Flags},
+};
+use serde_json::json;
+
+use crate::{
+    agent::{cluster_id, config_with, origin},
+    args::{CheckpointAction, CheckpointArgs, CheckpointOutput},
+    outcome::{CommandOutcome, Failure},
+    output::{self, age::age, json::write_json, table::columns},
+};
+
+pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
+    let flags = Flags {
+        node_name: args.node_name.clone(),
+        ..Flags::default()
+    };
+    let config = config_with(&args.place, flags)?;
+    if args.action == CheckpointAction::Erase {
+        let removed = erase(&config.root_dir).context("cannot erase the checkpoint")?;
+        output::note(format_args!("{} removed", count(removed)));
+        return Ok(CommandOutcome::Done);
+    }
+    let found = find(args, &config)?;
+    output::results(|out| match (args.action, args.output) {
+        (CheckpointAction::List, CheckpointOutput::Table) => {
+            out.write_all(table(&found.copies, now()).as_bytes())
+        }
+        (CheckpointAction::List, CheckpointOutput::Json) => write_json(out, &json(&found)),
+        _ => writeln!(out, "{} opened", count(found.copies.len())),
+    })?;
+    for file in &found.rejected {
+        output::error(anyhow!("{file}").as_ref());
+    }
+    Ok(CommandOutcome::partial_if(!found.rejected.is_empty()))
+}
+
+fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
+    let Some(checkpoint) = &config.checkpoint else {
+        return Err(Failure::unreadable(
+            "no checkpoint is configured; name a key in `checkpoint.key` of the configuration (--config FILE)",
+        ));
+    };
+    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
+    let source = origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
+    let cluster = cluster_id(&source)?;
+    let found = inspect(
+        &config.root_dir,
+        &checkpoint.keys,
+        cluster,
+        &config.node_name,
+    )
+    .context("cannot open the checkpoint")?;
+    let path = config.root_dir.display();
+    found.ok_or_else(|| anyhow!("there is no checkpoint in {path}").into())
+}
+
+fn count(files: usize) -> String {
+    match files {
+        1 => "1 copy".to_owned(),
+        files => format!("{files} copies"),
+    }
+}
+
+/// A line for each copy, with its age at `now`.
+fn table(copies: &[CopyInfo], now: Timestamp) -> String {
+    let rows = copies.iter().map(|copy| {
+        let name = match (copy.namespace.as_str(), copy.name.as_str()) {
+            ("", name) => name.to_owned(),
+            (namespace, name) => format!("{namespace}/{name}"),
+        };
+        let state = if copy.is_absent { "absent" } else { "present" };
+        let (proven, age) = (format!("{:.0}", copy.proven), age(copy.proven, now));
+        [
+            copy.kind.to_owned(),
+            name,
+            state.to_owned(),
+            proven,
+            age,
+            copy.bytes.to_string(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
+    let heading = ["KIND", "NAME", "STATE", "PROVEN", "AGE", "BYTES"];
+    let all: Vec<_> = std::iter::once(heading).chain(rows).collect();
+    columns(&all)
+}
+
+fn json(found: &Inspection) -> serde_json::Value {
+    let copies = found.copies.iter().map(|copy| {
+        json!({
+            "kind": copy.kind,
+            "namespace": copy.namespace,
+            "name": copy.name,
+            "absent": copy.is_absent,
+            "proven": copy.proven.to_string(),
+            "bytes": copy.bytes,
+        })
+    });
+    json!({"copies": copies.collect::<Vec<_>>(), "rejected": found.rejected})
+}
+
+/// The wall clock, from which ages are counted.
+fn now() -> Timestamp {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this command reads the clock here only"
+    )]
+    Timestamp::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn a_list_shows_names_and_ages_and_no_value() {
+        let copy = |kind, namespace: &str, name: &str, is_absent, bytes| CopyInfo {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            is_absent,
+            proven: Timestamp::UNIX_EPOCH,
+            bytes,
+        };
+        let copies = [
+            copy("Pod", "prod", "web", false, 2048),
+            copy("Secret", "prod", "tls\u{1b}", true, 0),
+            copy("Node", "", "", false, 512),
+        ];
+        let now = Timestamp::from_second(3600).unwrap();
+        expect![[r#"
+            KIND     NAME             STATE     PROVEN                 AGE   BYTES
+            Pod      prod/web         present   1970-01-01T00:00:00Z   60m   2048
+            Secret   prod/tls\u{1b}   absent    1970-01-01T00:00:00Z   60m   0
+            Node                      present   1970-01-01T00:00:00Z   60m   512
+        "#]]
+        .assert_eq(&table(&copies, now));
+    }
+}
