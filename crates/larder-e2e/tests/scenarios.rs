@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The specifications in `docs/spec`, and the section of each that lists its scenarios.
-const SPECIFICATIONS: [&str; 2] = ["managers", "projection"];
+const SPECIFICATIONS: [&str; 3] = ["managers", "projection", "offline"];
 
 #[test]
 fn every_scenario_has_a_test() {
