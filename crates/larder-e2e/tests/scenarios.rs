@@ -13,7 +13,10 @@ use std::{
 };
 
 /// The specifications in `docs/spec`, and the section of each that lists its scenarios.
-const SPECIFICATIONS: [&str; 3] = ["managers", "projection", "offline"];
+const SPECIFICATIONS: [&str; 4] = ["managers", "projection", "on-change", "offline"];
+
+/// Scenarios without a test, by specification: none. A list that is not empty may only shrink.
+const WITHOUT_TEST: [(&str, &[u32]); 0] = [];
 
 #[test]
 fn every_scenario_has_a_test() {
@@ -25,6 +28,16 @@ fn every_scenario_has_a_test() {
         let path = crates.join(format!("../docs/spec/{specification}.md"));
         let scenarios = scenarios(&fs::read_to_string(path).unwrap());
         let tested = tested(&sources, specification);
+        let exempt: BTreeSet<u32> = WITHOUT_TEST
+            .iter()
+            .filter(|(name, _)| *name == specification)
+            .flat_map(|(_, numbers)| numbers.iter().copied())
+            .collect();
+        let now_tested: Vec<_> = exempt.intersection(&tested).collect();
+        assert!(
+            now_tested.is_empty(),
+            "{specification}: take {now_tested:?} off the list WITHOUT_TEST"
+        );
         let untested: Vec<_> = scenarios.difference(&tested).collect();
         // Straight to the stream, which no test runner captures.
         let line = format!(
@@ -33,8 +46,12 @@ fn every_scenario_has_a_test() {
             scenarios.len()
         );
         io::stderr().write_all(line.as_bytes()).unwrap();
-        if !untested.is_empty() {
-            missing.push(format!("{specification}: {untested:?}"));
+        let unknown_gaps: Vec<_> = untested
+            .into_iter()
+            .filter(|number| !exempt.contains(number))
+            .collect();
+        if !unknown_gaps.is_empty() {
+            missing.push(format!("{specification}: {unknown_gaps:?}"));
         }
         let unknown: Vec<_> = tested.difference(&scenarios).collect();
         assert!(
@@ -51,8 +68,29 @@ fn scenarios_are_the_numbered_lines_of_their_section() {
     assert_eq!(scenarios(text), BTreeSet::from([1, 2]));
 }
 
-/// The numbers of the scenarios that a specification lists: the numbered lines of the section "Test scenarios".
+#[test]
+fn scenarios_of_a_running_text_are_numbered_from_one() {
+    let text = "## 11. Budgets\n1. none\n\n## 12. Scenarios\n\nAgent.\n\n- **One.** 1. a → b. 2. c 7. d.\n- **Two.** 3. e";
+    assert_eq!(scenarios(text), BTreeSet::from([1, 2, 3]));
+}
+
+/// The numbers of the scenarios that a specification lists: the numbered lines of the section "Test scenarios", or, in the section
+/// "Scenarios", the numbers from 1 on in the running text.
 fn scenarios(specification: &str) -> BTreeSet<u32> {
+    let running = specification.split("\n## ").find(|section| {
+        let title = section.lines().next().unwrap_or_default();
+        title.trim_end().ends_with(". Scenarios")
+    });
+    if let Some(mut rest) = running {
+        let mut found = BTreeSet::new();
+        for number in 1.. {
+            let mark = format!(" {number}. ");
+            let Some(at) = rest.find(&mark) else { break };
+            rest = &rest[at + mark.len() - 1..];
+            found.insert(number);
+        }
+        return found;
+    }
     let sections = specification.split("\n## ");
     let mut listed = sections.filter(|section| {
         section

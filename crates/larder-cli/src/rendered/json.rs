@@ -25,6 +25,21 @@ struct PodReport<'a> {
     references: References,
     containers: BTreeMap<&'a str, ContainerReport<'a>>,
     volumes: BTreeMap<&'a str, VolumeReport<'a>>,
+    #[serde(rename = "onChange", skip_serializing_if = "BTreeMap::is_empty")]
+    on_change: BTreeMap<&'a str, HooksReport<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum HooksReport<'a> {
+    Hooks(Vec<HookReport<'a>>),
+    Error(String),
+}
+
+#[derive(Serialize)]
+struct HookReport<'a> {
+    name: &'a str,
+    action: String,
 }
 
 #[derive(Serialize)]
@@ -101,6 +116,19 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         };
         (volume.name.as_str(), report)
     });
+    let on_change = rendered.hooks.iter().map(|annotation| {
+        let report = match &annotation.hooks {
+            Ok(hooks) => {
+                let hooks = hooks.iter().map(|hook| HookReport {
+                    name: &hook.name,
+                    action: hook.action(),
+                });
+                HooksReport::Hooks(hooks.collect())
+            }
+            Err(error) => HooksReport::Error(error.to_string()),
+        };
+        (annotation.annotation.as_str(), report)
+    });
     PodReport {
         namespace: rendered.namespace(),
         name: rendered.name(),
@@ -108,6 +136,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         references: References::of(rendered.pod),
         containers: containers.collect(),
         volumes: volumes.collect(),
+        on_change: on_change.collect(),
     }
 }
 

@@ -1,9 +1,13 @@
 //! A pod as its containers see it, computed by the libraries.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::Kind;
+use larder_on_change::{
+    PodFacts,
+    parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
+};
 use larder_projection::{
     ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, PayloadError,
     Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, project,
@@ -23,6 +27,8 @@ pub(crate) struct RenderedPod<'a> {
     pub(crate) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
     /// The volumes that are filled from objects, mounted or not.
     pub(crate) volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
+    /// The hooks that annotations ask for, with their containers' names in them.
+    pub(crate) hooks: Vec<AnnotatedHooks>,
     /// Indexes of `volumes`, by name.
     indexes: HashMap<&'a str, usize>,
     /// Names of the volumes that containers use.
@@ -101,6 +107,15 @@ impl<'a> RenderedPod<'a> {
                 .flat_map(|container| container.volumes())
                 .collect(),
             volumes,
+            hooks: annotated_hooks(
+                pod.metadata
+                    .annotations
+                    .as_ref()
+                    .unwrap_or(&BTreeMap::new()),
+                // What a node allows is the node's to say.
+                AllowedActions::default(),
+                &PodFacts::of(pod),
+            ),
         }
     }
 
@@ -128,11 +143,15 @@ impl<'a> RenderedPod<'a> {
         self.offline.is_assumed(kind, self.namespace(), name)
     }
 
-    /// Whether a container does not start or a volume cannot be filled.
+    /// Whether a container does not start, a volume cannot be filled, or a hook is wrong.
     pub(crate) fn has_errors(&self) -> bool {
         let mut containers = self.containers.iter();
         let mut volumes = self.volumes.iter();
         containers.any(|(_, container)| container.is_err())
             || volumes.any(|(_, projection)| projection.is_err())
+            || self
+                .hooks
+                .iter()
+                .any(|annotation| annotation.hooks.is_err())
     }
 }

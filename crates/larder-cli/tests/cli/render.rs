@@ -527,3 +527,43 @@ fn skipped_kinds_are_counted_on_one_line() {
         "larder: skipped 1 object of other kinds: 1 Role.rbac.authorization.k8s.io\n"
     );
 }
+
+// on-change 5
+#[test]
+fn hooks_of_annotations_are_shown_and_their_errors_fail() {
+    let annotated = |text: &str| {
+        let annotations = format!("annotations:\n    {}", text.replace('\n', "\n    "));
+        GOOD.replace(
+            "metadata: {name: web}",
+            &format!("metadata:\n  name: web\n  {annotations}"),
+        )
+    };
+    let text = "on-change.larder.dev/c: signal:SIGHUP\nlarder.dev/on-change: |\n  - volumes: [v]\n    http: {port: 9090, path: /-/reload}\n    \
+                debounce: 1s\n  - {container: c, restart: true, volumes: []}";
+    let desk = Desk::with([("app.yaml", &annotated(text))]);
+    let run = desk.run("render -f app.yaml");
+    assert_eq!(run.code, 0, "{run:?}");
+    for shown in [
+        "on change 0-http",
+        "http:9090/-/reload",
+        "on change 1-restart",
+        "no volume and variables",
+        "on change 0-signal",
+        "signal:SIGHUP",
+        "on-change.larder.dev/c",
+    ] {
+        assert!(run.stdout.contains(shown), "{shown}: {run:?}");
+    }
+    let json: Value = serde_json::from_str(&desk.run("render -f app.yaml -o json").stdout).unwrap();
+    let hooks = &json["pods"][0]["onChange"]["on-change.larder.dev/c"]["hooks"];
+    assert_eq!(
+        *hooks,
+        json!([{"name": "0-signal", "action": "signal:SIGHUP"}])
+    );
+
+    let desk = Desk::with([("app.yaml", &annotated("larder.dev/on-change: reload"))]);
+    let run = desk.run("render -f app.yaml");
+    assert_eq!(run.code, 1, "{run:?}");
+    let problem = "\"reload\": expected none, restart, signal:NAME, http:PORT/PATH or a list";
+    assert!(run.stdout.contains(problem), "{run:?}");
+}

@@ -6,5 +6,6 @@ mod agent;
 mod disk;
 mod expected;
 mod identity;
+mod on_change;
 mod soak;
 mod world;

@@ -512,3 +512,158 @@ fn parent_and_start(text: &[u8]) -> Option<(i32, u64)> {
     let start = fields.nth(17)?.parse().ok()?;
     Some((parent, start))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader},
+        process::{Child, Command, Stdio},
+    };
+
+    use rustix::process::Signal;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A process in a mount namespace of its own, with a directory of the machine mounted at another one. Dropped, it is killed.
+    struct Container {
+        child: Child,
+        folder: TempDir,
+    }
+
+    impl Container {
+        /// `None` without the permission to make one, which CI must have.
+        fn start() -> Option<Self> {
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["volume", "at"] {
+                fs::create_dir(folder.path().join(name)).unwrap();
+            }
+            let mut child = Command::new("unshare")
+                .args(["-m", "bash", "-c"])
+                .arg("mount --bind \"$0/volume\" \"$0/at\" && echo ready && exec sleep 1000")
+                .arg(folder.path())
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            let mut output = BufReader::new(child.stdout.take().unwrap());
+            output.read_line(&mut line).unwrap();
+            let container = Self { child, folder };
+            if line == "ready\n" {
+                return Some(container);
+            }
+            let is_ci = std::env::var_os("CI").is_some();
+            assert!(!is_ci, "CI has to be able to make mount namespaces");
+            None
+        }
+
+        fn mounts(&self) -> PodMounts {
+            let folder = self.folder.path().canonicalize().unwrap();
+            PodMounts {
+                volumes: [("v".into(), folder.join("volume"))].into(),
+                containers: vec![ContainerMounts {
+                    name: "web".into(),
+                    mounts: vec![("v".into(), folder.join("at/."))],
+                }],
+            }
+        }
+    }
+
+    impl Drop for Container {
+        fn drop(&mut self) {
+            // It may have ended already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn container_is_found_by_its_mounts_and_its_mount_point() {
+        let Some(container) = Container::start() else {
+            return;
+        };
+        let (processes, mut mounts) = (Processes::default(), container.mounts());
+        let found = processes.containers(&mounts).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].fits, ["web"]);
+        assert_eq!(
+            found[0].main.pid,
+            i32::try_from(container.child.id()).unwrap()
+        );
+        assert_eq!(
+            processes.executable(&found[0].main).as_deref(),
+            Some("sleep")
+        );
+        // A pod that mounts its volume elsewhere has no process here.
+        mounts.containers[0].mounts[0].1 = "/elsewhere".into();
+        assert_eq!(processes.containers(&mounts).unwrap(), []);
+    }
+
+    // on-change 38
+    #[test]
+    fn number_that_is_used_again_gets_no_signal() {
+        let Some(mut container) = Container::start() else {
+            return;
+        };
+        let processes = Processes::default();
+        let mut found = processes.containers(&container.mounts()).unwrap();
+        // What was found under this number started earlier than what has the number now.
+        let main = &mut found[0].main;
+        main.start -= 1;
+        let error = processes.open(main).unwrap_err();
+        assert!(matches!(error, SignalProcessError::Ended { .. }), "{error}");
+        main.start += 1;
+        let open = processes.open(main).unwrap();
+        assert!(container.child.try_wait().unwrap().is_none());
+        // A process that ends after it was opened is not mistaken for a later one either.
+        container.child.kill().unwrap();
+        container.child.wait().unwrap();
+        let error = open.send(Signal::KILL).unwrap_err();
+        assert!(matches!(error, SignalProcessError::Ended { .. }), "{error}");
+        assert!(processes.open(main).is_err());
+    }
+
+    // on-change 41
+    #[test]
+    fn ordinary_user_may_not_signal_a_process_of_another() {
+        let Some(container) = Container::start() else {
+            return;
+        };
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+            return;
+        }
+        let mounts = container.mounts();
+        let pid = container.child.id();
+        // Only this thread becomes an ordinary user.
+        let thread = std::thread::spawn(move || {
+            let user = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            let processes = Processes::new("/proc");
+            let found = processes.containers(&mounts).unwrap();
+            let open = processes.open(&found[0].main).unwrap();
+            open.send(Signal::HUP).unwrap_err().to_string()
+        });
+        let expected = format!("not permitted to signal process {pid} of user 0");
+        assert_eq!(thread.join().unwrap(), expected);
+    }
+
+    #[test]
+    fn escaped_mount_points_are_read() {
+        let text = b"36 35 98:0 /a\\040b /mnt\\134x rw - ext4 /dev/vda rw\nmalformed\n";
+        let lines = parse(text);
+        assert_eq!(lines.len(), 1);
+        assert_eq!((lines[0].id, &*lines[0].device), (36, "98:0"));
+        assert_eq!(lines[0].root, Path::new("/a b"));
+        assert_eq!(lines[0].mount_point, Path::new("/mnt\\x"));
+    }
+
+    #[test]
+    fn names_of_commands_do_not_confuse() {
+        let text =
+            b"4711 (a) R 7 (b) S 42 4711 4711 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1";
+        assert_eq!(parent_and_start(text), Some((42, 98765)));
+    }
+}

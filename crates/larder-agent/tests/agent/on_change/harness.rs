@@ -107,6 +107,14 @@ pub(super) async fn until_state(node: &Node, pod: &str, state: &str) {
     .await;
 }
 
+/// Waits until the first hook of `pod` is in this state.
+pub(super) async fn until_state_of(node: &Node, pod: &str, state: &str) {
+    node.wait(&format!("the first hook of {pod} to be {state}"), |node| {
+        (node.pod(pod)?.on_change.first()?.state == state).then_some(())
+    })
+    .await;
+}
+
 /// How long `work` takes, in milliseconds of the paused clock.
 pub(super) async fn millis<T>(work: impl Future<Output = T>) -> (u128, T) {
     let began = Instant::now();

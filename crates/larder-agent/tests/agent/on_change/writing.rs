@@ -49,7 +49,7 @@ async fn until_hooks(node: &Node, expected: &[(&str, &str, &str)]) {
 }
 
 /// The messages of events with this reason.
-async fn messages(node: &Node, reason: &str) -> Vec<String> {
+pub(super) async fn messages(node: &Node, reason: &str) -> Vec<String> {
     let events: Api<Event> = Api::default_namespaced(Client::new(node.server.service(), "default"));
     let found = events
         .list(&ListParams::default())
@@ -61,7 +61,7 @@ async fn messages(node: &Node, reason: &str) -> Vec<String> {
     found.filter_map(|event| event.message).collect()
 }
 
-async fn until_message(node: &Node, reason: &str, message: &str) {
+pub(super) async fn until_message(node: &Node, reason: &str, message: &str) {
     let deadline = Instant::now() + Duration::from_mins(10);
     loop {
         let found = messages(node, reason).await;

@@ -73,7 +73,42 @@ fn tree_of(pod: &RenderedPod<'_>, show_secrets: bool) -> Branch {
         root.push(branch);
     }
     root.push_group(unmounted(pod));
+    root.extend(hooks(pod));
     root
+}
+
+/// The hooks that annotations ask for, and their errors.
+fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
+    let mut branches = Vec::new();
+    for annotation in &pod.hooks {
+        let place = || TableCell::dim(annotation.annotation.as_str());
+        match &annotation.hooks {
+            Ok(hooks) => branches.extend(hooks.iter().map(|hook| {
+                let looks_at = match &hook.volumes {
+                    None => "all volumes".to_owned(),
+                    Some(names) if names.is_empty() => "no volume".to_owned(),
+                    Some(names) => names.join(", "),
+                };
+                let and = if hook.environment {
+                    " and variables"
+                } else {
+                    ""
+                };
+                Branch::new([
+                    TableCell::bold(format!("on change {}", hook.name)),
+                    TableCell::plain(hook.action()),
+                    TableCell::plain(format!("{looks_at}{and}")),
+                    place(),
+                ])
+            })),
+            Err(error) => branches.push(Branch::new([
+                TableCell::red("on change"),
+                TableCell::plain(error),
+                place(),
+            ])),
+        }
+    }
+    branches
 }
 
 fn heading(container: &ContainerView<'_>) -> String {

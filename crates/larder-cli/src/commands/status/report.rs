@@ -1,7 +1,7 @@
 //! The status of an agent as lines for people.
 
 use jiff::Timestamp;
-use larder_agent::status::{AgentStatus, Delivery, Phase, PodStatus};
+use larder_agent::status::{AgentStatus, Delivery, HookStatus, Phase, PodStatus};
 
 use crate::output::{age::age, escaped, table::columns};
 
@@ -49,6 +49,19 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
         "REASON",
     ];
     text += &section(heading, parts);
+    let of_pods = status.pods.iter();
+    let hooks = of_pods.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
+    // A hook that is idle is worth no line.
+    let hooks = hooks.filter(|(_, hook)| detail == Detail::Wide || hook.state != "Idle");
+    let hooks = hooks.map(|(pod, hook)| {
+        let [name, rest @ ..] = hook_row(hook, now);
+        [format!("{}/{}/{name}", pod.namespace, pod.name)]
+            .into_iter()
+            .chain(rest)
+    });
+    let hooks = hooks.map(|row| row.collect::<Vec<_>>().try_into());
+    let hooks = hooks.map(|row: Result<[String; 8], _>| row.expect("a row has eight columns"));
+    text += &section(HOOK_HEADING, hooks.collect());
     if detail == Detail::Wide {
         text += &watch_scopes(status);
         text += &objects(status, |_| true);
@@ -112,6 +125,8 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     });
     let heading = ["ENVIRONMENT OF", "PHASE", "AGE", "PATH", "REASON"];
     text += &section(heading, containers.collect());
+    let hooks = pod.on_change.iter().map(|hook| hook_row(hook, now));
+    text += &section(HOOK_HEADING, hooks.collect());
     text + &objects(status, |pods| pods.contains(&name))
 }
 
@@ -147,6 +162,30 @@ fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
     let rejected = checkpoint.rejected.iter();
     notes.extend(rejected.map(|file| format!("problem: checkpoint: {file}")));
     notes
+}
+
+const HOOK_HEADING: [&str; 8] = [
+    "HOOK",
+    "ACTION",
+    "STATE",
+    "AGE",
+    "ATTEMPTS",
+    "LAST SUCCESS",
+    "PLACE",
+    "REASON",
+];
+
+fn hook_row(hook: &HookStatus, now: Timestamp) -> [String; 8] {
+    [
+        hook.name.clone(),
+        hook.action.clone(),
+        hook.state.clone(),
+        hook.since.map(|since| age(since, now)).unwrap_or_default(),
+        hook.attempts.to_string(),
+        last(hook.last_success, now),
+        hook.place.clone(),
+        hook.reason.clone(),
+    ]
 }
 
 /// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered`
@@ -434,6 +473,42 @@ mod tests {
             prod/web/tls   secret   Failing     3m5s   2                   secret "tls" not found
         "#]]
         .assert_eq(&overview(&status(), Detail::Wide, now()));
+    }
+
+    #[test]
+    fn hooks_are_shown_with_state_and_reason() {
+        let mut status = status();
+        let hook = |name: &str, state: &str, reason: &str| HookStatus {
+            name: name.to_owned(),
+            action: "signal:SIGHUP".to_owned(),
+            place: "larder.dev/on-change".to_owned(),
+            state: state.to_owned(),
+            since: Some("2026-01-01T00:00:00Z".parse().unwrap()),
+            reason: reason.to_owned(),
+            attempts: u32::from(!reason.is_empty()),
+            last_success: None,
+        };
+        status.pods.truncate(1);
+        status.pods[0].on_change = vec![
+            hook("idle", "Idle", ""),
+            hook("failing", "Retrying", "no process of container web"),
+        ];
+        expect![[r#"
+            node n1: 1 pod, 1 delivered; 1 volume
+            problem: a.yaml: \u{1b}[2J
+
+            POD       PHASE       AGE    VOLUMES   REASON
+            prod/db   Delivered   3m5s   1/1
+
+            HOOK              ACTION          STATE      AGE    ATTEMPTS   LAST SUCCESS   PLACE                  REASON
+            prod/db/failing   signal:SIGHUP   Retrying   3m5s   1                         larder.dev/on-change   no process of container web
+        "#]]
+        .assert_eq(&overview(&status, Detail::Pending, now()));
+        let explained = explanation(&status, &status.pods[0], now());
+        assert!(
+            explained.contains("idle      signal:SIGHUP   Idle"),
+            "{explained}"
+        );
     }
 
     #[test]
