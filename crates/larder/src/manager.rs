@@ -238,7 +238,7 @@ impl<K: Object> ObjectManager<K> {
 
     /// Serves copies that an earlier process kept: for a start while the API server cannot be reached.
     ///
-    /// Objects that are referenced and of which nothing is known become [`ObjectState::Stale`], and so do those that
+    /// Objects that are referenced and of which nothing is known become [`ObjectState::Stale`](crate::ObjectState::Stale), and so do those that
     /// are referenced later, until [`end_stale`](Self::end_stale). Subscribers hear of each. Nothing else changes: the
     /// API server is asked as ever, and its first answer about an object replaces the copy, whatever its version. An
     /// answer of 401 or 403 withdraws it. Has an effect under strategy `Watch` only.
