@@ -69,8 +69,8 @@ impl Mutator {
         }
     }
 
-    /// Changes of the structure of `input`, most often where it has one, or else one to eight changes of its bytes; some
-    /// of them with parts of `other`.
+    /// Changes of the structure of `input`, most often where it has one, or else one to eight changes of its bytes;
+    /// some of them with parts of `other`.
     pub(crate) fn mutate(&self, input: &mut Vec<u8>, other: &[u8], rng: &mut Rng) {
         if rng.u8(..4) > 0
             && let Some(changed) = self.structure.mutate(input, other, &self.words, rng)

@@ -9,8 +9,8 @@ const MAX_TRACED: usize = 512;
 
 /// What became of an input: whether it was accepted, and a trace of how it was read.
 ///
-/// The driver keeps inputs whose trace is new. So a trace holds what distinguishes two ways through a parser, such as the
-/// fields and the rule of an error, and nothing that any other input changes as well.
+/// The driver keeps inputs whose trace is new. So a trace holds what distinguishes two ways through a parser, such as
+/// the fields and the rule of an error, and nothing that any other input changes as well.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) is_accepted: bool,

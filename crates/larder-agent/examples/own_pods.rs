@@ -1,5 +1,5 @@
-//! Pods of one's own source, as a virtual kubelet has them: their objects come from the API server through the managers, their
-//! volumes go to disk. No agent runs.
+//! Pods of one's own source, as a virtual kubelet has them: their objects come from the API server through the
+//! managers, their volumes go to disk. No agent runs.
 //!
 //! ```sh
 //! cargo run -p larder-agent --example own_pods

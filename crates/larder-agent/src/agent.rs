@@ -146,9 +146,10 @@ impl AgentBuilder {
         self
     }
 
-    /// Calls `handler` when the content of a selected pod has changed and is in place, as `hook` says: what it looks at, quiet period,
-    /// retries. Its steps are not used, and no timeout applies unless it has one. A handler that returns an error, in words without
-    /// values, is called again. A change is told at least once, also across restarts of the program.
+    /// Calls `handler` when the content of a selected pod has changed and is in place, as `hook` says: what it looks
+    /// at, quiet period, retries. Its steps are not used, and no timeout applies unless it has one. A handler that
+    /// returns an error, in words without values, is called again. A change is told at least once, also across restarts
+    /// of the program.
     pub fn on_change<F, R>(mut self, pods: PodSelector, hook: Hook, handler: F) -> Self
     where
         F: Fn(PodChange) -> R + Send + Sync + 'static,
@@ -162,8 +163,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Binds the checkpoint of the configuration to this cluster. Without a cluster there is no checkpoint: an embedded API
-    /// server is always there.
+    /// Binds the checkpoint of the configuration to this cluster. Without a cluster there is no checkpoint: an embedded
+    /// API server is always there.
     pub fn cluster(mut self, cluster: ClusterId) -> Self {
         self.cluster = Some(cluster);
         self
@@ -467,7 +468,8 @@ impl Agent {
         end(node.reconciler, &context.on_change, tasks, result).await
     }
 
-    /// Starts to follow whether the API server is incomplete. Returns the source of its pods, for when it is complete again.
+    /// Starts to follow whether the API server is incomplete. Returns the source of its pods, for when it is complete
+    /// again.
     fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
         let incomplete = self.incomplete.take()?;
         tasks.spawn(

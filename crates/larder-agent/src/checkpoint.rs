@@ -1,5 +1,5 @@
-//! The checkpoint: the pods of the node and the objects that they refer to, sealed on disk, for a start while the API server
-//! cannot be reached.
+//! The checkpoint: the pods of the node and the objects that they refer to, sealed on disk, for a start while the API
+//! server cannot be reached.
 //!
 //! ```text
 //!            start                        `after` without an answer                API source reports all pods
@@ -20,8 +20,8 @@
 //! | `board` | status and metrics |
 //!
 //! Invariants:
-//! 1. Nothing is written before the API server has reported all pods of the node. So a start without an API server loses no
-//!    copy.
+//! 1. Nothing is written before the API server has reported all pods of the node. So a start without an API server
+//!    loses no copy.
 //! 2. A copy is served only to a manager that knows nothing of the object; see [`larder::ObjectState::Stale`].
 //! 3. Nothing of the checkpoint stops the agent: what fails is in status, log and metrics, and is tried again.
 //! 4. Reading and writing happen on blocking threads, and no delivery waits for them.
@@ -67,8 +67,8 @@ use self::{
 };
 use crate::{backoff::RetryBackoff, blocking::blocking, reconcile::AgentContext};
 
-/// Time from a change to its write, in which further changes join it. Below a second with the write itself, and long enough
-/// that a second of changes costs two writes at most.
+/// Time from a change to its write, in which further changes join it. Below a second with the write itself, and long
+/// enough that a second of changes costs two writes at most.
 const COALESCE: Duration = Duration::from_millis(900);
 /// Parts of the shortest maximal age after which the times of the proofs are written although nothing has changed.
 const REFRESHES_PER_AGE: u32 = 8;
@@ -83,8 +83,8 @@ pub struct CheckpointConfig {
     pub keys: Vec<KeySource>,
     /// How long a start waits for the API server before it serves copies. `checkpoint.after`; defaults to 1 s.
     pub after: Duration,
-    /// Age at which a copy of a Secret is not served any more, since it was last proven current. `checkpoint.maxAge.Secret`;
-    /// defaults to 7 days; `None` (0s): never.
+    /// Age at which a copy of a Secret is not served any more, since it was last proven current.
+    /// `checkpoint.maxAge.Secret`; defaults to 7 days; `None` (0s): never.
     pub max_age_secrets: Option<Duration>,
     /// The same for ConfigMaps. `checkpoint.maxAge.ConfigMap`; defaults to never.
     pub max_age_config_maps: Option<Duration>,

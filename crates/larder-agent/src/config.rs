@@ -105,7 +105,8 @@ pub struct Config {
     /// defaults to
     /// 64. See [`larder::ManagerConfig::max_requests_in_flight`].
     pub max_requests_in_flight: usize,
-    /// What happens in applications when their content has changed: `onChange`, `onChangeFromPods` and `onChangeParallelism`.
+    /// What happens in applications when their content has changed: `onChange`, `onChangeFromPods` and
+    /// `onChangeParallelism`.
     pub on_change: OnChangeConfig,
     /// The sealed copies for a start while the API server is away. `checkpoint`; off by default.
     pub checkpoint: Option<CheckpointConfig>,

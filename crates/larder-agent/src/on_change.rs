@@ -8,9 +8,9 @@
 //!                                        record of the pod ◄── told, uncertain ◄────────────── success, failure ◄──────────┘
 //! ```
 //!
-//! `OnChange` is shared by all workers. A worker whose pod has hooks passes an `Observer` to each pass. It looks at each
-//! part after its swap, on the thread that has written it, and hands over at the end of the pass (rule F1). One task,
-//! `OnChange::run`, waits for what is due next and starts rounds.
+//! `OnChange` is shared by all workers. A worker whose pod has hooks passes an `Observer` to each pass. It looks at
+//! each part after its swap, on the thread that has written it, and hands over at the end of the pass (rule F1). One
+//! task, `OnChange::run`, waits for what is due next and starts rounds.
 //!
 //! The contract is `docs/spec/on-change.md`; rules are cited by their letters.
 //!
@@ -18,8 +18,8 @@
 //! 1. A pod without hooks costs one comparison for each pass, and no memory.
 //! 2. Content is held as tags of its bytes under the key of the machine, never as bytes.
 //! 3. No worker waits for a round: what a pass hands over is taken in under a lock that is held for computations only.
-//! 4. Before the first step of an attempt the record says that its outcome is uncertain. So the application learns of each change at
-//!    least once, across any crash (rule P4).
+//! 4. Before the first step of an attempt the record says that its outcome is uncertain. So the application learns of
+//!    each change at least once, across any crash (rule P4).
 
 mod content;
 mod key;

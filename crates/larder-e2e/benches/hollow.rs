@@ -1,4 +1,5 @@
-//! What many nodes cost the API server: hollow nodes, each with an identity, connections and a manager of its own, in one process.
+//! What many nodes cost the API server: hollow nodes, each with an identity, connections and a manager of its own, in
+//! one process.
 //!
 //! ```text
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder-e2e --bench hollow             # 25, 50 and 100 nodes
@@ -6,9 +7,10 @@
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder-e2e --bench hollow -- --namespace-scope
 //! ```
 //!
-//! A node has one pod with 20 ConfigMaps of its own, in a namespace of its own. Everything is created first; then the nodes come, and
-//! what the API server's process has grown by since before the first one is what they cost. See BENCHMARKS.md for what the columns mean.
-//! With `--namespace-scope` a node has one watch for all of its objects, and the rights of an administrator, for a node may not do that.
+//! A node has one pod with 20 ConfigMaps of its own, in a namespace of its own. Everything is created first; then the
+//! nodes come, and what the API server's process has grown by since before the first one is what they cost. See
+//! BENCHMARKS.md for what the columns mean. With `--namespace-scope` a node has one watch for all of its objects, and
+//! the rights of an administrator, for a node may not do that.
 
 #![expect(clippy::print_stdout, reason = "the report")]
 
@@ -32,7 +34,8 @@ const OBJECTS: usize = 20;
 const VALUE: usize = 1024;
 /// Requests under way at once while everything is created.
 const AT_ONCE: usize = 8;
-/// For the API server's garbage collector, which lets go of what requests left behind, and for the time without changes.
+/// For the API server's garbage collector, which lets go of what requests left behind, and for the time without
+/// changes.
 const QUIET: Duration = Duration::from_secs(10);
 /// Changes per second while changes are measured, and for how long.
 const CHANGES: (u32, Duration) = (50, Duration::from_secs(10));
@@ -173,9 +176,10 @@ impl Row {
         );
     }
 
-    /// What so many nodes like these would cost an API server: every figure for each watch and each node as it was measured, times
-    /// their number, on top of what it costs without them. With few watches noise outweighs them, and may be less than nothing. A
-    /// change reaches the watches of one object, so its cost does not grow with the nodes in object scope.
+    /// What so many nodes like these would cost an API server: every figure for each watch and each node as it was
+    /// measured, times their number, on top of what it costs without them. With few watches noise outweighs them, and
+    /// may be less than nothing. A change reaches the watches of one object, so its cost does not grow with the nodes
+    /// in object scope.
     fn print_calculated(&self, nodes: usize, empty: &Empty) {
         let times = count(nodes) / count(self.nodes);
         let watches = times * count(self.watches);

@@ -1,6 +1,7 @@
 //! The corpus: requests, the answers that a real kube-apiserver gave, and how two answers are compared.
 //!
-//! Compared is the shape: status, structure and every value except those that no two servers share (UIDs, versions, times).
+//! Compared is the shape: status, structure and every value except those that no two servers share (UIDs, versions,
+//! times).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -100,8 +101,8 @@ pub async fn play(client: &kube::Client, steps: &[Step]) -> BTreeMap<String, Ans
     answers
 }
 
-/// Whether `got` says that its server's etcd is too old for the request: the release before the recorded one's cannot tell how far a
-/// watch is, so that no list can be streamed.
+/// Whether `got` says that its server's etcd is too old for the request: the release before the recorded one's cannot
+/// tell how far a watch is, so that no list can be streamed.
 pub fn lacks_storage(step: &Step, got: &Answer) -> bool {
     let Some(feature) = &step.storage_feature else {
         return false;
@@ -359,7 +360,8 @@ fn normalise(value: &mut Value) {
     }
 }
 
-/// Of a table, ages and addresses are those of the run; and what a column means is documentation, in the words of each server.
+/// Of a table, ages and addresses are those of the run; and what a column means is documentation, in the words of each
+/// server.
 fn normalise_table(table: &mut Map<String, Value>) {
     let Some(Value::Array(columns)) = table.get_mut("columnDefinitions") else {
         return;

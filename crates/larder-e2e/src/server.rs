@@ -155,8 +155,8 @@ impl Server {
         }
     }
 
-    /// Answers every request of the node with 429 and `Retry-After: 1`, until [`Self::relax`]. In the place of a real server, another
-    /// one does that for those who come through `proxy`.
+    /// Answers every request of the node with 429 and `Retry-After: 1`, until [`Self::relax`]. In the place of a real
+    /// server, another one does that for those who come through `proxy`.
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ impl Server {
         }
     }
 
-    /// Puts new credentials of the node where those were that its kubeconfig names: a certificate for the embedded server, a token
-    /// for the real one.
+    /// Puts new credentials of the node where those were that its kubeconfig names: a certificate for the embedded
+    /// server, a token for the real one.
     ///
     /// # Errors
     ///
@@ -206,7 +206,8 @@ impl Server {
         }
     }
 
-    /// The requests of the node so far, oldest first. A real server does not tell those with credentials that it does not know.
+    /// The requests of the node so far, oldest first. A real server does not tell those with credentials that it does
+    /// not know.
     ///
     /// # Errors
     ///

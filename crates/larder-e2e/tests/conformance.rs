@@ -12,7 +12,8 @@ use larder_e2e::{Server, corpus};
 
 const ANSWERS: &str = "testdata/answers.json";
 
-/// Records the answers of a real server: `LARDER_RECORD=1 KUBEBUILDER_ASSETS=… cargo test -p larder-e2e --test conformance`.
+/// Records the answers of a real server: `LARDER_RECORD=1 KUBEBUILDER_ASSETS=… cargo test -p larder-e2e --test
+/// conformance`.
 #[tokio::test]
 async fn answers_are_those_of_a_real_server() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -218,7 +218,8 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
         );
     }
 
-    // A Secret that only a mirror pod names is out of the node's reach, no matter which identity created the mirror pod.
+    // A Secret that only a mirror pod names is out of the node's reach, no matter which identity created the mirror
+    // pod.
     let secrets: Api<Secret> = Api::default_namespaced(admin.clone());
     let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
     secrets.create(&create, &secret).await.unwrap();

@@ -49,7 +49,8 @@ const CONFIG_MAPS: usize = 400;
 const SECRETS: usize = 100;
 /// Requests of the test at a time.
 const AT_ONCE: usize = 16;
-/// The budget of a start, after the wait for the API server. A build without optimization, on a busy machine, gets more.
+/// The budget of a start, after the wait for the API server. A build without optimization, on a busy machine, gets
+/// more.
 const BUDGET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 1 });
 
 /// The state of all files below a directory, as readers see them: content and mode.
@@ -336,7 +337,8 @@ async fn a_reboot_without_the_api_server_brings_a_full_node_back() {
         "some file differs from before the reboot"
     );
 
-    // Objects change and go while the agent does not see it: the server is back for the test before it is for the agent.
+    // Objects change and go while the agent does not see it: the server is back for the test before it is for the
+    // agent.
     node.stop().await;
     server.restart().await.unwrap();
     change(&client).await;

@@ -1,5 +1,5 @@
-//! Outages under many watches, against either API server: known objects stay served, everything recovers by itself, nothing is stale
-//! afterwards, and returning clients do not overrun the server.
+//! Outages under many watches, against either API server: known objects stay served, everything recovers by itself,
+//! nothing is stale afterwards, and returning clients do not overrun the server.
 //!
 //! The bounds are on numbers of requests. Each test prints the number in the busiest second.
 
@@ -242,7 +242,8 @@ async fn a_killed_server_is_caught_up_with_in_few_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_lost_everything_is_believed() {
-    // A node is refused what its pods do not refer to there, which it would ask for again in any case; the administrator is not.
+    // A node is refused what its pods do not refer to there, which it would ask for again in any case; the
+    // administrator is not.
     let mut scene = Scene::of(Identity::Admin, false).await;
     for value in ["1", "2", "3"] {
         scene.change(value).await;

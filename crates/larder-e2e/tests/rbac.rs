@@ -1,8 +1,8 @@
 //! The manifests of `deploy/` grant what the agent asks for: not less and not more.
 //!
-//! An agent is taken through all that it may have to ask for, and every request is written down. On a real server it is the service
-//! account of the manifests, so that a missing rule is a 403; on the embedded one, which knows no RBAC, the requests alone are
-//! compared with the rules.
+//! An agent is taken through all that it may have to ask for, and every request is written down. On a real server it is
+//! the service account of the manifests, so that a missing rule is a 403; on the embedded one, which knows no RBAC, the
+//! requests alone are compared with the rules.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

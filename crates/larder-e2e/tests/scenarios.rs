@@ -74,8 +74,8 @@ fn scenarios_of_a_running_text_are_numbered_from_one() {
     assert_eq!(scenarios(text), BTreeSet::from([1, 2, 3]));
 }
 
-/// The numbers of the scenarios that a specification lists: the numbered lines of the section "Test scenarios", or, in the section
-/// "Scenarios", the numbers from 1 on in the running text.
+/// The numbers of the scenarios that a specification lists: the numbered lines of the section "Test scenarios", or, in
+/// the section "Scenarios", the numbers from 1 on in the running text.
 fn scenarios(specification: &str) -> BTreeSet<u32> {
     let running = specification.split("\n## ").find(|section| {
         let title = section.lines().next().unwrap_or_default();

@@ -209,7 +209,8 @@ async fn a_new_and_empty_api_server_gets_its_mirror_pods_back() {
         })
         .await;
     }
-    // What went with the old server needs no deletion. The edited one may be deleted once whenever the server or the Node comes into sight.
+    // What went with the old server needs no deletion. The edited one may be deleted once whenever the server or the
+    // Node comes into sight.
     let requests = node.server.node_requests().unwrap();
     let deletes = requests.iter().filter(|request| request.verb == "delete");
     assert!(deletes.count() <= 3, "{requests:#?}");

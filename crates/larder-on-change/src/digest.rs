@@ -71,8 +71,8 @@ impl fmt::Debug for DigestKey {
 #[error("no random numbers from the system")]
 pub struct NoRandomness;
 
-/// Stands for the bytes of one file or variable, under one key. Half an HMAC: without the key nothing collides on purpose, and a pod
-/// has one for each of its files.
+/// Stands for the bytes of one file or variable, under one key. Half an HMAC: without the key nothing collides on
+/// purpose, and a pod has one for each of its files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentTag([u8; 16]);
 

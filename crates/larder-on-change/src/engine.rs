@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Invariants:
-//! 1. `told` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until success:
-//!    a failed attempt may have reached the application.
+//! 1. `told` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until
+//!    success: a failed attempt may have reached the application.
 //! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
 //! 3. Nothing is drawn or read here: time and random numbers in [0, 1) are arguments.
 
@@ -68,7 +68,8 @@ impl HookState {
 pub enum Start {
     /// Nothing: the first content is a first delivery, which fires only hooks with `initial`.
     FirstDelivery,
-    /// The application was told of this content before a restart. A change since then fires after a random pause of up to 10 s.
+    /// The application was told of this content before a restart. A change since then fires after a random pause of up
+    /// to 10 s.
     Told(ContentDigest),
     /// An attempt had failed before the restart, so the application may have seen any content: fires likewise.
     Uncertain,
@@ -196,8 +197,8 @@ impl HookEngine {
         };
     }
 
-    /// Like [`observe`](Self::observe), for the first look at content since a restart: a change came meanwhile, so its round gets an extra
-    /// random pause (rule P6).
+    /// Like [`observe`](Self::observe), for the first look at content since a restart: a change came meanwhile, so its
+    /// round gets an extra random pause (rule P6).
     pub fn observe_after_restart(&mut self, content: ContentDigest, now: Instant) {
         self.spread = true;
         self.observe(content, now);
@@ -206,9 +207,9 @@ impl HookEngine {
         }
     }
 
-    /// Content that was missing until now was delivered for the first time, and nothing else has changed: it is part of all contents
-    /// known so far, so nothing fires (rule F4). `told` is the content of the last success with it, `running` that of the round that
-    /// runs, `present` the present one.
+    /// Content that was missing until now was delivered for the first time, and nothing else has changed: it is part of
+    /// all contents known so far, so nothing fires (rule F4). `told` is the content of the last success with it,
+    /// `running` that of the round that runs, `present` the present one.
     pub fn extend(
         &mut self,
         told: ContentDigest,
@@ -238,7 +239,8 @@ impl HookEngine {
         (latest + debounce.min).min(first + debounce.max.max(debounce.min))
     }
 
-    /// Lets time pass. Returns since when a round has been due, if one is. `random` decides the pause that may begin now.
+    /// Lets time pass. Returns since when a round has been due, if one is. `random` decides the pause that may begin
+    /// now.
     pub fn advance(&mut self, now: Instant, random: f64) -> Option<Instant> {
         loop {
             let due = self.wakes_at().filter(|due| *due <= now);
@@ -277,8 +279,8 @@ impl HookEngine {
         Some(round)
     }
 
-    /// The round that [`start`](Self::start) has returned is over. Returns whether the container should be restarted because all attempts
-    /// failed (`onFailure: Restart`). `random` decides the pause before the next attempt.
+    /// The round that [`start`](Self::start) has returned is over. Returns whether the container should be restarted
+    /// because all attempts failed (`onFailure: Restart`). `random` decides the pause before the next attempt.
     pub fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) -> bool {
         let Phase::Running(round) = self.phase else {
             return false;
@@ -318,8 +320,8 @@ impl HookEngine {
         false
     }
 
-    /// The round that [`start`](Self::start) has returned may not go on before `until`; then it begins again, with the content of that
-    /// time. Changes meanwhile join it.
+    /// The round that [`start`](Self::start) has returned may not go on before `until`; then it begins again, with the
+    /// content of that time. Changes meanwhile join it.
     pub fn defer(&mut self, until: Instant) {
         if let Phase::Running(_) = self.phase {
             self.meanwhile = None;
@@ -327,8 +329,8 @@ impl HookEngine {
         }
     }
 
-    /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a restart
-    /// (rule P4).
+    /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a
+    /// restart (rule P4).
     pub fn told(&self) -> Option<ContentDigest> {
         match self.told {
             Told::Content(digest) => Some(digest),
@@ -336,7 +338,8 @@ impl HookEngine {
         }
     }
 
-    /// Whether an attempt may have told the application of content that no success followed; to be stored with [`told`](Self::told).
+    /// Whether an attempt may have told the application of content that no success followed; to be stored with
+    /// [`told`](Self::told).
     pub fn is_uncertain(&self) -> bool {
         self.told == Told::Uncertain
     }

@@ -23,8 +23,8 @@ pub struct Hook {
     pub paths: Paths,
     /// Whether it looks at variables, too.
     pub environment: bool,
-    /// The container that signals and restarts go to; `None` for every regular container or native sidecar that mounts a changed volume
-    /// or whose variables changed.
+    /// The container that signals and restarts go to; `None` for every regular container or native sidecar that mounts
+    /// a changed volume or whose variables changed.
     pub container: Option<SmolStr>,
     /// What it does, in order; at least one.
     pub steps: Vec<Action>,
@@ -45,8 +45,8 @@ impl Hook {
         volumes.iter().any(|name| name == volume)
     }
 
-    /// Whether the hook looks at this file. A service account token counts only if a pattern names it: tokens are renewed all the time
-    /// (rule F6).
+    /// Whether the hook looks at this file. A service account token counts only if a pattern names it: tokens are
+    /// renewed all the time (rule F6).
     pub fn looks_at_file(&self, volume: &str, path: &str, is_token: bool) -> bool {
         self.looks_at_volume(volume)
             && if is_token {
@@ -56,8 +56,8 @@ impl Hook {
             }
     }
 
-    /// What identifies the definition of the hook across restarts: two hooks that differ in anything have different ones. Another
-    /// version of larder may compute another one, so that the hook counts as edited.
+    /// What identifies the definition of the hook across restarts: two hooks that differ in anything have different
+    /// ones. Another version of larder may compute another one, so that the hook counts as edited.
     pub fn definition(&self) -> Definition {
         let mut hasher = Sha256Hasher(digest::Context::new(&digest::SHA256));
         self.hash(&mut hasher);
@@ -119,7 +119,8 @@ impl Hasher for Sha256Hasher {
     }
 }
 
-/// Patterns of paths: `*` and `?` stay within a directory, `**` crosses directories. Without patterns every path matches.
+/// Patterns of paths: `*` and `?` stay within a directory, `**` crosses directories. Without patterns every path
+/// matches.
 #[derive(Clone, Default)]
 pub struct Paths {
     patterns: Vec<String>,
@@ -475,7 +476,8 @@ impl Timing {
     }
 }
 
-/// The quiet period: a round waits until `min` has passed without another change, but no longer than `max` after the first (rule T1).
+/// The quiet period: a round waits until `min` has passed without another change, but no longer than `max` after the
+/// first (rule T1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Debounce {
     /// Time without another change.

@@ -1,7 +1,7 @@
 //! Reads hooks: the short form (`signal:SIGHUP`) and the long one, a YAML or JSON list.
 //!
-//! Where a hook stands decides what it may do (rules S1 to S8), so every reader takes the [`Authority`]. With the facts of the pod at hand,
-//! names of volumes, containers and ports are checked as well.
+//! Where a hook stands decides what it may do (rules S1 to S8), so every reader takes the [`Authority`]. With the facts
+//! of the pod at hand, names of volumes, containers and ports are checked as well.
 //!
 //! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
 
@@ -102,7 +102,8 @@ pub fn hooks(
     Ok(hooks)
 }
 
-/// Reads the hooks of a YAML value, as the agent's configuration has them, without the fields that say which pods they are for.
+/// Reads the hooks of a YAML value, as the agent's configuration has them, without the fields that say which pods they
+/// are for.
 ///
 /// # Errors
 ///
@@ -124,7 +125,8 @@ fn yaml(text: &str) -> Result<Value, HookError> {
 ///
 /// # Errors
 ///
-/// There are too many hooks, two have one name, or one signals a container that another one restarts for the same volumes.
+/// There are too many hooks, two have one name, or one signals a container that another one restarts for the same
+/// volumes.
 pub fn check_together(hooks: &[Hook]) -> Result<(), HookError> {
     if hooks.len() > MAX_HOOKS {
         return Err(HookError::whole(Problem::TooMany));

@@ -37,7 +37,8 @@ impl RoundQueue {
         }
     }
 
-    /// Takes the hook that has been due longest, if another round may run. The round runs until [`finished`](Self::finished).
+    /// Takes the hook that has been due longest, if another round may run. The round runs until
+    /// [`finished`](Self::finished).
     pub fn pop(&mut self) -> Option<HookId> {
         if self.running.len() >= self.parallelism {
             return None;

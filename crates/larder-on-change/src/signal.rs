@@ -50,8 +50,8 @@ impl Signal {
         }
     }
 
-    /// Whether the default action of the signal ends a process that neither catches nor blocks it, although the sender wants a reload
-    /// (rule G5).
+    /// Whether the default action of the signal ends a process that neither catches nor blocks it, although the sender
+    /// wants a reload (rule G5).
     pub const fn kills_by_default(self) -> bool {
         matches!(self, Self::Hup | Self::Usr1 | Self::Usr2)
     }

@@ -238,10 +238,11 @@ impl<K: Object> ObjectManager<K> {
 
     /// Serves copies that an earlier process kept: for a start while the API server cannot be reached.
     ///
-    /// Objects that are referenced and of which nothing is known become [`ObjectState::Stale`](crate::ObjectState::Stale), and so do those that
-    /// are referenced later, until [`end_stale`](Self::end_stale). Subscribers hear of each. Nothing else changes: the
-    /// API server is asked as ever, and its first answer about an object replaces the copy, whatever its version. An
-    /// answer of 401 or 403 withdraws it. Has an effect under strategy `Watch` only.
+    /// Objects that are referenced and of which nothing is known become
+    /// [`ObjectState::Stale`](crate::ObjectState::Stale), and so do those that are referenced later, until
+    /// [`end_stale`](Self::end_stale). Subscribers hear of each. Nothing else changes: the API server is asked as ever,
+    /// and its first answer about an object replaces the copy, whatever its version. An answer of 401 or 403 withdraws
+    /// it. Has an effect under strategy `Watch` only.
     pub fn serve_stale(&self, objects: HashMap<ObjectKey, StaleObject<K>>) {
         // New references wait, so that each is served once.
         let _registrations = self.inner.registrations.lock();

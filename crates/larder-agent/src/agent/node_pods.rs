@@ -110,8 +110,8 @@ impl NodePods {
         }
     }
 
-    /// Serves the pods of the checkpoint like pods of the API server, unless that has answered by now. They are no complete
-    /// set, so nothing is removed before the API server has reported one.
+    /// Serves the pods of the checkpoint like pods of the API server, unless that has answered by now. They are no
+    /// complete set, so nothing is removed before the API server has reported one.
     pub(super) fn serve_stale(&mut self, stale: StaleNode) {
         if *self.contact.borrow() >= ApiContact::Denied {
             return;

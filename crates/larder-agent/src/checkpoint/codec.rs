@@ -99,8 +99,8 @@ pub(crate) enum Content {
 pub(super) struct Malformed;
 
 impl Content {
-    /// The copy of a pod: without managed fields, without what this agent added, without the version that grows with each
-    /// status, and with as much of the status as projection and lifecycle read.
+    /// The copy of a pod: without managed fields, without what this agent added, without the version that grows with
+    /// each status, and with as much of the status as projection and lifecycle read.
     pub(super) fn of_pod(pod: &StoredPod) -> Self {
         let mut pod = pod.decode();
         pod.metadata.resource_version = None;

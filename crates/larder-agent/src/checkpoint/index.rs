@@ -1,13 +1,13 @@
 //! The sealed index: which copies there are, in which files, and when each was last proven current.
 //!
-//! The root lists [`PAGES`] pages, a page lists the copies whose names fall to it. So one change writes a copy, a page and
-//! the root, and not a list of all copies.
+//! The root lists [`PAGES`] pages, a page lists the copies whose names fall to it. So one change writes a copy, a page
+//! and the root, and not a list of all copies.
 //!
 //! Invariants:
 //! 1. A file counts only if the index lists its digest: one that is older or newer is not served.
 //! 2. The counter of the root grows with each write.
-//! 3. A copy without a time of its own was proven when the root was written. So the proofs of all watched objects cost the
-//!    root alone.
+//! 3. A copy without a time of its own was proven when the root was written. So the proofs of all watched objects cost
+//!    the root alone.
 
 use std::collections::BTreeMap;
 

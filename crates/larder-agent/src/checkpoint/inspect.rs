@@ -86,8 +86,8 @@ pub fn inspect(
     Ok(inspection)
 }
 
-/// Removes the checkpoint below the root directory `root`; returns the number of removed files. An agent that runs there
-/// writes a new one at the next change.
+/// Removes the checkpoint below the root directory `root`; returns the number of removed files. An agent that runs
+/// there writes a new one at the next change.
 ///
 /// # Errors
 ///

@@ -217,8 +217,8 @@ fn is_private(stat: &Stat, user: u32) -> bool {
     stat.st_uid == user && stat.st_mode & OF_OTHERS == 0
 }
 
-/// systemd gives the files of a unit's credentials to root, and lets the unit's user read them by an ACL, which shows as
-/// bits of the group.
+/// systemd gives the files of a unit's credentials to root, and lets the unit's user read them by an ACL, which shows
+/// as bits of the group.
 fn is_private_credential(stat: &Stat, user: u32) -> bool {
     (stat.st_uid == user || stat.st_uid == 0) && stat.st_mode & 0o027 == 0
 }

@@ -5,10 +5,10 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Key and nonce of a file come from HKDF-SHA256 over the key of the checkpoint and 32 random bytes. So no pair of key
-//!    and nonce is used twice, and no counter has to survive a crash.
-//! 2. The header, the cluster, the node and the place of the file are authenticated (ChaCha20-Poly1305). A file opens in
-//!    its own place only.
+//! 1. Key and nonce of a file come from HKDF-SHA256 over the key of the checkpoint and 32 random bytes. So no pair of
+//!    key and nonce is used twice, and no counter has to survive a crash.
+//! 2. The header, the cluster, the node and the place of the file are authenticated (ChaCha20-Poly1305). A file opens
+//!    in its own place only.
 //! 3. A file is a multiple of [`BLOCK`] bytes long, so its length shows no more than that.
 //! 4. Content is wiped where it was sealed and where it was opened. What `ring` keeps of a derived key is not.
 

@@ -17,8 +17,8 @@ use super::{
     store::SavedCopy,
 };
 
-/// What the API server has said about the pods of the node since the start. It only grows: an API server that has denied them
-/// and then goes away has denied them.
+/// What the API server has said about the pods of the node since the start. It only grows: an API server that has
+/// denied them and then goes away has denied them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ApiContact {
     /// Nothing yet.

@@ -18,8 +18,8 @@
 //!
 //! # Failures and crashes
 //!
-//! Files that the index does not list are ignored, and removed at the next start. A failure in 1 to 5 removes the new files
-//! as far as possible. So a crash at any instant leaves the old checkpoint or the new one.
+//! Files that the index does not list are ignored, and removed at the next start. A failure in 1 to 5 removes the new
+//! files as far as possible. So a crash at any instant leaves the old checkpoint or the new one.
 //!
 //! Invariants:
 //! 1. No link is followed. The directory belongs to this process's user and no other user can enter it.
@@ -347,8 +347,8 @@ impl Store {
             .min()
     }
 
-    /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With `refresh` the index is written even if
-    /// no copy differs, to carry the times of the proofs.
+    /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With `refresh` the index is written even
+    /// if no copy differs, to carry the times of the proofs.
     pub(crate) fn write(
         &mut self,
         wanted: &[WantedCopy],

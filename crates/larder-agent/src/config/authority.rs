@@ -1,7 +1,7 @@
 //! Who may change what the configuration file says (rule S2 of `docs/spec/on-change.md`).
 //!
-//! A file with commands gives whoever may write it the rights of the agent. So if the agent is root, nobody else may write the file, nor
-//! replace it or a directory on the way to it.
+//! A file with commands gives whoever may write it the rights of the agent. So if the agent is root, nobody else may
+//! write the file, nor replace it or a directory on the way to it.
 
 use std::{
     fs::{self, Metadata},
@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Checks the file, and every directory on the way to it, links included. What passes cannot have been replaced by others since it was
-/// read.
+/// Checks the file, and every directory on the way to it, links included. What passes cannot have been replaced by
+/// others since it was read.
 ///
 /// # Errors
 ///

@@ -108,7 +108,8 @@ impl Content {
         self.parts().any(|(part, _)| hook.looks_at_part(part))
     }
 
-    /// What `hook` sees differently from `before`: paths of files and names of variables, without the directories of volumes.
+    /// What `hook` sees differently from `before`: paths of files and names of variables, without the directories of
+    /// volumes.
     pub(super) fn changes_since(&self, before: &Self, hook: &PodHook, key: &DigestKey) -> Changes {
         let items = |content: &Self| content.digester(hook, key).finish_with_items().1;
         items(self).changes_since(&items(before))

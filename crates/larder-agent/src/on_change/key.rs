@@ -1,8 +1,8 @@
 //! The key of all digests, in memory only (rule P2).
 //!
-//! It lies in a file of a directory that is on a tmpfs, so that it outlives the agent and ends with the machine's uptime. The first
-//! agent that needs it makes it; agents that start at once agree on one. Where no such directory can be used, the key lives as long
-//! as the agent, and the record of an earlier one counts as written under another key.
+//! It lies in a file of a directory that is on a tmpfs, so that it outlives the agent and ends with the machine's
+//! uptime. The first agent that needs it makes it; agents that start at once agree on one. Where no such directory can
+//! be used, the key lives as long as the agent, and the record of an earlier one counts as written under another key.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},

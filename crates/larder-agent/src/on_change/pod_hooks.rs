@@ -1,4 +1,5 @@
-//! The hooks of one pod: from its annotations, from the agent's configuration, and from the program that embeds the agent.
+//! The hooks of one pod: from its annotations, from the agent's configuration, and from the program that embeds the
+//! agent.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

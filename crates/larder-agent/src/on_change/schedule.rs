@@ -2,8 +2,10 @@
 //!
 //! Invariants:
 //! 1. The lock of the schedule is held for computations only, never across a wait, a file or a process.
-//! 2. A record is written from a snapshot that is taken while no other record of the pod is being written, so the last one wins.
-//! 3. What a worker hands over for a pod that was forgotten meanwhile is forgotten by the worker itself, before it tears the pod down.
+//! 2. A record is written from a snapshot that is taken while no other record of the pod is being written, so the last
+//!    one wins.
+//! 3. What a worker hands over for a pod that was forgotten meanwhile is forgotten by the worker itself, before it
+//!    tears the pod down.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -273,8 +275,8 @@ impl OnChange {
         hooks.chain(errors).collect()
     }
 
-    /// Starts rounds when they are due. Ends after `shutdown`, when running steps have ended or their time is over; then
-    /// [`drained`](Self::drained) returns.
+    /// Starts rounds when they are due. Ends after `shutdown`, when running steps have ended or their time is over;
+    /// then [`drained`](Self::drained) returns.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
         let mut writes: JoinSet<()> = JoinSet::new();
@@ -331,7 +333,8 @@ impl OnChange {
             .await;
     }
 
-    /// Brings the metrics up to date that count hooks: how many fail, and how many have yet to tell of the present content.
+    /// Brings the metrics up to date that count hooks: how many fail, and how many have yet to tell of the present
+    /// content.
     pub(crate) fn count_hooks(&self) {
         let schedule = self.0.schedule.lock();
         let (mut failing, mut pending) = (0, 0);
@@ -384,8 +387,8 @@ impl OnChange {
         }
     }
 
-    /// A pass is over: these parts of the pod are in place. `past` is given if the hooks are new to the worker. Waits for the disk
-    /// after the first delivery.
+    /// A pass is over: these parts of the pod are in place. `past` is given if the hooks are new to the worker. Waits
+    /// for the disk after the first delivery.
     pub(super) fn passed(
         &self,
         pod: &Arc<StoredPod>,
@@ -620,7 +623,8 @@ impl Schedule {
             content: Content::default(),
             record: None,
         });
-        // The past of a pod that had hooks under this agent is no past: new hooks start from the present content (rule P5).
+        // The past of a pod that had hooks under this agent is no past: new hooks start from the present content (rule
+        // P5).
         let own_past = old_hooks.is_none().then_some(&past);
         let mut tracked = Vec::with_capacity(hooks.hooks.len());
         for (index, hook) in hooks.hooks.iter().enumerate() {

@@ -35,7 +35,8 @@ pub(super) struct TrackedHook {
     pub(super) changed_at: Option<Instant>,
     /// Its entry among the timers.
     pub(super) timer: Option<Instant>,
-    /// It started from the present content: what it first sees of a part is a first delivery, whatever was on disk (rule P5).
+    /// It started from the present content: what it first sees of a part is a first delivery, whatever was on disk
+    /// (rule P5).
     starts_afresh: bool,
     /// The last round failed, and the pod has an event that says so.
     pub(super) is_reported: bool,
@@ -49,9 +50,11 @@ pub(super) struct RunningRound {
 }
 
 impl TrackedHook {
-    /// A hook that is new to this agent. What it knows is, in this order: its record; the set on disk; nothing (rule P3).
+    /// A hook that is new to this agent. What it knows is, in this order: its record; the set on disk; nothing (rule
+    /// P3).
     ///
-    /// `past` is `None` if the pod had other hooks under this agent: a new hook starts from the present content (rule P5).
+    /// `past` is `None` if the pod had other hooks under this agent: a new hook starts from the present content (rule
+    /// P5).
     pub(super) fn new(
         id: HookId,
         hook: &PodHook,
@@ -112,8 +115,8 @@ impl TrackedHook {
         }
     }
 
-    /// A pass is over, and the pod's content went from `before` to `after`. Of the parts in `confirmed` only what was on disk at the
-    /// start was known until now.
+    /// A pass is over, and the pod's content went from `before` to `after`. Of the parts in `confirmed` only what was
+    /// on disk at the start was known until now.
     pub(super) fn passed(
         &mut self,
         hook: &PodHook,

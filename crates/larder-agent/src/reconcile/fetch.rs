@@ -94,8 +94,8 @@ impl Fetched {
     }
 }
 
-/// An incomplete API server cannot prove that an object does not exist, not even an optional one. `expired` is the time of a
-/// copy that is too old.
+/// An incomplete API server cannot prove that an object does not exist, not even an optional one. `expired` is the time
+/// of a copy that is too old.
 fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestamp>) -> Unavailable {
     match (error.is_not_found(), incomplete, expired) {
         (true, false, _) => Unavailable::NotFound,

@@ -3,8 +3,8 @@
 //! Invariants:
 //! 1. Each change has a sequence number greater than all before it, also those of an earlier agent: numbers begin with
 //!    the time of the start in microseconds.
-//! 2. Of a pod on the board the journal keeps the last change only, so it grows with the number of pods. Of removed pods
-//!    it keeps [`MAX_REMOVED`]; a client that is further behind has to list all pods again.
+//! 2. Of a pod on the board the journal keeps the last change only, so it grows with the number of pods. Of removed
+//!    pods it keeps [`MAX_REMOVED`]; a client that is further behind has to list all pods again.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -22,8 +22,8 @@ use crate::harness::{NODE, Node, config_map, pod, secret};
 /// What no file of the checkpoint may show.
 const CANARY: &str = "hunter2-canary";
 
-/// A node with a checkpoint and without static pods, whose agent does not run yet. Its key lies in `static_pods`, which the
-/// reboot does not empty.
+/// A node with a checkpoint and without static pods, whose agent does not run yet. Its key lies in `static_pods`, which
+/// the reboot does not empty.
 fn prepare() -> Node {
     let mut node = Node::prepare_with(Options::default().fill_namespaces(true));
     node.follow_static_pods = false;

@@ -1,4 +1,5 @@
-//! Hooks of pods: when they fire, and what is remembered of them. Rounds reach the test as those of an embedding program.
+//! Hooks of pods: when they fire, and what is remembered of them. Rounds reach the test as those of an embedding
+//! program.
 
 mod containers;
 mod firing;

@@ -1,4 +1,5 @@
-//! How fast the built command delivers, and what it costs: start, memory, and the time from a write at the API server to the file.
+//! How fast the built command delivers, and what it costs: start, memory, and the time from a write at the API server
+//! to the file.
 //!
 //! ```text
 //! cargo bench -p larder-cli --bench agent                          # the embedded API server over TLS
@@ -6,7 +7,8 @@
 //! cargo bench -p larder-cli --bench agent -- --manifests dir       # no API server: edits of manifests; default examples/
 //! ```
 //!
-//! `LARDER_BENCH_BINARY` names another build of the command to be measured instead. See BENCHMARKS.md for what the columns mean.
+//! `LARDER_BENCH_BINARY` names another build of the command to be measured instead. See BENCHMARKS.md for what the
+//! columns mean.
 
 #![expect(clippy::print_stdout, reason = "the report")]
 

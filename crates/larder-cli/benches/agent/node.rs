@@ -19,8 +19,8 @@ const SECRETS: usize = 5;
 pub(crate) const KEY: &str = "value";
 /// Bytes of it.
 const VALUE: usize = 1024;
-/// The first so many objects of each kind are timed. They are of many pods: how soon one pod's volumes may be written again is
-/// limited.
+/// The first so many objects of each kind are timed. They are of many pods: how soon one pod's volumes may be written
+/// again is limited.
 const TIMED: usize = 40;
 /// Changes per second of objects that are not timed.
 const BACKGROUND: u32 = 50;

@@ -14,7 +14,8 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::Desk;
 
-/// A pod with a volume on `/larder-test/config`, one key of it on `/etc/larder-test/key`, and a Secret below a link of most systems.
+/// A pod with a volume on `/larder-test/config`, one key of it on `/etc/larder-test/key`, and a Secret below a link of
+/// most systems.
 pub(crate) fn manifest(key: &str, variable: &str, more: &str) -> String {
     format!(
         "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: {key}, other: x}}}}
@@ -290,8 +291,8 @@ fn restart_on_change_updates_variables_and_sub_paths() {
     assert_eq!(running.end(), (String::new(), Some(128 + 15)));
 }
 
-/// A process that has left the session, the process group and the parent of the command. What a command prints ends only when
-/// this one has ended, too; should it survive, it says so.
+/// A process that has left the session, the process group and the parent of the command. What a command prints ends
+/// only when this one has ended, too; should it survive, it says so.
 const DAEMON: &str = "(setsid sh -c 'echo daemon; sleep 20; echo survived' & )";
 
 #[test]
@@ -366,8 +367,8 @@ pub(crate) enum Caller {
 /// Opens the desk to everybody, and puts a `larder` on it that everybody may run.
 pub(crate) fn larder_for_everybody(desk: &Desk) -> PathBuf {
     let larder = desk.path().join("larder");
-    // Not `fs::copy`: a process that another test starts meanwhile would inherit the file open for writing, and then the
-    // kernel refuses to execute it.
+    // Not `fs::copy`: a process that another test starts meanwhile would inherit the file open for writing, and then
+    // the kernel refuses to execute it.
     let copied = Command::new("cp")
         .arg(env!("CARGO_BIN_EXE_larder"))
         .arg(&larder)

@@ -1,4 +1,5 @@
-//! The modules of the command form layers: a lower module never names a higher one, so no files import each other in a circle.
+//! The modules of the command form layers: a lower module never names a higher one, so no files import each other in a
+//! circle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

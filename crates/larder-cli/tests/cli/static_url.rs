@@ -1,5 +1,5 @@
-//! `staticPodURL` over TLS: a server with a certificate of a private authority, and an agent that learns of both from its
-//! configuration and its environment.
+//! `staticPodURL` over TLS: a server with a certificate of a private authority, and an agent that learns of both from
+//! its configuration and its environment.
 
 use std::{
     fs,

@@ -41,7 +41,8 @@ fn write(desk: &Desk, number: u32) {
     fs::rename(next, desk.path().join("app.yaml")).unwrap();
 }
 
-/// Opens the file in a loop, and checks that all of it is of one update. Prints each number that it sees for the first time.
+/// Opens the file in a loop, and checks that all of it is of one update. Prints each number that it sees for the first
+/// time.
 const READER: &str = r#"
 use strict; $| = 1;
 sub all { my ($path) = @_; local $/; open(my $file, '<', $path) or die "cannot open $path: $!\n"; return scalar <$file> }

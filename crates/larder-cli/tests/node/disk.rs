@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// Between two comparisons.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Waits until what lies on disk is what the API server's content says, nothing more, nothing less, and as many static pods have
-/// mirror pods; returns the pods.
+/// Waits until what lies on disk is what the API server's content says, nothing more, nothing less, and as many static
+/// pods have mirror pods; returns the pods.
 pub(crate) async fn at_rest(
     server: &Server,
     agent: &Agent,

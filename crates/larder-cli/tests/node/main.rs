@@ -1,4 +1,5 @@
-//! The built `larder run` as a node, against either API server: the embedded one over TLS, or with `KUBEBUILDER_ASSETS` a real one.
+//! The built `larder run` as a node, against either API server: the embedded one over TLS, or with `KUBEBUILDER_ASSETS`
+//! a real one.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

@@ -1,4 +1,5 @@
-//! The agent is killed again and again while content changes: in the end each process has been told of its last content.
+//! The agent is killed again and again while content changes: in the end each process has been told of its last
+//! content.
 //!
 //! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing.
 

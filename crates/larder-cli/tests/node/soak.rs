@@ -5,8 +5,9 @@
 //! LARDER_SOAK_SECS=1800 KUBEBUILDER_ASSETS=DIR nice cargo test --release -p larder-cli --test node soak
 //! ```
 //!
-//! `LARDER_SOAK_SEED` repeats a run's decisions (not its timing). The agent is killed and restarted in the first quarter only, so
-//! that the memory of one process is seen over the rest. With a duration given, that memory must be flat.
+//! `LARDER_SOAK_SEED` repeats a run's decisions (not its timing). The agent is killed and restarted in the first
+//! quarter only, so that the memory of one process is seen over the rest. With a duration given, that memory must be
+//! flat.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,8 +34,8 @@ const SHORT: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(80);
 /// Between the end of a fault and the next one.
 const PEACE: (Duration, Duration) = (Duration::from_millis(1500), Duration::from_secs(12));
-/// Most that memory may grow from the second third to the last. Not the resident size, which counts what of the binary was needed so
-/// far, but what the process has of its own.
+/// Most that memory may grow from the second third to the last. Not the resident size, which counts what of the binary
+/// was needed so far, but what the process has of its own.
 const GROWTH: f64 = 0.1;
 /// Most descriptors that may come to those of the second third: connections that come and go.
 const DESCRIPTORS: f64 = 5.0;

@@ -1,6 +1,7 @@
 //! What changes in the cluster while the agent runs: objects, pods and static pods, at random.
 //!
-//! Every value names its object and a number that only grows: `c-07@1234;`. So a reader can tell torn and outdated sets.
+//! Every value names its object and a number that only grows: `c-07@1234;`. So a reader can tell torn and outdated
+//! sets.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +30,8 @@ const OBJECTS: usize = 40;
 const PODS: usize = 30;
 /// Most static pods at once.
 const STATIC_PODS: usize = 4;
-/// Longest that a request may take before it counts as failed, which is no failure of the test while the server is down.
+/// Longest that a request may take before it counts as failed, which is no failure of the test while the server is
+/// down.
 const REQUEST: Duration = Duration::from_secs(5);
 
 /// The cluster, and what has been done to it.
@@ -114,8 +116,8 @@ impl World {
         *self.done.entry(what).or_default() += 1;
     }
 
-    /// Ends what hangs in the air: required objects exist, no pod is terminating, and immutable objects that were recreated are
-    /// noticed, since new pods refer to them.
+    /// Ends what hangs in the air: required objects exist, no pod is terminating, and immutable objects that were
+    /// recreated are noticed, since new pods refer to them.
     pub(crate) async fn settle(&mut self) -> kube::Result<()> {
         self.complete().await?;
         for pod in self.api::<Pod>().list(&ListParams::default()).await? {

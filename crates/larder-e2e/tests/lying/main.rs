@@ -1,8 +1,8 @@
 //! Clients against an API server that lies: managers and pod source on the real transport.
 //!
 //! Connections are pipes, so time is paused and thousands of answers with all their delays take seconds. A seed, which
-//! is printed, determines all that the server invents. `LARDER_SEED` repeats a run, up to the order in which tokio polls
-//! ready tasks.
+//! is printed, determines all that the server invents. `LARDER_SEED` repeats a run, up to the order in which tokio
+//! polls ready tasks.
 //!
 //! Invariants that the test protects:
 //! 1. No answer ends a client or makes it panic.

@@ -2,9 +2,10 @@
 //!
 //! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test public_api` rewrites the files.
 //!
-//! The sources are read with `syn`, since rustdoc's own listing needs a nightly compiler. Listed are public items that a path of public modules
-//! and re-exports leads to, without bodies, docs and private fields; items under `#[doc(hidden)]` are left out. Methods and
-//! implemented traits are matched to types by name, which is unique within a crate.
+//! The sources are read with `syn`, since rustdoc's own listing needs a nightly compiler. Listed are public items that
+//! a path of public modules and re-exports leads to, without bodies, docs and private fields; items under
+//! `#[doc(hidden)]` are left out. Methods and implemented traits are matched to types by name, which is unique within a
+//! crate.
 
 #![expect(clippy::unwrap_used, reason = "a test panics with what it saw")]
 

@@ -1,14 +1,14 @@
 //! The processes of a pod's containers, found by what they mount (rules G1 to G4).
 //!
-//! A container has a mount namespace of its own, in which the volumes of its pod are mounted where the pod says. So whatever
-//! has started it, `/proc/PID/mountinfo` shows which container a process belongs to.
+//! A container has a mount namespace of its own, in which the volumes of its pod are mounted where the pod says. So
+//! whatever has started it, `/proc/PID/mountinfo` shows which container a process belongs to.
 //!
 //! Invariants:
-//! 1. A process belongs to a container only if a volume's directory (device and root) is mounted at a mount point that the
-//!    pod gives to this container. A namespace that sees the directory elsewhere, such as a copy of the machine's own mounts,
-//!    is no container.
-//! 2. A signal goes to the process that was found, never to another one with its number: through a pidfd, after another look
-//!    at start time and mount namespace.
+//! 1. A process belongs to a container only if a volume's directory (device and root) is mounted at a mount point that
+//!    the pod gives to this container. A namespace that sees the directory elsewhere, such as a copy of the machine's
+//!    own mounts, is no container.
+//! 2. A signal goes to the process that was found, never to another one with its number: through a pidfd, after another
+//!    look at start time and mount namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -85,7 +85,8 @@ pub struct FoundProcess {
     parent: i32,
 }
 
-/// Identifies a mount namespace: by its inode, or, where that may not be read, by one of its mounts, which no other namespace has.
+/// Identifies a mount namespace: by its inode, or, where that may not be read, by one of its mounts, which no other
+/// namespace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Namespace {
     Inode(u64),
@@ -503,7 +504,8 @@ fn normalized(path: &Path) -> PathBuf {
     clean
 }
 
-/// Number of the parent, and start time, of `/proc/PID/stat`. The command's name may hold anything, parentheses as well.
+/// Number of the parent, and start time, of `/proc/PID/stat`. The command's name may hold anything, parentheses as
+/// well.
 fn parent_and_start(text: &[u8]) -> Option<(i32, u64)> {
     let end = text.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
@@ -525,7 +527,8 @@ mod tests {
 
     use super::*;
 
-    /// A process in a mount namespace of its own, with a directory of the machine mounted at another one. Dropped, it is killed.
+    /// A process in a mount namespace of its own, with a directory of the machine mounted at another one. Dropped, it
+    /// is killed.
     struct Container {
         child: Child,
         folder: TempDir,

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::hook::Restart;
 
-/// A container that started so long after its variables were put in place has read them. Before that, whatever starts containers may
-/// have read them earlier (rule R3).
+/// A container that started so long after its variables were put in place has read them. Before that, whatever starts
+/// containers may have read them earlier (rule R3).
 const VARIABLES_READ: Duration = Duration::from_secs(5);
 
 /// What a restart has done.
@@ -28,7 +28,8 @@ pub struct RestartReport {
     pub ended: Vec<SmolStr>,
 }
 
-/// Ends the main process of each container that is meant: the signal, and KILL after the grace period. Waits until it is gone.
+/// Ends the main process of each container that is meant: the signal, and KILL after the grace period. Waits until it
+/// is gone.
 ///
 /// # Cancel safety
 ///

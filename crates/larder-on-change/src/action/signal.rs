@@ -30,7 +30,8 @@ impl Signal {
     }
 }
 
-/// Sends the signal to the main process of each container that is meant, or to the processes with the executable that the target names.
+/// Sends the signal to the main process of each container that is meant, or to the processes with the executable that
+/// the target names.
 ///
 /// # Cancel safety
 ///

@@ -24,8 +24,8 @@ pub struct TargetQuery<'a> {
     pub known: &'a KnownContainers,
 }
 
-/// The containers of a pod that the last search found. A search looks at all processes of the machine; one look at each known process
-/// is enough as long as every container that is wanted is among them.
+/// The containers of a pod that the last search found. A search looks at all processes of the machine; one look at each
+/// known process is enough as long as every container that is wanted is among them.
 #[derive(Debug, Default)]
 pub struct KnownContainers(Mutex<Vec<FoundContainer>>);
 

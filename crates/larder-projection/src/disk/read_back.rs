@@ -91,7 +91,8 @@ impl VolumeHost {
         }
     }
 
-    /// Replaces the record of a pod in one step. Does nothing if the pod has no directory, since the record goes with it.
+    /// Replaces the record of a pod in one step. Does nothing if the pod has no directory, since the record goes with
+    /// it.
     ///
     /// # Errors
     ///

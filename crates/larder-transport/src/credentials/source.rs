@@ -86,8 +86,8 @@ pub(crate) struct Settings {
 }
 
 impl Source {
-    /// What a client knows its API server by: the certificates that the source trusts, as they are configured (none if it
-    /// trusts those of the system), and the server's name in TLS. Blocks on files; connects to nothing.
+    /// What a client knows its API server by: the certificates that the source trusts, as they are configured (none if
+    /// it trusts those of the system), and the server's name in TLS. Blocks on files; connects to nothing.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Containers under test: real processes in mount and PID namespaces of their own, with the volumes of a pod where it says.
+//! Containers under test: real processes in mount and PID namespaces of their own, with the volumes of a pod where it
+//! says.
 
 use std::{
     fs,
@@ -55,7 +56,8 @@ impl MountPoints {
 }
 
 impl Container {
-    /// Starts a container with these mounts of directories at mount points. `script` is run by a shell, and says `ready` when it is.
+    /// Starts a container with these mounts of directories at mount points. `script` is run by a shell, and says
+    /// `ready` when it is.
     pub(super) fn start(mounts: &[(&Path, &Path)], script: &str) -> Self {
         Self::start_with(
             &["-p", "-f", "--kill-child", "unshare", "-m"],

@@ -210,7 +210,8 @@ async fn container_that_started_after_the_swap_is_skipped() {
     let at = points.path("config");
     let volume = created(&node, &pod_of("web", &[container("web", &at)], SIGNAL)).await;
     edit(&node, "1");
-    // Nothing runs yet, so attempts fail. The pause before the second one exceeds a clock tick, in which starts are counted.
+    // Nothing runs yet, so attempts fail. The pause before the second one exceeds a clock tick, in which starts are
+    // counted.
     node.wait("a failure", |node| {
         let hook = node.pod("web")?.on_change.remove(0);
         (hook.reason == "no process of container web" && hook.attempts >= 2).then_some(())

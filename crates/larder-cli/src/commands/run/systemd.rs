@@ -3,8 +3,8 @@
 //! Invariants:
 //! 1. `READY=1` is sent after the first pass over all pods, and after [`READY_TIMEOUT`] at the latest: an agent that
 //!    cannot reach its API server serves what it has, and must not be restarted for that.
-//! 2. The watchdog is fed only while the agent is healthy, by the runtime that does the work. A runtime that hangs feeds
-//!    nothing.
+//! 2. The watchdog is fed only while the agent is healthy, by the runtime that does the work. A runtime that hangs
+//!    feeds nothing.
 //! 3. Without a service manager nothing is sent. A message that cannot be sent is dropped: the watchdog is the check.
 
 use std::{
