@@ -40,14 +40,17 @@ def main():
             rules = [rule for group in ask(url, "rules")["groups"] for rule in group["rules"]]
             selected = {f"alert {r['name']}": re.split(r" [=><]+ ", r["query"])[0] for r in rules}
             empty = [n for n, q in (queries | selected).items() if not ask(url, "query", query=q)["result"]]
+            # A rule's health is unknown before its first evaluation.
+            unwell = [rule["name"] for rule in rules if rule["health"] != "ok"]
         except (urllib.error.URLError, ConnectionError):
-            empty = ["prometheus does not answer yet"]
-        if not empty or time.monotonic() > deadline:
+            empty, unwell = ["prometheus does not answer yet"], []
+        if not (empty or unwell) or time.monotonic() > deadline:
             break
         time.sleep(0.5)
     for name in empty:
         print(f"no series: {name}", file=sys.stderr)
-    unwell = [rule["name"] for rule in rules if rule["health"] != "ok"]
+    for name in unwell:
+        print(f"not evaluated: alert {name}", file=sys.stderr)
     print(f"{len(queries)} queries of the dashboard and {len(selected)} alerts ran, {len(empty)} without a series")
     sys.exit(bool(empty or unwell))
 
