@@ -34,6 +34,7 @@ def main():
     with open(dashboard, encoding="utf-8") as file:
         panels = json.load(file)["panels"]
     queries = {f"{panel['title']}, {target['refId']}": expanded(target["expr"]) for panel in panels for target in panel["targets"]}
+    rules, selected = [], {}
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -111,11 +111,13 @@ fn schemas() -> Value {
             ("path", true, string("Its directory. `..data` in it is a link to the current set of files.")),
             ("lastSwap", false, time("When its content last changed under this agent.")),
             ("files", true, integer("Number of its files.")),
+            ("staleAsOf", false, time("Its content is from a checkpoint of that time, and may be out of date.")),
         ])),
         "ContainerStatus": object(&with_delivery(&[
             ("name", true, string("")),
             ("path", true, string("A file of mode 0600 with the variables of the container: one JSON object with a string for each name.")),
             ("lastSwap", false, time("When its variables last changed under this agent.")),
+            ("staleAsOf", false, time("Its variables are from a checkpoint of that time, and may be out of date.")),
         ])),
         "Phase": {
             "type": "string",
