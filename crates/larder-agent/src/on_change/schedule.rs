@@ -310,7 +310,7 @@ impl OnChange {
         };
         if timeout(DRAIN, drain).await.is_err() {
             warn!(
-                "rounds of hooks still running at the shutdown deadline, their changes are told after the next start"
+                "rounds of hooks still running at the shutdown deadline, the next start continues with their changes"
             );
         }
         rounds.shutdown().await;
@@ -522,7 +522,7 @@ impl OnChange {
                     action,
                     changes,
                     ?took,
-                    "told of a change"
+                    "application notified of a change"
                 );
                 if *was_reported {
                     self.post(pod, HookEvent::Succeeded, &format!("hook {hook} succeeded"));
@@ -537,7 +537,7 @@ impl OnChange {
                         changes,
                         ?took,
                         error = reason,
-                        "failed to tell of a change"
+                        "failed to notify application of a change"
                     );
                 } else {
                     debug!(
@@ -547,7 +547,7 @@ impl OnChange {
                         changes,
                         ?took,
                         error = reason,
-                        "failed to tell of a change"
+                        "failed to notify application of a change"
                     );
                 }
                 self.post(pod, HookEvent::Failed, &format!("hook {hook}: {reason}"));
