@@ -78,7 +78,9 @@ where
 /// A filter as in `LARDER_LOG`. A single word has to be a level: as a target it would be a typing error.
 fn parse(text: &str) -> Result<EnvFilter, String> {
     let is_word = text.chars().all(|c| c.is_ascii_alphanumeric());
-    if is_word && text.parse::<tracing::level_filters::LevelFilter>().is_err() {
+    // The parser takes an empty word for `error`.
+    let is_level = !text.is_empty() && text.parse::<tracing::level_filters::LevelFilter>().is_ok();
+    if is_word && !is_level {
         return Err(format!(
             "unknown log level {text:?}, expected off, error, warn, info, debug, trace, or a filter such as larder=trace,info"
         ));

@@ -39,7 +39,9 @@ impl Container {
         let (volume, at, shown) = (volume.display(), at.display(), seen.display());
         let text = format!(
             "set -e; mount --bind '{volume}' '{at}'
-             read_again() {{ cat '{at}/f' > '{shown}.tmp'; mv '{shown}.tmp' '{shown}'; }}
+             # A path that is looked up while the set is swapped may go with the old set. A signal in between reads newer
+             # content and moves it.
+             read_again() {{ until cat '{at}/f' > '{shown}.tmp'; do :; done; mv '{shown}.tmp' '{shown}' || :; }}
              trap read_again HUP; read_again
              while :; do sleep 1000 & wait $! || :; done"
         );
