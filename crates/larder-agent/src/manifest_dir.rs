@@ -40,7 +40,7 @@ pub use self::catalogue::ObjectId;
 use self::{
     catalogue::{Catalogue, Objects},
     files::{Reading, Stamp},
-    schedule::{PATIENCE, Schedule},
+    schedule::{PATIENCE, ReadSchedule},
 };
 use crate::blocking::blocking;
 
@@ -81,7 +81,7 @@ pub struct ManifestDir {
     stamps: BTreeMap<PathBuf, Stamp>,
     /// Files that have lost an object, in which state, and since when.
     doubts: BTreeMap<PathBuf, (Stamp, Instant)>,
-    schedule: Schedule,
+    schedule: ReadSchedule,
     watch: DirectoryWatch,
     next_pass: Instant,
     problems: latest::Sender<Arc<[String]>>,
@@ -109,7 +109,7 @@ impl ManifestDir {
             catalogue: Catalogue::default(),
             stamps: BTreeMap::new(),
             doubts: BTreeMap::new(),
-            schedule: Schedule::default(),
+            schedule: ReadSchedule::default(),
             watch: DirectoryWatch::default(),
             next_pass: Instant::now(),
             problems: latest::Sender::new(Arc::from([])),

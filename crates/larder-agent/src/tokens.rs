@@ -41,7 +41,7 @@ pub(crate) struct Tokens {
     client: Client,
     clock: Clock,
     rng: Mutex<Rng>,
-    issued: Mutex<HashMap<Key, Kept>>,
+    issued: Mutex<HashMap<Key, CachedToken>>,
 }
 
 impl fmt::Debug for Tokens {
@@ -62,7 +62,7 @@ struct Key {
 
 /// A token, and the state that decides when it is due.
 #[derive(Clone)]
-struct Kept {
+struct CachedToken {
     token: Token,
     received: Instant,
     /// Random for each token, so that tokens that came together are not renewed together.
@@ -73,7 +73,7 @@ struct Kept {
     retry: Option<(RetryBackoff, Instant)>,
 }
 
-impl Kept {
+impl CachedToken {
     fn new(token: Token, received: Instant, now: Timestamp, rng: &mut Rng) -> Self {
         let jitter = Duration::from_secs(rng.u64(0..=MAX_REFRESH_JITTER.as_secs()));
         Self {
@@ -171,7 +171,7 @@ impl Tokens {
             Ok(issued) => {
                 let token = issued.token.clone();
                 let (received, now) = (Instant::now(), self.clock.now());
-                let issued = Kept::new(issued, received, now, &mut self.rng.lock());
+                let issued = CachedToken::new(issued, received, now, &mut self.rng.lock());
                 self.issued.lock().insert(key, issued);
                 return Ok(token);
             }

@@ -85,7 +85,7 @@ impl fmt::Display for CopyId {
 
 /// What is copied.
 #[derive(Clone, Debug)]
-pub(crate) enum Content {
+pub(crate) enum CopyContent {
     Pod(Box<StoredPod>),
     ConfigMap(Arc<ConfigMap>),
     Secret(Arc<Secret>),
@@ -98,7 +98,7 @@ pub(crate) enum Content {
 #[error("content is malformed")]
 pub(super) struct Malformed;
 
-impl Content {
+impl CopyContent {
     /// The copy of a pod: without managed fields, without what this agent added, without the version that grows with
     /// each status, and with as much of the status as projection and lifecycle read.
     pub(super) fn of_pod(pod: &StoredPod) -> Self {
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    fn contents() -> Vec<(CopyId, Content)> {
+    fn contents() -> Vec<(CopyId, CopyContent)> {
         let map = ConfigMap::from_json(
             br#"{"metadata":{"namespace":"prod","name":"app","uid":"u","resourceVersion":"7"},
                 "data":{"k":"v","":""},"binaryData":{"b":"3sr+"},"immutable":true}"#,
@@ -460,31 +460,34 @@ mod tests {
         vec![
             (
                 id(CopyKind::ConfigMap),
-                Content::ConfigMap(Arc::new(map.unwrap())),
+                CopyContent::ConfigMap(Arc::new(map.unwrap())),
             ),
             (
                 id(CopyKind::Secret),
-                Content::Secret(Arc::new(secret.unwrap())),
+                CopyContent::Secret(Arc::new(secret.unwrap())),
             ),
             (
                 id(CopyKind::Pod),
-                Content::of_pod(&StoredPod::new(pod).unwrap()),
+                CopyContent::of_pod(&StoredPod::new(pod).unwrap()),
             ),
-            (id(CopyKind::Node), Content::Node(Arc::new(node))),
-            (id(CopyKind::Services), Content::Services([service].into())),
+            (id(CopyKind::Node), CopyContent::Node(Arc::new(node))),
+            (
+                id(CopyKind::Services),
+                CopyContent::Services([service].into()),
+            ),
         ]
     }
 
     #[test]
     fn everything_is_decoded_as_it_was_encoded() {
         for (id, content) in contents() {
-            let decoded = Content::decode(&id, &content.encode()).unwrap();
+            let decoded = CopyContent::decode(&id, &content.encode()).unwrap();
             let is_same = match (&content, &decoded) {
-                (Content::Pod(one), Content::Pod(other)) => one == other,
-                (Content::ConfigMap(one), Content::ConfigMap(other)) => one == other,
-                (Content::Secret(one), Content::Secret(other)) => one == other,
-                (Content::Node(one), Content::Node(other)) => one == other,
-                (Content::Services(one), Content::Services(other)) => one == other,
+                (CopyContent::Pod(one), CopyContent::Pod(other)) => one == other,
+                (CopyContent::ConfigMap(one), CopyContent::ConfigMap(other)) => one == other,
+                (CopyContent::Secret(one), CopyContent::Secret(other)) => one == other,
+                (CopyContent::Node(one), CopyContent::Node(other)) => one == other,
+                (CopyContent::Services(one), CopyContent::Services(other)) => one == other,
                 _ => false,
             };
             assert!(is_same, "{id}");
@@ -497,16 +500,16 @@ mod tests {
             let bytes = content.encode();
             for length in 0..bytes.len() {
                 assert!(
-                    Content::decode(&id, &bytes[..length]).is_err(),
+                    CopyContent::decode(&id, &bytes[..length]).is_err(),
                     "{id}: {length}"
                 );
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert!(Content::decode(&id, &longer).is_err(), "{id}");
+            assert!(CopyContent::decode(&id, &longer).is_err(), "{id}");
         }
         // A list of four thousand million items in four bytes.
         let claims = [&[0; 8][..], &[0], &[0xff; 4]].concat();
-        assert!(Content::decode(&id(CopyKind::ConfigMap), &claims).is_err());
+        assert!(CopyContent::decode(&id(CopyKind::ConfigMap), &claims).is_err());
     }
 
     #[test]
@@ -520,7 +523,7 @@ mod tests {
                 "spec": {"containers": [{"name": "main", "image": "i"}]},
                 "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
             }));
-            Content::of_pod(&StoredPod::new(pod.unwrap()).unwrap()).encode()
+            CopyContent::of_pod(&StoredPod::new(pod.unwrap()).unwrap()).encode()
         };
         assert_eq!(*pod("1", "True"), *pod("2", "False"));
     }

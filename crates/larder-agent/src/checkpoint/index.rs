@@ -33,15 +33,15 @@ pub(super) struct FileRef {
 
 /// A copy that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) kept: Kept,
+pub(super) struct IndexEntry {
+    pub(super) kept: CopyState,
     /// When it was last proven current; `None`: when the root was written.
     pub(super) proven: Option<Timestamp>,
 }
 
 /// What is kept of something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum CopyState {
     /// That it does not exist.
     Absent,
     /// A copy.
@@ -49,7 +49,7 @@ pub(super) enum Kept {
 }
 
 /// The copies, by name.
-pub(super) type Entries = BTreeMap<CopyId, Entry>;
+pub(super) type Entries = BTreeMap<CopyId, IndexEntry>;
 
 /// The root of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Root {
 
 /// The page that lists these copies.
 pub(super) fn encode_page<'a>(
-    entries: impl Iterator<Item = (&'a CopyId, &'a Entry)> + Clone,
+    entries: impl Iterator<Item = (&'a CopyId, &'a IndexEntry)> + Clone,
 ) -> Vec<u8> {
     let bytes = encoded(|sink| {
         sink.number(entries.clone().count());
@@ -122,8 +122,8 @@ pub(super) fn encode_page<'a>(
                 sink.time(proven);
             }
             let file = match &entry.kept {
-                Kept::Absent => None,
-                Kept::File { file, version } => Some((file, version)),
+                CopyState::Absent => None,
+                CopyState::File { file, version } => Some((file, version)),
             };
             sink.flag(file.is_some());
             if let Some((file, version)) = file {
@@ -135,20 +135,20 @@ pub(super) fn encode_page<'a>(
     bytes.to_vec()
 }
 
-pub(super) fn decode_page(bytes: &[u8]) -> Result<Vec<(CopyId, Entry)>, Malformed> {
+pub(super) fn decode_page(bytes: &[u8]) -> Result<Vec<(CopyId, IndexEntry)>, Malformed> {
     let mut source = Source(bytes);
     let entries = source.list(|source| {
         let id = source.id()?;
         let proven = source.flag()?.then(|| source.time()).transpose()?;
         let kept = if source.flag()? {
-            Kept::File {
+            CopyState::File {
                 file: take_file(source)?,
                 version: source.array()?,
             }
         } else {
-            Kept::Absent
+            CopyState::Absent
         };
-        Ok((id, Entry { kept, proven }))
+        Ok((id, IndexEntry { kept, proven }))
     })?;
     source.end()?;
     Ok(entries)

@@ -16,7 +16,7 @@ use larder_pods::{
 use larder_projection::{NodeFacts, ServiceFacts};
 
 use super::{
-    codec::{Content, CopyId, CopyKind},
+    codec::{CopyContent, CopyId, CopyKind},
     index::Version,
     seal::digest,
     store::{Store, StoreError, WantedCopy, WantedState, Written},
@@ -88,25 +88,26 @@ impl Recorder {
                 .filter(|(known, _)| Arc::ptr_eq(known, &pod));
             let version = match known {
                 Some((_, version)) => *version,
-                None => short_digest(&Content::of_pod(&pod).encode()),
+                None => short_digest(&CopyContent::of_pod(&pod).encode()),
             };
             self.versions.insert(uid, (Arc::clone(&pod), version));
             wanted.push(wanted_pod(pod, version));
         }
         let objects = snapshot.config_maps.into_iter();
         wanted.extend(objects.filter_map(|known| {
-            wanted_object(CopyKind::ConfigMap, known, now, Content::ConfigMap)
+            wanted_object(CopyKind::ConfigMap, known, now, CopyContent::ConfigMap)
         }));
         let objects = snapshot.secrets.into_iter();
         wanted.extend(
-            objects
-                .filter_map(|known| wanted_object(CopyKind::Secret, known, now, Content::Secret)),
+            objects.filter_map(|known| {
+                wanted_object(CopyKind::Secret, known, now, CopyContent::Secret)
+            }),
         );
         wanted.push(wanted_facts(
             CopyKind::Node,
-            snapshot.node.map(Content::Node),
+            snapshot.node.map(CopyContent::Node),
         ));
-        let services = snapshot.services.map(Content::Services);
+        let services = snapshot.services.map(CopyContent::Services);
         wanted.push(wanted_facts(CopyKind::Services, services));
         self.store.write(&wanted, now, refresh)
     }
@@ -122,13 +123,13 @@ fn wanted_pod(pod: Arc<StoredPod>, version: Version) -> WantedCopy {
         },
         state: WantedState::Present {
             version,
-            content: Box::new(move || Content::of_pod(&pod)),
+            content: Box::new(move || CopyContent::of_pod(&pod)),
         },
         proven: None,
     }
 }
 
-fn wanted_facts(kind: CopyKind, facts: Option<Content>) -> WantedCopy {
+fn wanted_facts(kind: CopyKind, facts: Option<CopyContent>) -> WantedCopy {
     WantedCopy {
         id: CopyId {
             kind,
@@ -150,7 +151,7 @@ fn wanted_object<K: Object>(
     kind: CopyKind,
     known: KnownObject<K>,
     now: Timestamp,
-    content: fn(Arc<K>) -> Content,
+    content: fn(Arc<K>) -> CopyContent,
 ) -> Option<WantedCopy> {
     if known.is_forbidden {
         return None;
@@ -206,7 +207,7 @@ mod tests {
             is_forbidden,
         };
         let now = Timestamp::from_second(1000).unwrap();
-        wanted_object(CopyKind::Secret, known, now, Content::Secret)
+        wanted_object(CopyKind::Secret, known, now, CopyContent::Secret)
     }
 
     #[test]

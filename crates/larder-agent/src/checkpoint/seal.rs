@@ -60,7 +60,7 @@ impl std::fmt::Debug for SealingKey {
 
 /// The place of a file, which it is bound to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct SealContext<'a> {
     /// Of cluster and node.
     pub(super) owner: &'a Owner,
     pub(super) kind: &'a str,
@@ -75,7 +75,7 @@ pub(super) struct Owner {
     pub(super) node: String,
 }
 
-impl Place<'_> {
+impl SealContext<'_> {
     /// Each part with its length before it, so that no two places have the same bytes.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -158,7 +158,7 @@ impl SealingKey {
     }
 
     /// Seals `content` for `place`.
-    pub(super) fn seal(&self, place: Place<'_>, content: &[u8]) -> Sealed {
+    pub(super) fn seal(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt);
         let unpadded = HEADER_BYTES + LENGTH_BYTES + content.len() + TAG_BYTES;
@@ -185,7 +185,7 @@ impl SealingKey {
         Sealed { bytes, name }
     }
 
-    fn name(&self, place: Place<'_>, salt: &[u8]) -> String {
+    fn name(&self, place: SealContext<'_>, salt: &[u8]) -> String {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         derive(
             &self.bytes,
@@ -220,7 +220,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Opens a file of `place` with whichever of `keys` has sealed it.
 pub(super) fn open(
     keys: &[SealingKey],
-    place: Place<'_>,
+    place: SealContext<'_>,
     mut bytes: Zeroizing<Vec<u8>>,
 ) -> Result<Opened, SealError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(SealError::Foreign)?;
@@ -287,8 +287,13 @@ mod tests {
         }
     }
 
-    fn place<'a>(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Place<'a> {
-        Place {
+    fn place<'a>(
+        owner: &'a Owner,
+        kind: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> SealContext<'a> {
+        SealContext {
             owner,
             kind,
             namespace,

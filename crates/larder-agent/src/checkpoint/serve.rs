@@ -13,7 +13,7 @@ use larder_projection::{NodeFacts, ServiceFacts};
 
 use super::{
     CheckpointConfig,
-    codec::{Content, CopyId, CopyKind},
+    codec::{CopyContent, CopyId, CopyKind},
     store::SavedCopy,
 };
 
@@ -111,14 +111,14 @@ impl StaleNode {
             }
         }
         match (kind, content) {
-            (_, Some(Content::Pod(pod))) => self.pods.push(*pod),
-            (_, Some(Content::Node(node))) => self.node = Some(node),
-            (_, Some(Content::Services(services))) => self.services = Some(services),
-            (_, Some(Content::ConfigMap(object))) => {
+            (_, Some(CopyContent::Pod(pod))) => self.pods.push(*pod),
+            (_, Some(CopyContent::Node(node))) => self.node = Some(node),
+            (_, Some(CopyContent::Services(services))) => self.services = Some(services),
+            (_, Some(CopyContent::ConfigMap(object))) => {
                 let object = Some(object);
                 self.config_maps.insert(key, StaleObject { object, as_of });
             }
-            (_, Some(Content::Secret(object))) => {
+            (_, Some(CopyContent::Secret(object))) => {
                 let object = Some(object);
                 self.secrets.insert(key, StaleObject { object, as_of });
             }

@@ -41,12 +41,13 @@ use rustix::{
 use zeroize::Zeroizing;
 
 use super::{
-    codec::{Content, CopyId},
+    codec::{CopyContent, CopyId},
     index::{
-        Entries, Entry, FileRef, Kept, PAGES, Root, Version, decode_page, encode_page, page_of,
+        CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, decode_page, encode_page,
+        page_of,
     },
     key::Keyring,
-    seal::{KeyId, Owner, Place, SealError, digest, is_file_name, open},
+    seal::{KeyId, Owner, SealContext, SealError, digest, is_file_name, open},
     sys,
 };
 
@@ -146,7 +147,7 @@ impl fmt::Display for RejectedFile {
 pub(crate) struct SavedCopy {
     pub(crate) id: CopyId,
     /// `None`: it is known not to exist.
-    pub(crate) content: Option<Content>,
+    pub(crate) content: Option<CopyContent>,
     /// When it was last proven current.
     pub(crate) proven: Timestamp,
     /// Length of its file.
@@ -166,7 +167,7 @@ pub(crate) enum WantedState {
     /// It exists. The content is made only if the checkpoint has another version.
     Present {
         version: Version,
-        content: Box<dyn Fn() -> Content + Send>,
+        content: Box<dyn Fn() -> CopyContent + Send>,
     },
     /// It does not exist.
     Absent,
@@ -403,9 +404,9 @@ impl Store {
     fn entry(
         &self,
         copy: &WantedCopy,
-        known: Option<&Entry>,
+        known: Option<&IndexEntry>,
         batch: &mut Batch,
-    ) -> Result<Option<Entry>, StoreError> {
+    ) -> Result<Option<IndexEntry>, StoreError> {
         let known_proof = known.map(|known| known.proven.unwrap_or(self.root.proven));
         let is_same = |time: Timestamp| {
             known_proof.filter(|known| time.duration_since(*known).abs() < SAME_PROOF)
@@ -413,25 +414,25 @@ impl Store {
         let proven = copy.proven.map(|time| is_same(time).unwrap_or(time));
         let kept = match &copy.state {
             WantedState::Unknown => {
-                return Ok(known.map(|known| Entry {
+                return Ok(known.map(|known| IndexEntry {
                     kept: known.kept.clone(),
                     proven: known_proof,
                 }));
             }
-            WantedState::Absent => Kept::Absent,
+            WantedState::Absent => CopyState::Absent,
             WantedState::Present { version, content } => match known.map(|known| &known.kept) {
-                Some(kept @ Kept::File { version: known, .. })
+                Some(kept @ CopyState::File { version: known, .. })
                     if known == version && !self.resealed.contains(&copy.id) =>
                 {
                     kept.clone()
                 }
-                _ => Kept::File {
+                _ => CopyState::File {
                     file: self.add_file(batch, &copy.id, &content().encode())?,
                     version: *version,
                 },
             },
         };
-        Ok(Some(Entry { kept, proven }))
+        Ok(Some(IndexEntry { kept, proven }))
     }
 
     /// Steps 3 to 5. The files that the new index does not list become garbage.
@@ -539,7 +540,7 @@ impl Store {
     fn create(
         &self,
         batch: &mut Batch,
-        place: Place<'_>,
+        place: SealContext<'_>,
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
         let sealed = self.keys.sealing().seal(place, content);
@@ -567,7 +568,7 @@ impl Store {
         Ok(())
     }
 
-    fn place<'a>(&'a self, kind: &'a str, namespace: &'a str, name: &'a str) -> Place<'a> {
+    fn place<'a>(&'a self, kind: &'a str, namespace: &'a str, name: &'a str) -> SealContext<'a> {
         place(&self.owner, kind, namespace, name)
     }
 
@@ -610,8 +611,13 @@ struct Batch {
     written: Written,
 }
 
-fn place<'a>(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Place<'a> {
-    Place {
+fn place<'a>(
+    owner: &'a Owner,
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+) -> SealContext<'a> {
+    SealContext {
         owner,
         kind,
         namespace,
@@ -619,7 +625,7 @@ fn place<'a>(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str)
     }
 }
 
-fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &Entry>; PAGES] {
+fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &IndexEntry>; PAGES] {
     let mut pages = [const { BTreeMap::new() }; PAGES];
     for (id, entry) in entries {
         pages[page_of(id)].insert(id, entry);
@@ -630,8 +636,8 @@ fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &Entry>; PAGES] {
 /// The files that an index lists.
 fn files<'a>(entries: &'a Entries, root: &'a Root) -> impl Iterator<Item = &'a str> {
     let copies = entries.values().filter_map(|entry| match &entry.kept {
-        Kept::Absent => None,
-        Kept::File { file, .. } => Some(file),
+        CopyState::Absent => None,
+        CopyState::File { file, .. } => Some(file),
     });
     let pages = root.pages.iter().flatten();
     copies.chain(pages).map(|file| file.name.as_str())
@@ -775,7 +781,7 @@ fn load(
 
 /// A copy that opened.
 struct OpenedCopy {
-    content: Content,
+    content: CopyContent,
     key: KeyId,
     bytes: u64,
 }
@@ -800,7 +806,7 @@ impl Reader<'_> {
         &self,
         number: usize,
         file: &FileRef,
-    ) -> Result<(Vec<(CopyId, Entry)>, KeyId), Rejection> {
+    ) -> Result<(Vec<(CopyId, IndexEntry)>, KeyId), Rejection> {
         let bytes = self.listed(file)?;
         let name = number.to_string();
         let place = place(self.owner, "Page", "", &name);
@@ -825,7 +831,7 @@ impl Reader<'_> {
                 proven: entry.proven.unwrap_or(root.proven),
                 bytes: 0,
             };
-            if let Kept::File { file, .. } = &entry.kept {
+            if let CopyState::File { file, .. } = &entry.kept {
                 unlisted.remove(&file.name);
                 match self.copy(id, file) {
                     Ok(found) => {
@@ -855,7 +861,7 @@ impl Reader<'_> {
         let bytes = sealed.len() as u64;
         let place = place(self.owner, id.kind.as_str(), &id.namespace, &id.name);
         let opened = open(self.keys.all(), place, sealed)?;
-        let content = Content::decode(id, &opened.content).map_err(|_| Rejection::Malformed)?;
+        let content = CopyContent::decode(id, &opened.content).map_err(|_| Rejection::Malformed)?;
         Ok(OpenedCopy {
             content,
             key: opened.key,

@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// The files to look at, each with its time.
 #[derive(Debug, Default)]
-pub(super) struct Schedule(BTreeMap<PathBuf, Entry>);
+pub(super) struct ReadSchedule(BTreeMap<PathBuf, Entry>);
 
 #[derive(Debug)]
 struct Entry {
@@ -31,7 +31,7 @@ struct Entry {
     due: Instant,
 }
 
-impl Schedule {
+impl ReadSchedule {
     /// Notes an event of `path`.
     pub(super) fn touch(&mut self, path: PathBuf, touch: Touch, now: Instant) {
         let entry = self.0.entry(path).or_insert(Entry {
@@ -70,14 +70,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn due(schedule: &mut Schedule, now: Instant) -> Vec<String> {
+    fn due(schedule: &mut ReadSchedule, now: Instant) -> Vec<String> {
         let names = schedule.take_due(now).into_iter();
         names.map(|path| path.display().to_string()).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_file_is_due_at_once_and_only_once() {
-        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         schedule.touch("a".into(), Touch::Writing, start);
         schedule.touch("a".into(), Touch::Settled, start + MS);
         assert_eq!(schedule.next(), Some(start + MS + SETTLE));
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_file_in_the_middle_of_a_change_does_not_hold_up_another() {
-        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         schedule.touch("being-written".into(), Touch::Writing, start);
         schedule.touch("vanished".into(), Touch::Gone, start);
         schedule.touch("whole".into(), Touch::Settled, start);
@@ -102,7 +102,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_rename_dance_ends_in_one_read_of_the_new_file() {
-        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         schedule.touch("a".into(), Touch::Gone, start);
         schedule.touch("a".into(), Touch::Settled, start + 5 * MS);
         assert_eq!(due(&mut schedule, start + 5 * MS + SETTLE), ["a"]);
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_is_written_without_pause_is_read_all_the_same() {
-        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         let mut now = start;
         while now < start + LONGEST {
             schedule.touch("log".into(), Touch::Writing, now);

@@ -51,7 +51,7 @@ pub(super) fn present(name: &str, version: u8) -> WantedCopy {
             version: [version; 16],
             content: Box::new(move || {
                 let secret = Secret::from_json(object.to_string().as_bytes()).unwrap();
-                Content::Secret(Arc::new(secret))
+                CopyContent::Secret(Arc::new(secret))
             }),
         },
         proven: None,
@@ -150,7 +150,7 @@ pub(super) fn names(copies: &[SavedCopy]) -> BTreeMap<String, String> {
     let name = |copy: &SavedCopy| {
         let state = match &copy.content {
             None => "absent".to_owned(),
-            Some(Content::Secret(secret)) => {
+            Some(CopyContent::Secret(secret)) => {
                 let version = secret.metadata.resource_version.to_string();
                 assert_eq!(&*secret.data["p"], format!("{CANARY}-{version}").as_bytes());
                 version
@@ -172,8 +172,8 @@ fn named<const N: usize>(copies: [(&str, &str); N]) -> BTreeMap<String, String> 
 /// The file that holds the copy `name`.
 fn file_of(store: &Store, name: &str) -> String {
     match &store.entries[&id(name)].kept {
-        Kept::File { file, .. } => file.name.clone(),
-        Kept::Absent => panic!("{name} is absent"),
+        CopyState::File { file, .. } => file.name.clone(),
+        CopyState::Absent => panic!("{name} is absent"),
     }
 }
 
@@ -568,7 +568,7 @@ fn budgets_of_size_and_of_one_change_are_met() {
                         data: [("settings", "x".repeat(1024).into())].into(),
                         ..larder_objects::ConfigMap::default()
                     };
-                    Content::ConfigMap(Arc::new(object))
+                    CopyContent::ConfigMap(Arc::new(object))
                 };
                 WantedCopy {
                     id,
