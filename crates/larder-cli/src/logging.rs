@@ -1,8 +1,13 @@
 //! Logs, on standard error. `LARDER_LOG` sets the filter: `debug`, `larder=trace`. It can be changed at run time.
 //!
-//! Invariant: the text of a panic is never printed. It may quote input that holds a Secret.
+//! Invariants:
+//! 1. The text of a panic is never printed. It may quote input that holds a Secret.
+//! 2. No control character of a name or error reaches the terminal, and none forges a line.
 
-use std::{io, panic};
+use std::{
+    io::{self, Write},
+    panic,
+};
 
 use anyhow::anyhow;
 use larder_agent::local_api::LogControl;
@@ -11,7 +16,7 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use crate::{
     args::LogFormat,
-    output::{self, Style},
+    output::{self, escaped},
 };
 
 /// Reports panics from now on by location and task alone: in the log, or on standard error in commands without one.
@@ -45,8 +50,10 @@ pub(crate) fn start(format: LogFormat) -> LogControl {
         .with_target(false);
     match format {
         LogFormat::Text => {
+            // No colors: in a line with them, an escape sequence of a name would go unnoticed.
             let log = log
-                .with_ansi(Style::of_stderr().has_color())
+                .with_writer(|| EscapedLines(io::stderr()))
+                .with_ansi(false)
                 .with_filter_reloading();
             let filter = log.reload_handle();
             log.init();
@@ -58,6 +65,23 @@ pub(crate) fn start(format: LogFormat) -> LogControl {
             log.init();
             control(filter)
         }
+    }
+}
+
+/// Writes lines in which every character that a terminal acts on is escaped, line ends within the line included. Each
+/// write is one line.
+struct EscapedLines<W>(W);
+
+impl<W: Write> Write for EscapedLines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        writeln!(self.0, "{}", escaped(text))?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -137,6 +161,15 @@ mod tests {
             );
             assert!(printed.contains("task"), "{printed}");
         }
+    }
+
+    #[test]
+    fn names_forge_no_line_and_reach_no_terminal() {
+        let mut written = Vec::new();
+        let line = b"WARN manifest rejected path=a\x1b[31m\nFAKE.yaml\n";
+        EscapedLines(&mut written).write_all(line).unwrap();
+        let expected = "WARN manifest rejected path=a\\u{1b}[31m\\nFAKE.yaml\n";
+        assert_eq!(String::from_utf8(written).unwrap(), expected);
     }
 
     #[test]

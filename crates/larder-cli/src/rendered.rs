@@ -4,12 +4,19 @@ mod json;
 mod pod;
 
 use larder_objects::{chain, manifest::Loader};
+use larder_projection::containers;
 
 pub(crate) use self::{
     json::write as write_json,
     pod::{RenderedPod, StartError, mount_table},
 };
 use crate::offline::{ClusterObjects, Offline};
+
+/// Most bytes of variables and files in one projection.
+const MAX_PROJECTED_BYTES: usize = 64 << 20;
+
+/// Rough size of the variables that one Service brings into a container.
+const SERVICE_BYTES: usize = 256;
 
 /// What the pods of `manifests` see, as `larder render -o json` prints it.
 ///
@@ -34,11 +41,57 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
         .iter()
         .map(|pod| offline.inputs(&pod.pod))
         .collect();
-    let pods = offline.pods.iter().zip(&inputs);
-    let rendered: Vec<_> = pods
-        .map(|(pod, inputs)| RenderedPod::new(pod, inputs, &offline))
-        .collect();
+    let mut rendered = Vec::new();
+    let mut bytes = 0;
+    for (pod, inputs) in offline.pods.iter().zip(&inputs) {
+        // Each container gets variables for each Service, so look before they are computed.
+        let services = inputs
+            .services
+            .as_ref()
+            .map_or(0, |services| services.len());
+        bytes += containers(&pod.pod).count() * services * SERVICE_BYTES;
+        if bytes <= MAX_PROJECTED_BYTES {
+            let pod = RenderedPod::new(pod, inputs, &offline);
+            bytes += pod.bytes();
+            rendered.push(pod);
+        }
+        // Many volumes may show one object, so the answer has no bound in the length of the body.
+        if bytes > MAX_PROJECTED_BYTES {
+            return Err(format!(
+                "the projection has more than {} MiB: send fewer pods at once",
+                MAX_PROJECTED_BYTES >> 20
+            ));
+        }
+    }
     let mut json = Vec::new();
     write_json(&mut json, &rendered).map_err(|error| error.to_string())?;
     Ok(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config_map(bytes: usize) -> String {
+        let value = "x".repeat(bytes);
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: big}}, data: {{k: {value}}}}}"
+        )
+    }
+
+    #[test]
+    fn projection_of_many_volumes_of_one_object_is_bounded() {
+        let volumes: Vec<_> = (0..100)
+            .map(|number| format!("{{name: v{number}, configMap: {{name: big}}}}"))
+            .collect();
+        let pod = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{containers: [{{name: c, image: i}}], volumes: [{}]}}}}",
+            volumes.join(", ")
+        );
+        let small = [config_map(1000), pod.clone()].join("\n---\n");
+        assert!(project_text(small.as_bytes()).is_ok());
+        let large = [config_map(1_000_000), pod].join("\n---\n");
+        let error = project_text(large.as_bytes()).unwrap_err();
+        assert!(error.contains("more than 64 MiB"), "{error}");
+    }
 }

@@ -507,9 +507,9 @@ impl Debounce {
 /// Pauses after failures: they begin with `min` and double up to `max`, each times a random 0.5 to 1 (rule T8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Retry {
-    /// The first pause.
+    /// The first pause. Below 10 ms it counts as 10 ms.
     pub min: Duration,
-    /// The longest pause.
+    /// The longest pause. Below 1 s it counts as 1 s.
     pub max: Duration,
     /// How often a round is tried in all; 0 for without end.
     pub attempts: u32,
@@ -525,11 +525,18 @@ impl Default for Retry {
     }
 }
 
+/// A shorter [`Retry::min`] counts as this. Annotations may say zero, which would keep the node busy.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+
+/// A shorter [`Retry::max`] counts as this.
+const LEAST_LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 impl Retry {
     /// The pause after `failures` failures in a row, with `random` in [0, 1).
     pub(crate) fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        let pause = self.min.saturating_mul(1 << doublings).min(self.max);
+        let (min, max) = (self.min.max(LEAST_PAUSE), self.max.max(LEAST_LONGEST_PAUSE));
+        let pause = min.saturating_mul(1 << doublings).min(max);
         pause.mul_f64(0.5 + random / 2.0)
     }
 }
@@ -608,5 +615,16 @@ mod tests {
         assert_eq!(bounds(2), (secs(1.0), secs(2.0)));
         assert_eq!(bounds(3), (secs(2.0), secs(4.0)));
         assert_eq!(bounds(60), (secs(150.0), secs(300.0)));
+    }
+
+    #[test]
+    fn pauses_of_zero_still_grow_to_a_second() {
+        let retry = Retry {
+            min: Duration::ZERO,
+            max: Duration::ZERO,
+            attempts: 0,
+        };
+        assert_eq!(retry.pause(1, 0.0), Duration::from_millis(5));
+        assert_eq!(retry.pause(60, 0.0), Duration::from_millis(500));
     }
 }

@@ -5,8 +5,8 @@ use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    body::{Body, Bytes},
-    extract::{DefaultBodyLimit, Query, State},
+    body::{Body, to_bytes},
+    extract::{Query, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -26,6 +26,8 @@ use crate::{
 
 /// Largest body of a projection: a full node's manifests are a tenth of it.
 const MAX_MANIFEST_BYTES: usize = 16 << 20;
+/// Longest time in which the body of a projection arrives, so that slow clients do not use up the connections.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a stream without changes sends its number.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -41,7 +43,6 @@ pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
     // One at a time: each may take some memory, and none is urgent.
     let project = Router::new()
         .route("/v1/project", post(project))
-        .layer(DefaultBodyLimit::max(MAX_MANIFEST_BYTES))
         .with_state((program, Arc::new(Semaphore::new(1))));
     pods.merge(changes).merge(project)
 }
@@ -173,7 +174,7 @@ fn line(change: &ChangeLine<'_>) -> String {
 
 async fn project(
     State((program, slots)): State<(Program, Arc<Semaphore>)>,
-    body: Bytes,
+    body: Body,
 ) -> Response {
     let Some(projector) = program.projector else {
         return (
@@ -181,6 +182,17 @@ async fn project(
             "this program computes no projections\n",
         )
             .into_response();
+    };
+    let body = match timeout(BODY_TIMEOUT, to_bytes(body, MAX_MANIFEST_BYTES)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let text = "the body is too large, or was cut\n";
+            return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
+        }
+        Err(_) => {
+            let text = "the body did not arrive in time\n";
+            return (StatusCode::REQUEST_TIMEOUT, text).into_response();
+        }
     };
     let _slot = slots.acquire().await.expect("it is never closed");
     let projected = blocking(move || {

@@ -1,7 +1,8 @@
 //! Flags that say what happens after a change: texts with hooks, and the timing of short ones.
 
-use std::{fs::File, io::Read as _, time::Duration};
+use std::{fmt::Display, path::Path, time::Duration};
 
+use larder_objects::{chain, read_regular_file};
 use larder_on_change::{
     Debounce, Hook, PodFacts, Retry,
     parse::{self, Authority, HookError, MAX_TEXT},
@@ -127,13 +128,10 @@ fn hook_text(text: &str) -> Result<HookText, String> {
 }
 
 fn read(path: &str) -> Result<String, String> {
-    let failed = |error| format!("cannot read {path}: {error}");
-    let file = File::open(path).map_err(failed)?;
-    let mut text = String::new();
-    // One byte too many shows that there are too many.
-    let limit = MAX_TEXT as u64 + 1;
-    file.take(limit).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
+    let failed = |error: &dyn Display| format!("cannot read {path}: {error}");
+    let text = read_regular_file(Path::new(path), MAX_TEXT as u64 + 1)
+        .map_err(|error| failed(&chain(&error)))?;
+    String::from_utf8(text.to_vec()).map_err(|_| failed(&"not UTF-8"))
 }
 
 /// Parses `MIN[:MAX]`.

@@ -24,25 +24,11 @@ impl Style {
 
     /// The style for standard output. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colors off.
     pub(crate) fn of_stdout() -> Self {
-        Self::of(&io::stdout())
-    }
-
-    /// The style for standard error, by the same rules.
-    pub(crate) fn of_stderr() -> Self {
-        Self::of(&io::stderr())
-    }
-
-    fn of(stream: &impl IsTerminal) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
-            color: stream.is_terminal() && !no_color && !dumb,
+            color: io::stdout().is_terminal() && !no_color && !dumb,
         }
-    }
-
-    /// Whether text is colored.
-    pub(crate) fn has_color(self) -> bool {
-        self.color
     }
 
     /// A heading.

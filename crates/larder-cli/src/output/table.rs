@@ -2,6 +2,10 @@
 
 use super::escape::escaped;
 
+/// Widest column that is aligned; longer cells push the rest of their row to the right. No name of Kubernetes is longer,
+/// and a hostile one must not widen every row.
+const MAX_WIDTH: usize = 253;
+
 /// Aligns `rows`, with three spaces between columns.
 pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
     let rows: Vec<_> = rows.iter().map(|row| row.map(escaped)).collect();
@@ -10,6 +14,7 @@ pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
+            .min(MAX_WIDTH)
     });
     let mut text = String::new();
     for row in &rows {
@@ -33,6 +38,14 @@ mod tests {
             columns(&[["A", "B"], ["long", "x"], ["y", ""]]),
             "A      B\nlong   x\ny\n"
         );
+    }
+
+    #[test]
+    fn endless_names_widen_no_other_row() {
+        let name = "x".repeat(100_000);
+        let text = columns(&[["A", "B"], [&name, "y"]]);
+        let lengths: Vec<_> = text.lines().map(str::len).collect();
+        assert_eq!(lengths, [MAX_WIDTH + 4, 100_004]);
     }
 
     #[test]

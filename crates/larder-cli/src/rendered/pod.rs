@@ -78,6 +78,23 @@ pub(crate) fn mount_table<'a>(
 }
 
 impl<'a> RenderedPod<'a> {
+    /// The number of bytes in all variables and files.
+    pub(crate) fn bytes(&self) -> usize {
+        let views = self
+            .containers
+            .iter()
+            .filter_map(|(_, view)| view.as_ref().ok());
+        let variables = views.flat_map(|view| view.environment.iter());
+        let variables = variables.map(|(name, variable)| name.len() + variable.value.len());
+        let volumes = self
+            .volumes
+            .iter()
+            .filter_map(|(_, filled)| filled.as_ref().ok());
+        let files = volumes.flat_map(|filled| filled.payload.iter());
+        let files = files.map(|(path, file)| path.as_str().len() + file.data.len());
+        variables.sum::<usize>() + files.sum::<usize>()
+    }
+
     pub(crate) fn new(
         OfflinePod { pod, source }: &'a OfflinePod,
         inputs: &'a Inputs,
