@@ -176,13 +176,6 @@ async fn project(
     State((program, slots)): State<(Program, Arc<Semaphore>)>,
     body: Body,
 ) -> Response {
-    let Some(projector) = program.projector else {
-        return (
-            StatusCode::NOT_FOUND,
-            "this program computes no projections\n",
-        )
-            .into_response();
-    };
     let body = match timeout(BODY_TIMEOUT, to_bytes(body, MAX_MANIFEST_BYTES)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
@@ -193,6 +186,13 @@ async fn project(
             let text = "the body did not arrive in time\n";
             return (StatusCode::REQUEST_TIMEOUT, text).into_response();
         }
+    };
+    let Some(projector) = program.projector else {
+        return (
+            StatusCode::NOT_FOUND,
+            "this program computes no projections\n",
+        )
+            .into_response();
     };
     let _slot = slots.acquire().await.expect("it is never closed");
     let projected = blocking(move || {
