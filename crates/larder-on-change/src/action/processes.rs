@@ -543,9 +543,10 @@ mod tests {
             }
             let mut child = Command::new("unshare")
                 .args(["-m", "bash", "-c"])
-                .arg("mount --bind \"$0/volume\" \"$0/at\" && echo ready && exec sleep 1000")
+                .arg("mount --bind \"$0/volume\" \"$0/at\" && echo ready && read -r _")
                 .arg(folder.path())
-                .stdin(Stdio::null())
+                // Never written to: the container waits for a line, as the process that has said that it is ready.
+                .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
@@ -597,7 +598,7 @@ mod tests {
         );
         assert_eq!(
             processes.executable(&found[0].main).as_deref(),
-            Some("sleep")
+            Some("bash")
         );
         // A pod that mounts its volume elsewhere has no process here.
         mounts.containers[0].mounts[0].1 = "/elsewhere".into();
