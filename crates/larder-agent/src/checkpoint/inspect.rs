@@ -20,7 +20,7 @@ use super::{
 pub struct Inspection {
     /// The copies, by kind, namespace and name.
     pub copies: Vec<CopyInfo>,
-    /// The files that do not open, each with the reason.
+    /// The files that do not open, each with the reason; also the directory, if other users can enter it.
     pub rejected: Vec<String>,
 }
 

@@ -61,11 +61,10 @@ impl std::fmt::Debug for SealingKey {
 /// The place of a file, which it is bound to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SealContext<'a> {
-    /// Of cluster and node.
-    pub(super) owner: &'a Owner,
-    pub(super) kind: &'a str,
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a str,
+    owner: &'a Owner,
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
 }
 
 /// The cluster and the node that a checkpoint belongs to.
@@ -75,7 +74,16 @@ pub(super) struct Owner {
     pub(super) node: String,
 }
 
-impl SealContext<'_> {
+impl<'a> SealContext<'a> {
+    pub(super) fn new(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Self {
+        Self {
+            owner,
+            kind,
+            namespace,
+            name,
+        }
+    }
+
     /// Each part with its length before it, so that no two places have the same bytes.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -287,35 +295,21 @@ mod tests {
         }
     }
 
-    fn place<'a>(
-        owner: &'a Owner,
-        kind: &'a str,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> SealContext<'a> {
-        SealContext {
-            owner,
-            kind,
-            namespace,
-            name,
-        }
-    }
-
     #[test]
     fn a_file_opens_in_its_own_place_only() {
         // offline 15, 17, 18
         let home = owner(1, "node-1");
-        let here = place(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, "Secret", "prod", "tls");
         let sealed = key(1).seal(here, b"hunter2");
         let opens = |place| open(&[key(1)], place, sealed.bytes.clone().into());
         assert_eq!(*opens(here).ok().unwrap().content, b"hunter2");
         let (other_cluster, other_node) = (owner(2, "node-1"), owner(1, "node-2"));
         for elsewhere in [
-            place(&other_cluster, "Secret", "prod", "tls"),
-            place(&other_node, "Secret", "prod", "tls"),
-            place(&home, "ConfigMap", "prod", "tls"),
-            place(&home, "Secret", "pro", "dtls"),
-            place(&home, "Secret", "prod", "tls2"),
+            SealContext::new(&other_cluster, "Secret", "prod", "tls"),
+            SealContext::new(&other_node, "Secret", "prod", "tls"),
+            SealContext::new(&home, "ConfigMap", "prod", "tls"),
+            SealContext::new(&home, "Secret", "pro", "dtls"),
+            SealContext::new(&home, "Secret", "prod", "tls2"),
         ] {
             assert_eq!(
                 opens(elsewhere).err(),
@@ -328,7 +322,7 @@ mod tests {
     #[test]
     fn every_changed_byte_is_noticed() {
         let home = owner(1, "node-1");
-        let here = place(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, "Secret", "prod", "tls");
         let sealed = key(1).seal(here, b"hunter2").bytes;
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
@@ -344,7 +338,7 @@ mod tests {
     #[test]
     fn sizes_are_whole_blocks_and_names_never_repeat() {
         let home = owner(1, "node-1");
-        let here = place(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, "Secret", "prod", "tls");
         for (length, size) in [(0, 512), (400, 512), (442, 512), (443, 1024), (5000, 5120)] {
             let sealed = key(1).seal(here, &vec![7; length]);
             assert_eq!(sealed.bytes.len(), size, "{length}");
@@ -362,7 +356,7 @@ mod tests {
     fn another_format_version_is_named() {
         // offline 30
         let home = owner(1, "node-1");
-        let here = place(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, "Secret", "prod", "tls");
         let mut sealed = key(1).seal(here, b"hunter2").bytes;
         sealed[MAGIC.len()] = 0;
         let error = open(&[key(1)], here, sealed.into()).err().unwrap();
@@ -373,7 +367,7 @@ mod tests {
     fn any_configured_key_opens_and_an_unknown_one_is_named() {
         // offline 13
         let home = owner(1, "node-1");
-        let here = place(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, "Secret", "prod", "tls");
         let sealed = key(1).seal(here, b"hunter2").bytes;
         let opened = open(&[key(2), key(1)], here, sealed.clone().into());
         assert_eq!(opened.ok().unwrap().key, key(1).id());

@@ -22,137 +22,48 @@
 //! files as far as possible. So a crash at any instant leaves the old checkpoint or the new one.
 //!
 //! Invariants:
-//! 1. No link is followed. The directory belongs to this process's user and no other user can enter it.
+//! 1. No link is followed. The directory belongs to this process's user, and no other user can enter it while an agent
+//!    uses it.
 //! 2. A file is read with bounded memory, whatever lies in its place.
 //! 3. One file that does not open costs nothing but its own copy, or the copies of its page.
 
+mod directory;
+mod load;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use jiff::{SignedDuration, Timestamp};
-use rustix::{
-    fs::{FileType, Stat},
-    io::Errno,
-};
-use zeroize::Zeroizing;
+use rustix::io::Errno;
 
+pub use self::directory::StoreError;
+pub(super) use self::{
+    directory::DIRECTORY,
+    load::{RejectedFile, SavedCopy},
+};
+use self::{
+    directory::{
+        REJECTED, clear_rejected, create_directory, exists, failed, lock, mode, open_directory,
+    },
+    load::{FileIdentity, Rejection, load},
+};
 use super::{
     codec::{CopyContent, CopyId},
-    index::{
-        CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, decode_page, encode_page,
-        page_of,
-    },
+    index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, encode_page, page_of},
     key::Keyring,
-    seal::{KeyId, Owner, SealContext, SealError, digest, is_file_name, open},
+    seal::{Owner, SealContext, digest, is_file_name},
     sys,
 };
 
-/// The directory, in the root directory of the agent.
-pub(super) const DIRECTORY: &str = "checkpoint";
 const INDEX: &str = "index";
 const ASIDE: &str = "index.new";
-const REJECTED: &str = "rejected";
-/// Longest file that is read: an object of 1 MiB, a pod of 1.5 MiB (etcd's limit) as JSON, and room.
-const MAX_FILE_BYTES: usize = 4 << 20;
 /// Files that are synced together, and open meanwhile.
 const SYNCED_TOGETHER: usize = 64;
 /// Times of proofs that differ by less are the same: they are measured back from now.
 const SAME_PROOF: SignedDuration = SignedDuration::from_secs(5);
-
-/// The checkpoint cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The operating system failed an operation.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// The operation, as a verb.
-        operation: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// Another user owns the directory.
-    #[error("{} belongs to user {owner}, expected user {user}", path.display())]
-    Foreign {
-        /// The directory.
-        path: PathBuf,
-        /// User ID of its owner.
-        owner: u32,
-        /// User ID of this process.
-        user: u32,
-    },
-}
-
-impl StoreError {
-    /// The failure as a label of a metric: a word of a small fixed set.
-    pub(super) fn label(&self) -> &'static str {
-        let Self::Io { source, .. } = self else {
-            return "foreign";
-        };
-        match Errno::from_io_error(source) {
-            Some(Errno::NOSPC | Errno::DQUOT) => "no_space",
-            Some(Errno::ROFS) => "read_only",
-            _ => "io",
-        }
-    }
-}
-
-/// Why a file is not served.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Rejection {
-    #[error(transparent)]
-    Seal(#[from] SealError),
-    #[error("older or newer than the index says, or damaged")]
-    OtherVersion,
-    #[error("missing")]
-    Missing,
-    #[error("content is malformed")]
-    Malformed,
-    #[error("not a file of the agent's user")]
-    Foreign,
-    #[error("cannot be read")]
-    Io(#[source] io::Error),
-    #[error("its index does not open")]
-    NoIndex,
-}
-
-/// A file that is not served.
-#[derive(Debug)]
-pub(crate) struct RejectedFile {
-    /// Its name in the directory.
-    pub(crate) file: String,
-    /// The copy that it should have held, where the index says so.
-    pub(crate) id: Option<CopyId>,
-    pub(crate) reason: Rejection,
-}
-
-impl fmt::Display for RejectedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if let Some(id) = &self.id {
-            write!(f, " ({id})")?;
-        }
-        write!(f, ": {}", larder_objects::chain(&self.reason))
-    }
-}
-
-/// Something that the checkpoint holds.
-#[derive(Clone, Debug)]
-pub(crate) struct SavedCopy {
-    pub(crate) id: CopyId,
-    /// `None`: it is known not to exist.
-    pub(crate) content: Option<CopyContent>,
-    /// When it was last proven current.
-    pub(crate) proven: Timestamp,
-    /// Length of its file.
-    pub(crate) bytes: u64,
-}
 
 /// Something that the checkpoint is to hold.
 pub(crate) struct WantedCopy {
@@ -181,37 +92,6 @@ pub(crate) struct Written {
     /// Number of files.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-}
-
-/// What was found in the directory.
-struct Loaded {
-    root: Root,
-    entries: Entries,
-    copies: Vec<SavedCopy>,
-    rejected: Vec<RejectedFile>,
-    /// Files that the index does not list.
-    leftovers: Vec<String>,
-    /// Copies that another key has sealed than the one that seals now.
-    resealed: BTreeSet<CopyId>,
-    /// Part of the index was rejected, or sealed by another key.
-    rewrite_index: bool,
-    index: Option<FileIdentity>,
-}
-
-/// Which file it is, while it is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-        }
-    }
 }
 
 /// The sealed files of one agent.
@@ -258,10 +138,7 @@ impl Store {
         owner: Owner,
     ) -> Result<Found, StoreError> {
         let path = path.join(DIRECTORY);
-        let directory = open_directory(root, &path, true)?;
-        let Some(directory) = directory else {
-            return Err(failed("open", &path)(Errno::NOENT));
-        };
+        let directory = create_directory(root, &path)?;
         let _locked = lock(&directory, &path)?;
         let loaded = load(&directory, &path, &keys, &owner)?;
         let mut store = Self {
@@ -294,11 +171,19 @@ impl Store {
         owner: &Owner,
     ) -> Result<Option<Contents>, StoreError> {
         let path = path.join(DIRECTORY);
-        let Some(directory) = open_directory(root, &path, false)? else {
+        let Some(directory) = open_directory(root, &path)? else {
             return Ok(None);
         };
         let _locked = lock(&directory, &path)?;
-        let loaded = load(&directory, &path, keys, owner)?;
+        let mut loaded = load(&directory, &path, keys, owner)?;
+        let mode = mode(&directory, &path)?;
+        if mode & 0o077 != 0 {
+            loaded.rejected.push(RejectedFile {
+                file: DIRECTORY.to_owned(),
+                id: None,
+                reason: Rejection::Exposed(mode),
+            });
+        }
         Ok(Some(Contents {
             copies: loaded.copies,
             rejected: loaded.rejected,
@@ -308,7 +193,7 @@ impl Store {
     /// Removes the checkpoint in `root`. An agent that uses it writes a new one at the next change.
     pub(crate) fn erase(root: BorrowedFd<'_>, path: &Path) -> Result<usize, StoreError> {
         let path = path.join(DIRECTORY);
-        let Some(directory) = open_directory(root, &path, false)? else {
+        let Some(directory) = open_directory(root, &path)? else {
             return Ok(0);
         };
         let _locked = lock(&directory, &path)?;
@@ -569,7 +454,7 @@ impl Store {
     }
 
     fn place<'a>(&'a self, kind: &'a str, namespace: &'a str, name: &'a str) -> SealContext<'a> {
-        place(&self.owner, kind, namespace, name)
+        SealContext::new(&self.owner, kind, namespace, name)
     }
 
     /// Step 6. What cannot be removed is tried again at the next write.
@@ -611,20 +496,6 @@ struct Batch {
     written: Written,
 }
 
-fn place<'a>(
-    owner: &'a Owner,
-    kind: &'a str,
-    namespace: &'a str,
-    name: &'a str,
-) -> SealContext<'a> {
-    SealContext {
-        owner,
-        kind,
-        namespace,
-        name,
-    }
-}
-
 fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &IndexEntry>; PAGES] {
     let mut pages = [const { BTreeMap::new() }; PAGES];
     for (id, entry) in entries {
@@ -641,269 +512,6 @@ fn files<'a>(entries: &'a Entries, root: &'a Root) -> impl Iterator<Item = &'a s
     });
     let pages = root.pages.iter().flatten();
     copies.chain(pages).map(|file| file.name.as_str())
-}
-
-/// Opens the directory, which belongs to this user, with mode 0700.
-fn open_directory(
-    root: BorrowedFd<'_>,
-    path: &Path,
-    create: bool,
-) -> Result<Option<OwnedFd>, StoreError> {
-    if create {
-        match sys::make_dir(root, DIRECTORY) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed("create", path)(errno)),
-        }
-    }
-    let directory = match sys::open_dir(root, DIRECTORY) {
-        Ok(directory) => directory,
-        Err(Errno::NOENT) if !create => return Ok(None),
-        Err(errno) => return Err(failed("open", path)(errno)),
-    };
-    let stat = sys::stat(&directory).map_err(failed("examine", path))?;
-    let user = rustix::process::geteuid().as_raw();
-    if stat.st_uid != user {
-        return Err(StoreError::Foreign {
-            path: path.to_owned(),
-            owner: stat.st_uid,
-            user,
-        });
-    }
-    if stat.st_mode & 0o7777 != 0o700 {
-        sys::set_mode(&directory, 0o700).map_err(failed("set mode of", path))?;
-    }
-    Ok(Some(directory))
-}
-
-/// Keeps other processes from the directory until the returned handle is dropped.
-#[must_use = "the lock ends with the handle"]
-fn lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
-    sys::lock(directory.as_fd()).map_err(failed("lock", path))
-}
-
-fn exists(directory: &OwnedFd, name: &str) -> bool {
-    sys::stat_entry(directory.as_fd(), name).is_ok()
-}
-
-/// Removes the files in `rejected/`; returns how many there were.
-fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, StoreError> {
-    let path = path.join(REJECTED);
-    let rejected = match sys::open_dir(directory.as_fd(), REJECTED) {
-        Ok(rejected) => rejected,
-        Err(Errno::NOENT) => return Ok(0),
-        Err(errno) => return Err(failed("open", &path)(errno)),
-    };
-    let names = sys::list(&rejected).map_err(failed("list", &path))?;
-    for name in &names {
-        sys::remove_file(rejected.as_fd(), name.as_str())
-            .map_err(failed("remove", &path.join(name)))?;
-    }
-    sys::remove_dir(directory.as_fd(), REJECTED).map_err(failed("remove", &path))?;
-    Ok(names.len())
-}
-
-/// Reads everything that the index lists.
-fn load(
-    directory: &OwnedFd,
-    path: &Path,
-    keys: &Keyring,
-    owner: &Owner,
-) -> Result<Loaded, StoreError> {
-    let names = sys::list(directory).map_err(failed("list", path))?;
-    let mut unlisted: BTreeSet<_> = names
-        .into_iter()
-        .filter(|name| is_file_name(name))
-        .collect();
-    let reader = Reader {
-        directory: directory.as_fd(),
-        keys,
-        owner,
-    };
-    let mut loaded = Loaded {
-        root: Root::default(),
-        entries: Entries::new(),
-        copies: Vec::new(),
-        rejected: Vec::new(),
-        leftovers: Vec::new(),
-        resealed: BTreeSet::new(),
-        rewrite_index: false,
-        index: None,
-    };
-    let sealing = keys.sealing().id();
-    match reader.root() {
-        Ok((root, key, identity)) => {
-            loaded.root = root;
-            loaded.rewrite_index = key != sealing;
-            loaded.index = Some(identity);
-        }
-        // A crash before the first commit, or nothing at all.
-        Err(Rejection::Missing) => {}
-        Err(reason) => {
-            let index = RejectedFile {
-                file: INDEX.to_owned(),
-                id: None,
-                reason,
-            };
-            loaded.rejected.push(index);
-            let files = std::mem::take(&mut unlisted).into_iter();
-            loaded.rejected.extend(files.map(|file| RejectedFile {
-                file,
-                id: None,
-                reason: Rejection::NoIndex,
-            }));
-        }
-    }
-    for number in 0..PAGES {
-        let Some(file) = loaded.root.pages[number].clone() else {
-            continue;
-        };
-        unlisted.remove(&file.name);
-        match reader.page(number, &file) {
-            Ok((entries, key)) => {
-                loaded.entries.extend(entries);
-                loaded.rewrite_index |= key != sealing;
-            }
-            Err(reason) => {
-                loaded.root.pages[number] = None;
-                loaded.rejected.push(RejectedFile {
-                    file: file.name,
-                    id: None,
-                    reason,
-                });
-            }
-        }
-    }
-    reader.copies(&mut loaded, &mut unlisted);
-    loaded.rewrite_index |= !loaded.rejected.is_empty();
-    loaded.leftovers = unlisted.into_iter().collect();
-    Ok(loaded)
-}
-
-/// A copy that opened.
-struct OpenedCopy {
-    content: CopyContent,
-    key: KeyId,
-    bytes: u64,
-}
-
-/// Reads files of one directory.
-struct Reader<'a> {
-    directory: BorrowedFd<'a>,
-    keys: &'a Keyring,
-    owner: &'a Owner,
-}
-
-impl Reader<'_> {
-    fn root(&self) -> Result<(Root, KeyId, FileIdentity), Rejection> {
-        let (bytes, identity) = self.read(INDEX)?;
-        let place = place(self.owner, "Index", "", "root");
-        let opened = open(self.keys.all(), place, bytes)?;
-        let root = Root::decode(&opened.content).map_err(|_| Rejection::Malformed)?;
-        Ok((root, opened.key, identity))
-    }
-
-    fn page(
-        &self,
-        number: usize,
-        file: &FileRef,
-    ) -> Result<(Vec<(CopyId, IndexEntry)>, KeyId), Rejection> {
-        let bytes = self.listed(file)?;
-        let name = number.to_string();
-        let place = place(self.owner, "Page", "", &name);
-        let opened = open(self.keys.all(), place, bytes)?;
-        let entries = decode_page(&opened.content).map_err(|_| Rejection::Malformed)?;
-        Ok((entries, opened.key))
-    }
-
-    /// Reads the copies that the pages of `loaded` list.
-    fn copies(&self, loaded: &mut Loaded, unlisted: &mut BTreeSet<String>) {
-        let (root, sealing) = (&loaded.root, self.keys.sealing().id());
-        let Loaded {
-            copies,
-            rejected,
-            resealed,
-            ..
-        } = loaded;
-        loaded.entries.retain(|id, entry| {
-            let mut saved = SavedCopy {
-                id: id.clone(),
-                content: None,
-                proven: entry.proven.unwrap_or(root.proven),
-                bytes: 0,
-            };
-            if let CopyState::File { file, .. } = &entry.kept {
-                unlisted.remove(&file.name);
-                match self.copy(id, file) {
-                    Ok(found) => {
-                        if found.key != sealing {
-                            resealed.insert(id.clone());
-                        }
-                        saved.bytes = found.bytes;
-                        saved.content = Some(found.content);
-                    }
-                    Err(reason) => {
-                        rejected.push(RejectedFile {
-                            file: file.name.clone(),
-                            id: Some(id.clone()),
-                            reason,
-                        });
-                        return false;
-                    }
-                }
-            }
-            copies.push(saved);
-            true
-        });
-    }
-
-    fn copy(&self, id: &CopyId, file: &FileRef) -> Result<OpenedCopy, Rejection> {
-        let sealed = self.listed(file)?;
-        let bytes = sealed.len() as u64;
-        let place = place(self.owner, id.kind.as_str(), &id.namespace, &id.name);
-        let opened = open(self.keys.all(), place, sealed)?;
-        let content = CopyContent::decode(id, &opened.content).map_err(|_| Rejection::Malformed)?;
-        Ok(OpenedCopy {
-            content,
-            key: opened.key,
-            bytes,
-        })
-    }
-
-    /// The bytes of a file, if they are those that the index lists.
-    fn listed(&self, file: &FileRef) -> Result<Zeroizing<Vec<u8>>, Rejection> {
-        let (bytes, _) = self.read(&file.name)?;
-        if digest(&bytes) == file.digest {
-            Ok(bytes)
-        } else {
-            Err(Rejection::OtherVersion)
-        }
-    }
-
-    fn read(&self, name: &str) -> Result<(Zeroizing<Vec<u8>>, FileIdentity), Rejection> {
-        let io = |errno: Errno| Rejection::Io(errno.into());
-        let file = match sys::open_file(self.directory, name) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Err(Rejection::Missing),
-            Err(Errno::LOOP) => return Err(Rejection::Foreign),
-            Err(errno) => return Err(io(errno)),
-        };
-        let stat = sys::stat(&file).map_err(io)?;
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let user = rustix::process::geteuid().as_raw();
-        if !is_file || stat.st_uid != user || stat.st_mode & 0o077 != 0 {
-            return Err(Rejection::Foreign);
-        }
-        let bytes = sys::read(&file, MAX_FILE_BYTES).map_err(io)?;
-        Ok((bytes, FileIdentity::of(&stat)))
-    }
-}
-
-fn failed(operation: &'static str, path: &Path) -> impl Fn(Errno) -> StoreError {
-    move |errno| StoreError::Io {
-        operation,
-        path: path.to_owned(),
-        source: errno.into(),
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::checkpoint::codec::CopyKind;
+use crate::checkpoint::{codec::CopyKind, seal::SealError};
 
 /// What no file on disk may show.
 const CANARY: &str = "hunter2-canary";
@@ -105,6 +105,10 @@ impl TestRoot {
         self.0.path()
     }
 
+    fn handle(&self) -> OwnedFd {
+        open_root(self.path())
+    }
+
     fn checkpoint(&self) -> PathBuf {
         self.path().join(DIRECTORY)
     }
@@ -140,9 +144,13 @@ impl TestRoot {
 }
 
 pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<Found, StoreError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap();
+    let root = open_root(path);
     Store::open(root.as_fd(), path, Keyring::of_bytes(keys), owner)
+}
+
+fn open_root(path: &Path) -> OwnedFd {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap()
 }
 
 /// The copies by name: their version, or `absent`.
@@ -507,6 +515,30 @@ fn an_open_directory_is_closed_to_other_users() {
 }
 
 #[test]
+fn inspecting_and_erasing_leave_the_directory_its_mode() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let inspect = || {
+        let (directory, keys) = (root.handle(), Keyring::of_bytes(&[1]));
+        let found = Store::inspect(directory.as_fd(), root.path(), &keys, &owner(1, "node-1"));
+        found.unwrap().unwrap()
+    };
+    assert!(inspect().rejected.is_empty());
+    let mode = || fs::metadata(root.checkpoint()).unwrap().mode() & 0o7777;
+    for exposed in [0o777, 0o710, 0o704] {
+        fs::set_permissions(root.checkpoint(), Permissions::from_mode(exposed)).unwrap();
+        let found = inspect();
+        assert_eq!(names(&found.copies), named([("a", "1")]));
+        let reason = format!(": mode {exposed:04o} lets other users enter, expected 0700");
+        assert_eq!(reasons(&found.rejected), [reason]);
+        assert_eq!(mode(), exposed);
+    }
+    Store::erase(root.handle().as_fd(), root.path()).unwrap();
+    assert_eq!(mode(), 0o704);
+}
+
+#[test]
 fn an_erased_checkpoint_is_written_anew_at_the_next_change() {
     // offline 32
     let root = TestRoot::new();
@@ -514,9 +546,7 @@ fn an_erased_checkpoint_is_written_anew_at_the_next_change() {
     store
         .write(&[present("a", 1), present("b", 2)], time(0), false)
         .unwrap();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, root.path(), flags, Mode::empty()).unwrap();
-    let removed = Store::erase(directory.as_fd(), root.path()).unwrap();
+    let removed = Store::erase(root.handle().as_fd(), root.path()).unwrap();
     assert!(removed >= 4, "{removed}");
     assert!(root.files().is_empty());
     assert!(root.open().copies.is_empty());

@@ -1,0 +1,142 @@
+//! The directory of the checkpoint as a place: opened without a link, owned by this user, locked against other writers.
+//!
+//! Invariants:
+//! 1. A directory of another user is neither read nor written.
+//! 2. Only the agent creates the directory, and closes it to other users. Looking at it changes nothing.
+
+use std::{
+    io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::io::Errno;
+
+use crate::checkpoint::sys;
+
+/// The directory, in the root directory of the agent.
+pub(in crate::checkpoint) const DIRECTORY: &str = "checkpoint";
+/// The directory in it, for files that did not open.
+pub(super) const REJECTED: &str = "rejected";
+/// Mode of the directory: no other user enters it.
+const MODE: u32 = 0o700;
+
+/// The checkpoint cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The operating system failed an operation.
+    #[error("cannot {operation} {}", path.display())]
+    Io {
+        /// The operation, as a verb.
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Another user owns the directory.
+    #[error("{} belongs to user {owner}, expected user {user}", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// User ID of its owner.
+        owner: u32,
+        /// User ID of this process.
+        user: u32,
+    },
+}
+
+impl StoreError {
+    /// The failure as a label of a metric: a word of a small fixed set.
+    pub(in crate::checkpoint) fn label(&self) -> &'static str {
+        let Self::Io { source, .. } = self else {
+            return "foreign";
+        };
+        match Errno::from_io_error(source) {
+            Some(Errno::NOSPC | Errno::DQUOT) => "no_space",
+            Some(Errno::ROFS) => "read_only",
+            _ => "io",
+        }
+    }
+}
+
+/// Opens the directory of the agent that writes it, and creates it if need be.
+pub(super) fn create_directory(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StoreError> {
+    match sys::make_dir(root, DIRECTORY) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(failed("create", path)(errno)),
+    }
+    let Some(directory) = open_directory(root, path)? else {
+        return Err(failed("open", path)(Errno::NOENT));
+    };
+    if mode(&directory, path)? != MODE {
+        sys::set_mode(&directory, MODE).map_err(failed("set mode of", path))?;
+    }
+    Ok(directory)
+}
+
+/// Opens the directory, which belongs to this user; `None` if there is none.
+pub(super) fn open_directory(
+    root: BorrowedFd<'_>,
+    path: &Path,
+) -> Result<Option<OwnedFd>, StoreError> {
+    let directory = match sys::open_dir(root, DIRECTORY) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(failed("open", path)(errno)),
+    };
+    let owner = sys::stat(&directory)
+        .map_err(failed("examine", path))?
+        .st_uid;
+    let user = rustix::process::geteuid().as_raw();
+    if owner != user {
+        return Err(StoreError::Foreign {
+            path: path.to_owned(),
+            owner,
+            user,
+        });
+    }
+    Ok(Some(directory))
+}
+
+/// The permissions of the directory.
+pub(super) fn mode(directory: &OwnedFd, path: &Path) -> Result<u32, StoreError> {
+    let stat = sys::stat(directory).map_err(failed("examine", path))?;
+    Ok(stat.st_mode & 0o7777)
+}
+
+/// Keeps other processes from the directory until the returned handle is dropped.
+#[must_use = "the lock ends with the handle"]
+pub(super) fn lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
+    sys::lock(directory.as_fd()).map_err(failed("lock", path))
+}
+
+pub(super) fn exists(directory: &OwnedFd, name: &str) -> bool {
+    sys::stat_entry(directory.as_fd(), name).is_ok()
+}
+
+/// Removes the files in `rejected/`; returns how many there were.
+pub(super) fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, StoreError> {
+    let path = path.join(REJECTED);
+    let rejected = match sys::open_dir(directory.as_fd(), REJECTED) {
+        Ok(rejected) => rejected,
+        Err(Errno::NOENT) => return Ok(0),
+        Err(errno) => return Err(failed("open", &path)(errno)),
+    };
+    let names = sys::list(&rejected).map_err(failed("list", &path))?;
+    for name in &names {
+        sys::remove_file(rejected.as_fd(), name.as_str())
+            .map_err(failed("remove", &path.join(name)))?;
+    }
+    sys::remove_dir(directory.as_fd(), REJECTED).map_err(failed("remove", &path))?;
+    Ok(names.len())
+}
+
+pub(super) fn failed(operation: &'static str, path: &Path) -> impl Fn(Errno) -> StoreError {
+    move |errno| StoreError::Io {
+        operation,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
+}
