@@ -30,6 +30,7 @@ mod record;
 mod round;
 mod schedule;
 mod settings;
+mod task;
 mod tracked;
 
 pub(crate) use self::settings::{allowed_actions, check_together, configured_hook};
@@ -37,7 +38,7 @@ pub(crate) use self::{
     content::PartKey,
     observer::Observer,
     pod_hooks::{PodHooks, ProgramHook},
-    schedule::{OnChange, OnChangeParts},
+    task::{OnChange, OnChangeParts},
 };
 pub use self::{
     round::PodChange,

@@ -1,4 +1,4 @@
-//! One attempt to tell an application of a change: the steps of a hook, in order, until one fails (rule T6).
+//! One attempt to notify an application of a change: runs the steps of a hook in order, until one fails (rule T6).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,14 +34,14 @@ use super::{
 };
 use crate::blocking::blocking;
 
-/// Grace period of a pod that names none: the API server's default.
+/// Grace period of a pod without its own: the API server's default.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What the program that embeds the agent does after a change.
+/// A callback of the program that embeds the agent.
 pub(crate) type Handler =
     Arc<dyn Fn(PodChange) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// A change of a pod's content, which is in place.
+/// A delivered change of a pod's content.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PodChange {
@@ -53,26 +53,25 @@ pub struct PodChange {
     pub round: RoundId,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// What has changed since the last success, with the directories of volumes.
+    /// The differences from the content of the last success, with the directories of volumes.
     pub changes: Changes,
 }
 
 /// An attempt of a round.
 pub(super) struct Attempt {
-    pub(super) on_change: OnChange,
     pub(super) id: HookId,
     pub(super) pod: Arc<StoredPod>,
     pub(super) hooks: Arc<PodHooks>,
-    /// Of the hook among the pod's.
+    /// Index of the hook in `hooks`.
     pub(super) index: usize,
     pub(super) round: RoundId,
     /// 1 for the first attempt of the round.
     pub(super) number: u32,
-    /// The content that it tells of.
+    /// The content that the application is notified of.
     pub(super) content: Arc<Content>,
     /// The content of the last success, if it is known.
     pub(super) told: Option<Arc<Content>>,
-    /// When the first change arrived that it tells of.
+    /// Arrival of the first change that the application was not yet notified of.
     pub(super) changed_at: Option<Instant>,
     pub(super) cancel: tokio_util::sync::CancellationToken,
 }
@@ -82,22 +81,22 @@ pub(super) struct Attempt {
 pub(super) enum AttemptEnd {
     Succeeded,
     Failed(String),
-    /// It may not begin before, for this reason.
+    /// It must not begin before this time, for this reason.
     Deferred(Instant, String),
     /// The pod is gone, or the agent ends.
     Interrupted,
 }
 
-/// What an attempt reports.
+/// The result of an attempt.
 #[derive(Debug)]
 pub(super) struct AttemptReport {
     pub(super) id: HookId,
     pub(super) uid: SmolStr,
     pub(super) content: Arc<Content>,
     pub(super) end: AttemptEnd,
-    /// The containers whose main process it has ended.
+    /// The containers whose main process was ended.
     pub(super) restarted: Vec<SmolStr>,
-    /// What it told of, in words.
+    /// The change, in words.
     pub(super) summary: String,
     pub(super) took: Duration,
 }
@@ -111,14 +110,14 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// What the steps of an attempt share.
+/// Input that the steps of an attempt share.
 struct Scene {
     facts: PodFacts,
     mounts: PodMounts,
     ips: Vec<IpAddr>,
     grace: Duration,
     changes: Changes,
-    /// `None` if it is unknown what the application was told of last.
+    /// The changed volumes; `None` if the content of the last notification is unknown.
     volumes: Option<BTreeSet<SmolStr>>,
     variables: BTreeSet<SmolStr>,
     swapped: Option<Duration>,
@@ -127,7 +126,7 @@ struct Scene {
 
 impl Attempt {
     /// Runs the steps.
-    pub(super) async fn run(self) -> AttemptReport {
+    pub(super) async fn run(self, on_change: OnChange) -> AttemptReport {
         let began = Instant::now();
         let cancel = self.cancel.clone();
         let mut restarted = Vec::new();
@@ -135,7 +134,7 @@ impl Attempt {
         let end = tokio::select! {
             biased;
             () = cancel.cancelled() => AttemptEnd::Interrupted,
-            end = self.steps(&mut restarted, &mut summary) => end,
+            end = self.steps(&on_change, &mut restarted, &mut summary) => end,
         };
         AttemptReport {
             id: self.id,
@@ -156,30 +155,35 @@ impl Attempt {
         &self.hooks.hooks[self.index]
     }
 
-    async fn steps(&self, restarted: &mut Vec<SmolStr>, summary: &mut String) -> AttemptEnd {
+    async fn steps(
+        &self,
+        on_change: &OnChange,
+        restarted: &mut Vec<SmolStr>,
+        summary: &mut String,
+    ) -> AttemptEnd {
         // A crash during the attempt must not be taken for a success of the previous content (invariant 4).
-        let (on_change, uid) = (self.on_change.clone(), self.uid());
-        blocking(move || on_change.write_record(&uid)).await;
-        let scene = self.scene().await;
+        let (recorder, uid) = (on_change.clone(), self.uid());
+        blocking(move || recorder.write_record(&uid)).await;
+        let scene = self.scene(on_change).await;
         *summary = scene.changes.summary();
         let hook = Arc::clone(&self.hook().hook);
         if hook.restarts() || self.restarts_after_failure() {
             let names = self.query(&scene).names();
-            if let Some((until, reason)) = self.on_change.restart_limit(&self.uid(), &names) {
+            if let Some((until, reason)) = on_change.restart_limit(&self.uid(), &names) {
                 return AttemptEnd::Deferred(until, reason);
             }
         }
         if self.number == 1
             && let Some(changed_at) = self.changed_at
         {
-            self.on_change.metrics().delayed(changed_at.elapsed());
+            on_change.metrics().delayed(changed_at.elapsed());
         }
         if let Some(handler) = &self.hook().handler {
-            return self.call(handler, &scene).await;
+            return self.call(on_change, handler, &scene).await;
         }
         let mut end = AttemptEnd::Succeeded;
         for step in &hook.steps {
-            let outcome = self.step(step, &scene, restarted).await;
+            let outcome = self.step(on_change, step, &scene, restarted).await;
             if !outcome.is_success() {
                 end = AttemptEnd::Failed(outcome.reason().to_owned());
                 break;
@@ -190,7 +194,7 @@ impl Attempt {
         {
             warn!(pod = %self.name(), hook = hook.name, error = reason, "all attempts failed, restarting the container");
             let restart = Action::Restart(Restart::default());
-            let outcome = self.step(&restart, &scene, restarted).await;
+            let outcome = self.step(on_change, &restart, &scene, restarted).await;
             if outcome.is_success() {
                 end = AttemptEnd::Succeeded;
             }
@@ -221,7 +225,7 @@ impl Attempt {
         }
     }
 
-    async fn call(&self, handler: &Handler, scene: &Scene) -> AttemptEnd {
+    async fn call(&self, on_change: &OnChange, handler: &Handler, scene: &Scene) -> AttemptEnd {
         let change = PodChange {
             pod: self.identity(),
             hook: self.hook().hook.name.clone(),
@@ -241,7 +245,7 @@ impl Attempt {
             Some(Err(reason)) => StepOutcome::Failed(reason),
             None => StepOutcome::timed_out(timeout.unwrap_or_default()),
         };
-        let metrics = self.on_change.metrics();
+        let metrics = on_change.metrics();
         metrics.ran("program", outcome.name(), began.elapsed());
         if outcome.is_success() {
             AttemptEnd::Succeeded
@@ -252,6 +256,7 @@ impl Attempt {
 
     async fn step(
         &self,
+        on_change: &OnChange,
         step: &Action,
         scene: &Scene,
         restarted: &mut Vec<SmolStr>,
@@ -266,7 +271,7 @@ impl Attempt {
             withheld: scene.withheld.clone(),
             timeout: hook.hook.timing.timeout_of(step, scene.grace),
         };
-        let processes = self.on_change.processes();
+        let processes = on_change.processes();
         let began = Instant::now();
         let outcome = match step {
             Action::Signal(target) => {
@@ -275,7 +280,7 @@ impl Attempt {
             Action::Restart(restart) => {
                 let query = self.query(scene);
                 let report = restart::run(restart, scene.grace, &context, &query, processes).await;
-                self.on_change.restarted(&self.uid(), &report.ended);
+                on_change.restarted(&self.uid(), &report.ended);
                 restarted.extend(report.ended);
                 report.outcome
             }
@@ -291,7 +296,7 @@ impl Attempt {
                 http::run(call, &context, around).await
             }
             Action::Exec(command) => {
-                let machine = self.on_change.machine();
+                let machine = on_change.machine();
                 let report = exec::run(command, &context, |launch| machine.launch(launch)).await;
                 if let Some(output) = report.output {
                     let pod = self.name();
@@ -306,9 +311,7 @@ impl Attempt {
             }
         };
         let took = began.elapsed();
-        self.on_change
-            .metrics()
-            .ran(step.word(), outcome.name(), took);
+        on_change.metrics().ran(step.word(), outcome.name(), took);
         outcome
     }
 
@@ -323,10 +326,10 @@ impl Attempt {
         }
     }
 
-    /// Gathers what the steps need to know.
-    async fn scene(&self) -> Scene {
+    /// Gathers the input of the steps.
+    async fn scene(&self, on_change: &OnChange) -> Scene {
         let pod = Box::new(self.pod.decode());
-        let key = self.on_change.key();
+        let key = on_change.key();
         let hook = self.hook();
         let empty = Content::default();
         let before = self.told.as_deref();
@@ -334,7 +337,7 @@ impl Attempt {
             .content
             .changes_since(before.unwrap_or(&empty), hook, &key);
         let uid = self.uid();
-        let directories = directories(&self.on_change, &uid, &pod);
+        let directories = directories(on_change, &uid, &pod);
         for volume in &mut changes.volumes {
             if let Some(directory) = directories.get(&volume.name) {
                 volume.directory.clone_from(directory);
@@ -350,7 +353,7 @@ impl Attempt {
         let parts = self.content.changed_parts(before.unwrap_or(&empty), hook);
         let swapped = self.content.swapped(parts.into_iter());
         let withheld = if hook.hook.runs_commands() {
-            self.withheld(&uid, &pod).await
+            self.withheld(on_change, &uid, &pod).await
         } else {
             Withheld::default()
         };
@@ -374,7 +377,7 @@ impl Attempt {
     }
 
     /// The values of Secrets that a command could print: the files of volumes that may hold some, as they are now.
-    async fn withheld(&self, uid: &SmolStr, pod: &Pod) -> Withheld {
+    async fn withheld(&self, on_change: &OnChange, uid: &SmolStr, pod: &Pod) -> Withheld {
         let volumes = pod
             .spec
             .iter()
@@ -383,7 +386,7 @@ impl Attempt {
             .filter_map(|volume| Some((volume.name.clone(), VolumeKind::of(volume)?)))
             .filter(|(_, kind)| matches!(kind, VolumeKind::Secret | VolumeKind::Projected))
             .collect();
-        let (on_change, uid) = (self.on_change.clone(), uid.clone());
+        let (on_change, uid) = (on_change.clone(), uid.clone());
         blocking(move || {
             let mut values = Vec::new();
             for (name, kind) in secret {

@@ -1,0 +1,364 @@
+//! The handle of all hooks of the node, and the task that starts their rounds.
+//!
+//! The decisions are in `schedule`. Here are the clock, the lock, the records on disk and the rounds that run.
+//!
+//! Invariants:
+//! 1. The lock of the schedule is held for computations only, never across a wait, a file or a process.
+//! 2. A record is written from a snapshot that is taken while no other record of the pod is being written, so the last
+//!    one wins.
+//! 3. What a worker hands over for a pod that was forgotten meanwhile is forgotten by the worker itself, before it
+//!    tears the pod down.
+
+mod report;
+
+use std::{
+    fmt,
+    hash::{BuildHasher as _, RandomState},
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::chain;
+use larder_on_change::{
+    DigestKey,
+    action::{exec::Machine, processes::Processes},
+};
+use larder_pods::StoredPod;
+use larder_projection::disk::VolumeHost;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use smol_str::SmolStr;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{
+    OnChangeConfig,
+    content::{Content, PartContent, PartKey},
+    key,
+    metrics::RoundMetrics,
+    observer::{Observer, Past},
+    pod_hooks::{HookSources, PodHooks, ProgramHook},
+    round::{Attempt, AttemptReport},
+    schedule::Schedule,
+};
+use crate::{
+    clock::Clock,
+    events::{Events, HookEvent},
+};
+
+/// Time that running steps get when the agent ends (rule T9).
+const DRAIN: Duration = Duration::from_secs(5);
+/// Records that may be written at once, of different pods.
+const WRITERS: usize = 16;
+
+/// What [`OnChange`] is made of.
+pub(crate) struct OnChangeParts<'a> {
+    pub(crate) config: OnChangeConfig,
+    pub(crate) program: Vec<ProgramHook>,
+    pub(crate) host: Arc<VolumeHost>,
+    pub(crate) clock: Clock,
+    pub(crate) events: Option<Arc<Events>>,
+    pub(crate) registry: &'a mut Registry,
+    pub(crate) rng: Rng,
+}
+
+/// The hooks of all pods. Cloning shares them.
+#[derive(Clone)]
+pub(crate) struct OnChange(Arc<Shared>);
+
+struct Shared {
+    sources: HookSources,
+    host: Arc<VolumeHost>,
+    clock: Clock,
+    events: Option<Arc<Events>>,
+    metrics: RoundMetrics,
+    processes: Processes,
+    /// The key of all digests, and a directory in memory; made for the first pod with hooks.
+    memory: OnceLock<(DigestKey, Option<PathBuf>)>,
+    machine: OnceLock<Machine>,
+    schedule: Mutex<Schedule>,
+    /// Something may be due earlier than the task waits for.
+    wake: Notify,
+    /// Held while a record is written, each for a share of the pods.
+    writers: [Mutex<()>; WRITERS],
+    hasher: RandomState,
+    /// Whether every round has ended after the shutdown.
+    drained: watch::Sender<bool>,
+}
+
+impl fmt::Debug for OnChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnChange")
+    }
+}
+
+impl OnChange {
+    pub(crate) fn new(parts: OnChangeParts<'_>) -> Self {
+        let OnChangeParts {
+            config,
+            program,
+            host,
+            clock,
+            events,
+            registry,
+            rng,
+        } = parts;
+        let schedule = Schedule::new(config.parallelism, rng);
+        Self(Arc::new(Shared {
+            metrics: RoundMetrics::register(registry),
+            sources: HookSources { config, program },
+            host,
+            clock,
+            events,
+            processes: Processes::default(),
+            memory: OnceLock::new(),
+            machine: OnceLock::new(),
+            schedule: Mutex::new(schedule),
+            wake: Notify::new(),
+            writers: std::array::from_fn(|_| Mutex::new(())),
+            hasher: RandomState::new(),
+            drained: watch::Sender::new(false),
+        }))
+    }
+
+    /// The hooks of `pod`, which was `before` with these hooks. Annotations with an error that is new are reported.
+    pub(crate) fn hooks(
+        &self,
+        pod: &StoredPod,
+        decoded: Option<&Pod>,
+        before: Option<(&StoredPod, Option<&Arc<PodHooks>>)>,
+    ) -> Option<Arc<PodHooks>> {
+        let hooks = self.0.sources.hooks(pod, decoded, before)?;
+        let known = before.and_then(|(_, hooks)| hooks);
+        if known.is_some_and(|known| Arc::ptr_eq(known, &hooks)) {
+            return Some(hooks);
+        }
+        let known: &[String] = known.map_or(&[], |known| &known.errors);
+        for error in hooks.errors.iter().filter(|error| !known.contains(error)) {
+            let metadata = &pod.metadata;
+            let name = metadata.name.as_deref().unwrap_or_default();
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            warn!(
+                pod = format!("{namespace}/{name}"),
+                error, "invalid hooks, keeping the last valid ones"
+            );
+            self.post(pod, HookEvent::Invalid, error);
+        }
+        Some(hooks)
+    }
+
+    /// Follows a pass over `pod`. The hooks are new to the worker if `is_new`.
+    pub(crate) fn observer(
+        &self,
+        pod: &Arc<StoredPod>,
+        hooks: &Arc<PodHooks>,
+        is_new: bool,
+    ) -> Observer {
+        Observer::new(self.clone(), Arc::clone(pod), Arc::clone(hooks), is_new)
+    }
+
+    /// The pod has other metadata or another status.
+    pub(crate) fn updated(&self, pod: &Arc<StoredPod>) {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.0.schedule.lock().updated(uid, pod);
+    }
+
+    /// No hook of the pod fires any more: it has ended or is gone.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.schedule.lock().forget(uid);
+    }
+
+    /// The pod has no hooks any more; others start from the content of that time (rule P5). Waits for the disk.
+    pub(crate) fn drop_hooks(&self, uid: &str) {
+        self.forget(uid);
+        let _writer = self.writer(uid).lock();
+        if let Err(error) = self.0.host.remove_record(uid) {
+            warn!(
+                pod.uid = uid,
+                error = chain(&error),
+                "failed to remove the record of hooks"
+            );
+        }
+    }
+
+    /// Starts rounds when they are due. Ends after `shutdown`, when running steps have ended or their time is over;
+    /// then [`drained`](Self::drained) returns.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
+        let mut writes: JoinSet<()> = JoinSet::new();
+        loop {
+            let (due, next) = self.due();
+            for attempt in due {
+                rounds.spawn(attempt.run(self.clone()));
+            }
+            let sleep = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Every arm is cancel-safe. Shutdown goes first, so that no round begins after it.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(ended) = rounds.join_next() => {
+                    self.finish(resumed(ended), &mut writes);
+                }
+                Some(ended) = writes.join_next() => resumed(ended),
+                () = self.0.wake.notified() => {}
+                () = sleep => {}
+            }
+        }
+        let drain = async {
+            while let Some(ended) = rounds.join_next().await {
+                self.finish(resumed(ended), &mut writes);
+            }
+        };
+        if timeout(DRAIN, drain).await.is_err() {
+            warn!(
+                "rounds of hooks still running at the shutdown deadline, the next start continues with their changes"
+            );
+        }
+        rounds.shutdown().await;
+        while let Some(ended) = writes.join_next().await {
+            resumed(ended);
+        }
+        self.0.drained.send_replace(true);
+        // The end of a task is an error while the agent runs.
+        std::future::pending::<()>().await;
+    }
+
+    /// Waits until every round has ended, after the shutdown.
+    pub(crate) async fn drained(&self) {
+        // The sender lives as long as this does.
+        let _ = self
+            .0
+            .drained
+            .subscribe()
+            .wait_for(|drained| *drained)
+            .await;
+    }
+
+    pub(super) fn key(&self) -> DigestKey {
+        self.memory().0.clone()
+    }
+
+    fn memory(&self) -> &(DigestKey, Option<PathBuf>) {
+        let directories = &self.0.sources.config.key_dirs;
+        self.0.memory.get_or_init(|| key::load(directories))
+    }
+
+    pub(super) fn host(&self) -> &VolumeHost {
+        &self.0.host
+    }
+
+    pub(super) fn metrics(&self) -> &RoundMetrics {
+        &self.0.metrics
+    }
+
+    pub(super) fn processes(&self) -> &Processes {
+        &self.0.processes
+    }
+
+    /// Starts commands on this machine.
+    pub(super) fn machine(&self) -> &Machine {
+        self.0.machine.get_or_init(|| {
+            let memory = self.memory().1.clone();
+            Machine::new(memory.unwrap_or_else(std::env::temp_dir))
+        })
+    }
+
+    /// The content of a pod, as far as it was delivered by this agent.
+    pub(super) fn content_of(&self, uid: &str) -> Arc<Content> {
+        self.0.schedule.lock().content_of(uid)
+    }
+
+    /// A pass is over: these parts of the pod are in place. `past` is given if the hooks are new to the worker. Waits
+    /// for the disk after the first delivery.
+    pub(super) fn passed(
+        &self,
+        pod: &Arc<StoredPod>,
+        hooks: Arc<PodHooks>,
+        past: Option<Past>,
+        parts: Vec<(PartKey, Arc<PartContent>)>,
+    ) {
+        let uid = SmolStr::new(pod.metadata.uid.as_deref().unwrap_or_default());
+        let key = self.key();
+        let mut schedule = self.0.schedule.lock();
+        let (now, time) = (Instant::now(), self.0.clock.now());
+        schedule.take_hooks(&uid, pod, hooks, past, &parts, &key, time);
+        let is_dirty = schedule.pass(&uid, parts, &key, now, time);
+        drop(schedule);
+        self.0.wake.notify_one();
+        if is_dirty {
+            self.write_record(&uid);
+        }
+    }
+
+    /// Writes the record of a pod, unless it is up to date. Waits for the disk.
+    pub(super) fn write_record(&self, uid: &str) {
+        let _writer = self.writer(uid).lock();
+        let key = self.key();
+        let Some(text) = self.0.schedule.lock().record(uid, &key) else {
+            return;
+        };
+        if let Err(error) = self.0.host.write_record(uid, &text) {
+            warn!(
+                pod.uid = uid,
+                error = chain(&error),
+                "failed to write the record of hooks, a restart of the agent may repeat a round"
+            );
+            self.0.schedule.lock().record_again(uid);
+        }
+    }
+
+    fn writer(&self, uid: &str) -> &Mutex<()> {
+        let hash = self.0.hasher.hash_one(uid);
+        let index = hash % WRITERS as u64;
+        &self.0.writers[usize::try_from(index).unwrap_or_default()]
+    }
+
+    /// Until when a round has to wait because one of these containers was restarted too often, and why (rule R4).
+    pub(super) fn restart_limit(&self, uid: &str, names: &[SmolStr]) -> Option<(Instant, String)> {
+        let (now, time) = (Instant::now(), self.0.clock.now());
+        self.0.schedule.lock().restart_limit(uid, names, now, time)
+    }
+
+    /// The containers were restarted.
+    pub(super) fn restarted(&self, uid: &str, names: &[SmolStr]) {
+        self.0.schedule.lock().restarted(uid, names, Instant::now());
+    }
+
+    /// The rounds to begin now, and when to look again.
+    fn due(&self) -> (Vec<Attempt>, Option<Instant>) {
+        let mut schedule = self.0.schedule.lock();
+        let (now, time) = (Instant::now(), self.0.clock.now());
+        schedule.due(now, time)
+    }
+
+    /// A round has ended.
+    fn finish(&self, report: AttemptReport, writes: &mut JoinSet<()>) {
+        let (now, time) = (Instant::now(), self.0.clock.now());
+        let ended = self.0.schedule.lock().ended(&report, now, time);
+        let Some(ended) = ended else { return };
+        self.tell(&report, &ended, time);
+        let (on_change, uid) = (self.clone(), report.uid);
+        writes.spawn_blocking(move || on_change.write_record(&uid));
+    }
+}
+
+/// A panic of a task resumes here. No task is aborted but by dropping the set.
+fn resumed<T>(ended: Result<T, tokio::task::JoinError>) -> T {
+    match ended {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

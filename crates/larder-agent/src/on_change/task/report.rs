@@ -1,0 +1,137 @@
+//! Reports about hooks: their status, the metrics that count them, and the log and events at a round's end.
+
+use larder_on_change::HookState;
+use larder_pods::StoredPod;
+use tracing::{debug, info, warn};
+
+use super::OnChange;
+use crate::{
+    events::HookEvent,
+    on_change::{
+        round::{AttemptEnd, AttemptReport},
+        schedule::Ended,
+    },
+    status::HookStatus,
+};
+
+impl OnChange {
+    /// The states of the pod's hooks, and the errors of its annotations.
+    pub(crate) fn statuses(&self, uid: &str) -> Vec<HookStatus> {
+        let schedule = self.0.schedule.lock();
+        let Some(pod) = schedule.pod(uid) else {
+            return Vec::new();
+        };
+        let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
+        let hooks = hooks.map(|(hook, tracked)| HookStatus {
+            name: hook.hook.name.clone(),
+            action: hook.action(),
+            place: hook.place.to_string(),
+            state: tracked.engine.state().name().to_owned(),
+            since: Some(tracked.since),
+            reason: match (&*tracked.reason, &hook.note) {
+                ("", Some(note)) => note.to_string(),
+                (reason, _) => reason.to_owned(),
+            },
+            attempts: tracked.engine.failures(),
+            last_success: tracked.last_success,
+        });
+        let errors = pod.hooks.errors.iter().map(|error| HookStatus {
+            name: String::new(),
+            action: String::new(),
+            place: error.split(": ").next().unwrap_or_default().to_owned(),
+            state: "Invalid".to_owned(),
+            since: None,
+            reason: error
+                .split_once(": ")
+                .map_or(error.as_str(), |(_, problem)| problem)
+                .to_owned(),
+            attempts: 0,
+            last_success: None,
+        });
+        hooks.chain(errors).collect()
+    }
+
+    /// Updates the metrics that count hooks.
+    pub(crate) fn count_hooks(&self) {
+        let schedule = self.0.schedule.lock();
+        let (mut failing, mut pending) = (0, 0);
+        for hook in schedule.tracked_hooks() {
+            failing += usize::from(hook.is_reported);
+            pending += usize::from(hook.engine.state() != HookState::Idle);
+        }
+        self.0.metrics.set_hooks(failing, pending);
+    }
+
+    /// Logs the end of a round, and posts events.
+    pub(super) fn tell(&self, report: &AttemptReport, ended: &Ended, time: jiff::Timestamp) {
+        let Ended {
+            pod,
+            hook,
+            action,
+            was_reported,
+            is_news,
+        } = ended;
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let shown = format!("{}/{}", text(namespace), text(name));
+        let (changes, took) = (&report.summary, report.took);
+        for container in &report.restarted {
+            let what = match changes.as_str() {
+                "" => "first delivery",
+                changes => changes,
+            };
+            let message = format!("container {container}: {what}");
+            self.post(pod, HookEvent::Restarted, &message);
+        }
+        match &report.end {
+            AttemptEnd::Succeeded => {
+                self.0.metrics.succeeded(time);
+                info!(
+                    pod = shown,
+                    hook,
+                    action,
+                    changes,
+                    ?took,
+                    "application notified of a change"
+                );
+                if *was_reported {
+                    self.post(pod, HookEvent::Succeeded, &format!("hook {hook} succeeded"));
+                }
+            }
+            AttemptEnd::Failed(reason) => {
+                if *is_news {
+                    warn!(
+                        pod = shown,
+                        hook,
+                        action,
+                        changes,
+                        ?took,
+                        error = reason,
+                        "failed to notify application of a change"
+                    );
+                } else {
+                    debug!(
+                        pod = shown,
+                        hook,
+                        action,
+                        changes,
+                        ?took,
+                        error = reason,
+                        "failed to notify application of a change"
+                    );
+                }
+                self.post(pod, HookEvent::Failed, &format!("hook {hook}: {reason}"));
+            }
+            AttemptEnd::Deferred(_, reason) => {
+                info!(pod = shown, hook, action, reason, "round waits");
+            }
+            AttemptEnd::Interrupted => {}
+        }
+    }
+
+    pub(super) fn post(&self, pod: &StoredPod, event: HookEvent, message: &str) {
+        if let Some(events) = &self.0.events {
+            events.of_hook(&pod.metadata, event, message, self.0.clock.now());
+        }
+    }
+}
