@@ -41,7 +41,7 @@ use tokio_util::task::JoinMap;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use self::{
-    key::{KeyError, PodKey},
+    key::{PodKey, PodKeyError},
     request::{
         CertificateRequestError, Ending, PodCertificateRequest, Requests, create, ending,
         follow_requests,
@@ -336,7 +336,7 @@ impl Node {
         let turn = self.key_making.acquire().await;
         let key = blocking(move || PodKey::generate(&key_type)).await;
         drop(turn);
-        let refused = |error: KeyError| NotIssued::Refused(chain(&error));
+        let refused = |error: PodKeyError| NotIssued::Refused(chain(&error));
         let key = key.map_err(refused)?;
         let private_key_pem = key.private_key_pem().map_err(refused)?;
         let mut requests = self.requests.subscribe();

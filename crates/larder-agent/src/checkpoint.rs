@@ -254,7 +254,7 @@ impl Checkpoint {
         store
     }
 
-    async fn open(&self) -> Result<Found, OpenError> {
+    async fn open(&self) -> Result<Found, CheckpointOpenError> {
         let (root, path, keys) = (
             Arc::clone(&self.root),
             self.path.clone(),
@@ -361,14 +361,14 @@ fn credentials() -> Option<std::ffi::OsString> {
 
 /// The checkpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
-enum OpenError {
+enum CheckpointOpenError {
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-impl OpenError {
+impl CheckpointOpenError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Key(_) => "key",

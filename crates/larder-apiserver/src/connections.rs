@@ -46,12 +46,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
+use crate::BoxError;
+
 pub use self::{
     limits::{ConnectionLimits, raise_descriptor_limit},
     slots::{ConnectionSlot, ConnectionSlots},
 };
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long requests may take to end at shutdown, and after an idle connection was asked to close.
 const DRAIN: Duration = Duration::from_secs(5);

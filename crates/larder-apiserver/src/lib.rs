@@ -58,3 +58,6 @@ pub use rest::{Body, CertificatesVersions, Cut, Verb};
 pub use serve::{ServeError, Transport};
 pub use server::{ApiServer, ApiService, Options};
 pub use status::{ApiError, Cause};
+
+/// Any error of a body or a service.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -24,8 +24,8 @@ pub use request::Verb;
 pub use versions::CertificatesVersions;
 
 use crate::{
-    ApiError, ApiServer, AuditRecord, Effect, User, faults, patch::PatchType, resource::Kind,
-    selector::FieldSelector, write::Part,
+    ApiError, ApiServer, AuditRecord, BoxError, Effect, User, faults, patch::PatchType,
+    resource::Kind, selector::FieldSelector, write::Part,
 };
 use format::Format;
 use message::{
@@ -35,9 +35,6 @@ use message::{
 use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
 use request::{ResourcePath, Route};
 use watch::WatchStream;
-
-/// Any error of a request's body.
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl ApiServer {
     /// Answers one request.

@@ -14,11 +14,10 @@ use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
-    AuditLog, Authorization, Body, CertificatesVersions, Cut, Faults, TlsError, User,
+    AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, TlsError, User,
     clock::Clock,
     connections::ConnectionLimits,
     pki::Authority,
-    rest::BoxError,
     serve::Connections,
     store::{Limits, Store},
     tokens::TokenIssuer,

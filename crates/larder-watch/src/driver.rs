@@ -47,7 +47,7 @@ pub(crate) struct InFlight {
     pub(crate) permit: Permit,
 }
 
-type Answer<A> = BoxFuture<'static, Result<A, RequestError>>;
+type PendingAnswer<A> = BoxFuture<'static, Result<A, RequestError>>;
 
 /// What is under way.
 enum DriverPhase<T: Target> {
@@ -60,7 +60,7 @@ enum DriverPhase<T: Target> {
     /// A streaming list sends its initial events.
     Collecting(Box<Collecting<T>>),
     /// A plain list was asked for.
-    Listing(Freshness, Answer<Listed<T>>, InFlight),
+    Listing(Freshness, PendingAnswer<Listed<T>>, InFlight),
     /// A watch was asked for.
     OpeningWatch(Opening<T>),
     /// The watch is open: the state is known up to the latency of an event.
@@ -70,7 +70,7 @@ enum DriverPhase<T: Target> {
 }
 
 struct Opening<T> {
-    answer: Answer<EventStream<T>>,
+    answer: PendingAnswer<EventStream<T>>,
     /// How long the API server keeps the stream open.
     timeout: Duration,
     in_flight: InFlight,

@@ -62,11 +62,11 @@ pub(crate) struct Liveness(Arc<Mutex<Vec<Weak<EngineLiveness>>>>);
 #[derive(Debug)]
 pub(crate) struct EngineLiveness {
     kind: &'static str,
-    review: Mutex<Review>,
+    review: Mutex<LivenessReview>,
 }
 
 #[derive(Debug)]
-struct Review {
+struct LivenessReview {
     at: Instant,
     /// Something is under way, and is driven.
     active: bool,
@@ -77,7 +77,7 @@ struct Review {
 impl Liveness {
     /// Adds an engine whose targets are of that kind; it is forgotten when the engine is dropped.
     pub(crate) fn add(&self, kind: &'static str, now: Instant) -> Arc<EngineLiveness> {
-        let review = Mutex::new(Review {
+        let review = Mutex::new(LivenessReview {
             at: now,
             active: false,
             silent_since: None,

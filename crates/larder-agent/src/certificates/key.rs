@@ -24,7 +24,7 @@ pub(super) enum PodKey {
 
 /// No key could be made.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum KeyError {
+pub(super) enum PodKeyError {
     /// The type is unknown.
     #[error(
         "there is no keyType {0:?}; there are RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 and ED25519"
@@ -42,42 +42,42 @@ pub(super) enum KeyError {
 
 impl PodKey {
     /// A new key of the type that `podCertificate.keyType` names. An RSA key takes seconds of a processor.
-    pub(super) fn generate(key_type: &str) -> Result<Self, KeyError> {
+    pub(super) fn generate(key_type: &str) -> Result<Self, PodKeyError> {
         let key = match key_type {
             "RSA3072" => rsa_key(3072)?,
             "RSA4096" => rsa_key(4096)?,
             "ECDSAP256" => {
-                KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(KeyError::Generate)?
+                KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(PodKeyError::Generate)?
             }
             "ECDSAP384" => {
-                KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).map_err(KeyError::Generate)?
+                KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).map_err(PodKeyError::Generate)?
             }
             "ECDSAP521" => return Ok(Self::P521(p521::SecretKey::random(&mut OsRng))),
-            "ED25519" => KeyPair::generate_for(&PKCS_ED25519).map_err(KeyError::Generate)?,
-            other => return Err(KeyError::Type(other.to_owned())),
+            "ED25519" => KeyPair::generate_for(&PKCS_ED25519).map_err(PodKeyError::Generate)?,
+            other => return Err(PodKeyError::Type(other.to_owned())),
         };
         Ok(Self::Ring(Box::new(key)))
     }
 
     /// A PKCS#10 request for the key, in DER, without a subject: the signer learns the subject from the API server.
-    pub(super) fn stub_request(&self) -> Result<Vec<u8>, KeyError> {
+    pub(super) fn stub_request(&self) -> Result<Vec<u8>, PodKeyError> {
         match self {
             Self::Ring(key) => {
                 let mut nobody = CertificateParams::default();
                 nobody.distinguished_name = DistinguishedName::new();
                 let request = nobody.serialize_request(&**key);
-                Ok(request.map_err(KeyError::Generate)?.der().to_vec())
+                Ok(request.map_err(PodKeyError::Generate)?.der().to_vec())
             }
             Self::P521(key) => p521_request(key),
         }
     }
 
     /// The private key as PEM.
-    pub(super) fn private_key_pem(&self) -> Result<SecretBytes, KeyError> {
+    pub(super) fn private_key_pem(&self) -> Result<SecretBytes, PodKeyError> {
         let pkcs8 = match self {
             Self::Ring(key) => SecretBytes::new(key.serialize_der()),
             Self::P521(key) => {
-                let pkcs8 = key.to_pkcs8_der().map_err(KeyError::Encode)?;
+                let pkcs8 = key.to_pkcs8_der().map_err(PodKeyError::Encode)?;
                 SecretBytes::new(pkcs8.as_bytes().to_vec())
             }
         };
@@ -85,15 +85,15 @@ impl PodKey {
     }
 }
 
-fn rsa_key(bits: usize) -> Result<KeyPair, KeyError> {
-    let key = RsaPrivateKey::new(&mut OsRng, bits).map_err(KeyError::Rsa)?;
-    let pkcs8 = key.to_pkcs8_der().map_err(KeyError::Encode)?;
+fn rsa_key(bits: usize) -> Result<KeyPair, PodKeyError> {
+    let key = RsaPrivateKey::new(&mut OsRng, bits).map_err(PodKeyError::Rsa)?;
+    let pkcs8 = key.to_pkcs8_der().map_err(PodKeyError::Encode)?;
     KeyPair::from_pkcs8_der_and_sign_algo(&pkcs8.as_bytes().into(), &PKCS_RSA_SHA256)
-        .map_err(KeyError::Generate)
+        .map_err(PodKeyError::Generate)
 }
 
 /// RFC 2986 section 4, signed by `ecdsa-with-SHA512`.
-fn p521_request(key: &p521::SecretKey) -> Result<Vec<u8>, KeyError> {
+fn p521_request(key: &p521::SecretKey) -> Result<Vec<u8>, PodKeyError> {
     const VERSION: &[u8] = &[0x02, 0x01, 0x00];
     const NOBODY: &[u8] = &[SEQUENCE, 0x00];
     const NO_ATTRIBUTES: &[u8] = &[0xa0, 0x00];
@@ -101,14 +101,14 @@ fn p521_request(key: &p521::SecretKey) -> Result<Vec<u8>, KeyError> {
         SEQUENCE, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04,
     ];
     let public = key.public_key().to_public_key_der();
-    let public = public.map_err(|error| KeyError::Encode(error.into()))?;
+    let public = public.map_err(|error| PodKeyError::Encode(error.into()))?;
     let info = der(
         SEQUENCE,
         &[VERSION, NOBODY, public.as_bytes(), NO_ATTRIBUTES],
     );
-    let signing = SigningKey::from_bytes(&key.to_bytes()).map_err(KeyError::Sign)?;
+    let signing = SigningKey::from_bytes(&key.to_bytes()).map_err(PodKeyError::Sign)?;
     let signed: Result<Signature, _> = signing.try_sign_with_rng(&mut OsRng, &info);
-    let signature: DerSignature = signed.map_err(KeyError::Sign)?.to_der();
+    let signature: DerSignature = signed.map_err(PodKeyError::Sign)?.to_der();
     // The first byte counts unused bits.
     let signature = der(BIT_STRING, &[&[0], signature.as_bytes()]);
     Ok(der(SEQUENCE, &[&info, ECDSA_WITH_SHA512, &signature]))

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::key::{KeyError, PodKey};
+use super::key::{PodKey, PodKeyError};
 use crate::served_version::{ServedCollection, ServedResource};
 
 const NODES: Resource = Resource::core("nodes");
@@ -73,7 +73,7 @@ pub(crate) enum CertificateRequestError {
     #[error("cannot create a PodCertificateRequest")]
     Create(#[source] larder_watch::RequestError),
     #[error("cannot ask for a certificate")]
-    Key(#[source] KeyError),
+    Key(#[source] PodKeyError),
 }
 
 /// How a request ends.

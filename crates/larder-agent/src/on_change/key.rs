@@ -22,7 +22,7 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// Why a directory cannot hold the key.
 #[derive(Debug, thiserror::Error)]
-enum KeyError {
+enum DigestKeyError {
     /// It is not in memory.
     #[error("{} is not in memory", .0.display())]
     OnDisk(PathBuf),
@@ -59,10 +59,10 @@ fn new_key() -> [u8; DigestKey::BYTES] {
     DigestKey::generate().expect("the kernel has random numbers for every process")
 }
 
-fn load_from(directory: &Path) -> Result<DigestKey, KeyError> {
+fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
     let failed = |operation, path: &Path| {
         let path = path.to_owned();
-        move |source: io::Error| KeyError::Io {
+        move |source: io::Error| DigestKeyError::Io {
             operation,
             path,
             source,
@@ -82,12 +82,12 @@ fn load_from(directory: &Path) -> Result<DigestKey, KeyError> {
         .map_err(|errno| failed("examine", directory)(errno.into()))?
         .f_type;
     if ![TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {
-        return Err(KeyError::OnDisk(directory.to_owned()));
+        return Err(DigestKeyError::OnDisk(directory.to_owned()));
     }
     let found = opened.metadata().map_err(failed("examine", directory))?;
     let user = rustix::process::geteuid().as_raw();
     if ![0, user].contains(&found.uid()) || found.mode() & 0o022 != 0 {
-        return Err(KeyError::Exposed(directory.to_owned()));
+        return Err(DigestKeyError::Exposed(directory.to_owned()));
     }
     let path = directory.join(FILE);
     // Twice: another agent may be the first to make one.
@@ -102,8 +102,8 @@ fn load_from(directory: &Path) -> Result<DigestKey, KeyError> {
 }
 
 /// The key in the file; `None` if there is no file, or one that cannot be a key.
-fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, KeyError> {
-    let failed = |source| KeyError::Io {
+fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, DigestKeyError> {
+    let failed = |source| DigestKeyError::Io {
         operation: "read",
         path: path.to_owned(),
         source,
@@ -120,7 +120,7 @@ fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, KeyErr
     };
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() || ![0, user].contains(&found.uid()) || found.mode() & 0o077 != 0 {
-        return Err(KeyError::Exposed(path.to_owned()));
+        return Err(DigestKeyError::Exposed(path.to_owned()));
     }
     let mut key = [0; DigestKey::BYTES];
     match (&file).read_exact(&mut key) {

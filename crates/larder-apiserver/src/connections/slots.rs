@@ -17,10 +17,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    BoxError, ConnectionLimits, DRAIN, HttpService,
+    ConnectionLimits, DRAIN, HttpService,
     responses::{Bodies, Counted},
     timed_writes::TimedWrites,
 };
+use crate::BoxError;
 
 /// The slots of a server, one for each connection. Cloning gives another handle to the same ones.
 #[derive(Clone, Debug)]

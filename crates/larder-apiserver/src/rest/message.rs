@@ -8,9 +8,9 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{BoxError, body::Body, protobuf};
+use super::{body::Body, protobuf};
 use crate::{
-    ApiError, json,
+    ApiError, BoxError, json,
     resource::Kind,
     store::Object,
     write::{Deleted, Written},

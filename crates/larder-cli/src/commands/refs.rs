@@ -17,7 +17,7 @@ struct PodReferences<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct ReferenceReport<'a> {
     pods: Vec<PodReferences<'a>>,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
         name: pod.metadata.name.as_deref().unwrap_or(""),
         references: References::of(pod),
     });
-    let report = Report {
+    let report = ReferenceReport {
         pods: pods.collect(),
     };
     output::results(|out| match args.output {
@@ -39,7 +39,7 @@ pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
 }
 
 /// A table in kubectl's manner; a pod without references has a line as well.
-fn table(report: &Report<'_>) -> String {
+fn table(report: &ReferenceReport<'_>) -> String {
     let mut rows = vec![["NAMESPACE", "POD", "KIND", "NAME"]];
     for pod in &report.pods {
         let before = rows.len();

@@ -115,7 +115,7 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
 }
 
 /// The API server that the pods come from.
-struct Origin {
+struct AgentOrigin {
     client: Client,
     /// The cluster that a checkpoint is bound to; `None` without a checkpoint.
     cluster: Option<ClusterId>,
@@ -275,7 +275,7 @@ async fn origin(
     args: &RunArgs,
     config: &Config,
     registry: &mut Registry,
-) -> Result<Origin, Failure> {
+) -> Result<AgentOrigin, Failure> {
     let (mut manifests, mut kubeconfig) = (&args.manifests, &args.kubeconfig);
     if manifests.is_none() && kubeconfig.is_none() {
         (manifests, kubeconfig) = (&config.manifests, &config.kubeconfig);
@@ -299,7 +299,7 @@ async fn origin(
         };
         Failure::unreadable(format!("{}{advice}", chain(&error)))
     })?;
-    Ok(Origin {
+    Ok(AgentOrigin {
         cluster,
         client,
         feed: None,
@@ -308,7 +308,7 @@ async fn origin(
 }
 
 /// An API server in this process, filled from `manifests`.
-async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> {
+async fn embedded(manifests: &Path, config: &Config) -> Result<AgentOrigin, Failure> {
     let server = ApiServer::new(Options::default());
     server
         .apply(&node::of_this_host(&config.node_name))
@@ -316,7 +316,7 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<Origin, Failure> 
     let feed = Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
         .await
         .map_err(|error| Failure::unreadable(chain(&error)))?;
-    Ok(Origin {
+    Ok(AgentOrigin {
         cluster: None,
         client: Client::new(server.service(), "default"),
         feed: Some(feed),

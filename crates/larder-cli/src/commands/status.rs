@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use self::{
     report::{Detail, explanation, is_done, overview},
-    screen::{Report, Screen, Size},
+    screen::{Screen, Size, StatusReport},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
@@ -166,7 +166,7 @@ fn watch(
                 let (status, missing) = selected(args, &status);
                 let missing = missing.iter().flat_map(|name| ["no pod ", name, "\n"]);
                 let missing: String = missing.collect();
-                let report = Report {
+                let report = StatusReport {
                     text: &(text(args, &status, now()) + &missing),
                     // Before everything: each age is the same word.
                     ageless: &(text(args, &status, Timestamp::MIN) + &missing),

@@ -13,7 +13,7 @@ use super::pod::RenderedPod;
 use crate::output::{json::write_json, references::References};
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct RenderReport<'a> {
     pods: Vec<PodReport<'a>>,
 }
 
@@ -67,7 +67,7 @@ struct FileReport {
 /// Writes one JSON object with all pods. In a value that is not UTF-8, U+FFFD replaces each invalid byte, as in Go's
 /// encoder.
 pub(crate) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
-    let report = Report {
+    let report = RenderReport {
         pods: pods.iter().map(pod).collect(),
     };
     write_json(out, &report)

@@ -13,7 +13,7 @@ pub(super) struct Size {
 
 /// A report, and the same report without ages. Both have the same lines.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct StatusReport<'a> {
     pub(super) text: &'a str,
     /// Decides whether a line has changed: ages always do.
     pub(super) ageless: &'a str,
@@ -29,7 +29,7 @@ pub(super) struct Screen {
 impl Screen {
     /// The bytes that replace the last report by `report` on a terminal. Lines are cut to its width, since a wrapped
     /// line could not be redrawn, and changed lines are bold.
-    pub(super) fn redraw(&mut self, report: Report<'_>, size: Size, style: Style) -> String {
+    pub(super) fn redraw(&mut self, report: StatusReport<'_>, size: Size, style: Style) -> String {
         let is_first = self.known.is_empty();
         let lines = self.take(report);
         // The cursor needs a line, too.
@@ -63,14 +63,14 @@ impl Screen {
     }
 
     /// The lines to print in a pipe: all of the first report, then those that changed.
-    pub(super) fn changes(&mut self, report: Report<'_>) -> String {
+    pub(super) fn changes(&mut self, report: StatusReport<'_>) -> String {
         let lines = self.take(report).into_iter();
         let lines = lines.filter(|(_, is_new)| *is_new);
         lines.flat_map(|(line, _)| [line, "\n"]).collect()
     }
 
     /// The lines of `report`, and whether each is new; the next report is compared with this one.
-    fn take<'a>(&mut self, report: Report<'a>) -> Vec<(&'a str, bool)> {
+    fn take<'a>(&mut self, report: StatusReport<'a>) -> Vec<(&'a str, bool)> {
         // Columns may become wider, which is no news.
         let keys = report.ageless.lines();
         let keys = keys.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -105,7 +105,7 @@ mod tests {
     /// A report in which everything after `@` is an age.
     fn draw(screen: &mut Screen, text: &str, style: Style) -> String {
         let ageless = ageless(text);
-        let report = Report {
+        let report = StatusReport {
             text,
             ageless: &ageless,
         };
@@ -150,7 +150,7 @@ mod tests {
         ] {
             let ageless = ageless(text);
             let ageless = ageless.as_str();
-            assert_eq!(screen.changes(Report { text, ageless }), expected);
+            assert_eq!(screen.changes(StatusReport { text, ageless }), expected);
         }
     }
 }
