@@ -125,8 +125,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the registry that metrics are added to; its prefix is the caller's choice. Metrics that the kubelet has too
-    /// stand beside it, under the kubelet's names. Defaults to an empty one without a prefix.
+    /// Sets the registry that metrics are added to, with a prefix of the caller's choice. Metrics that the kubelet has
+    /// too keep the kubelet's names, without that prefix. Defaults to an empty registry without a prefix.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
@@ -138,18 +138,18 @@ impl AgentBuilder {
         self
     }
 
-    /// For an API server that is filled from manifests: `incomplete` is true while not every manifest can be read, so
-    /// that the server may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as
-    /// missing: nothing on disk is torn down, and no volume is rewritten without an optional object.
+    /// For an API server that is filled from manifests. `incomplete` is true while a manifest cannot be read, so the
+    /// server may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as missing:
+    /// nothing on disk is torn down, and no volume is rewritten without an optional object.
     pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
         self.incomplete = Some(incomplete);
         self
     }
 
-    /// Calls `handler` when the content of a selected pod has changed and is in place, as `hook` says: what it looks
-    /// at, quiet period, retries. Its steps are not used, and no timeout applies unless it has one. A handler that
-    /// returns an error, in words without values, is called again. A change is told at least once, also across restarts
-    /// of the program.
+    /// Calls `handler` after each delivered change of a selected pod's content. `hook` sets the filter, the quiet period,
+    /// the retries and the timeout, which defaults to none; its steps are not used. A handler that returns an error is
+    /// called again. The error is a text without values. The handler is called at least once for each change, also
+    /// across restarts of the program.
     pub fn on_change<F, R>(mut self, pods: PodSelector, hook: Hook, handler: F) -> Self
     where
         F: Fn(PodChange) -> R + Send + Sync + 'static,
@@ -163,8 +163,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Binds the checkpoint of the configuration to this cluster. Without a cluster there is no checkpoint: an embedded
-    /// API server is always there.
+    /// Binds the configured checkpoint to this cluster. Without a cluster there is no checkpoint, because an embedded API
+    /// server needs none.
     pub fn cluster(mut self, cluster: ClusterId) -> Self {
         self.cluster = Some(cluster);
         self
@@ -468,8 +468,8 @@ impl Agent {
         end(node.reconciler, &context.on_change, tasks, result).await
     }
 
-    /// Starts to follow whether the API server is incomplete. Returns the source of its pods, for when it is complete
-    /// again.
+    /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which is asked
+    /// once it is complete.
     fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
         let incomplete = self.incomplete.take()?;
         tasks.spawn(
@@ -480,8 +480,8 @@ impl Agent {
         Some(source.with_context(&self.node_context))
     }
 
-    /// Removes leftovers of an earlier agent: links to pods that have no directory (the others are linked again), and
-    /// copies of the manifests of a source that is off now.
+    /// Removes leftovers of an earlier agent: links to pods without a directory, and copies of the manifests of a source
+    /// that is now disabled.
     async fn tidy(&self) {
         let host = self.handle.context.host.clone();
         let sources = [
@@ -586,7 +586,7 @@ async fn end(
     }
 }
 
-/// The facts before anything is heard.
+/// The facts before the first report.
 fn initial_facts(incomplete: Option<&watch::Receiver<bool>>) -> watch::Sender<Facts> {
     watch::Sender::new(Facts {
         incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
@@ -690,7 +690,7 @@ async fn register_node(client: MirrorClient, mut rng: Rng) {
     }
 }
 
-/// The pods on disk that the API server does not bind to this node.
+/// The pods on disk that the API server has not bound to this node.
 async fn left_behind(
     host: Arc<VolumeHost>,
     late_pods: Option<ApiSource>,
@@ -704,7 +704,7 @@ async fn left_behind(
     Ok(found)
 }
 
-/// Logs where Secrets may end up other than in memory.
+/// Warns if Secrets may leave memory.
 fn warn_of_exposed_secrets(host: &VolumeHost) {
     match host.memory() {
         Memory::Directory { in_memory: false } => warn!(

@@ -91,12 +91,12 @@ impl Metrics {
         );
         registry.register(
             "events",
-            "Events about pods, and what the API server made of them",
+            "Events about pods, by the API server's answer",
             metrics.events.clone(),
         );
         registry.register_with_unit(
             "change_delivery",
-            "Time from a change that arrived to its content in place",
+            "Time from the arrival of a change to its delivery",
             Unit::Seconds,
             metrics.delay.clone(),
         );
@@ -119,7 +119,7 @@ impl Metrics {
         started.set(now.as_second());
         registry.register_with_unit(
             "start_time",
-            "When the agent started, since the epoch",
+            "Time of the agent's start, in seconds since 1970",
             Unit::Seconds,
             started,
         );

@@ -55,34 +55,34 @@ pub struct WatchScopeStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointStatus {
-    /// Where the key that seals comes from.
+    /// Source of the sealing key.
     pub key: String,
-    /// Whether that is a file of this machine, which a thief of the disk has too.
+    /// Whether that source is a file on this machine. Then a stolen disk includes the key.
     pub key_beside_data: bool,
     /// Number of copies.
     pub entries: usize,
     /// When it was last written.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub written: Option<Timestamp>,
-    /// When the copy that was proven least recently was proven current.
+    /// Last proof of the copy that was proven least recently.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oldest_proof: Option<Timestamp>,
     /// The files that did not open at the start, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub rejected: Vec<String>,
-    /// Why it cannot be opened or written at present; empty when it can.
+    /// Reason why the checkpoint cannot be opened or written; empty if it can.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub problem: String,
-    /// What is served from it, while the API server has not reported the pods of the node.
+    /// The copies in use; `None` once the API server has reported the pods of the node.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub serving: Option<ServingStatus>,
 }
 
-/// What is served from the checkpoint.
+/// The copies of the checkpoint that are in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServingStatus {
-    /// Since when the API server has not answered: the start of the agent.
+    /// Start of the agent; the API server has not answered since.
     pub away_since: Timestamp,
     /// Number of pods.
     pub pods: usize,

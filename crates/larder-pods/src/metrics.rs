@@ -110,7 +110,7 @@ impl Collector for PodMetrics {
                 value.encode(metric.encode_family(&labels)?)?;
             }
         }
-        let help = "Pods that came again under the UID of a terminating pod";
+        let help = "Pods that reappeared under the UID of a terminating pod";
         let mut metric =
             encoder.encode_descriptor("restarted_pods", help, None, MetricType::Counter)?;
         for (labels, value) in by_static(restarted.ordinary, restarted.r#static) {

@@ -49,12 +49,12 @@ impl Metrics {
         registry.register("dials", "Attempts to connect", metrics.dials.clone());
         registry.register(
             "go_aways",
-            "Connections on which the server takes no more requests",
+            "Connections on which the server accepts no further requests",
             metrics.go_aways.clone(),
         );
         registry.register(
             "dead_peers",
-            "Connections given up because a PING was not answered",
+            "Connections closed because a PING was not answered",
             metrics.dead_peers.clone(),
         );
         registry.register(
@@ -69,7 +69,7 @@ impl Metrics {
         );
         registry.register(
             "credential_reloads",
-            "Changes of the credential files noticed",
+            "Changes of the credential files that were noticed",
             metrics.credentials.clone(),
         );
         metrics

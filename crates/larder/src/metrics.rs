@@ -246,7 +246,7 @@ impl Collector for Managers {
             ),
             (
                 "oldest_data",
-                "For how long the object that is longest out of step may have changed unnoticed",
+                "Longest time for which an object may have changed unnoticed",
                 Some(Unit::Seconds),
                 by_kind(|count| count.oldest.as_secs_f64()),
             ),
@@ -258,7 +258,7 @@ impl Collector for Managers {
                 ConstGauge::new(value).encode(metric.encode_family(&KindLabel { kind })?)?;
             }
         }
-        let help = "Reads that were answered at once from what is known";
+        let help = "Reads that were answered at once from memory";
         let kind = ConstCounter::<u64>::TYPE;
         let mut metric = encoder.encode_descriptor("cache_hits", help, None, kind)?;
         for count in &counts {

@@ -1,4 +1,4 @@
-//! What the agent tells about its checkpoint: status and metrics.
+//! Status and metrics of the checkpoint.
 
 use std::{collections::HashMap, mem};
 

@@ -1,7 +1,7 @@
-//! Who may change what the configuration file says (rule S2 of `docs/spec/on-change.md`).
+//! Permissions of the configuration file (rule S2 of `docs/spec/on-change.md`).
 //!
-//! A file with commands gives whoever may write it the rights of the agent. So if the agent is root, nobody else may
-//! write the file, nor replace it or a directory on the way to it.
+//! The agent runs the commands in the file with its own rights. So if the agent is root, only root may write the file,
+//! replace it, or replace a directory on the path to it.
 
 use std::{
     fs::{self, Metadata},
@@ -9,12 +9,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Checks the file, and every directory on the way to it, links included. What passes cannot have been replaced by
-/// others since it was read.
+/// Checks the file and every directory on the path to it, before and after links are resolved. If all of them pass,
+/// only root can have replaced the file since it was read.
 ///
 /// # Errors
 ///
-/// Which of them others may write, in words.
+/// Names the file or directory that another user may write.
 pub(super) fn check(path: &Path) -> Result<(), String> {
     let unknown = |path: &Path| format!("cannot examine {}", path.display());
     let file = fs::metadata(path).map_err(|_| unknown(path))?;

@@ -31,7 +31,7 @@ struct ActionLabels {
     action: &'static str,
 }
 
-/// From a tenth of a millisecond to five minutes.
+/// Buckets from 0.1 ms to 5 min.
 fn seconds() -> Histogram {
     Histogram::new([
         0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0,
@@ -62,24 +62,24 @@ impl RoundMetrics {
         );
         registry.register_with_unit(
             "on_change_delay",
-            "Time from a change in place to the first action of its round",
+            "Time from the delivery of a change to the first action of its round",
             Unit::Seconds,
             metrics.delay.clone(),
         );
         registry.register_with_unit(
             "on_change_last_success_timestamp",
-            "When a round succeeded last, in seconds since 1970",
+            "Time of the last successful round, in seconds since 1970",
             Unit::Seconds,
             metrics.last_success.clone(),
         );
         registry.register(
             "on_change_last_failed",
-            "1 while the last round of any hook failed",
+            "1 while the last round of at least one hook has failed",
             metrics.last_failed.clone(),
         );
         registry.register(
             "on_change_pending",
-            "Hooks whose application was not told of the present content yet",
+            "Hooks that have yet to notify their application of the current content",
             metrics.pending.clone(),
         );
         metrics
@@ -94,18 +94,18 @@ impl RoundMetrics {
         run.observe(took.as_secs_f64());
     }
 
-    /// Records the time from a change in place to the first action.
+    /// Records the time from the delivery of a change to the first action.
     pub(super) fn delayed(&self, delay: Duration) {
         self.delay.observe(delay.as_secs_f64());
     }
 
-    /// Records a round that succeeded.
+    /// Records the time of a successful round.
     pub(super) fn succeeded(&self, now: Timestamp) {
         #[expect(clippy::cast_precision_loss, reason = "microseconds fit for 280 years")]
         self.last_success.set(now.as_microsecond() as f64 / 1e6);
     }
 
-    /// Sets how many hooks fail, and how many have yet to tell of the present content.
+    /// Sets the numbers of hooks that fail, and of hooks that have yet to notify their application.
     pub(super) fn set_hooks(&self, failing: usize, pending: usize) {
         self.last_failed.set(i64::from(failing > 0));
         self.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));

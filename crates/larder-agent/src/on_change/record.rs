@@ -1,6 +1,7 @@
-//! The record of a pod, `pods/UID/on-change.json`: what each of its hooks has told of (rule P1).
+//! The record of a pod, `pods/UID/on-change.json`: the content of the last notification of each hook, as a digest
+//! (rule P1).
 //!
-//! Nothing in it depends on an object without the key, which lies in memory only.
+//! The digests are keyed, and the key is in memory only. So the record reveals nothing about the content of objects.
 
 use jiff::Timestamp;
 use larder_on_change::{ContentDigest, DigestKey};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{pod_hooks::PodHook, tracked::TrackedHook};
 
-/// Version of the format. A record of another one is as if absent.
+/// Version of the format. A record of another version is ignored.
 const VERSION: u32 = 1;
 
 /// The record of a pod.
@@ -39,16 +40,16 @@ pub(super) struct HookRecord {
     last_success: Option<Timestamp>,
 }
 
-/// What a record says of a hook.
+/// The last known notification of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recorded {
-    /// The record does not have this hook with this definition.
+    /// The record lacks a hook with this name, place and definition.
     New,
-    /// It was told of this content.
+    /// The application was notified of this content.
     Told(ContentDigest, Option<Timestamp>),
-    /// It may have been told of any content.
+    /// An attempt began and its outcome is unknown.
     Uncertain(Option<Timestamp>),
-    /// It was told of content whose digest has another key.
+    /// The application was notified of content whose digest was made with another key.
     OtherKey(Option<Timestamp>),
 }
 
@@ -84,7 +85,7 @@ impl Record {
         serde_json::to_vec(self).expect("names and numbers have a form in JSON")
     }
 
-    /// What the record says of `hook`.
+    /// Looks up the last known notification of `hook`.
     pub(super) fn of(&self, hook: &PodHook, key: &DigestKey) -> Recorded {
         let place = hook.place.to_string();
         let mut hooks = self.hooks.iter();

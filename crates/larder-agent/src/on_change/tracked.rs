@@ -1,4 +1,4 @@
-//! One hook of one pod while the agent runs: its engine, and what is known around it.
+//! One hook of one pod while the agent runs: its engine, the content of its last notification, its round.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,30 +19,30 @@ use super::{
 pub(super) struct TrackedHook {
     pub(super) id: HookId,
     pub(super) engine: HookEngine,
-    /// The content of the last success; `None` if only its digest is known, or nothing.
+    /// The content of the last notification; `None` if at most its digest is known.
     told: Option<Arc<Content>>,
-    /// The round that runs.
+    /// The round in progress.
     pub(super) running: Option<Box<RunningRound>>,
-    /// The same in all attempts of a round.
+    /// Identifies the round; all its attempts share it.
     pub(super) round: Option<RoundId>,
-    /// The state when it was looked at last, and since when the hook has been in it.
+    /// The state at the last [`note_state`](Self::note_state), and the time when the hook entered it.
     shown: HookState,
     pub(super) since: Timestamp,
-    /// Why the last attempt failed, or what it waits for.
+    /// Reason of the last failure, or of the delay of an attempt.
     pub(super) reason: Box<str>,
     pub(super) last_success: Option<Timestamp>,
-    /// When the first change arrived that the application was not told of.
+    /// Arrival of the first change that the application was not yet notified of.
     pub(super) changed_at: Option<Instant>,
     /// Its entry among the timers.
     pub(super) timer: Option<Instant>,
-    /// It started from the present content: what it first sees of a part is a first delivery, whatever was on disk
-    /// (rule P5).
+    /// The hook started from the current content. So the first content of each part counts as its first delivery,
+    /// whatever was on disk (rule P5).
     starts_afresh: bool,
-    /// The last round failed, and the pod has an event that says so.
+    /// The last round failed, and an event about the pod reported it.
     pub(super) is_reported: bool,
 }
 
-/// A round that runs.
+/// A round in progress.
 #[derive(Debug)]
 pub(super) struct RunningRound {
     pub(super) content: Arc<Content>,
@@ -50,11 +50,11 @@ pub(super) struct RunningRound {
 }
 
 impl TrackedHook {
-    /// A hook that is new to this agent. What it knows is, in this order: its record; the set on disk; nothing (rule
-    /// P3).
+    /// A hook that is new to this agent. Its last notification is taken from its record or, without a usable record,
+    /// from the files on disk (rule P3).
     ///
-    /// `past` is `None` if the pod had other hooks under this agent: a new hook starts from the present content (rule
-    /// P5).
+    /// `past` is `None` if the pod had other hooks under this agent. Then the hook starts from the current content
+    /// (rule P5).
     pub(super) fn new(
         id: HookId,
         hook: &PodHook,
@@ -115,8 +115,8 @@ impl TrackedHook {
         }
     }
 
-    /// A pass is over, and the pod's content went from `before` to `after`. Of the parts in `confirmed` only what was
-    /// on disk at the start was known until now.
+    /// Takes in a pass, which changed the pod's content from `before` to `after`. The parts in `confirmed` were
+    /// delivered by this agent for the first time; before, only their files on disk were known.
     pub(super) fn passed(
         &mut self,
         hook: &PodHook,
@@ -166,12 +166,12 @@ impl TrackedHook {
         }
     }
 
-    /// The content that the application was told of last, if it is known.
+    /// The content of the last notification, if it is known.
     pub(super) fn told(&self) -> Option<&Arc<Content>> {
         self.told.as_ref()
     }
 
-    /// The round that ran has succeeded, and told of `content`.
+    /// Takes in a successful round, which notified the application of `content`.
     pub(super) fn succeeded(&mut self, content: Arc<Content>, now: Timestamp) {
         self.told = Some(content);
         self.last_success = Some(now);
@@ -179,7 +179,7 @@ impl TrackedHook {
         self.reason = Box::default();
     }
 
-    /// Takes note of a state that has changed.
+    /// Records the time if the state has changed.
     pub(super) fn note_state(&mut self, now: Timestamp) {
         let state = self.engine.state();
         if state != self.shown {
