@@ -150,15 +150,6 @@ impl PodManager {
     pub fn remove_pod(&mut self, pod: &StoredPod) {
         self.pods.index.write().remove(pod);
     }
-
-    /// Replaces everything with `pods`, in one step.
-    pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<StoredPod>>) {
-        let mut index = PodIndex::default();
-        for pod in pods {
-            index.upsert(pod);
-        }
-        *self.pods.index.write() = index;
-    }
 }
 
 impl Deref for PodManager {

@@ -176,11 +176,6 @@ impl Error {
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Unauthorized { .. })
     }
-
-    /// Whether no connection could be opened.
-    pub fn is_connect(&self) -> bool {
-        matches!(self, Self::Connect { .. })
-    }
 }
 
 /// How a stream or its connection broke.

@@ -44,8 +44,7 @@ fn resolved(uid: &str) -> ResolvedPodUid {
 #[test]
 fn lists_hold_regular_pods_and_uids_translate() {
     // managers 46
-    let mut manager = PodManager::default();
-    manager.set_pods([mirror_pod("web"), static_pod("web"), pod("app")].map(PodBuilder::shared));
+    let manager = manager_of([mirror_pod("web"), static_pod("web"), pod("app")]);
 
     assert_eq!(
         uids(&manager.pods()),

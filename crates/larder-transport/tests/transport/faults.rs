@@ -277,7 +277,8 @@ async fn a_restarted_server_is_reached_again() {
         let error = client.get("/a?watch=1").await.unwrap_err();
         let text = chain(&error);
         assert!(text.contains("Connection refused"), "{text}");
-        assert!(transport_error(error).is_connect());
+        let error = transport_error(error);
+        assert!(matches!(error, Error::Connect { .. }), "{error}");
     }
     assert_eq!(client.metric("dials_total{outcome=\"failed\"}"), 3);
     let listener = Listener::at(address).await;
@@ -313,7 +314,7 @@ async fn requests_to_a_silent_server_share_one_attempt() {
     let (responses, _silent) = join!(join_all(requests), listener.accept_silently());
     for response in responses {
         let error = transport_error(response.unwrap_err());
-        assert!(error.is_connect() && error.is_retryable());
+        assert!(matches!(error, Error::Connect { .. }) && error.is_retryable());
         assert!(
             chain(&error).contains("no connection after 100ms"),
             "{error}"
