@@ -13,23 +13,23 @@ use std::{
 use anyhow::Context as _;
 use fastrand::Rng;
 use foldhash::fast::FixedState;
-use tokio::time::Instant;
 
 use crate::{
-    limits::{Used, Watchdog},
+    limits::{Used, Watchdog, cpu_time},
     mutation::Mutator,
     targets::Target,
 };
 
 /// Number of failures after which a campaign ends.
 const MAX_FAILURES: usize = 10;
-/// Number of inputs between two looks at the clock.
+/// Number of inputs between two looks at the CPU time.
 const BATCH: u64 = 64;
 
 /// What all campaigns have in common.
 pub(crate) struct Settings {
     /// Where corpus, dictionaries and artifacts are.
     pub(crate) directory: PathBuf,
+    /// CPU time, so that a busy machine shortens no campaign.
     pub(crate) time: Duration,
     /// Number of inputs, instead of the time.
     pub(crate) inputs: Option<u64>,
@@ -115,7 +115,7 @@ impl<'a> Campaign<'a> {
     }
 
     pub(crate) fn run(mut self) -> anyhow::Result<Report> {
-        let start = Instant::now();
+        let start = cpu_time();
         for (index, input) in self.pool.clone().into_iter().enumerate() {
             let accepted = self.report.accepted;
             self.is_new(&input)?;
@@ -149,14 +149,14 @@ impl<'a> Campaign<'a> {
             }
         }
         self.report.outcomes = self.traces.len();
-        self.report.time = start.elapsed();
+        self.report.time = cpu_time().saturating_sub(start);
         Ok(self.report)
     }
 
-    fn is_over(&self, start: Instant) -> bool {
+    fn is_over(&self, start: Duration) -> bool {
         match self.settings.inputs {
             Some(inputs) => self.report.inputs >= inputs,
-            None => start.elapsed() >= self.settings.time,
+            None => cpu_time().saturating_sub(start) >= self.settings.time,
         }
     }
 

@@ -88,7 +88,8 @@ impl Watchdog {
     }
 }
 
-fn cpu_time() -> Duration {
+/// CPU time of the process so far.
+pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.try_into().expect("the clock counts from 0")
 }

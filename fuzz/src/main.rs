@@ -27,7 +27,7 @@ struct Args {
     /// Targets to run, one after the other; all of them by default
     #[arg(value_parser = target)]
     targets: Vec<&'static Target>,
-    /// Time for each target
+    /// CPU time for each target
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Number of inputs for each target, instead of a time

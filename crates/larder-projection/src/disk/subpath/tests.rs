@@ -181,10 +181,10 @@ fn a_missing_key_becomes_a_directory() {
     });
 }
 
-/// A base directory with links of all kinds.
+/// A base directory with links of all kinds, in a directory that holds nothing else.
 fn base() -> (TempDir, Directory) {
     let temp = TempDir::new().unwrap();
-    let path = temp.path();
+    let path = &temp.path().join("base");
     fs::create_dir_all(path.join("real/inner")).unwrap();
     fs::write(path.join("file"), "").unwrap();
     for (target, name) in [
@@ -227,12 +227,12 @@ fn directories_are_made_inside_only() {
             "{hostile}"
         );
     }
-    assert!(!temp.path().parent().unwrap().join("x").exists());
+    assert!(!temp.path().join("x").exists());
 
     make_directories(&base, "inside/a/b", 0o3755).unwrap();
     make_directories(&base, "./winding//c", 0o700).unwrap();
     let mode = |path: &str| {
-        let metadata = fs::metadata(temp.path().join(path)).unwrap();
+        let metadata = fs::metadata(temp.path().join("base").join(path)).unwrap();
         metadata.permissions().mode() & 0o7777
     };
     assert_eq!(mode("real/a"), 0o3755);
