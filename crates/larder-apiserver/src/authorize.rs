@@ -41,6 +41,10 @@ pub(crate) struct Attempt<'a> {
     pub(crate) node_name: Option<&'a str>,
 }
 
+/// Namespace of the leases of nodes.
+const NODE_LEASES: &str = "kube-node-lease";
+const OTHER_LEASE: &str = "can only access node lease with the same name as the requesting node";
+
 const READING: [Verb; 3] = [Verb::Get, Verb::List, Verb::Watch];
 
 impl Authorization {
@@ -133,7 +137,8 @@ impl Node<'_> {
                 self.object(attempt, Reference::ServiceAccount)
             }
             ("serviceaccounts", _) => self.token(attempt),
-            ("services" | "clustertrustbundles", None) if reads => Ok(()),
+            ("services" | "clustertrustbundles" | "csidrivers", None) if reads => Ok(()),
+            ("leases", _) => self.lease(attempt),
             ("podcertificaterequests", _) => self.certificate_request(attempt),
             ("events", None)
                 if matches!(attempt.verb, Verb::Create | Verb::Update | Verb::Patch) =>
@@ -190,6 +195,28 @@ impl Node<'_> {
             Ok(())
         } else {
             Err(self.unrelated())
+        }
+    }
+
+    /// The lease that shows that the node is alive.
+    fn lease(&self, attempt: &Attempt<'_>) -> Result<(), String> {
+        if matches!(
+            attempt.verb,
+            Verb::List | Verb::Watch | Verb::DeleteCollection
+        ) {
+            let why = "can only get, create, update, patch, or delete a node lease";
+            return Err(why.to_owned());
+        }
+        if attempt.namespace != Some(NODE_LEASES) {
+            return Err(format!(
+                "can only access leases in the {NODE_LEASES:?} system namespace"
+            ));
+        }
+        // The name of a new one is NodeRestriction's to check.
+        if attempt.verb == Verb::Create || attempt.name == Some(self.node) {
+            Ok(())
+        } else {
+            Err(OTHER_LEASE.to_owned())
         }
     }
 

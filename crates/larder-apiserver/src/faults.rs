@@ -142,6 +142,16 @@ impl Fault<()> {
         self.effect(Effect::Reject(ApiError::injected(status(code))))
     }
 
+    /// Like [`Self::status`], with this text: what an authorizer, an admission plugin or a policy would say.
+    ///
+    /// # Panics
+    ///
+    /// `code` is not an HTTP status.
+    pub fn rejection(self, code: u16, message: &str) -> Fault {
+        let error = ApiError::injected(status(code)).with_message(message);
+        self.effect(Effect::Reject(error))
+    }
+
     /// Answers with `code` (429, 503, ...) and `Retry-After`.
     ///
     /// # Panics

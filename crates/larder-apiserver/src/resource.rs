@@ -9,7 +9,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::json::without_values;
-use k8s_openapi::api::{certificates::v1beta1 as certificates, core::v1 as core};
+use k8s_openapi::api::{
+    certificates::v1beta1 as certificates, coordination::v1 as coordination, core::v1 as core,
+    storage::v1 as storage,
+};
 
 /// A kind of the API that the server stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +37,10 @@ pub enum Kind {
     ClusterTrustBundle,
     /// `PodCertificateRequest`.
     PodCertificateRequest,
+    /// `Lease`.
+    Lease,
+    /// `CSIDriver`.
+    CsiDriver,
 }
 
 /// What the server knows of a kind.
@@ -92,6 +99,8 @@ type GroupVersion = (&'static str, &'static str);
 
 const CORE: GroupVersion = ("", "v1");
 const CERTIFICATES: GroupVersion = ("certificates.k8s.io", "v1beta1");
+const COORDINATION: GroupVersion = ("coordination.k8s.io", "v1");
+const STORAGE: GroupVersion = ("storage.k8s.io", "v1");
 
 /// A kind of cluster scope, without status, short names and fields that a selector may name.
 const fn of_cluster<K: DeserializeOwned + Serialize>(
@@ -225,11 +234,13 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             "podcertificaterequests",
         )
     },
+    namespaced::<coordination::Lease>(Kind::Lease, COORDINATION, "Lease", "leases"),
+    of_cluster::<storage::CSIDriver>(Kind::CsiDriver, STORAGE, "CSIDriver", "csidrivers"),
 ];
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -240,6 +251,8 @@ impl Kind {
         Self::Event,
         Self::ClusterTrustBundle,
         Self::PodCertificateRequest,
+        Self::Lease,
+        Self::CsiDriver,
     ];
 
     pub(crate) fn resource(self) -> &'static Resource {

@@ -379,6 +379,12 @@ impl ApiError {
         Self::new(code, reason, format!("fault injected: {code}"))
     }
 
+    /// Replaces the text.
+    pub(crate) fn with_message(mut self, message: &str) -> Self {
+        message.clone_into(&mut self.0.message);
+        self
+    }
+
     /// Adds the token with which a client may go on with a list whose snapshot is gone.
     pub(crate) fn with_continue(mut self, token: String) -> Self {
         self.0.metadata.continue_token = token;

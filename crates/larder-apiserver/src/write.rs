@@ -141,7 +141,7 @@ impl Writer {
                     rejection.of_body(resource)
                 }
             })?;
-            metadata::for_update(&old, &mut value, resource, key)?;
+            metadata::for_update(&old, &mut value, resource, key, params.patch)?;
             kinds::for_update(resource, &old, &mut value, part);
             admission::admit(resource, Some(&old), &mut value, part)?;
             rules::apply(resource, Some(&old), &mut value, self.clock.now())?;

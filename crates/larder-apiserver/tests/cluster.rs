@@ -374,6 +374,77 @@ async fn attempt(server: &ApiServer, method: &str, path: &str, body: Value) -> S
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_holds_its_own_lease_alone() {
+    let server = guarded();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = |name: &str, seconds: i64| json!({"metadata": {"name": name}, "spec": {"holderIdentity": name, "leaseDurationSeconds": seconds}});
+    let foreign = "can only access node lease with the same name as the requesting node";
+    let mut answers = Vec::new();
+    for (method, path, body) in [
+        ("POST", leases.to_owned(), lease("n1", 40)),
+        ("POST", leases.to_owned(), lease("n0", 40)),
+        ("GET", format!("{leases}/n0"), Value::Null),
+        ("GET", format!("{leases}/n1"), Value::Null),
+        ("PATCH", format!("{leases}/n0"), lease("n0", 0)),
+    ] {
+        answers.push(attempt(&server, method, &path, body).await);
+    }
+    assert_eq!(answers[..3], [foreign, "", ""]);
+    assert!(answers[3].ends_with(foreign), "{}", answers[3]);
+    let invalid = "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0";
+    assert!(answers[4].ends_with(invalid), "{}", answers[4]);
+    let elsewhere = leases.replace("kube-node-lease", "default");
+    let rule = "can only access leases in the \"kube-node-lease\" system namespace";
+    let answer = attempt(&server, "POST", &elsewhere, lease("n0", 40)).await;
+    assert!(answer.ends_with(rule), "{answer}");
+    let answer = attempt(&server, "GET", leases, Value::Null).await;
+    let rule = "can only get, create, update, patch, or delete a node lease";
+    assert!(answer.ends_with(rule), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn csi_drivers_have_their_defaults_and_nodes_read_them() {
+    let server = guarded();
+    let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "csi.example.com"},
+        "spec": {"requiresRepublish": true}});
+    server.apply(&driver).unwrap();
+    let stored = server.get(Kind::CsiDriver, "", "csi.example.com").unwrap();
+    let expected = json!({"attachRequired": true, "fsGroupPolicy": "ReadWriteOnceWithFSType", "podInfoOnMount": false,
+        "requiresRepublish": true, "seLinuxMount": false, "storageCapacity": false, "volumeLifecycleModes": ["Persistent"]});
+    assert_eq!(stored["spec"], expected);
+    let path = "/apis/storage.k8s.io/v1/csidrivers";
+    assert_eq!(attempt(&server, "GET", path, Value::Null).await, "");
+    let answer = attempt(
+        &server,
+        "DELETE",
+        &format!("{path}/csi.example.com"),
+        Value::Null,
+    )
+    .await;
+    assert!(answer.contains("cannot delete resource"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_meant_for_another_pod_of_the_name_is_invalid() {
+    // beside-kubelet 19: the answer of a real API server.
+    let server = guarded();
+    server
+        .apply(
+            &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u1"},
+            "spec": {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]}}),
+        )
+        .unwrap();
+    let path = "/api/v1/namespaces/default/pods/p/status";
+    let touch =
+        |uid: &str| json!({"metadata": {"uid": uid, "annotations": {"larder.dev/refresh": "t"}}});
+    assert_eq!(attempt(&server, "PATCH", path, touch("u1")).await, "");
+    assert_eq!(
+        attempt(&server, "PATCH", path, touch("u2")).await,
+        "Pod \"p\" is invalid: metadata.uid: Invalid value: \"u2\": field is immutable"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_gets_tokens_of_its_own_pods_alone() {
     // managers 80
     let server = guarded();

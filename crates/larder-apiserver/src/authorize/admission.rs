@@ -9,7 +9,7 @@ use http::StatusCode;
 use larder_objects::{ObjectKey, api_reference};
 use serde_json::Value;
 
-use super::Authorization;
+use super::{Authorization, OTHER_LEASE};
 use crate::{
     ApiError, User,
     json::text,
@@ -52,6 +52,14 @@ impl Authorization {
                 admit_pod_change(store, node, write.verb, subresource, write.key)
             }
             (Kind::Node, _, body) => admit_node(node, write.key, body),
+            (Kind::Lease, None, Some(lease)) if text(lease, "/metadata/name") != node => {
+                let name = text(lease, "/metadata/name");
+                Err(ApiError::forbidden(
+                    Kind::Lease.resource(),
+                    name,
+                    OTHER_LEASE,
+                ))
+            }
             (Kind::ServiceAccount, Some("token"), Some(request)) => {
                 admit_token(store, node, write.key, request)
             }

@@ -86,7 +86,12 @@ fn list(kind: Kind, parent: &str, field: &str) -> List {
         Kind::Service => SERVICE,
         Kind::Namespace | Kind::PodCertificateRequest => CONDITIONS,
         Kind::ServiceAccount => SERVICE_ACCOUNT,
-        Kind::ConfigMap | Kind::Secret | Kind::Event | Kind::ClusterTrustBundle => &[],
+        Kind::ConfigMap
+        | Kind::Secret
+        | Kind::Event
+        | Kind::ClusterTrustBundle
+        | Kind::Lease
+        | Kind::CsiDriver => &[],
     };
     let fits = |(above, name, _): &&(&str, &str, List)| {
         *name == field && (above.is_empty() || *above == parent)

@@ -77,7 +77,13 @@ pub(super) fn document(segments: &[&str], served: CertificatesVersions) -> Optio
 }
 
 /// The groups besides the core group.
-const GROUPS: [&str; 3] = [AUTHENTICATION, AUTHORIZATION, CERTIFICATES];
+const GROUPS: [&str; 5] = [
+    AUTHENTICATION,
+    AUTHORIZATION,
+    CERTIFICATES,
+    "coordination.k8s.io",
+    "storage.k8s.io",
+];
 
 /// The versions of `group`, the preferred one first.
 fn versions(group: &str, served: CertificatesVersions) -> &'static [&'static str] {

@@ -82,6 +82,17 @@ fn columns(kind: Kind) -> &'static [Column] {
             ("State", false),
             ("UnverifiedUserAnnotations", false),
         ],
+        Kind::Lease => &[("Name", false), ("Holder", false), ("Age", false)],
+        Kind::CsiDriver => &[
+            ("Name", false),
+            ("AttachRequired", false),
+            ("PodInfoOnMount", false),
+            ("StorageCapacity", false),
+            ("TokenRequests", false),
+            ("RequiresRepublish", false),
+            ("Modes", false),
+            ("Age", false),
+        ],
     }
 }
 
@@ -211,7 +222,35 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
             json!(request_state(object)),
             or_none(&pairs(&object["spec"]["unverifiedUserAnnotations"])),
         ],
+        Kind::Lease => vec![name, json!(text("/spec/holderIdentity")), age],
+        Kind::CsiDriver => csi_driver(name, object, age),
     }
+}
+
+/// The cells of a CSI driver.
+fn csi_driver(name: Value, driver: &Value, age: Value) -> Vec<Value> {
+    let spec = &driver["spec"];
+    let flag = |field: &str| json!(spec[field].as_bool().unwrap_or(false));
+    let joined = |list: Vec<&str>| match list[..] {
+        [] => json!("<unset>"),
+        _ => json!(list.join(",")),
+    };
+    let list = |field: &str| spec[field].as_array().into_iter().flatten();
+    let audiences = list("tokenRequests").filter_map(|request| request["audience"].as_str());
+    vec![
+        name,
+        flag("attachRequired"),
+        flag("podInfoOnMount"),
+        flag("storageCapacity"),
+        joined(audiences.collect()),
+        flag("requiresRepublish"),
+        joined(
+            list("volumeLifecycleModes")
+                .filter_map(Value::as_str)
+                .collect(),
+        ),
+        age,
+    ]
 }
 
 /// How many of the conditions that a pod waits for hold: `1/2`; empty for none.

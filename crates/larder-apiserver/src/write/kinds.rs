@@ -42,6 +42,7 @@ pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, pa
         fold_string_data(value);
     }
     if !resource.has_status {
+        complete(resource, value);
         return;
     }
     match part {
@@ -100,6 +101,21 @@ fn complete(resource: &Resource, value: &mut Value) {
             }
         }
         Kind::Service => set(&mut value["status"]["loadBalancer"], json!({})),
+        // Kubernetes 1.36, `pkg/apis/storage/v1/defaults.go`.
+        Kind::CsiDriver => {
+            let spec = &mut value["spec"];
+            set(&mut spec["attachRequired"], true.into());
+            set(&mut spec["fsGroupPolicy"], "ReadWriteOnceWithFSType".into());
+            for field in [
+                "podInfoOnMount",
+                "requiresRepublish",
+                "seLinuxMount",
+                "storageCapacity",
+            ] {
+                set(&mut spec[field], false.into());
+            }
+            set(&mut spec["volumeLifecycleModes"], json!(["Persistent"]));
+        }
         _ => {}
     }
 }

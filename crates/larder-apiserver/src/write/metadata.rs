@@ -71,12 +71,14 @@ pub(super) fn for_create(
     Ok(generated)
 }
 
-/// Carries over from `old` what a client cannot change.
+/// Carries over from `old` what a client cannot change. The uid of a replacement is a precondition (409); in a patch it
+/// is a field like others, which cannot change (422).
 pub(super) fn for_update(
     old: &Value,
     value: &mut Value,
     resource: &Resource,
     key: &ObjectKey,
+    by_patch: bool,
 ) -> Result<(), ApiError> {
     let given = name(value);
     if !given.is_empty() && given != key.name {
@@ -90,6 +92,14 @@ pub(super) fn for_update(
         return Err(ApiError::modified(resource, &key.name));
     }
     let (uid, held) = (text(value, "/metadata/uid"), text(old, "/metadata/uid"));
+    if !uid.is_empty() && uid != held && by_patch {
+        let cause = Cause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: format!("Invalid value: {uid:?}: field is immutable"),
+            field: "metadata.uid".to_owned(),
+        };
+        return Err(ApiError::invalid(resource.name, &key.name, vec![cause]));
+    }
     if !uid.is_empty() && uid != held {
         // The key is that of kube-apiserver's storage.
         let plural = resource.plural;

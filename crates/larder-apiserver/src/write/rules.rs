@@ -110,6 +110,11 @@ pub(super) fn apply(
             }
             metadata(value)?
         }
+        Kind::Lease => {
+            check_lease(value, &mut causes);
+            metadata(value)?
+        }
+        Kind::CsiDriver => validation::metadata(&parse(&value["metadata"])?, Scope::Cluster),
     };
     causes.extend(errors.iter().map(|error| Cause {
         reason: error.kind.reason().to_owned(),
@@ -160,6 +165,21 @@ fn invalid(field: &str, why: &str) -> Cause {
         reason: "FieldValueInvalid".to_owned(),
         message: format!("Invalid value: {why}"),
         field: field.to_owned(),
+    }
+}
+
+/// Kubernetes 1.36, `pkg/apis/coordination/validation/validation.go`; coordinated leader election is not checked.
+fn check_lease(lease: &Value, causes: &mut Vec<Cause>) {
+    for (field, least, why) in [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ] {
+        if let Some(given) = lease["spec"][field].as_i64().filter(|&given| given < least) {
+            causes.push(invalid(
+                &format!("spec.{field}"),
+                &format!("{given}: {why}"),
+            ));
+        }
     }
 }
 
