@@ -7,6 +7,7 @@
 mod busy;
 pub mod corpus;
 mod embedded;
+pub mod fake_kubelet;
 pub mod figures;
 mod proxy;
 mod real;

@@ -1,0 +1,364 @@
+//! A kubelet as far as the content of volumes goes, for tests without root and containers.
+//!
+//! It follows the pods of its node on an embedded API server, and keeps the order and the periods that a kubelet 1.36
+//! has between a change of a pod and its files (`docs/spec/beside-kubelet.md`, section 2):
+//!
+//! | # | stage | where | waits |
+//! | --: | --- | --- | --- |
+//! | 1 | a pod differs in more than its status | `pods` | 10 ms, the way through the API server |
+//! | 3 | its worker has one slot for the next state | `worker` | a sync in progress |
+//! | 4 | the runtime must have been listed since the end of its last sync | `worker` | until the next listing, 1 s apart |
+//! | 5 | the sync marks the pod; first mounts and containers may make it long | `worker` | |
+//! | 6 | the populator flags the volumes of marked pods | `volumes` | 0 to 100 ms |
+//! | 7 | the reconciler sets flagged volumes up, each with the objects of that moment | `volumes`, `objects` | 0 to 100 ms |
+//!
+//! Volumes are directories: nothing is mounted. Tokens are fixed texts, and pod certificates fail. Everything else that
+//! ends up in a volume is computed and written as larder does it.
+//!
+//! Invariants:
+//! 1. Under paused time, the same seed and the same calls lead to the same times.
+//! 2. Dropped or killed, it leaves its directory as it is and does nothing any more.
+//! 3. It sends no request that a test could take for larder's: its user agent is [`USER_AGENT`].
+
+mod journal;
+mod node;
+mod objects;
+mod pods;
+mod volumes;
+mod worker;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use http::{HeaderValue, Request, header};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Client, client::Body};
+use larder_apiserver::{ApiServer, Kind};
+use larder_objects::{ObjectKey, SecretBytes};
+use larder_projection::{Inputs, Needs, NodeFacts, Unavailable, VolumeKind, disk::VolumeHost};
+use parking_lot::Mutex;
+use serde::Deserialize as _;
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tower::ServiceExt as _;
+
+pub use self::journal::{Happening, Stage};
+pub use self::objects::ObjectStrategy;
+use self::{journal::Journal, objects::Objects, pods::Workers, volumes::Volumes};
+
+/// Marks the requests of the fake.
+pub const USER_AGENT: &str = "kubelet/fake";
+
+/// Time between two listings of all containers (kubelet 1.36, `pkg/kubelet/pleg/generic.go`).
+const LISTING_PERIOD: Duration = Duration::from_secs(1);
+
+/// What a kubelet is started with.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct KubeletOptions {
+    /// Name of its node.
+    pub node: String,
+    /// Its root directory.
+    pub root: PathBuf,
+    /// How it learns of ConfigMaps and Secrets. Defaults to `Watch`, as a kubelet.
+    pub strategy: ObjectStrategy,
+    /// Seed of everything that varies. Defaults to 1.
+    pub seed: u64,
+    /// The way of a changed pod or object through the API server. Defaults to 10 ms.
+    pub api_latency: Duration,
+    /// The wall clock.
+    pub now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl KubeletOptions {
+    /// The kubelet of `node`, with its volumes below `root`.
+    pub fn new(
+        node: &str,
+        root: &Path,
+        now: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            node: node.to_owned(),
+            root: root.to_owned(),
+            strategy: ObjectStrategy::Watch,
+            seed: 1,
+            api_latency: Duration::from_millis(10),
+            now: Arc::new(now),
+        }
+    }
+}
+
+impl fmt::Debug for KubeletOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeletOptions")
+            .field("node", &self.node)
+            .field("root", &self.root)
+            .field("strategy", &self.strategy)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A running kubelet.
+#[derive(Debug)]
+pub struct FakeKubelet {
+    kubelet: Arc<Kubelet>,
+    /// The process; empty while it is down.
+    process: JoinSet<()>,
+}
+
+/// What outlives the process, and what its tasks share.
+struct Kubelet {
+    options: KubeletOptions,
+    server: ApiServer,
+    client: Client,
+    host: VolumeHost,
+    journal: Journal,
+    faults: Mutex<KubeletFaults>,
+    /// Whether the process is stopped, as by SIGSTOP.
+    stopped: watch::Sender<bool>,
+    objects: Objects,
+    volumes: Volumes,
+    workers: Workers,
+    /// When the last complete listing of all containers began.
+    listed: watch::Sender<Option<Instant>>,
+    rng: Mutex<Rng>,
+}
+
+/// What goes wrong from now on.
+#[derive(Debug, Default)]
+struct KubeletFaults {
+    /// How far the objects are behind, on top of the way through the API server.
+    object_lag: Duration,
+    /// How many of the next passes of the populator over a pod flag nothing.
+    lost_flags: u32,
+    /// Volumes, by pod and name, whose next write fails.
+    failing_writes: Vec<(String, String)>,
+}
+
+impl fmt::Debug for Kubelet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kubelet")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FakeKubelet {
+    /// Starts a kubelet, which registers its node and serves its pods.
+    ///
+    /// # Errors
+    ///
+    /// Its root directory cannot be created, or the API server does not answer.
+    pub async fn start(server: &ApiServer, options: KubeletOptions) -> anyhow::Result<Self> {
+        let service = server.service().map_request(|mut request: Request<Body>| {
+            let agent = HeaderValue::from_static(USER_AGENT);
+            request.headers_mut().insert(header::USER_AGENT, agent);
+            request
+        });
+        let rng = Mutex::new(Rng::with_seed(options.seed));
+        let kubelet = Kubelet {
+            server: server.clone(),
+            client: Client::new(service, "default"),
+            host: VolumeHost::open_without_mounts(&options.root)?,
+            journal: Journal::default(),
+            faults: Mutex::default(),
+            stopped: watch::Sender::new(false),
+            objects: Objects::default(),
+            volumes: Volumes::default(),
+            workers: Workers::default(),
+            listed: watch::Sender::new(None),
+            rng,
+            options,
+        };
+        let mut fake = Self {
+            kubelet: Arc::new(kubelet),
+            process: JoinSet::new(),
+        };
+        fake.start_again().await?;
+        Ok(fake)
+    }
+
+    /// Starts the process again after [`Self::kill`]: it knows nothing but what is on disk and at the API server.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer.
+    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+        let kubelet = &self.kubelet;
+        kubelet.volumes.forget();
+        kubelet.listed.send_replace(None);
+        let objects = kubelet.objects.start(kubelet).await?;
+        let pods = pods::list(kubelet).await?;
+        node::register(kubelet).await?;
+        let process = &mut self.process;
+        process.spawn(objects::follow(Arc::clone(kubelet), objects));
+        process.spawn(pods::follow(Arc::clone(kubelet), pods));
+        process.spawn(volumes::populate(Arc::clone(kubelet)));
+        process.spawn(volumes::reconcile(Arc::clone(kubelet)));
+        process.spawn(list_containers(Arc::clone(kubelet)));
+        process.spawn(node::renew_lease(Arc::clone(kubelet)));
+        Ok(())
+    }
+
+    /// Ends the process as SIGKILL does.
+    pub async fn kill(&mut self) {
+        self.process.shutdown().await;
+        self.kubelet.workers.forget();
+    }
+
+    /// Sets the Node to not ready, as the node lifecycle controller does when the lease is not renewed.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer.
+    pub async fn lose_node(&self) -> anyhow::Result<()> {
+        node::set_ready(&self.kubelet, "Unknown").await
+    }
+
+    /// Stops the process, as SIGSTOP does: time goes on for it.
+    pub fn stop(&self) {
+        self.kubelet.stopped.send_replace(true);
+    }
+
+    /// Lets the process go on, as SIGCONT does.
+    pub fn resume(&self) {
+        self.kubelet.stopped.send_replace(false);
+    }
+
+    /// Shows objects to the kubelet so much later than pods.
+    pub fn lag_objects(&self, lag: Duration) {
+        self.kubelet.faults.lock().object_lag = lag;
+    }
+
+    /// The next `times` a marked pod is populated, none of its volumes is flagged.
+    pub fn lose_flags(&self, times: u32) {
+        self.kubelet.faults.lock().lost_flags = times;
+    }
+
+    /// The next write of this volume fails; so the volume is torn down under its containers and set up anew.
+    pub fn fail_write(&self, pod: &str, volume: &str) {
+        let write = (pod.to_owned(), volume.to_owned());
+        self.kubelet.faults.lock().failing_writes.push(write);
+    }
+
+    /// The containers of the pod of this name exit with 0 and are not restarted.
+    pub fn finish(&self, pod: &str) {
+        self.kubelet.workers.finish(pod);
+    }
+
+    /// All that has happened, in order.
+    pub fn journal(&self) -> Vec<Happening> {
+        self.kubelet.journal.all()
+    }
+
+    /// How often the pod of this name was synced.
+    pub fn syncs(&self, pod: &str) -> usize {
+        self.kubelet
+            .journal
+            .count(pod, |stage| *stage == Stage::Sync)
+    }
+
+    /// How often volumes of the pod of this name were set up, without failure.
+    pub fn set_ups(&self, pod: &str) -> usize {
+        let is_set_up = |stage: &Stage| matches!(stage, Stage::SetUp { .. });
+        self.kubelet.journal.count(pod, is_set_up)
+    }
+
+    /// Directory of a volume of the pod with this UID.
+    pub fn volume_path(&self, uid: &str, kind: VolumeKind, volume: &str) -> PathBuf {
+        self.kubelet.host.volume_path(uid, kind, volume)
+    }
+}
+
+impl Kubelet {
+    /// Sleeps, and then until the process runs.
+    async fn sleep(&self, time: Duration) {
+        sleep(time).await;
+        self.runs().await;
+    }
+
+    /// Waits until the process is not stopped.
+    async fn runs(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // The sender lives as long as `self`.
+        let _ = stopped.wait_for(|stopped| !stopped).await;
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.options.now)()
+    }
+
+    /// A time in `range`, in microseconds.
+    fn random_micros(&self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_micros(self.rng.lock().u64(range))
+    }
+
+    /// `time`, lengthened by up to half of it (kubelet 1.36, `workerResyncIntervalJitterFactor`).
+    fn jittered(&self, time: Duration) -> Duration {
+        time.mul_f64(1.0 + 0.5 * self.rng.lock().f64())
+    }
+
+    fn note(&self, pod: &Pod, stage: Stage) {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        self.journal.note(name, stage);
+    }
+
+    fn node(&self) -> Node {
+        let node = self.server.get(Kind::Node, "", &self.options.node);
+        let node = node.map(Node::deserialize);
+        node.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// What a projection of `pod` reads, as the kubelet sees it now.
+    fn inputs(&self, pod: &Pod, needs: &Needs<'_>) -> Inputs {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let node = self.node();
+        let lag = self.faults.lock().object_lag + self.options.api_latency;
+        let reader = self.objects.reader(self.options.strategy, &node, lag);
+        let key = |name: &str| ObjectKey::new(namespace, name);
+        let mut inputs = Inputs {
+            node: Some(Arc::new(NodeFacts::new(&node))),
+            services: Some(Arc::new([])),
+            ..Inputs::default()
+        };
+        for name in &needs.config_maps {
+            let object = reader.config_map(&key(name));
+            let object = object.ok_or(Unavailable::NotFound);
+            inputs.config_maps.insert((*name).to_owned(), object);
+        }
+        for name in &needs.secrets {
+            let object = reader.secret(&key(name));
+            let object = object.ok_or(Unavailable::NotFound);
+            inputs.secrets.insert((*name).to_owned(), object);
+        }
+        for request in &needs.tokens {
+            let token = Arc::new(SecretBytes::new(b"token".to_vec()));
+            inputs.tokens.insert(request.clone(), Ok(token));
+        }
+        inputs
+    }
+}
+
+/// Stage 4: lists all containers again and again.
+async fn list_containers(kubelet: Arc<Kubelet>) {
+    loop {
+        let began = Instant::now();
+        let took = kubelet.random_micros(1_000..4_000);
+        kubelet.sleep(took).await;
+        kubelet.listed.send_replace(Some(began));
+        kubelet.sleep(LISTING_PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;
