@@ -21,9 +21,11 @@ use rustix::{
     fs::{CWD, FileType, Stat},
     io::Errno,
 };
-use zeroize::Zeroizing;
 
-use super::{seal::SealingKey, sys};
+use super::{
+    seal::{KeyBytes, SealingKey},
+    sys,
+};
 
 /// Where a key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +169,7 @@ impl Keyring {
 
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: &[u8]) -> Self {
-        let key = |&byte: &u8| SealingKey::new(Zeroizing::new([byte; 32]));
+        let key = |&byte: &u8| SealingKey::new(Box::new([byte; 32].into()));
         Self {
             keys: bytes.iter().map(key).collect(),
         }
@@ -202,7 +204,7 @@ fn read(path: &Path, may_use: impl Fn(&Stat, u32) -> bool) -> Result<Option<Seal
         Err(Errno::FBIG) => return Err(wrong_length()),
         Err(errno) => return Err(failed("read", path)(errno)),
     };
-    let mut key = Zeroizing::new([0; 32]);
+    let mut key = KeyBytes::default();
     if bytes.len() != key.len() {
         return Err(wrong_length());
     }
@@ -247,7 +249,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
         sys::remove_file(directory.as_fd(), &*aside)?;
         let file = sys::create_file(directory.as_fd(), &*aside)?;
         let key = SealingKey::random();
-        sys::write(&file, &*key)?;
+        sys::write(&file, &**key)?;
         sys::sync(&file)?;
         sys::rename(directory.as_fd(), &*aside, directory.as_fd(), file_name)?;
         sys::sync(&directory)?;

@@ -10,14 +10,15 @@
 //! 2. The header, the cluster, the node and the place of the file are authenticated (ChaCha20-Poly1305). A file opens
 //!    in its own place only.
 //! 3. A file is a multiple of [`BLOCK`] bytes long, so its length shows no more than that.
-//! 4. Content is wiped where it was sealed and where it was opened. What `ring` keeps of a derived key is not.
+//! 4. Content is wiped where it was sealed and where it was opened. Keys are wiped too: the key of the checkpoint lies in
+//!    one place of the heap, and what `ring` leaves of derived keys lies on the stack, which is wiped after each use.
 
 use ring::{
     aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
     digest, hkdf, hmac,
     rand::{SecureRandom as _, SystemRandom},
 };
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// First bytes of each file.
 const MAGIC: [u8; 8] = *b"larder\x00c";
@@ -31,6 +32,11 @@ const TAG_BYTES: usize = 16;
 const LENGTH_BYTES: usize = 4;
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
+/// Stack that is wiped after each use of a key: several times what `ring` and its callers here take.
+const WIPED_BYTES: usize = 16 << 10;
+
+/// The bytes of a key. On the heap: moved, they would leave copies of themselves behind.
+pub(super) type KeyBytes = Box<Zeroizing<[u8; KEY_BYTES]>>;
 
 /// SHA-256.
 pub(super) type Digest = [u8; 32];
@@ -48,7 +54,7 @@ pub(super) struct KeyId([u8; 8]);
 
 /// A key of the checkpoint: 32 random bytes.
 pub(super) struct SealingKey {
-    bytes: Zeroizing<[u8; KEY_BYTES]>,
+    bytes: KeyBytes,
     id: KeyId,
 }
 
@@ -130,9 +136,9 @@ pub(super) struct Opened {
 }
 
 impl SealingKey {
-    pub(super) fn new(bytes: Zeroizing<[u8; KEY_BYTES]>) -> Self {
+    pub(super) fn new(bytes: KeyBytes) -> Self {
         let mut id = [0; 8];
-        derive(&bytes, &[], b"larder checkpoint 1: key id", &mut id);
+        wiping_stack(|| derive(&bytes, &[], b"larder checkpoint 1: key id", &mut id));
         Self {
             bytes,
             id: KeyId(id),
@@ -140,9 +146,13 @@ impl SealingKey {
     }
 
     /// A new random key.
-    pub(super) fn random() -> Zeroizing<[u8; KEY_BYTES]> {
-        let mut bytes = Zeroizing::new([0; KEY_BYTES]);
-        fill_random(&mut *bytes);
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "moved by value, it would leave a copy"
+    )]
+    pub(super) fn random() -> KeyBytes {
+        let mut bytes = KeyBytes::default();
+        fill_random(&mut **bytes);
         bytes
     }
 
@@ -167,6 +177,10 @@ impl SealingKey {
 
     /// Seals `content` for `place`.
     pub(super) fn seal(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
+        wiping_stack(|| self.seal_unwiped(place, content))
+    }
+
+    fn seal_unwiped(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt);
         let unpadded = HEADER_BYTES + LENGTH_BYTES + content.len() + TAG_BYTES;
@@ -229,6 +243,14 @@ fn hex(bytes: &[u8]) -> String {
 pub(super) fn open(
     keys: &[SealingKey],
     place: SealContext<'_>,
+    bytes: Zeroizing<Vec<u8>>,
+) -> Result<Opened, SealError> {
+    wiping_stack(|| open_unwiped(keys, place, bytes))
+}
+
+fn open_unwiped(
+    keys: &[SealingKey],
+    place: SealContext<'_>,
     mut bytes: Zeroizing<Vec<u8>>,
 ) -> Result<Opened, SealError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(SealError::Foreign)?;
@@ -254,6 +276,25 @@ pub(super) fn open(
         content: Zeroizing::new(content.to_vec()),
         key: id,
     })
+}
+
+/// Does `work`, and wipes the stack that it has used.
+fn wiping_stack<T>(work: impl FnOnce() -> T) -> T {
+    let done = in_frame_of_its_own(work);
+    wipe_stack();
+    done
+}
+
+// Called from the same place, this function and the next one use the same stack.
+#[inline(never)]
+fn in_frame_of_its_own<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+#[inline(never)]
+fn wipe_stack() {
+    // Written as if it were read, so no compiler leaves it out.
+    [0_u128; WIPED_BYTES / size_of::<u128>()].zeroize();
 }
 
 struct Length(usize);
@@ -285,7 +326,7 @@ mod tests {
     use super::*;
 
     pub(crate) fn key(byte: u8) -> SealingKey {
-        SealingKey::new(Zeroizing::new([byte; KEY_BYTES]))
+        SealingKey::new(Box::new([byte; KEY_BYTES].into()))
     }
 
     fn owner(cluster: u8, node: &str) -> Owner {
