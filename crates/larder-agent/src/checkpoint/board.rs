@@ -30,6 +30,7 @@ pub(crate) struct CheckpointBoard {
 #[derive(Debug, Default)]
 struct CheckpointMetrics {
     entries: Gauge,
+    size: Gauge,
     rejected: Gauge,
     oldest_proof: Gauge,
     serving: Gauge,
@@ -63,6 +64,11 @@ impl CheckpointBoard {
         let metrics = &self.metrics;
         let gauges = [
             ("entries", "Copies in the checkpoint", &metrics.entries),
+            (
+                "size_bytes",
+                "Length of the files of the checkpoint on disk, those in rejected/ aside",
+                &metrics.size,
+            ),
             (
                 "rejected_files",
                 "Files that did not open at the start",
@@ -141,6 +147,8 @@ impl CheckpointBoard {
         let oldest = store.oldest_proof();
         let newest = (store.len() > 0).then(|| store.newest_proof());
         self.metrics.entries.set(gauge_value(store.len()));
+        let size = i64::try_from(store.size()).unwrap_or(i64::MAX);
+        self.metrics.size.set(size);
         self.metrics
             .oldest_proof
             .set(oldest.map_or(0, Timestamp::as_second));

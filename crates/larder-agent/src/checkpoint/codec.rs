@@ -6,7 +6,7 @@
 //! 1. The bytes of an object are written to one allocation of the right size: no copy stays in freed memory.
 //! 2. Decoding allocates no more than a constant multiple of the bytes that there are, whatever lengths they claim.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::api::resource::Quantity};
@@ -99,35 +99,10 @@ pub(crate) enum CopyContent {
 pub(super) struct Malformed;
 
 impl CopyContent {
-    /// The copy of a pod: without managed fields, without what this agent added, without the version that grows with
-    /// each status, and with as much of the status as projection and lifecycle read.
-    pub(super) fn of_pod(pod: &StoredPod) -> Self {
-        let mut pod = pod.decode();
-        pod.metadata.resource_version = None;
-        pod.metadata.managed_fields = None;
-        if let Some(annotations) = &mut pod.metadata.annotations {
-            annotations.remove(CONFIG_SEEN);
-            annotations.remove(CONFIG_SOURCE);
-        }
-        pod.status = pod.status.map(|status| PodStatus {
-            host_ip: status.host_ip,
-            host_ips: status.host_ips,
-            phase: status.phase,
-            pod_ip: status.pod_ip,
-            pod_ips: status.pod_ips,
-            ..PodStatus::default()
-        });
-        let stored = StoredPod::new(pod).expect("less than a pod that was stored");
-        Self::Pod(Box::new(stored))
-    }
-
     /// The bytes of the copy.
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
         match self {
-            Self::Pod(pod) => {
-                let json = serde_json::to_vec(&pod.decode());
-                Zeroizing::new(json.expect("a stored pod can be encoded"))
-            }
+            Self::Pod(pod) => encode_pod(pod),
             Self::ConfigMap(object) => encoded(|sink| put_config_map(sink, object)),
             Self::Secret(object) => encoded(|sink| put_secret(sink, object)),
             Self::Node(node) => encoded(|sink| put_node(sink, node)),
@@ -193,6 +168,17 @@ struct Counter(usize);
 impl Sink for Counter {
     fn put(&mut self, bytes: &[u8]) {
         self.0 += bytes.len();
+    }
+}
+
+impl io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.put(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -279,6 +265,31 @@ impl<'a> Source<'a> {
             Err(Malformed)
         }
     }
+}
+
+/// The copy of a pod: without managed fields, without what this agent added, without the version that grows with each
+/// status, and with as much of the status as projection and lifecycle read.
+pub(super) fn encode_pod(pod: &StoredPod) -> Zeroizing<Vec<u8>> {
+    let mut pod = pod.decode();
+    pod.metadata.resource_version = None;
+    pod.metadata.managed_fields = None;
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.remove(CONFIG_SEEN);
+        annotations.remove(CONFIG_SOURCE);
+    }
+    pod.status = pod.status.map(|status| PodStatus {
+        host_ip: status.host_ip,
+        host_ips: status.host_ips,
+        phase: status.phase,
+        pod_ip: status.pod_ip,
+        pod_ips: status.pod_ips,
+        ..PodStatus::default()
+    });
+    let mut length = Counter(0);
+    serde_json::to_writer(&mut length, &pod).expect("a stored pod can be encoded");
+    let mut json = Zeroizing::new(Vec::with_capacity(length.0));
+    serde_json::to_writer(&mut *json, &pod).expect("a stored pod can be encoded");
+    json
 }
 
 fn put_metadata(sink: &mut dyn Sink, metadata: &ObjectMeta) {
@@ -468,7 +479,7 @@ mod tests {
             ),
             (
                 id(CopyKind::Pod),
-                CopyContent::of_pod(&StoredPod::new(pod).unwrap()),
+                CopyContent::Pod(Box::new(StoredPod::new(pod).unwrap())),
             ),
             (id(CopyKind::Node), CopyContent::Node(Arc::new(node))),
             (
@@ -523,7 +534,7 @@ mod tests {
                 "spec": {"containers": [{"name": "main", "image": "i"}]},
                 "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
             }));
-            CopyContent::of_pod(&StoredPod::new(pod.unwrap()).unwrap()).encode()
+            encode_pod(&StoredPod::new(pod.unwrap()).unwrap())
         };
         assert_eq!(*pod("1", "True"), *pod("2", "False"));
     }

@@ -16,7 +16,7 @@ use larder_pods::{
 use larder_projection::{NodeFacts, ServiceFacts};
 
 use super::{
-    codec::{CopyContent, CopyId, CopyKind},
+    codec::{CopyContent, CopyId, CopyKind, encode_pod},
     index::Version,
     seal::digest,
     store::{Store, StoreError, WantedCopy, WantedState, Written},
@@ -88,7 +88,7 @@ impl Recorder {
                 .filter(|(known, _)| Arc::ptr_eq(known, &pod));
             let version = match known {
                 Some((_, version)) => *version,
-                None => short_digest(&CopyContent::of_pod(&pod).encode()),
+                None => short_digest(&encode_pod(&pod)),
             };
             self.versions.insert(uid, (Arc::clone(&pod), version));
             wanted.push(wanted_pod(pod, version));
@@ -123,7 +123,7 @@ fn wanted_pod(pod: Arc<StoredPod>, version: Version) -> WantedCopy {
         },
         state: WantedState::Present {
             version,
-            content: Box::new(move || CopyContent::of_pod(&pod)),
+            content: Box::new(move || encode_pod(&pod)),
         },
         proven: None,
     }
@@ -140,7 +140,7 @@ fn wanted_facts(kind: CopyKind, facts: Option<CopyContent>) -> WantedCopy {
             None => WantedState::Unknown,
             Some(content) => WantedState::Present {
                 version: short_digest(&content.encode()),
-                content: Box::new(move || content.clone()),
+                content: Box::new(move || content.encode()),
             },
         },
         proven: None,
@@ -161,7 +161,7 @@ fn wanted_object<K: Object>(
     let state = match (known.state, known.object) {
         (ObjectState::Synced | ObjectState::Immutable, Some(object)) => WantedState::Present {
             version: version_of(object.metadata()),
-            content: Box::new(move || content(Arc::clone(&object))),
+            content: Box::new(move || content(Arc::clone(&object)).encode()),
         },
         (ObjectState::Absent, _) => WantedState::Absent,
         _ => WantedState::Unknown,

@@ -8,8 +8,8 @@
 //!
 //! # A write
 //!
-//! 1. Lock the directory. If `index` is not the file that was written last, somebody has erased the checkpoint, and
-//!    everything is written again.
+//! 1. Look for the directory again if another one, or none, is in its place now, and lock it. If `index` is not the
+//!    file that was written last, somebody has erased the checkpoint, and everything is written again.
 //! 2. Compare what is wanted with the index. If no copy differs, end here: nothing is written.
 //! 3. Write each new copy and each changed page to a file of a new name, and sync it.
 //! 4. Write the root to `index.new`, sync it, and sync the directory.
@@ -38,6 +38,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use rustix::io::Errno;
+use zeroize::Zeroizing;
 
 pub use self::directory::StoreError;
 pub(super) use self::{
@@ -47,11 +48,12 @@ pub(super) use self::{
 use self::{
     directory::{
         REJECTED, clear_rejected, create_directory, exists, failed, lock, mode, open_directory,
+        try_lock,
     },
     load::{FileIdentity, Rejection, load},
 };
 use super::{
-    codec::{CopyContent, CopyId},
+    codec::CopyId,
     index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, encode_page, page_of},
     key::Keyring,
     seal::{Owner, SealContext, digest, is_file_name},
@@ -75,10 +77,10 @@ pub(crate) struct WantedCopy {
 
 /// What is known of something that is to be kept.
 pub(crate) enum WantedState {
-    /// It exists. The content is made only if the checkpoint has another version.
+    /// It exists. Its bytes are made only if the checkpoint has another version.
     Present {
         version: Version,
-        content: Box<dyn Fn() -> CopyContent + Send>,
+        content: Box<dyn Fn() -> Zeroizing<Vec<u8>> + Send>,
     },
     /// It does not exist.
     Absent,
@@ -97,6 +99,8 @@ pub(crate) struct Written {
 /// The sealed files of one agent.
 #[derive(Debug)]
 pub(crate) struct Store {
+    /// Where the directory is.
+    parent: OwnedFd,
     directory: OwnedFd,
     path: PathBuf,
     keys: Keyring,
@@ -111,6 +115,8 @@ pub(crate) struct Store {
     index: Option<FileIdentity>,
     /// Files that could not be removed.
     garbage: Vec<String>,
+    /// Length of all files that the index lists, and of the index.
+    size: u64,
 }
 
 /// What a checkpoint holds.
@@ -138,10 +144,16 @@ impl Store {
         owner: Owner,
     ) -> Result<Found, StoreError> {
         let path = path.join(DIRECTORY);
+        let parent = root.try_clone_to_owned().map_err(|source| StoreError::Io {
+            operation: "hold the parent of",
+            path: path.clone(),
+            source,
+        })?;
         let directory = create_directory(root, &path)?;
-        let _locked = lock(&directory, &path)?;
+        let _locked = try_lock(&directory, &path)?;
         let loaded = load(&directory, &path, &keys, &owner)?;
         let mut store = Self {
+            parent,
             directory,
             path,
             keys,
@@ -152,9 +164,11 @@ impl Store {
             rewrite_index: loaded.rewrite_index,
             index: loaded.index,
             garbage: loaded.leftovers,
+            size: 0,
         };
         let problem = store.set_aside(&loaded.rejected).err();
         store.remove_garbage();
+        store.size = store.measure();
         Ok(Found {
             store,
             copies: loaded.copies,
@@ -220,6 +234,11 @@ impl Store {
         self.entries.len()
     }
 
+    /// Length of its files.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// When the index was written; nothing was proven later.
     pub(crate) fn newest_proof(&self) -> Timestamp {
         self.root.proven
@@ -242,13 +261,17 @@ impl Store {
         refresh: bool,
     ) -> Result<Written, StoreError> {
         // Step 1
-        let _locked = lock(&self.directory, &self.path)?;
+        self.find_directory()?;
+        let _locked = try_lock(&self.directory, &self.path)?;
         let found = match sys::stat_entry(self.directory.as_fd(), INDEX) {
             Ok(stat) => Some(FileIdentity::of(&stat)),
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(failed("examine", &self.path.join(INDEX))(errno)),
         };
         if found != self.index {
+            // An index of another program lists none of them.
+            let old = files(&self.entries, &self.root).map(str::to_owned);
+            self.garbage.extend(old);
             let counter = self.root.counter;
             self.root = Root {
                 counter,
@@ -282,7 +305,29 @@ impl Store {
         }
         let written = self.commit(entries, batch, now)?;
         self.remove_garbage();
+        self.size = self.measure();
         Ok(written)
+    }
+
+    /// Follows a directory that was replaced or removed: what is written to the old one would be lost.
+    fn find_directory(&mut self) -> Result<(), StoreError> {
+        let held = sys::stat(&self.directory).map_err(failed("examine", &self.path))?;
+        let found = sys::stat_entry(self.parent.as_fd(), DIRECTORY);
+        let is_held = |found| FileIdentity::of(&found) == FileIdentity::of(&held);
+        if !found.is_ok_and(is_held) {
+            self.directory = create_directory(self.parent.as_fd(), &self.path)?;
+        }
+        Ok(())
+    }
+
+    /// Length of the files that the index lists, and of the index; of those that can be examined.
+    fn measure(&self) -> u64 {
+        let names = files(&self.entries, &self.root).chain([INDEX]);
+        let sizes = names.filter_map(|name| {
+            let stat = sys::stat_entry(self.directory.as_fd(), name).ok()?;
+            u64::try_from(stat.st_size).ok()
+        });
+        sizes.sum()
     }
 
     /// The entry of `copy`. A new file is added to `batch`.
@@ -312,7 +357,7 @@ impl Store {
                     kept.clone()
                 }
                 _ => CopyState::File {
-                    file: self.add_file(batch, &copy.id, &content().encode())?,
+                    file: self.add_file(batch, &copy.id, &content())?,
                     version: *version,
                 },
             },
@@ -429,11 +474,11 @@ impl Store {
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
         let sealed = self.keys.sealing().seal(place, content);
-        let path = || self.path.join(&sealed.name);
+        // Named by the directory alone: the name is new each time, and a failure that lasts is to be told once.
         let file = sys::create_file(self.directory.as_fd(), &*sealed.name)
-            .map_err(|errno| failed("create", &path())(errno))?;
+            .map_err(failed("create a file of", &self.path))?;
         batch.created.push(sealed.name.clone());
-        sys::write(&file, &sealed.bytes).map_err(|errno| failed("write", &path())(errno))?;
+        sys::write(&file, &sealed.bytes).map_err(failed("write a file of", &self.path))?;
         batch.unsynced.push(file);
         batch.written.files += 1;
         batch.written.bytes += sealed.bytes.len() as u64;

@@ -146,9 +146,18 @@ pub(super) fn list(dir: &OwnedFd) -> Result<Vec<String>> {
 
 /// Waits until no other handle has locked the directory, and locks it until the returned handle is closed.
 pub(super) fn lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    lock_with(dir, FlockOperation::LockExclusive)
+}
+
+/// The same, but `WOULDBLOCK` if another handle has locked the directory.
+pub(super) fn try_lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    lock_with(dir, FlockOperation::NonBlockingLockExclusive)
+}
+
+fn lock_with(dir: BorrowedFd<'_>, operation: FlockOperation) -> Result<OwnedFd> {
     let handle = open_dir(dir, c".")?;
     point()?;
-    retry_on_intr(|| fs::flock(&handle, FlockOperation::LockExclusive))?;
+    retry_on_intr(|| fs::flock(&handle, operation))?;
     Ok(handle)
 }
 

@@ -105,11 +105,12 @@ fn reference_has_every_metric() {
     while !kubeconfig.exists() {
         std::thread::yield_now();
     }
-    let desk = Desk::with([]);
+    let desk = Desk::with([("agent.yaml", "checkpoint: {key: 'file:key'}")]);
     fs::copy(&kubeconfig, desk.path().join("kubeconfig")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.env_clear();
-    let mut agent = Agent::spawn(&desk, command, "--kubeconfig kubeconfig --node-name n1");
+    let origin = "--kubeconfig kubeconfig --node-name n1 --config agent.yaml";
+    let mut agent = Agent::spawn(&desk, command, origin);
     let address = agent.event("listening")["address"].clone();
     agent.summary();
     let (_, text) = get(address.as_str().unwrap(), "/metrics", "*/*");

@@ -56,6 +56,7 @@ impl StoreError {
         match Errno::from_io_error(source) {
             Some(Errno::NOSPC | Errno::DQUOT) => "no_space",
             Some(Errno::ROFS) => "read_only",
+            Some(Errno::WOULDBLOCK) => "locked",
             _ => "io",
         }
     }
@@ -106,6 +107,12 @@ pub(super) fn mode(directory: &OwnedFd, path: &Path) -> Result<u32, StoreError> 
     Ok(stat.st_mode & 0o7777)
 }
 
+/// The same without waiting for another process. The agent tries again later: its threads wait for nobody.
+#[must_use = "the lock ends with the handle"]
+pub(super) fn try_lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
+    sys::try_lock(directory.as_fd()).map_err(failed("lock", path))
+}
+
 /// Keeps other processes from the directory until the returned handle is dropped.
 #[must_use = "the lock ends with the handle"]
 pub(super) fn lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
@@ -126,7 +133,9 @@ pub(super) fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, 
     };
     let names = sys::list(&rejected).map_err(failed("list", &path))?;
     for name in &names {
+        // What was rejected may have been an empty directory in place of a file.
         sys::remove_file(rejected.as_fd(), name.as_str())
+            .or_else(|_| sys::remove_dir(rejected.as_fd(), name.as_str()))
             .map_err(failed("remove", &path.join(name)))?;
     }
     sys::remove_dir(directory.as_fd(), REJECTED).map_err(failed("remove", &path))?;

@@ -14,7 +14,10 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::checkpoint::{codec::CopyKind, seal::SealError};
+use crate::checkpoint::{
+    codec::{CopyContent, CopyKind},
+    seal::SealError,
+};
 
 /// What no file on disk may show.
 const CANARY: &str = "hunter2-canary";
@@ -51,7 +54,7 @@ pub(super) fn present(name: &str, version: u8) -> WantedCopy {
             version: [version; 16],
             content: Box::new(move || {
                 let secret = Secret::from_json(object.to_string().as_bytes()).unwrap();
-                CopyContent::Secret(Arc::new(secret))
+                CopyContent::Secret(Arc::new(secret)).encode()
             }),
         },
         proven: None,
@@ -539,6 +542,132 @@ fn inspecting_and_erasing_leave_the_directory_its_mode() {
 }
 
 #[test]
+fn a_directory_that_was_moved_or_removed_is_written_anew() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let wanted = [present("a", 1), present("b", 2)];
+    store.write(&wanted, time(0), false).unwrap();
+    let aside = root.path().join("aside");
+    fs::rename(root.checkpoint(), &aside).unwrap();
+    store.write(&wanted, time(1), false).unwrap();
+    let both = named([("a", "1"), ("b", "2")]);
+    assert_eq!(names(&root.open().copies), both);
+    fs::remove_dir_all(root.checkpoint()).unwrap();
+    store.write(&wanted, time(2), false).unwrap();
+    assert_eq!(names(&root.open().copies), both);
+    // An older one in its place is no copy to rely on.
+    fs::remove_dir_all(root.checkpoint()).unwrap();
+    fs::rename(&aside, root.checkpoint()).unwrap();
+    let wanted = [present("a", 1), present("b", 3)];
+    store.write(&wanted, time(3), false).unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "1"), ("b", "3")]));
+    // A link leads nowhere, and is no reason to stop trying.
+    fs::rename(root.checkpoint(), &aside).unwrap();
+    symlink(&aside, root.checkpoint()).unwrap();
+    let before = fs::read_dir(&aside).unwrap().count();
+    assert!(store.write(&[present("a", 2)], time(4), false).is_err());
+    assert_eq!(fs::read_dir(&aside).unwrap().count(), before);
+    fs::remove_file(root.checkpoint()).unwrap();
+    store.write(&[present("a", 2)], time(5), false).unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "2")]));
+}
+
+#[test]
+fn two_agents_in_one_directory_leave_no_more_than_what_they_keep() {
+    let root = TestRoot::new();
+    let mut one = root.open().store;
+    let mut other = root.open_with(&[1], owner(1, "node-2")).unwrap().store;
+    let wanted = [present("a", 1), present("b", 2)];
+    for second in 0..10 {
+        one.write(&wanted, time(second), false).unwrap();
+        other.write(&wanted, time(second), false).unwrap();
+    }
+    let files = root.files().len();
+    assert!(
+        files <= 8,
+        "{files} files, of which two copies and two pages count twice at most"
+    );
+}
+
+#[test]
+fn a_lock_that_another_process_holds_is_reported_and_not_waited_for() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::openat(CWD, root.checkpoint(), flags, Mode::empty()).unwrap();
+    let held = sys::lock(held.as_fd()).unwrap();
+    let error = store.write(&[present("a", 2)], time(1), false).unwrap_err();
+    assert_eq!(error.label(), "locked");
+    let error = root.open_with(&[1], owner(1, "node-1")).err().unwrap();
+    assert_eq!(error.label(), "locked");
+    drop(held);
+    store.write(&[present("a", 2)], time(2), false).unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "2")]));
+}
+
+#[test]
+fn directories_in_place_of_files_are_set_aside_each_time() {
+    let root = TestRoot::new();
+    for second in 0..3 {
+        let mut store = root.open().store;
+        store
+            .write(&[present("a", 1)], time(second), false)
+            .unwrap();
+        fs::remove_file(root.file(INDEX)).unwrap();
+        fs::create_dir(root.file(INDEX)).unwrap();
+        let found = root.open();
+        assert!(found.problem.is_none(), "{:?}", found.problem);
+        assert_eq!(
+            reasons(&found.rejected)[0],
+            ": its index does not open",
+            "{:?}",
+            reasons(&found.rejected)
+        );
+    }
+}
+
+#[test]
+fn an_older_index_alone_brings_no_older_copy_back() {
+    // offline 16
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 1)], time(0), false)
+        .unwrap();
+    let old = fs::read(root.file(INDEX)).unwrap();
+    store
+        .write(&[present("a", 2), present("b", 1)], time(1), false)
+        .unwrap();
+    fs::write(root.file(INDEX), old).unwrap();
+    let found = root.open();
+    let copies = names(&found.copies);
+    assert!(!copies.contains_key("a"), "{copies:?}");
+    assert!(!found.rejected.is_empty());
+}
+
+#[test]
+fn the_size_is_that_of_the_files() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    assert_eq!(store.size(), 0);
+    let measured = |root: &TestRoot| -> u64 {
+        let files = root.files();
+        let names = files.iter().map(String::as_str).chain([INDEX]);
+        names
+            .map(|name| fs::metadata(root.file(name)).unwrap().len())
+            .sum()
+    };
+    store
+        .write(&[present("a", 1), absent("c")], time(0), false)
+        .unwrap();
+    assert_eq!(store.size(), measured(&root));
+    assert_eq!(root.open().store.size(), measured(&root));
+    store.write(&[], time(1), false).unwrap();
+    assert_eq!(store.size(), measured(&root));
+}
+
+#[test]
 fn an_erased_checkpoint_is_written_anew_at_the_next_change() {
     // offline 32
     let root = TestRoot::new();
@@ -598,7 +727,7 @@ fn budgets_of_size_and_of_one_change_are_met() {
                         data: [("settings", "x".repeat(1024).into())].into(),
                         ..larder_objects::ConfigMap::default()
                     };
-                    CopyContent::ConfigMap(Arc::new(object))
+                    CopyContent::ConfigMap(Arc::new(object)).encode()
                 };
                 WantedCopy {
                     id,

@@ -36,6 +36,29 @@ fn root_before(has_old: bool) -> TestRoot {
 }
 
 #[test]
+fn a_failure_that_lasts_has_the_same_words_each_time() {
+    // offline 20, 21: so status and log tell it once
+    let root = root_before(true);
+    let mut store = root.open().store;
+    for at in 0.. {
+        let fault = Fault::FromNowOn(Errno::NOSPC);
+        let mut texts = BTreeSet::new();
+        let mut is_reached = true;
+        for _ in 0..3 {
+            let (written, reached) = during(at, fault, || store.write(&new(), time(1), false));
+            is_reached &= reached;
+            if let Err(error) = written {
+                texts.insert(larder_objects::chain(&error));
+            }
+        }
+        assert!(texts.len() <= 1, "at {at}: {texts:?}");
+        if !is_reached {
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
     // offline 19 to 21
     for fault in [
