@@ -83,7 +83,7 @@ impl NodePods {
         }
     }
 
-    /// Notes what the API server has said. Copies are not served to new pods once it has reported any.
+    /// Notes what the API server has said. Once it has reported pods, or denied them, new pods are not served copies.
     fn note_contact(&self, contact: ApiContact) {
         let context = &self.handle.context;
         let is_news = self.contact.send_if_modified(|known| {
@@ -91,7 +91,7 @@ impl NodePods {
             *known = contact.max(*known);
             is_news
         });
-        if is_news && contact == ApiContact::Answered {
+        if is_news && contact >= ApiContact::Denied {
             context.config_maps.end_stale();
             context.secrets.end_stale();
         }
