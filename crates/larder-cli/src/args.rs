@@ -233,7 +233,7 @@ pub(crate) struct CheckpointArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Output format of the list
+    /// Output format of what `list` and `verify` find
     #[arg(short, long, value_enum, default_value_t = CheckpointOutput::Table)]
     pub(crate) output: CheckpointOutput,
 }

@@ -8,6 +8,7 @@ use larder_agent::{
     checkpoint::{CopyInfo, Inspection, erase, inspect},
     config::{Config, Flags},
 };
+use larder_objects::chain;
 use serde_json::json;
 
 use crate::{
@@ -25,7 +26,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
     let config = config_with(&args.place, flags)?;
     if args.action == CheckpointAction::Erase {
         let removed = erase(&config.root_dir).context("cannot erase the checkpoint")?;
-        output::note(format_args!("{} removed", count(removed)));
+        output::note(format_args!("{} removed", count(removed, "file", "files")));
         return Ok(CommandOutcome::Done);
     }
     let found = find(args, &config)?;
@@ -33,8 +34,12 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
         (CheckpointAction::List, CheckpointOutput::Table) => {
             out.write_all(table(&found.copies, now()).as_bytes())
         }
-        (CheckpointAction::List, CheckpointOutput::Json) => write_json(out, &json(&found)),
-        _ => writeln!(out, "{} opened", count(found.copies.len())),
+        (_, CheckpointOutput::Json) => write_json(out, &json(&found)),
+        _ => writeln!(
+            out,
+            "{} opened",
+            count(found.copies.len(), "copy", "copies")
+        ),
     })?;
     for file in &found.rejected {
         output::error(anyhow!("{file}").as_ref());
@@ -57,16 +62,16 @@ fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
         cluster,
         &config.node_name,
     )
-    .context("cannot open the checkpoint")?;
+    .map_err(|error| {
+        Failure::unreadable(format!("cannot open the checkpoint: {}", chain(&error)))
+    })?;
     let path = config.root_dir.display();
-    found.ok_or_else(|| anyhow!("there is no checkpoint in {path}").into())
+    found.ok_or_else(|| Failure::unreadable(format!("there is no checkpoint in {path}")))
 }
 
-fn count(files: usize) -> String {
-    match files {
-        1 => "1 copy".to_owned(),
-        files => format!("{files} copies"),
-    }
+fn count(number: usize, one: &str, many: &str) -> String {
+    let word = if number == 1 { one } else { many };
+    format!("{number} {word}")
 }
 
 /// A line for each copy, with its age at `now`.

@@ -6,6 +6,8 @@ mod api;
 mod apiserver;
 mod bad_input;
 mod canaries;
+mod checkpoint;
+mod checkpoint_canaries;
 mod examples;
 mod exec;
 mod exec_agent;

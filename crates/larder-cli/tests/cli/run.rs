@@ -113,7 +113,7 @@ impl<'a> Agent<'a> {
         kill_process(self.pid(), Signal::HUP).unwrap();
     }
 
-    fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         let pid = i32::try_from(self.child.id()).ok();
         pid.and_then(Pid::from_raw).unwrap()
     }
