@@ -4,6 +4,7 @@
 //! ```text
 //! cargo bench -p larder-cli --bench agent                          # the embedded API server over TLS
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder-cli --bench agent   # etcd and kube-apiserver of that folder
+//! cargo bench -p larder-cli --bench agent -- --offline             # starts from the checkpoint, and what it costs
 //! cargo bench -p larder-cli --bench agent -- --manifests dir       # no API server: edits of manifests; default examples/
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 mod manifests;
 mod node;
+mod offline;
 mod process;
 mod push;
 mod reader;
@@ -26,7 +28,7 @@ use larder_e2e::{Identity, NODE, Server};
 use larder_objects::Kind;
 
 use crate::{
-    node::Node,
+    node::{Node, PodForm},
     process::{Agent, Moment, report},
     push::{Latency, PAUSE, Push},
 };
@@ -39,12 +41,13 @@ async fn main() -> anyhow::Result<()> {
     let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
     match arguments.next().as_deref() {
         None => api().await,
+        Some("--offline") => offline::run().await,
         Some("--manifests") => {
             let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
             let directory = arguments.next().map_or(examples.into(), PathBuf::from);
             manifests::run(&directory).await
         }
-        Some(other) => bail!("{other}? Only --manifests DIR is known"),
+        Some(other) => bail!("{other}? Only --offline and --manifests DIR are known"),
     }
 }
 
@@ -52,7 +55,7 @@ async fn main() -> anyhow::Result<()> {
 async fn api() -> anyhow::Result<()> {
     let server = Server::start().await?;
     let client = server.client().await?;
-    let node = Node::fill(client.clone()).await?;
+    let node = Node::fill(client.clone(), PodForm::WithToken).await?;
     let kubeconfig = server.kubeconfig(Identity::Node)?.display().to_string();
 
     let agent = Agent::start(&["--kubeconfig", &kubeconfig, "--node-name", NODE])?;

@@ -101,12 +101,14 @@ impl Node {
     }
 
     /// Creates everything.
-    pub(crate) async fn fill(client: Client) -> anyhow::Result<Self> {
+    pub(crate) async fn fill(client: Client, pods: PodForm) -> anyhow::Result<Self> {
         let node = Self { client };
         let namespaced = |path: &str| format!("/api/v1/namespaces/{NAMESPACE}/{path}");
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         node.create("/api/v1/namespaces", &namespace).await?;
+        let this = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
+        node.create("/api/v1/nodes", &this).await?;
         // What controllers would make.
         let account =
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
@@ -121,7 +123,7 @@ impl Node {
             node.create(&object.path(), &object.fresh().0).await?;
         }
         for index in 0..PODS {
-            node.create(&namespaced("pods"), &pod(index)).await?;
+            node.create(&namespaced("pods"), &pod(index, pods)).await?;
         }
         Ok(node)
     }
@@ -165,20 +167,31 @@ impl Node {
     }
 }
 
-/// A pod as the API server hands it out: with the volume that its admission adds for the service account.
-fn pod(index: usize) -> Value {
+/// What the pods have beside the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PodForm {
+    /// The volume that the API server's admission adds for the service account.
+    WithToken,
+    /// Nothing: the checkpoint keeps no tokens.
+    WithoutToken,
+}
+
+/// A pod as the API server hands it out.
+fn pod(index: usize, form: PodForm) -> Value {
     let objects = Node::objects().filter(|object| object.0 % PODS == index);
     let mut volumes: Vec<_> = objects.map(Object::volume).collect();
     let mut mounts: Vec<_> = volumes
         .iter()
         .map(|volume| json!({"name": volume["name"], "mountPath": format!("/etc/{}", volume["name"].as_str().unwrap_or_default())}))
         .collect();
-    volumes.push(json!({"name": "kube-api-access", "projected": {"defaultMode": 420, "sources": [
-        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
-    ]}}));
-    mounts.push(json!({"name": "kube-api-access", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true}));
+    if form == PodForm::WithToken {
+        volumes.push(json!({"name": "kube-api-access", "projected": {"defaultMode": 420, "sources": [
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
+        ]}}));
+        mounts.push(json!({"name": "kube-api-access", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true}));
+    }
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": 8080, "scheme": "HTTP"}, "periodSeconds": 10, "timeoutSeconds": 1});
     let first = format!("object-{index}");
     let reference = if Object(index).kind() == Kind::Secret {

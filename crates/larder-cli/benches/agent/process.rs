@@ -8,13 +8,17 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use larder_agent::status::{AgentStatus, Phase};
 use larder_e2e::figures::Usage;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::{Pid, Signal, kill_process},
+};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -23,17 +27,22 @@ use crate::PATIENCE;
 /// Between two looks: answering costs the agent something.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// `larder run`; dropped, it is killed and nothing is left of its root directory.
+/// `larder run`; dropped, it is killed and nothing is left of its mounts.
 pub(crate) struct Agent {
     child: Child,
-    started: Instant,
-    root: TempDir,
+    pub(crate) started: Instant,
+    /// The root directory, `root`, and the log.
+    root: Arc<TempDir>,
 }
 
 impl Agent {
     /// Starts `larder run` with these arguments and a root directory of its own.
     pub(crate) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
-        let root = TempDir::with_prefix("larder-bench-")?;
+        Self::start_in(TempDir::with_prefix("larder-bench-")?.into(), arguments)
+    }
+
+    /// The same with the root directory `root` in that directory, where an earlier agent may have left something.
+    pub(crate) fn start_in(root: Arc<TempDir>, arguments: &[&str]) -> anyhow::Result<Self> {
         let log = File::create(root.path().join("log"))?;
         let binary = env::var_os("LARDER_BENCH_BINARY")
             .map_or(env!("CARGO_BIN_EXE_larder").into(), PathBuf::from);
@@ -89,8 +98,29 @@ impl Agent {
         }
     }
 
+    /// What it costs so far.
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        Usage::of(self.child.id())
+    }
+
+    /// The value of the first metric whose line begins with `name`.
+    pub(crate) fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let metrics = self.get("/metrics")?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.with_context(|| format!("no {name}"))?.trim().parse()?)
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        kill_process(pid.context("no process")?, Signal::TERM)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the agent ended with {status}");
+        Ok(())
+    }
+
     /// What the local API answers.
-    fn get(&self, path: &str) -> anyhow::Result<String> {
+    pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = UnixStream::connect(self.root.path().join("root/agent.sock"))?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
@@ -238,6 +268,6 @@ pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
