@@ -9,6 +9,7 @@
 //! 3. An item that cannot be decoded is reported as far as its target can name it, and left out. The state that it was
 //!    missing from is marked incomplete, so its absence there means nothing.
 
+mod answers;
 mod finding;
 
 use std::{
@@ -21,19 +22,16 @@ use std::{
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
-use tracing::{debug, trace};
+use tracing::trace;
 
 pub(crate) use self::finding::Progress;
 pub use self::finding::{Finding, Snapshot};
 use crate::{
-    api::{Api, EventStream, Listed, Watch, WatchEvent},
-    error::{RequestError, outcome_label},
+    api::{Api, EventStream, Listed, Watch},
+    error::RequestError,
     limits::Permit,
     liveness::ANSWER_TIMEOUT,
-    reflector::{
-        Decision, Freshness, Next, Reflector, Request, Resume, STREAMING_TIMEOUT, Synced,
-        WATCH_SLACK,
-    },
+    reflector::{Freshness, Reflector, Request, Resume, WATCH_SLACK},
     sequence::RegistrationSeq,
     server::{MinVersion, ServerState},
     target::Target,
@@ -375,255 +373,5 @@ impl<T: Target + Clone> Driver<T> {
     fn pause(&mut self, phase: DriverPhase<T>) -> Poll<Progress<T>> {
         self.phase = phase;
         Poll::Pending
-    }
-
-    /// The API server answers a streaming list, or does not.
-    fn list_opened(
-        &mut self,
-        freshness: Freshness,
-        opening: Opening<T>,
-        answer: Result<EventStream<T>, RequestError>,
-        server: &mut ServerState,
-    ) -> Progress<T> {
-        let now = self.heard();
-        let label = outcome_label(&answer);
-        let progress = match answer {
-            Ok(stream) => {
-                self.reflector.opened(server);
-                self.phase = DriverPhase::Collecting(Box::new(Collecting {
-                    stream,
-                    freshness,
-                    state: T::State::default(),
-                    incomplete: None,
-                    timeout: opening.timeout,
-                    deadline: now + STREAMING_TIMEOUT,
-                    in_flight: opening.in_flight,
-                }));
-                Progress::default()
-            }
-            Err(error) => {
-                let reflector = &mut self.reflector;
-                let decision = reflector.state_failed(error, freshness, true, now, server);
-                self.decide(decision, Some(opening.in_flight.permit))
-            }
-        };
-        progress.answered("watch", label)
-    }
-
-    /// Takes in an event of a streaming list.
-    fn collect(
-        &mut self,
-        mut collecting: Box<Collecting<T>>,
-        event: Option<Result<WatchEvent<T>, RequestError>>,
-        server: &mut ServerState,
-    ) -> Option<Progress<T>> {
-        let now = self.heard();
-        let freshness = collecting.freshness;
-        match event {
-            Some(Ok(WatchEvent::Changed(item))) => T::add(&mut collecting.state, item),
-            Some(Ok(WatchEvent::Deleted(gone, _))) => T::remove(&mut collecting.state, &gone),
-            Some(Ok(WatchEvent::UnreadableItem(error) | WatchEvent::UnreadableFrame(error))) => {
-                collecting.incomplete = Some(Arc::new(error));
-            }
-            Some(Ok(WatchEvent::Bookmark {
-                initial_events_end: false,
-                ..
-            })) => {}
-            Some(Ok(WatchEvent::Bookmark { version, .. })) => {
-                let reflector = &mut self.reflector;
-                let ended = reflector.initial_events_ended(freshness, version, now, server);
-                return Some(match ended {
-                    Ok(synced) => self.collected(*collecting, synced, now, server),
-                    Err(decision) => self.decide(decision, None),
-                });
-            }
-            Some(Ok(WatchEvent::Error(error)) | Err(error)) => {
-                let reflector = &mut self.reflector;
-                let decision = reflector.state_failed(error, freshness, true, now, server);
-                return Some(self.decide(decision, Some(collecting.in_flight.permit)));
-            }
-            None => {
-                let decision = self.reflector.list_ended(now);
-                return Some(self.decide(decision, None));
-            }
-        }
-        self.phase = DriverPhase::Collecting(collecting);
-        None
-    }
-
-    /// The initial events are complete; the stream goes on as the watch.
-    fn collected(
-        &mut self,
-        collecting: Collecting<T>,
-        synced: Synced,
-        now: Instant,
-        server: &mut ServerState,
-    ) -> Progress<T> {
-        let seq = collecting.in_flight.seq;
-        // A plain list may come from the storage, behind which the API server's cache may lag for seconds. What is
-        // streamed comes from the cache.
-        if synced.confirmed {
-            server.confirmed(seq, &synced.version);
-        }
-        self.phase = DriverPhase::Watching(Watching {
-            stream: collecting.stream,
-            since: now,
-            timeout: collecting.timeout,
-            quiet: false,
-            deadline: now + collecting.timeout + WATCH_SLACK,
-        });
-        self.synced(synced, seq, collecting.state, collecting.incomplete, server)
-    }
-
-    fn listed(
-        &mut self,
-        freshness: Freshness,
-        in_flight: InFlight,
-        answer: Result<Listed<T>, RequestError>,
-        server: &mut ServerState,
-    ) -> Progress<T> {
-        let now = self.heard();
-        let label = outcome_label(&answer);
-        let InFlight { seq, permit } = in_flight;
-        let reflector = &mut self.reflector;
-        let progress = match answer {
-            Ok(Listed {
-                state,
-                version,
-                incomplete,
-            }) => match reflector.listed(freshness, version, now, server) {
-                Ok((synced, request)) => {
-                    self.phase = DriverPhase::Queued(request, Some(permit));
-                    self.synced(synced, seq, state, incomplete.map(Arc::new), server)
-                }
-                Err(decision) => self.decide(decision, None),
-            },
-            Err(error) => {
-                let decision = reflector.state_failed(error, freshness, false, now, server);
-                self.decide(decision, Some(permit))
-            }
-        };
-        progress.answered("list", label)
-    }
-
-    /// The watch is open, or not.
-    fn watch_opened(
-        &mut self,
-        opening: Opening<T>,
-        answer: Result<EventStream<T>, RequestError>,
-        server: &mut ServerState,
-    ) -> Progress<T> {
-        let now = self.heard();
-        let label = outcome_label(&answer);
-        let progress = match answer {
-            Ok(stream) => {
-                self.reflector.opened(server);
-                self.phase = DriverPhase::Watching(Watching {
-                    stream,
-                    since: now,
-                    timeout: opening.timeout,
-                    quiet: true,
-                    deadline: now + opening.timeout + WATCH_SLACK,
-                });
-                Progress::found(Finding::Resumed)
-            }
-            Err(error) => {
-                let decision = self.reflector.watch_failed(error, now, server);
-                self.decide(decision, Some(opening.in_flight.permit))
-            }
-        };
-        progress.answered("watch", label)
-    }
-
-    /// Takes in an event of the open watch.
-    fn watch_event(
-        &mut self,
-        mut watching: Watching<T>,
-        event: Option<Result<WatchEvent<T>, RequestError>>,
-        server: &mut ServerState,
-    ) -> Option<Progress<T>> {
-        let now = self.heard();
-        let reflector = &mut self.reflector;
-        let (since, quiet) = (watching.since, watching.quiet);
-        let finding = match event {
-            Some(Ok(WatchEvent::Changed(item))) => {
-                let news = reflector.event(T::version(&item));
-                news.then_some(Finding::Changed(item))
-            }
-            Some(Ok(WatchEvent::Deleted(gone, version))) => {
-                let news = reflector.event(&version);
-                news.then_some(Finding::Deleted(gone, version))
-            }
-            Some(Ok(WatchEvent::Bookmark { version, .. })) => {
-                reflector.saw(&version);
-                None
-            }
-            // An object without a readable name is none that the target knows.
-            Some(Ok(WatchEvent::UnreadableItem(error))) => {
-                debug!(target = ?self.target, %error, "unreadable object in a watch event, ignored");
-                None
-            }
-            None => {
-                let decision = reflector.watch_ended(since, quiet, false, now, server);
-                return Some(self.decide(decision, None));
-            }
-            Some(Err(error)) if error.is_transport() => {
-                let decision = reflector.watch_ended(since, quiet, true, now, server);
-                return Some(self.decide(decision, None));
-            }
-            // An answer that cannot be used would be the same again. What an unreadable frame was about is unknown, and
-            // only a new state makes up for it.
-            Some(
-                Err(error) | Ok(WatchEvent::UnreadableFrame(error) | WatchEvent::Error(error)),
-            ) => {
-                let decision = reflector.watch_failed(error, now, server);
-                return Some(self.decide(decision, None));
-            }
-        };
-        watching.quiet = false;
-        self.phase = DriverPhase::Watching(watching);
-        finding.map(Progress::found)
-    }
-
-    fn synced(
-        &self,
-        synced: Synced,
-        seq: RegistrationSeq,
-        state: T::State,
-        incomplete: Option<Arc<RequestError>>,
-        server: &mut ServerState,
-    ) -> Progress<T> {
-        if synced.reset {
-            server.min_version_lost();
-        }
-        Progress::found(Finding::Synced(Snapshot {
-            state,
-            version: synced.version,
-            fresh_as_of: synced.confirmed.then_some(seq),
-            request: self.state_requests,
-            reset: synced.reset,
-            incomplete,
-        }))
-    }
-
-    /// Does what the reflector decides; a request that follows at once goes on with the permit.
-    fn decide(&mut self, decision: Decision, permit: Option<Permit>) -> Progress<T> {
-        let Decision {
-            next,
-            restart,
-            failure,
-        } = decision;
-        self.phase = match next {
-            Next::Request(request) => DriverPhase::Queued(request, permit),
-            Next::BackOff(resume, delay) => DriverPhase::BackingOff {
-                resume,
-                until: Instant::now() + delay,
-            },
-        };
-        Progress {
-            finding: failure.map(Finding::Failed),
-            restart,
-            answered: None,
-        }
     }
 }

@@ -14,6 +14,7 @@
 //! 5. The same inputs, answers and seed lead to the same requests: what is iterated is ordered, and what is ready at
 //!    the same time is handled in a fixed order.
 
+mod checks;
 mod interface;
 
 use std::{
@@ -31,12 +32,13 @@ use tokio::{
 };
 use tokio_util::time::{DelayQueue, delay_queue};
 
+use self::checks::RunningCheck;
 pub use self::interface::{Event, Known, Limits, Need, OlderAnswer, Report, Start};
 use crate::{
     api::Api,
     context::NodeContext,
     driver::{Activity, Driver, InFlight},
-    freshness::{CheckKind, Confirmed, FreshnessCheck},
+    freshness::CheckKind,
     limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
     liveness::{EngineLiveness, REVIEW_PERIOD, SILENT_REVIEW_PERIOD},
     ready::{ReadySet, ReadyWaker},
@@ -81,12 +83,6 @@ struct WatchedTarget<T: Target> {
     active: bool,
     /// A request was sent since the start; the next ones go at a limited rate.
     is_repeat: bool,
-}
-
-struct RunningCheck<T: Target> {
-    check: FreshnessCheck<T>,
-    waker: ReadyWaker<Part>,
-    timer: Timer,
 }
 
 /// Everything that wakes an engine.
@@ -201,15 +197,6 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Ends the freshness check of an object.
-    pub fn remove_check(&mut self, object: u64) {
-        if let Some(mut running) = self.checks.remove(&object) {
-            running
-                .timer
-                .set(&mut self.timers, Part::Check(object), None);
-        }
-    }
-
     /// Asks for the complete state of a target at once, whatever is under way: one as fresh as the newest registration
     /// if `confirm`.
     pub fn start(&mut self, id: u64, confirm: bool) -> Start {
@@ -259,12 +246,6 @@ impl<T: Target + Clone> Engine<T> {
     pub fn is_without_slot(&self, id: u64) -> bool {
         let watched = self.targets.get(&id);
         watched.is_some_and(|watched| matches!(watched.slot, WatchSlot::Waiting))
-    }
-
-    /// Whether the freshness check of the object has failed, and is not due yet.
-    pub fn is_check_backing_off(&self, object: u64) -> bool {
-        let running = self.checks.get(&object);
-        running.is_some_and(|running| running.check.is_backing_off())
     }
 
     /// How many complete states of the target were asked for so far. An object that joins a collection now is covered
@@ -340,72 +321,6 @@ impl<T: Target + Clone> Engine<T> {
             for need in needs {
                 self.check(id, need.object, kind, &single);
             }
-        }
-    }
-
-    /// The answer of a freshness check, `answered`, is older than what is `known`. So the object is checked once more,
-    /// and the second answer decides.
-    pub fn check_was_older(
-        &mut self,
-        id: u64,
-        object: u64,
-        answered: &ResourceVersion,
-        known: ResourceVersion,
-    ) -> OlderAnswer {
-        let Some(running) = self.checks.get_mut(&object) else {
-            return OlderAnswer::Overtaken;
-        };
-        match running.check.known_before.replace(known) {
-            None => {
-                running.check.requeue();
-                self.requests.enqueue(Part::Check(object), true);
-                OlderAnswer::AskedAgain
-            }
-            Some(before) if answered.is_older_than(&before) => {
-                self.remove_check(object);
-                let _ = self.start(id, true);
-                OlderAnswer::Restored
-            }
-            Some(_) => OlderAnswer::Overtaken,
-        }
-    }
-
-    /// Checks an object, unless that is under way or backs off.
-    fn check(
-        &mut self,
-        watched: u64,
-        object: u64,
-        kind: CheckKind,
-        single: impl Fn(u64) -> Option<T>,
-    ) {
-        match self.checks.get_mut(&object) {
-            Some(running) if running.check.is_due() => running.check.requeue(),
-            Some(_) => return,
-            None => {
-                let Some(target) = single(object) else {
-                    return;
-                };
-                let running = RunningCheck {
-                    check: FreshnessCheck::new(target, watched, kind),
-                    waker: self.ready.waker(Part::Check(object)),
-                    timer: Timer::default(),
-                };
-                self.checks.insert(object, Box::new(running));
-            }
-        }
-        match self.requests.try_acquire() {
-            Some(permit) => self.send_check(object, permit),
-            None => self.requests.enqueue(Part::Check(object), true),
-        }
-    }
-
-    fn send_check(&mut self, object: u64, permit: Permit) {
-        let seq = self.seqs.current();
-        if let Some(running) = self.checks.get_mut(&object)
-            && running.check.is_queued()
-        {
-            running.check.send(&self.api, InFlight { seq, permit });
-            running.waker.wake();
         }
     }
 
@@ -557,15 +472,7 @@ impl<T: Target + Clone> Engine<T> {
                         self.settle(id, false);
                     }
                 }
-                Wake::Timer(Part::Check(object)) => {
-                    if let Some(running) = self.checks.get_mut(&object) {
-                        running.timer = Timer::default();
-                        running.check.expired();
-                        let due = Event::CheckDue(object);
-                        self.reports
-                            .push_back(Report::of(running.check.watched, due));
-                    }
-                }
+                Wake::Timer(Part::Check(object)) => self.check_expired(object),
                 Wake::Review => self.review(),
                 Wake::Repeat => {}
             }
@@ -583,59 +490,6 @@ impl<T: Target + Clone> Engine<T> {
             self.reports.extend(Report::of_progress(id, progress));
             self.settle(id, false);
         }
-    }
-
-    fn poll_check(&mut self, object: u64) {
-        let Some(running) = self.checks.get_mut(&object) else {
-            return;
-        };
-        let RunningCheck {
-            check,
-            waker,
-            timer,
-        } = &mut **running;
-        let random = &mut self.random;
-        let Poll::Ready(end) = waker.poll(|context| check.poll(context, random)) else {
-            return;
-        };
-        timer.set(&mut self.timers, Part::Check(object), check.deadline());
-        let target = check.watched;
-        let event = match end.result {
-            Err(failure) => Some(Event::CheckFailed(object, failure)),
-            // It is absent at a version that a GET does not tell: a complete state does.
-            Ok((None, None, fresh_as_of)) if !self.is_without_slot(target) => {
-                self.remove_check(object);
-                // Without a slot for that, the answer to the GET is all that is known.
-                let without_slot = self.start(target, true) == Start::NoSlot;
-                without_slot.then_some(Event::Confirmed(Confirmed {
-                    object,
-                    item: None,
-                    version: None,
-                    fresh_as_of,
-                }))
-            }
-            Ok((item, version, fresh_as_of)) => {
-                // Events that the check was ahead of are no news.
-                if let Some(version) = &version
-                    && target == object
-                    && let Some(watched) = self.targets.get_mut(&target)
-                {
-                    watched.driver.saw(version);
-                }
-                Some(Event::Confirmed(Confirmed {
-                    object,
-                    item,
-                    version,
-                    fresh_as_of,
-                }))
-            }
-        };
-        self.reports.push_back(Report {
-            target,
-            answered: Some(end.answered),
-            restart: None,
-            event,
-        });
     }
 
     /// Publishes since when the target that has been silent longest is silent, if any is.
@@ -662,15 +516,7 @@ impl<T: Target + Clone> Engine<T> {
                 .timer
                 .set(&mut self.timers, Part::Driver(*id), deadline);
         }
-        for (object, running) in &mut self.checks {
-            running
-                .check
-                .retry_early(spread.mul_f64(self.random.f64()), now);
-            let deadline = running.check.deadline();
-            running
-                .timer
-                .set(&mut self.timers, Part::Check(*object), deadline);
-        }
+        self.retry_checks_early(spread, now);
     }
 }
 

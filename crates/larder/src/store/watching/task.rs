@@ -1,11 +1,12 @@
-//! The one task of the store: passes the engine its targets, and takes its findings over.
+//! The one task of the store: passes the engine its targets, and what their readers need. `findings` takes over what
+//! the engine finds out.
 //!
 //! Invariants:
 //! 1. Whatever is under way for an object ends with its removal, and what was found out at that moment reaches no
 //!    reader (I2).
-//! 2. The absence of an object from the complete state of a namespace counts only if the object was referenced before
-//!    that state was asked for, and if every item of the state could be attributed.
-//! 3. There is no watch while nothing is referenced, or while everything that is referenced is final (I1, I2).
+//! 2. There is no watch while nothing is referenced, or while everything that is referenced is final (I1, I2).
+
+mod findings;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,24 +14,20 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use larder_objects::{Object, ResourceVersion};
-use larder_watch::{
-    Api, Confirmed, Engine, Event, Finding, Known, Limits, Need, NodeContext, OlderAnswer,
-    RegistrationSeq, Report, RequestFailure, RequestPhase, Snapshot, Start,
-};
+use larder_objects::Object;
+use larder_watch::{Api, Engine, Known, Limits, Need, NodeContext, Report, Start};
 use smol_str::SmolStr;
 use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::time::DelayQueue;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{
-    Command, ObjectFinding, WatchEntry, WatchStoreInner,
+    Command, WatchEntry, WatchStoreInner,
     overflow::Overflow,
     scopes::{Namespace, ReviewAnswer},
-    target::{Decoded, SeenObject, WatchTarget},
+    target::WatchTarget,
 };
 use crate::{
-    changes::ChangeKind,
     config::{ManagerConfig, WatchScope},
     status::ObjectState,
     store::Entry,
@@ -372,242 +369,6 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    fn report(&mut self, report: Report<WatchTarget<K>>) {
-        let Report {
-            target,
-            answered,
-            restart,
-            event,
-        } = report;
-        if let Some((verb, outcome)) = answered {
-            self.inner.metrics.requested(verb, outcome);
-        }
-        if let Some(reason) = restart {
-            self.inner.metrics.restarted(reason.label());
-            let now = Instant::now();
-            for object in self.open_members(target) {
-                object.entry.cell.interrupted(now);
-            }
-        }
-        match event {
-            None => return,
-            Some(Event::Found(finding)) => self.found(target, finding),
-            Some(Event::Confirmed(confirmed)) => self.confirmed(target, confirmed),
-            Some(Event::CheckFailed(id, failure)) => {
-                if let Some(object) = self.objects.get(&id) {
-                    self.object_failed(object, &failure);
-                    self.serve_stale(id);
-                }
-            }
-            Some(Event::CheckDue(id)) => self.expire(id),
-            Some(Event::SlotGranted) => {
-                self.leave_overflow(target);
-                self.touch(target);
-                self.start(target);
-            }
-        }
-        self.rest_if_final(target);
-        self.refresh(target);
-    }
-
-    /// Takes over what was found out about a target.
-    fn found(&mut self, target: u64, finding: Finding<WatchTarget<K>>) {
-        match finding {
-            Finding::Synced(snapshot) => self.synced(target, snapshot),
-            Finding::Changed(SeenObject { id, object }) => {
-                if let Some(known) = self.open_object(target, id) {
-                    self.see(known, object, None, None, false);
-                }
-            }
-            Finding::Deleted(id, version) => {
-                if let Some(known) = self.open_object(target, id) {
-                    let finding = ObjectFinding {
-                        object: None,
-                        version,
-                        fresh_as_of: None,
-                        reset: false,
-                    };
-                    self.publish(known, |entry| self.inner.publish(entry, finding));
-                }
-            }
-            Finding::Resumed => {
-                for object in self.open_members(target) {
-                    self.publish(object, |entry| entry.cell.resumed());
-                }
-            }
-            Finding::Failed(failure) => {
-                self.failed(target, &failure);
-                if failure.error.is_forbidden() {
-                    self.fall_back_to_objects(target);
-                }
-            }
-        }
-    }
-
-    /// The object, if the target covers it and a finding can be news.
-    fn open_object(&self, target: u64, id: u64) -> Option<&WatchedObject<K>> {
-        let object = self.objects.get(&id)?;
-        (object.target == Some(target) && !object.is_final()).then_some(object)
-    }
-
-    /// A request for the target failed.
-    pub(super) fn failed(&self, target: u64, failure: &RequestFailure) {
-        let now = Instant::now();
-        let mut is_news = false;
-        // A client that may not watch a namespace may be permitted to read its objects one by one.
-        let error = &failure.error;
-        let is_denied = error.is_unauthorized()
-            || error.is_forbidden() && !self.by_target.contains_key(&target);
-        for object in self.open_members(target) {
-            is_news |= self.publish(object, |entry| {
-                self.inner.failed(entry, failure, is_denied, now)
-            });
-        }
-        // Once for each cause, not for each attempt.
-        if is_news {
-            let error: &dyn std::error::Error = &*failure.error;
-            warn!(
-                kind = K::KIND.as_str(), target = %self.name(target),
-                phase = failure.phase.as_str(), error,
-                "failed to sync, will retry"
-            );
-        }
-    }
-
-    /// What is known of one object cannot be made fresher, or its last state cannot be decoded.
-    fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
-        let now = Instant::now();
-        let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
-        let failed =
-            |entry: &Arc<Entry<WatchEntry<K>>>| self.inner.failed(entry, failure, is_denied, now);
-        if self.publish(object, failed) {
-            let error: &dyn std::error::Error = &*failure.error;
-            warn!(
-                kind = K::KIND.as_str(), key = %object.entry.key,
-                phase = failure.phase.as_str(), error,
-                "failed to sync object, will retry"
-            );
-        }
-    }
-
-    /// Takes over the complete state of a target.
-    fn synced(&self, target: u64, snapshot: Snapshot<WatchTarget<K>>) {
-        let Snapshot {
-            mut state,
-            version,
-            fresh_as_of,
-            request,
-            reset,
-            incomplete,
-        } = snapshot;
-        let incomplete = incomplete.map(|error| RequestFailure::new(RequestPhase::List, error));
-        for object in self.open_members(target) {
-            let covered = object.joined < request;
-            let fresh_as_of = fresh_as_of.filter(|_| covered);
-            match (state.remove(&object.entry.cell.id), &incomplete) {
-                (Some(seen), _) => {
-                    self.see(object, seen, Some(&version), fresh_as_of, reset);
-                }
-                (None, _) if !covered => {}
-                (None, Some(failure)) => self.object_failed(object, failure),
-                (None, None) => {
-                    let finding = ObjectFinding {
-                        object: None,
-                        version: version.clone(),
-                        fresh_as_of,
-                        reset,
-                    };
-                    self.publish(object, |entry| self.inner.publish(entry, finding));
-                }
-            }
-        }
-    }
-
-    /// Takes over one state of an object, from the watch or from the complete state at version `listed`. One that
-    /// cannot be decoded leaves the last good one in place.
-    fn see(
-        &self,
-        object: &WatchedObject<K>,
-        seen: Decoded<K>,
-        listed: Option<&ResourceVersion>,
-        fresh_as_of: Option<RegistrationSeq>,
-        reset: bool,
-    ) {
-        match seen {
-            Ok(found) => {
-                let mut version = found.metadata().resource_version.clone();
-                // Nothing in a state is newer than the state; believing otherwise would make every later one look old.
-                if let Some(listed) = listed
-                    && listed.is_older_than(&version)
-                {
-                    version = listed.clone();
-                }
-                let finding = ObjectFinding {
-                    version,
-                    object: Some(found),
-                    fresh_as_of,
-                    reset,
-                };
-                self.publish(object, |entry| self.inner.publish(entry, finding));
-            }
-            Err(unreadable) => {
-                let phase = match listed {
-                    Some(_) => RequestPhase::List,
-                    None => RequestPhase::Watch,
-                };
-                let failure = RequestFailure::new(phase, unreadable.error);
-                self.object_failed(object, &failure);
-            }
-        }
-    }
-
-    /// Takes over the answer to a freshness check.
-    fn confirmed(&mut self, target: u64, confirmed: Confirmed<WatchTarget<K>>) {
-        let Confirmed {
-            object: id,
-            item,
-            version,
-            fresh_as_of,
-        } = confirmed;
-        let Some(object) = self.objects.get(&id) else {
-            return;
-        };
-        let known: ResourceVersion = object.entry.cell.version();
-        let without_watch = self.engine.is_without_slot(target);
-        let version = version.unwrap_or_else(|| known.clone());
-        // Without a watch, no event can have overtaken the check.
-        let mut reset = without_watch;
-        if !without_watch && version.is_older_than(&known) {
-            match self.engine.check_was_older(target, id, &version, known) {
-                OlderAnswer::AskedAgain => return,
-                OlderAnswer::Overtaken => {}
-                OlderAnswer::Restored => reset = true,
-            }
-        }
-        let found = match item.map(|item| item.object) {
-            None => None,
-            Some(Ok(found)) => Some(found),
-            // The engine reports that as a failure.
-            Some(Err(_)) => return,
-        };
-        let finding = ObjectFinding {
-            object: found,
-            version,
-            fresh_as_of: Some(fresh_as_of),
-            reset,
-        };
-        self.publish(object, |entry| self.inner.publish(entry, finding));
-        let is_final = object.is_final();
-        self.engine.remove_check(id);
-        if without_watch && !is_final {
-            self.overflow(id);
-            self.answered(id);
-        } else if self.engine.is_resting(target) && !is_final {
-            // It was immutable; another object of that name is not.
-            self.start(target);
-        }
-    }
-
     /// Stops the watch of a target when nothing can come of it.
     pub(super) fn rest_if_final(&mut self, target: u64) {
         let active = !self.engine.is_resting(target) || self.engine.is_without_slot(target);
@@ -680,18 +441,5 @@ impl<K: Object> WatchTask<K> {
             (None, Some(object)) => object.entry.key.to_string(),
             (None, None) => String::new(),
         }
-    }
-
-    /// Changes what is known of the object, and notifies the subscribers if it is news. Returns whether it is.
-    fn publish(
-        &self,
-        object: &WatchedObject<K>,
-        change: impl FnOnce(&Arc<Entry<WatchEntry<K>>>) -> Option<ChangeKind>,
-    ) -> bool {
-        let event = change(&object.entry);
-        if let Some(event) = &event {
-            self.inner.changes.publish(&object.entry.key, event);
-        }
-        event.is_some()
     }
 }
