@@ -31,6 +31,12 @@ pub enum SetupError {
         /// Scheme, host and port, as far as it has them.
         url: String,
     },
+    /// The port in the API server's URL, `server` of the kubeconfig's cluster, is none.
+    #[error("invalid port in server {url}: expected 1 to 65535")]
+    Port {
+        /// Scheme, host and port.
+        url: String,
+    },
     /// The kubeconfig or the environment asks for an unsupported proxy.
     #[error("unsupported proxy {url}: expected http://[USER:PASSWORD@]HOST:PORT")]
     Proxy {

@@ -14,7 +14,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::Uri;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::{ConnectError, SetupError};
+use super::{ConnectError, SetupError, endpoint::port};
 
 /// Reads a variable of the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -63,7 +63,7 @@ impl Proxy {
         let host = authority.host();
         Ok(Self {
             host: host.trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            port: port(authority, 80).ok_or_else(refused)?,
             authorization,
         })
     }
@@ -89,7 +89,10 @@ impl Proxy {
             return Ok(None);
         };
         let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
-        let port = server.port_u16().unwrap_or(default_port);
+        let port = server
+            .authority()
+            .and_then(|found| port(found, default_port));
+        let port = port.unwrap_or(default_port);
         let exceptions = either("NO_PROXY").unwrap_or_default();
         if is_excepted(host, port, &exceptions) {
             return Ok(None);

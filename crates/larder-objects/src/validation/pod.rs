@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{
-    ContainerPort, EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
+    ContainerPort, EnvFromSource, EnvVar, Pod, PodSpec, ResourceRequirements, SecurityContext,
+    Volume, VolumeMount,
 };
 
 mod own;
 
 use super::{
-    FieldErrors, Scope,
+    FieldErrorKind, FieldErrors, Scope,
     environment::{check_env, check_env_from},
     metadata,
     ports::{check_host_ports, check_ports},
@@ -79,34 +80,34 @@ struct AnyContainer<'a> {
     message_policy: Option<&'a str>,
     resources: Option<&'a ResourceRequirements>,
     restart_policy: Option<&'a str>,
-    run_as: [Option<i64>; 2],
-    privileged: bool,
+    security: Option<&'a SecurityContext>,
+}
+
+impl AnyContainer<'_> {
+    fn is_privileged(&self) -> bool {
+        let context = self.security;
+        context.is_some_and(|context| context.privileged == Some(true))
+    }
 }
 
 /// All containers in the order of the API server's checks: regular, init, ephemeral.
 fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
     macro_rules! any {
         ($list:expr, $name:literal) => {
-            $list.enumerate().map(|(index, container)| {
-                let context = container.security_context.as_ref();
-                AnyContainer {
-                    field: FieldPath::fields(concat!("spec.", $name)).index(index),
-                    is_regular: $name == "containers",
-                    name: &container.name,
-                    image: container.image.as_deref().unwrap_or(""),
-                    env: container.env.as_deref().unwrap_or(&[]),
-                    env_from: container.env_from.as_deref().unwrap_or(&[]),
-                    mounts: container.volume_mounts.as_deref().unwrap_or(&[]),
-                    ports: container.ports.as_deref().unwrap_or(&[]),
-                    pull_policy: container.image_pull_policy.as_deref(),
-                    message_policy: container.termination_message_policy.as_deref(),
-                    resources: container.resources.as_ref(),
-                    restart_policy: container.restart_policy.as_deref(),
-                    run_as: context.map_or([None; 2], |context| {
-                        [context.run_as_user, context.run_as_group]
-                    }),
-                    privileged: context.is_some_and(|context| context.privileged == Some(true)),
-                }
+            $list.enumerate().map(|(index, container)| AnyContainer {
+                field: FieldPath::fields(concat!("spec.", $name)).index(index),
+                is_regular: $name == "containers",
+                name: &container.name,
+                image: container.image.as_deref().unwrap_or(""),
+                env: container.env.as_deref().unwrap_or(&[]),
+                env_from: container.env_from.as_deref().unwrap_or(&[]),
+                mounts: container.volume_mounts.as_deref().unwrap_or(&[]),
+                ports: container.ports.as_deref().unwrap_or(&[]),
+                pull_policy: container.image_pull_policy.as_deref(),
+                message_policy: container.termination_message_policy.as_deref(),
+                resources: container.resources.as_ref(),
+                restart_policy: container.restart_policy.as_deref(),
+                security: container.security_context.as_ref(),
             })
         };
     }
@@ -158,7 +159,8 @@ fn check_container<'a>(
     for (index, mount) in container.mounts.iter().enumerate() {
         let field = field.child("volumeMounts").index(index);
         check_mount(errors, &field, mount, volumes, &mut paths);
-        if mount.mount_propagation.as_deref() == Some("Bidirectional") && !container.privileged {
+        if mount.mount_propagation.as_deref() == Some("Bidirectional") && !container.is_privileged()
+        {
             errors.forbidden(
                 &field.child("mountPropagation"),
                 "Bidirectional mount propagation is available only to privileged containers",
@@ -178,17 +180,9 @@ fn check_container<'a>(
         container.resources,
         Owner::Container,
     );
-    let [user, group] = container.run_as;
-    check_id(
-        errors,
-        &field.child("securityContext").child("runAsUser"),
-        user,
-    );
-    check_id(
-        errors,
-        &field.child("securityContext").child("runAsGroup"),
-        group,
-    );
+    if let Some(context) = container.security {
+        check_security(errors, &field.child("securityContext"), context);
+    }
     if !container.name.is_empty() && !names.insert(container.name) {
         errors.duplicate(&name_field, container.name);
     }
@@ -198,6 +192,27 @@ fn check_container<'a>(
         container.restart_policy,
         &["Always", "Never", "OnFailure"],
     );
+}
+
+/// Rules of a container's security context (kube-apiserver 1.36, `ValidateSecurityContext`).
+fn check_security(errors: &mut FieldErrors, field: &FieldPath, context: &SecurityContext) {
+    check_id(errors, &field.child("runAsUser"), context.run_as_user);
+    check_id(errors, &field.child("runAsGroup"), context.run_as_group);
+    if context.allow_privilege_escalation != Some(false) {
+        return;
+    }
+    if context.privileged == Some(true) {
+        let rule = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+        errors.push(field, FieldErrorKind::Invalid, None, rule);
+    }
+    let added = context.capabilities.iter();
+    let mut added = added.flat_map(|capabilities| capabilities.add.iter().flatten());
+    // As the API server: the name without `CAP_`, which runtimes take too, passes.
+    if added.any(|capability| capability == "CAP_SYS_ADMIN") {
+        let rule =
+            "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+        errors.push(field, FieldErrorKind::Invalid, None, rule);
+    }
 }
 
 fn check_mount<'a>(
@@ -327,6 +342,41 @@ mod tests {
                 spec.ephemeralContainers[0].name: Invalid value: "B_": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
             "#]],
         );
+    }
+
+    #[test]
+    fn privileged_containers_may_escalate_their_privileges() {
+        let check = |context: Value, expected: Expect| {
+            check(
+                with_container(json!({"securityContext": context})),
+                expected,
+            );
+        };
+        check(
+            json!({"privileged": true, "allowPrivilegeEscalation": false}),
+            expect![[r#"
+                spec.containers[0].securityContext: Invalid value: cannot set `allowPrivilegeEscalation` to false and `privileged` to true
+            "#]],
+        );
+        check(
+            json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["KILL", "CAP_SYS_ADMIN"]}}),
+            expect![[r#"
+                spec.containers[0].securityContext: Invalid value: cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN
+            "#]],
+        );
+        for allowed in [
+            json!({"privileged": true}),
+            json!({"privileged": true, "allowPrivilegeEscalation": true}),
+            json!({"privileged": false, "allowPrivilegeEscalation": false}),
+            json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["KILL"]}}),
+            json!({"allowPrivilegeEscalation": true, "capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
+        ] {
+            let spec = with_container(json!({"securityContext": allowed}));
+            let given = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec});
+            let mut given: Pod = from_value(given).unwrap();
+            defaults::pod(&mut given);
+            assert!(pod(&given).is_empty(), "{allowed}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod error;
 mod files;
 mod tls;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -246,22 +246,39 @@ impl Hosts<'_> {
     }
 }
 
-/// Whether a pod may not have requests sent to this address: it would reach the machine or its neighbors (rule S5).
+/// Whether a pod may not have requests sent to this address: it would reach the machine or its neighbors (rule S5). An
+/// address of IPv6 that a translator or a tunnel turns into one of IPv4 counts as that one too.
 pub fn is_refused(ip: IpAddr) -> bool {
     match ip.to_canonical() {
-        IpAddr::V4(ip) => {
-            ip.is_loopback()
-                || ip.is_link_local()
-                || ip.is_multicast()
-                || ip.is_unspecified()
-                || ip.is_broadcast()
-        }
+        IpAddr::V4(ip) => is_refused_v4(ip),
         IpAddr::V6(ip) => {
             ip.is_loopback()
                 || ip.is_unicast_link_local()
                 || ip.is_multicast()
                 || ip.is_unspecified()
+                || embedded(ip).is_some_and(is_refused_v4)
         }
+    }
+}
+
+fn is_refused_v4(ip: Ipv4Addr) -> bool {
+    ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_multicast()
+        || ip.is_unspecified()
+        || ip.is_broadcast()
+}
+
+/// The address of IPv4 in one of IPv6: NAT64 (RFC 6052 and 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291).
+fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    match ip.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 1, _, _, _, high, low]
+        | [0x2002, high, low, ..]
+        | [0, 0, 0, 0, 0, 0, high, low] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => None,
     }
 }
 

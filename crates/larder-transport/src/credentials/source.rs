@@ -15,7 +15,7 @@ use super::{
     tls::{Authority, Material, TlsSettings},
     user::{User, impersonation, user_of},
 };
-use crate::proxy::Environment;
+use crate::{endpoint::port_text, proxy::Environment};
 
 /// Where a pod's service account is mounted.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -352,10 +352,10 @@ fn identity(
 
 /// Scheme, host and port of a URL: no user, password, path or query.
 pub(crate) fn without_credentials(url: &Uri) -> String {
-    match (url.scheme_str(), url.host()) {
-        (Some(scheme), Some(host)) => match url.port_u16() {
-            Some(port) => format!("{scheme}://{host}:{port}"),
-            None => format!("{scheme}://{host}"),
+    match (url.scheme_str(), url.authority()) {
+        (Some(scheme), Some(authority)) => match (authority.host(), port_text(authority)) {
+            (host, "") => format!("{scheme}://{host}"),
+            (host, port) => format!("{scheme}://{host}:{port}"),
         },
         _ => "(without scheme or host)".to_owned(),
     }

@@ -212,6 +212,19 @@ async fn an_unusable_configuration_fails_at_setup() {
     assert!(matches!(&error, SetupError::Proxy { url } if url == "socks5://proxy:1080"));
     let error = refused(|kube| kube.cluster_url = "ftp://host".parse().unwrap()).await;
     assert!(matches!(error, SetupError::Url { .. }), "{error}");
+    let far_port = |kube: &mut kube::Config| {
+        kube.cluster_url = "https://user:secret@host:99999/path".parse().unwrap();
+    };
+    let error = refused(far_port).await;
+    assert_eq!(
+        error.to_string(),
+        "invalid port in server https://host:99999: expected 1 to 65535"
+    );
+    let far_proxy = |kube: &mut kube::Config| {
+        kube.proxy_url = Some("http://user:secret@proxy:99999".parse().unwrap());
+    };
+    let error = refused(far_proxy).await;
+    assert!(matches!(&error, SetupError::Proxy { url } if url == "http://proxy:99999"));
     let error = refused(|kube| kube.tls_server_name = Some("no name".to_owned())).await;
     assert!(matches!(error, SetupError::ServerName), "{error}");
     let error = refused(|kube| kube.auth_info.token_file = Some("/nowhere".to_owned())).await;

@@ -286,16 +286,32 @@ async fn addresses_that_lead_back_to_the_machine_are_refused() {
         "ff02::1",
         "::ffff:127.0.0.1",
         "::ffff:169.254.169.254",
+        "::127.0.0.1",
+        "64:ff9b::127.0.0.1",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b:1::127.0.0.1",
+        "64:ff9b::",
+        "2002:7f00:1::1",
+        "2002:a9fe:a9fe::",
+        "2002:e000:1:2::3",
     ] {
         let ips = [ip.parse().unwrap()];
         assert!(is_refused(ips[0]), "{ip}");
         let call = call("port: 9090", "");
         let volumes = Volumes::with("none", &[]);
         let outcome = volumes.ask(&call, Hosts::Pod(&ips)).await;
-        let reason = format!("{ip} is not the address of a pod");
+        let reason = format!("{} is not the address of a pod", ips[0]);
         assert_eq!(outcome, failed_at(&call, &reason));
     }
-    for ip in ["10.0.0.1", "192.168.1.1", "fd00::1", "2001:db8::1"] {
+    for ip in [
+        "10.0.0.1",
+        "192.168.1.1",
+        "fd00::1",
+        "2001:db8::1",
+        "64:ff9b::10.0.0.1",
+        "2002:a00:1::7f00:1",
+        "fd00::7f00:1",
+    ] {
         assert!(!is_refused(ip.parse().unwrap()), "{ip}");
     }
     let none = call("port: 9090", "");
