@@ -518,6 +518,7 @@ impl Agent {
             node_name.clone(),
             self.facts.clone(),
             self.node_ttl.clone(),
+            watch::Sender::default(),
             self.node_context.clone(),
         );
         tasks.spawn("facts", facts);

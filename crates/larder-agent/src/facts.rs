@@ -27,7 +27,10 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::served_version::{ServedCollection, ServedResource};
+use crate::{
+    beside::node_state::NodeState,
+    served_version::{ServedCollection, ServedResource},
+};
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICES: Resource = Resource::core("services");
@@ -65,12 +68,14 @@ pub(crate) struct Facts {
     pub(crate) incomplete: bool,
 }
 
-/// Keeps `facts` and the TTL of the node's annotation in sync with the API server. Ends only when dropped.
+/// Keeps `facts`, the TTL of the node's annotation and the state of its kubelet in sync with the API server. Ends only
+/// when dropped.
 pub(crate) async fn follow_facts(
     client: Client,
     node_name: String,
     facts: watch::Sender<Facts>,
     node_ttl: NodeTtl,
+    node_state: watch::Sender<NodeState>,
     context: NodeContext,
 ) {
     let selector = field_selector("metadata.name", &node_name);
@@ -82,12 +87,17 @@ pub(crate) async fn follow_facts(
     );
     let services = Collection::new(client, SERVICES.collection(), None, &context);
     tokio::join!(
-        follow_node(node, &facts, node_ttl),
+        follow_node(node, &facts, node_ttl, node_state),
         follow_services(services, &facts)
     );
 }
 
-async fn follow_node(mut nodes: Collection<Node>, facts: &watch::Sender<Facts>, node_ttl: NodeTtl) {
+async fn follow_node(
+    mut nodes: Collection<Node>,
+    facts: &watch::Sender<Facts>,
+    node_ttl: NodeTtl,
+    node_state: watch::Sender<NodeState>,
+) {
     loop {
         let found = match nodes.next().await {
             CollectionEvent::All(nodes) => nodes.into_iter().next(),
@@ -108,6 +118,8 @@ async fn follow_node(mut nodes: Collection<Node>, facts: &watch::Sender<Facts>, 
             .as_ref()
             .and_then(|node| node.metadata.annotations.as_ref());
         node_ttl.set(annotations.and_then(NodeTtl::of_annotations));
+        let state = node.as_ref().map(NodeState::new).unwrap_or_default();
+        node_state.send_if_modified(|known| mem::replace(known, state.clone()) != state);
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
         set(facts, |facts| &mut facts.node, node);
     }

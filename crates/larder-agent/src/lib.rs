@@ -5,6 +5,7 @@
 
 pub mod agent;
 mod backoff;
+pub mod beside;
 mod blocking;
 mod certificates;
 pub mod checkpoint;

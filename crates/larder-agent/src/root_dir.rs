@@ -25,6 +25,8 @@ use rustix::{
 };
 use tokio::net::UnixListener;
 
+/// With which the user chooses the directory.
+const OPTION: &str = "--root-dir";
 /// Held while an agent uses the directory; holds the number of its process, for people.
 const LOCK: &str = "agent.lock";
 /// The agent's local API, for `larder status`.
@@ -62,7 +64,7 @@ pub enum RootDirError {
     /// Another user could put files in the agent's way.
     #[error(
         "{} belongs to user {owner} (mode {mode:04o}), expected user {user} or root; change its owner, or choose another directory \
-         with --root-dir", path.display()
+         with {option}", path.display()
     )]
     Foreign {
         /// The root directory, or a file of the agent in it.
@@ -73,11 +75,13 @@ pub enum RootDirError {
         mode: u32,
         /// User ID of this process.
         user: u32,
+        /// With which the user chooses the directory.
+        option: &'static str,
     },
     /// Others than the owner could put files in the agent's way.
     #[error(
         "{} of user {owner} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it, or choose another directory \
-         with --root-dir", path.display()
+         with {option}", path.display()
     )]
     Writable {
         /// The root directory.
@@ -86,11 +90,13 @@ pub enum RootDirError {
         owner: u32,
         /// Its permission bits.
         mode: u32,
+        /// With which the user chooses the directory.
+        option: &'static str,
     },
     /// The lock file is a link, a pipe, or another name of a file elsewhere.
     #[error(
         "{} of user {owner} (mode {mode:04o}) is not a file that an agent has created; remove it, or choose another directory with \
-         --root-dir", path.display()
+         {option}", path.display()
     )]
     NotALock {
         /// The lock file.
@@ -99,14 +105,18 @@ pub enum RootDirError {
         owner: u32,
         /// Its permission bits.
         mode: u32,
+        /// With which the user chooses the directory.
+        option: &'static str,
     },
     /// Two agents would overwrite each other's volumes.
-    #[error("{} is in use by another larder agent{holder}; stop it, or choose another directory with --root-dir", path.display())]
+    #[error("{} is in use by another larder agent{holder}; stop it, or choose another directory with {option}", path.display())]
     InUse {
         /// The root directory.
         path: PathBuf,
         /// The other agent's process, if known: ` (process 42)`.
         holder: String,
+        /// With which the user chooses the directory.
+        option: &'static str,
     },
 }
 
@@ -117,31 +127,8 @@ impl RootDir {
     ///
     /// The directory cannot be created, belongs to another user, is writable by others, or is in use.
     pub fn lock(path: &Path) -> Result<Self, RootDirError> {
-        let user = rustix::process::geteuid().as_raw();
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(path)
-            .map_err(failed("create", path))?;
-        // In a directory such as /tmp, anyone can create a link to a directory of ours.
-        let named = fs::symlink_metadata(path).map_err(failed("examine", path))?;
-        check_owner(path, named.uid(), named.mode(), user)?;
-        // The absolute path is what links and mount tables need.
-        let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(&path, flags, Mode::empty())
-            .map_err(|errno| failed("open", &path)(errno.into()))?;
-        let found = rustix::fs::fstat(&directory)
-            .map_err(|errno| failed("examine", &path)(errno.into()))?;
-        check_owner(&path, found.st_uid, found.st_mode, user)?;
-        if found.st_mode & WRITABLE_BY_OTHERS != 0 {
-            return Err(RootDirError::Writable {
-                path,
-                owner: found.st_uid,
-                mode: permissions(found.st_mode),
-            });
-        }
-        let lock = lock(&directory, &path, user)?;
+        let (path, directory) = open_private(path, OPTION)?;
+        let lock = lock_file(&directory, &path, LOCK, OPTION)?;
         Ok(Self {
             path,
             directory: Arc::new(directory),
@@ -209,9 +196,57 @@ pub fn socket(path: &Path) -> PathBuf {
     path.join(SOCKET)
 }
 
-/// Opens and locks the lock file of `directory`, whose path is `root`.
-fn lock(directory: &OwnedFd, root: &Path, user: u32) -> Result<File, RootDirError> {
-    let path = root.join(LOCK);
+/// Opens the directory `path`, created if need be (mode 0750), and returns it with its absolute path without links.
+/// Errors name `option`, with which the user chooses it.
+///
+/// # Errors
+///
+/// The directory cannot be created, belongs to another user, or is writable by others.
+pub(crate) fn open_private(
+    path: &Path,
+    option: &'static str,
+) -> Result<(PathBuf, OwnedFd), RootDirError> {
+    let user = rustix::process::geteuid().as_raw();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(path)
+        .map_err(failed("create", path))?;
+    // In a directory such as /tmp, anyone can create a link to a directory of ours.
+    let named = fs::symlink_metadata(path).map_err(failed("examine", path))?;
+    check_owner(path, named.uid(), named.mode(), user, option)?;
+    // The absolute path is what links and mount tables need.
+    let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(&path, flags, Mode::empty())
+        .map_err(|errno| failed("open", &path)(errno.into()))?;
+    let found =
+        rustix::fs::fstat(&directory).map_err(|errno| failed("examine", &path)(errno.into()))?;
+    check_owner(&path, found.st_uid, found.st_mode, user, option)?;
+    if found.st_mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(RootDirError::Writable {
+            path,
+            owner: found.st_uid,
+            mode: permissions(found.st_mode),
+            option,
+        });
+    }
+    Ok((path, directory))
+}
+
+/// Opens and locks the file `name` of `directory`, whose path is `root`, and writes the number of this process to it.
+///
+/// # Errors
+///
+/// The file cannot be used, is not one that an agent has created, or is locked.
+pub(crate) fn lock_file(
+    directory: &OwnedFd,
+    root: &Path,
+    name: &str,
+    option: &'static str,
+) -> Result<File, RootDirError> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = root.join(name);
     // A pipe must not make the agent wait.
     let flags = OFlags::RDWR
         | OFlags::CREATE
@@ -223,12 +258,13 @@ fn lock(directory: &OwnedFd, root: &Path, user: u32) -> Result<File, RootDirErro
         path: path.clone(),
         owner,
         mode: permissions(mode),
+        option,
     };
-    let opened = rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o640));
+    let opened = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o640));
     let mut lock = match opened {
         Ok(fd) => File::from(fd),
         Err(errno) => {
-            let found = rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW);
+            let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
             return Err(match found {
                 Ok(found) if errno == Errno::LOOP => not_a_lock(found.st_uid, found.st_mode),
                 _ => failed("open", &path)(errno.into()),
@@ -239,7 +275,7 @@ fn lock(directory: &OwnedFd, root: &Path, user: u32) -> Result<File, RootDirErro
     if !found.is_file() || found.nlink() > 1 {
         return Err(not_a_lock(found.uid(), found.mode()));
     }
-    check_owner(&path, found.uid(), found.mode(), user)?;
+    check_owner(&path, found.uid(), found.mode(), user, option)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
@@ -251,7 +287,11 @@ fn lock(directory: &OwnedFd, root: &Path, user: u32) -> Result<File, RootDirErro
                 process => format!(" (process {process})"),
             };
             let path = root.to_owned();
-            return Err(RootDirError::InUse { path, holder });
+            return Err(RootDirError::InUse {
+                path,
+                holder,
+                option,
+            });
         }
         Err(errno) => return Err(failed("lock", &path)(errno.into())),
     }
@@ -262,7 +302,13 @@ fn lock(directory: &OwnedFd, root: &Path, user: u32) -> Result<File, RootDirErro
     Ok(lock)
 }
 
-fn check_owner(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), RootDirError> {
+fn check_owner(
+    path: &Path,
+    owner: u32,
+    mode: u32,
+    user: u32,
+    option: &'static str,
+) -> Result<(), RootDirError> {
     if owner == user || owner == 0 {
         return Ok(());
     }
@@ -271,6 +317,7 @@ fn check_owner(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Root
         owner,
         mode: permissions(mode),
         user,
+        option,
     })
 }
 

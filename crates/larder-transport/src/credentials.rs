@@ -34,7 +34,10 @@ use std::{
 use http::HeaderValue;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use tokio::{task::spawn_blocking, time::Instant};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 
 pub(crate) use self::source::{Settings, environment, without_credentials};
 use self::{
@@ -47,6 +50,11 @@ use crate::error::{Part, SetupError};
 
 /// How long before the expiry of its credentials a plugin runs again.
 const RENEW_BEFORE: Duration = Duration::from_mins(1);
+
+/// How often, and after which pause, a missing file is looked for again. A kubelet rotates its client certificate by
+/// removing a link and renaming the new one (client-go 1.36, `util/certificate/certificate_store.go`), so a file may be
+/// missing for an instant.
+const MISSING: (u32, Duration) = (4, Duration::from_millis(50));
 
 /// The credentials of a transport.
 #[derive(Debug)]
@@ -207,8 +215,22 @@ impl Credentials {
 }
 
 impl LoadedCredentials {
-    /// Loads everything; `issued` is kept instead of running a plugin.
+    /// Loads everything; `issued` is kept instead of running a plugin. Waits a moment for a file that is missing.
     async fn load(source: &Source, issued: Option<Issued>) -> Result<(Settings, Self), SetupError> {
+        let (attempts, pause) = MISSING;
+        for _ in 0..attempts {
+            match Self::try_load(source, issued.clone()).await {
+                Err(error) if error.is_missing_file() => sleep(pause).await,
+                loaded => return loaded,
+            }
+        }
+        Self::try_load(source, issued).await
+    }
+
+    async fn try_load(
+        source: &Source,
+        issued: Option<Issued>,
+    ) -> Result<(Settings, Self), SetupError> {
         let from = source.clone();
         // Stamps are taken before the files are read: a change in between is seen at the next check.
         let kubeconfig = move || {
@@ -326,9 +348,76 @@ fn describe(settings: &Settings) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::symlink};
 
     use super::*;
+
+    /// A kubeconfig as kubelets have it: certificate and key in one file, which is a link.
+    fn kubelet(directory: &Path) -> Source {
+        let authority = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        fs::write(directory.join("ca.crt"), authority.cert.pem()).unwrap();
+        let kubeconfig = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "https://h:1", "certificate-authority": "ca.crt"}}],
+            "users": [{"name": "u", "user": {"client-certificate": "current.pem", "client-key": "current.pem"}}]}"#;
+        fs::write(directory.join("config"), kubeconfig).unwrap();
+        let path = directory.join("config");
+        Source::Kubeconfig {
+            path,
+            context: None,
+        }
+    }
+
+    /// Writes a new certificate with its key, which `current.pem` does not lead to yet.
+    fn issue(directory: &Path, name: &str) -> PathBuf {
+        let issued = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let pem = issued.cert.pem() + &issued.signing_key.serialize_pem();
+        fs::write(directory.join(name), pem).unwrap();
+        directory.join(name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn certificate_that_is_missing_for_an_instant_is_no_failure() {
+        // beside-kubelet 37
+        let directory = tempfile::TempDir::new().unwrap();
+        let current = directory.path().join("current.pem");
+        symlink(issue(directory.path(), "one.pem"), &current).unwrap();
+        let (_, credentials) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        assert_eq!(credentials.check(false).await, Check::Unchanged);
+
+        let next = issue(directory.path(), "two.pem");
+        fs::remove_file(&current).unwrap();
+        let rotation = async {
+            sleep(Duration::from_millis(10)).await;
+            symlink(&next, directory.path().join("updated.pem")).unwrap();
+            fs::rename(directory.path().join("updated.pem"), &current).unwrap();
+        };
+        let (check, ()) = tokio::join!(credentials.check(false), rotation);
+        assert_eq!(check, Check::Renewed);
+        assert!(credentials.description().1.is_none());
+        assert_eq!(credentials.check(false).await, Check::Unchanged);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn last_certificate_stays_in_use_while_its_file_is_missing() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let current = directory.path().join("current.pem");
+        let one = issue(directory.path(), "one.pem");
+        symlink(&one, &current).unwrap();
+        let (_, credentials) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let tls = credentials.tls();
+        fs::remove_file(&current).unwrap();
+        assert_eq!(credentials.check(false).await, Check::Failed);
+        assert!(Arc::ptr_eq(&tls, &credentials.tls()));
+        assert!(credentials.description().1.is_some());
+        symlink(&one, &current).unwrap();
+        let check = credentials.check(false).await;
+        assert!(
+            matches!(check, Check::Unchanged | Check::Renewed),
+            "{check:?}"
+        );
+        assert!(credentials.description().1.is_none());
+    }
 
     #[tokio::test]
     async fn a_service_account_is_followed() {

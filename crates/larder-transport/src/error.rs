@@ -86,6 +86,13 @@ pub enum SetupError {
     Interrupted,
 }
 
+impl SetupError {
+    /// A credential file does not exist.
+    pub(crate) fn is_missing_file(&self) -> bool {
+        matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 /// A part of the credentials, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

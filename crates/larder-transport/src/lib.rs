@@ -21,8 +21,8 @@
 //! - Servers without HTTP/2 get HTTP/1.1, with one connection per request under way.
 //! - [`path`] builds the paths of requests, with every name escaped.
 //!
-//! Features: `client`, on by default, is the transport itself. Without it [`path`] and [`TokenBucket`] remain, which
-//! need next to no dependencies.
+//! Features: `client`, on by default, is the transport itself. Without it [`path`], [`TokenBucket`] and
+//! [`OwnRateLimit`] remain, which need next to no dependencies.
 //!
 //! h2 is used directly, without hyper's client on top. Its errors identify the streams that were not processed, and a
 //! stream needs no task or channel, which keeps a watch well under 2 KiB.
@@ -56,6 +56,7 @@ mod error;
 mod io;
 #[cfg(feature = "client")]
 mod metrics;
+mod own_rate_limit;
 pub mod path;
 #[cfg(feature = "client")]
 mod pool;
@@ -67,6 +68,7 @@ mod rate_limit;
 mod transport;
 
 pub use bucket::TokenBucket;
+pub use own_rate_limit::OwnRateLimit;
 #[cfg(feature = "client")]
 pub use {
     body::Body,

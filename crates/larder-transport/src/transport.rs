@@ -21,7 +21,7 @@ use tower::ServiceBuilder;
 use tower_service::Service;
 
 use crate::{
-    Body, Config, Error, Metrics, SetupError, Source,
+    Body, Config, Error, Metrics, OwnRateLimit, SetupError, Source,
     connection::{SendError, StreamPermit},
     credentials::Credentials,
     endpoint::Endpoint,
@@ -237,7 +237,8 @@ impl Transport {
             .map_err(|_| Error::RequestBody)?
             .to_bytes();
         let lane = Lane::of(&head.uri);
-        if lane == Lane::Request && !shared.limiter.acquire().await.is_zero() {
+        let is_limited = head.extensions.get::<OwnRateLimit>().is_none();
+        if lane == Lane::Request && is_limited && !shared.limiter.acquire().await.is_zero() {
             shared.metrics.throttled.inc();
         }
         let mut broken_before = false;

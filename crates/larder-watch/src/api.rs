@@ -22,7 +22,10 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use larder_objects::ResourceVersion;
-use larder_transport::path::{PathError, Query, Resource, field_selector};
+use larder_transport::{
+    OwnRateLimit,
+    path::{PathError, Query, Resource, field_selector},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use smol_str::SmolStr;
@@ -52,6 +55,9 @@ const PAGE_LIMIT: &str = "500";
 /// Longest `Retry-After` that is taken seriously.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
 const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
 
 /// Client of the requests. Cloning is cheap.
@@ -74,7 +80,27 @@ pub async fn request<T: DeserializeOwned>(
     path: &str,
     body: Option<&impl Serialize>,
 ) -> Result<T, RequestError> {
-    Api::new(client.clone()).request(method, path, body).await
+    let uri = path.parse().map_err(|_| PathError::InvalidName)?;
+    let body = body.map(json);
+    let api = Api::new(client.clone());
+    api.request(new_request(method, uri, JSON, body)).await
+}
+
+/// Changes one object that is not a Secret by the merge patch `patch`; the answer is read as `T`.
+///
+/// The request does not count for the client's rate limit: the caller limits it. Otherwise as [`request`].
+///
+/// # Errors
+///
+/// As of [`request`].
+pub async fn merge_patch<T: DeserializeOwned>(
+    client: &kube::Client,
+    uri: Uri,
+    patch: &impl Serialize,
+) -> Result<T, RequestError> {
+    let mut request = new_request(Method::PATCH, uri, MERGE_PATCH, Some(json(patch)));
+    request.extensions_mut().insert(OwnRateLimit);
+    Api::new(client.clone()).request(request).await
 }
 
 /// What a list found.
@@ -239,28 +265,17 @@ impl Api {
                 "verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": namespace,
             }},
         });
-        let path = REVIEWS.collection();
-        let review: Review = self
-            .request(Method::POST, path.as_str(), Some(&review))
-            .await?;
+        let uri = REVIEWS.collection().uri(&Query::new())?;
+        let request = new_request(Method::POST, uri, JSON, Some(json(&review)));
+        let review: Review = self.request(request).await?;
         Ok(review.status.allowed)
     }
 
-    /// Makes one request for an object that is not a Secret, with `body` as JSON; the answer is read as `T`.
+    /// Makes one request for an object that is not a Secret; the answer is read as `T`.
     async fn request<T: DeserializeOwned>(
         &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
+        request: Request<Body>,
     ) -> Result<T, RequestError> {
-        let body =
-            body.map(|body| serde_json::to_vec(body).expect("objects of the API have a JSON form"));
-        let mut request = Request::new(body.map_or_else(Body::empty, Body::from));
-        *request.method_mut() = method;
-        *request.uri_mut() = path.parse().map_err(|_| PathError::InvalidName)?;
-        let json = HeaderValue::from_static("application/json");
-        request.headers_mut().insert(header::ACCEPT, json.clone());
-        request.headers_mut().insert(header::CONTENT_TYPE, json);
         within(async {
             let body = self.exchange(request).await?;
             let answer = read_answer(body, false).await?;
@@ -275,8 +290,7 @@ impl Api {
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = uri;
         let headers = request.headers_mut();
-        let json = HeaderValue::from_static("application/json");
-        headers.insert(header::ACCEPT, json);
+        headers.insert(header::ACCEPT, HeaderValue::from_static(JSON));
         if stream {
             // Since Kubernetes 1.37 a watch may be compressed event by event, which delays and complicates everything.
             let identity = HeaderValue::from_static("identity");
@@ -305,6 +319,25 @@ impl Api {
         let body = read_answer(body, true).await?;
         Err(status_error(head.status, retry_after, &body))
     }
+}
+
+fn new_request(
+    method: Method,
+    uri: Uri,
+    content_type: &'static str,
+    body: Option<Vec<u8>>,
+) -> Request<Body> {
+    let mut request = Request::new(body.map_or_else(Body::empty, Body::from));
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    let headers = request.headers_mut();
+    headers.insert(header::ACCEPT, HeaderValue::from_static(JSON));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    request
+}
+
+fn json(object: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(object).expect("objects of the API have a JSON form")
 }
 
 /// Not an async function, which would hold the request twice: as it was given and as it is awaited.

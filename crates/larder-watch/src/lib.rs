@@ -42,7 +42,7 @@ mod target;
 #[doc(hidden)]
 pub use self::api::fuzzing;
 pub use self::{
-    api::{Api, REQUEST_TIMEOUT, request},
+    api::{Api, REQUEST_TIMEOUT, merge_patch, request},
     backoff::RequestBackoff,
     context::NodeContext,
     driver::{Finding, Snapshot},

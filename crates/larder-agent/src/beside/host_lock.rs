@@ -1,0 +1,117 @@
+//! One larder of a node touches pods (beside-kubelet R28): the one that holds the lock in a directory of the host. During
+//! an update of a DaemonSet, or by mistake, there may be two.
+//!
+//! Directory and file pass the checks of [`crate::root_dir`]: another user can neither hold the lock nor have a file
+//! written through it.
+
+use std::{fs::File, path::Path, time::Duration};
+
+use tokio::time::sleep;
+use tracing::info;
+
+use crate::{
+    blocking::blocking,
+    root_dir::{RootDirError, lock_file, open_private},
+};
+
+/// Held by the larder that touches; holds the number of its process, for people.
+const LOCK: &str = "beside.lock";
+
+/// How long after the end of its predecessor a larder begins, at most.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The right to touch, until it is dropped. The kernel releases it too, also after `kill -9`.
+#[derive(Debug)]
+#[must_use = "dropping it lets another larder touch"]
+pub(crate) struct HostLock(#[expect(dead_code, reason = "held open")] File);
+
+impl HostLock {
+    /// Takes the lock in `directory`, which is created if need be; `None` while another larder holds it. Errors name
+    /// `option`, with which the user chooses the directory. Blocks on files.
+    ///
+    /// # Errors
+    ///
+    /// The directory or the lock cannot be used, or other users could.
+    pub(crate) fn try_lock(
+        directory: &Path,
+        option: &'static str,
+    ) -> Result<Option<Self>, RootDirError> {
+        let (path, directory) = open_private(directory, option)?;
+        match lock_file(&directory, &path, LOCK, option) {
+            Ok(lock) => Ok(Some(Self(lock))),
+            Err(RootDirError::InUse { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the lock, for as long as another larder holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_lock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a lock that nobody receives is released.
+    pub(crate) async fn wait(directory: &Path, option: &'static str) -> Result<Self, RootDirError> {
+        let mut waits = false;
+        loop {
+            let path = directory.to_owned();
+            if let Some(lock) = blocking(move || Self::try_lock(&path, option)).await? {
+                return Ok(lock);
+            }
+            if !waits {
+                waits = true;
+                info!(directory = %directory.display(), "another larder touches the pods of this node, waiting");
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use futures::{FutureExt as _, poll};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const OPTION: &str = "--lock-dir";
+
+    #[tokio::test(start_paused = true)]
+    async fn second_larder_waits_for_the_first() {
+        // beside-kubelet 36
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("run/larder");
+        let first = HostLock::wait(&path, OPTION).await.unwrap();
+        assert!(HostLock::try_lock(&path, OPTION).unwrap().is_none());
+        let start = Instant::now();
+        let mut second = HostLock::wait(&path, OPTION).boxed();
+        tokio::time::timeout(Duration::from_mins(10), &mut second)
+            .await
+            .unwrap_err();
+        assert!(poll!(&mut second).is_pending());
+        drop(first);
+        let second = second.await.unwrap();
+        assert!(start.elapsed() <= Duration::from_mins(10) + INTERVAL);
+        assert!(HostLock::try_lock(&path, OPTION).unwrap().is_none());
+        drop(second);
+        assert!(HostLock::try_lock(&path, OPTION).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_lock_is_not_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("victim"), "precious").unwrap();
+        symlink("victim", temp.path().join(LOCK)).unwrap();
+        let error = HostLock::try_lock(temp.path(), OPTION).unwrap_err();
+        assert!(matches!(error, RootDirError::NotALock { .. }), "{error}");
+        assert!(error.to_string().ends_with("with --lock-dir"), "{error}");
+        assert_eq!(
+            fs::read_to_string(temp.path().join("victim")).unwrap(),
+            "precious"
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! Compares a directory with the files that it has to hold.
+//!
+//! 1. Each computed file, in order of its path: is it there, and is it the same by its [`Rule`]?
+//! 2. The directories that hold computed files: is there anything else in them? The first such entry ends the search,
+//!    so that a directory of a hundred thousand files costs no more than the computed ones.
+//!
+//! Both steps stop when the time is over, and go on with a directory that was opened anew.
+
+use std::{
+    collections::btree_map,
+    ffi::CStr,
+    ops::Bound,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Volume;
+use larder_objects::Kind;
+use larder_projection::{File, Origin, Projection, VolumePath};
+use rustix::{fs::FileType, io::Errno};
+use tokio::time::Instant;
+
+use super::{
+    ReadError,
+    content::{Buffer, Rule},
+    sys,
+};
+
+/// ConfigMaps that each namespace of a cluster has, and that most pods mount (beside-kubelet R7).
+const CLUSTER_AUTHORITIES: [&str; 2] = ["kube-root-ca.crt", "openshift-service-ca.crt"];
+
+/// So many differences are named; the others are only counted.
+const MAX_NAMED: usize = 8;
+
+/// How one file differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DifferenceKind {
+    /// It is not there, or is no regular file.
+    Missing,
+    /// It has other content.
+    Changed,
+    /// It is there and was not computed.
+    Extra,
+}
+
+/// Why a difference is one that a touch of the pod repairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TouchReason {
+    /// Files differ that come from `kube-root-ca.crt` or `openshift-service-ca.crt` (R7), and no others.
+    ClusterAuthority,
+    /// A file differs that comes from a ConfigMap, a Secret or a trust bundle (R3).
+    Object,
+}
+
+/// How a directory differs from what was computed for it.
+#[derive(Debug, Default)]
+pub(crate) struct Differences {
+    named: Vec<(String, DifferenceKind)>,
+    count: usize,
+    reason: Option<TouchReason>,
+}
+
+impl Differences {
+    /// Whether there are none.
+    pub(crate) fn is_none(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The reason to touch the pod; `None` if nothing differs but downward content, tokens and certificates (R3).
+    pub(crate) fn reason(&self) -> Option<TouchReason> {
+        self.reason
+    }
+
+    /// How many were found; of entries that were not computed, only the first counts.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Some of them, by path relative to the volume. Paths come from objects, or from the disk.
+    pub(crate) fn named(&self) -> &[(String, DifferenceKind)] {
+        &self.named
+    }
+
+    fn add(&mut self, path: &str, kind: DifferenceKind, reason: Option<TouchReason>) {
+        if self.named.len() < MAX_NAMED {
+            self.named.push((path.to_owned(), kind));
+        }
+        self.count += 1;
+        self.reason = self.reason.max(reason);
+    }
+}
+
+/// Compares one directory with the part of a projection that it has to hold.
+pub(super) struct Comparer<'a> {
+    projection: &'a Projection<'a>,
+    /// Path in the volume that the directory stands for: empty, or with a final slash.
+    prefix: &'a str,
+    /// What an entry that was not computed may come from.
+    extra: Option<TouchReason>,
+    files: btree_map::Range<'a, VolumePath, File<'a>>,
+    /// Directories still to be listed, with a final slash; without [`Self::prefix`].
+    directories: Vec<String>,
+    differences: Differences,
+    buffer: Buffer,
+    /// For errors.
+    path: PathBuf,
+}
+
+impl<'a> Comparer<'a> {
+    pub(super) fn new(
+        volume: &Volume,
+        projection: &'a Projection<'a>,
+        prefix: &'a str,
+        path: PathBuf,
+    ) -> Self {
+        let from = Bound::Included(prefix);
+        Self {
+            projection,
+            prefix,
+            extra: reason_of_volume(volume),
+            files: projection.payload.range::<str, _>((from, Bound::Unbounded)),
+            directories: vec![String::new()],
+            differences: Differences::default(),
+            buffer: Buffer::default(),
+            path,
+        }
+    }
+
+    /// Goes on with the comparison, for `budget` and at least one step. Returns whether it is done.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses to show a file.
+    pub(super) fn advance(
+        &mut self,
+        directory: &OwnedFd,
+        budget: Duration,
+    ) -> Result<bool, ReadError> {
+        let end = Instant::now() + budget;
+        let device = sys::stat(directory)
+            .map_err(ReadError::io("examine", &self.path))?
+            .st_dev;
+        loop {
+            let more = match self.files.next() {
+                Some((path, file)) if path.as_str().starts_with(self.prefix) => {
+                    let relative = &path.as_str()[self.prefix.len()..];
+                    self.file_at(directory, device, relative, path, file)?;
+                    true
+                }
+                _ => {
+                    // The rest of the payload is not of this directory.
+                    self.files = btree_map::Range::default();
+                    self.list_next(directory, device)?
+                }
+            };
+            if !more {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Notes that `path` was not computed, although it is there.
+    pub(super) fn not_computed(&mut self, path: &str) {
+        self.differences
+            .add(path, DifferenceKind::Extra, self.extra);
+    }
+
+    pub(super) fn finish(self) -> Differences {
+        self.differences
+    }
+
+    /// Compares the file `relative` of `directory` with `file`, which has to be at `path` of the volume.
+    fn file_at(
+        &mut self,
+        directory: &OwnedFd,
+        device: u64,
+        relative: &str,
+        path: &VolumePath,
+        file: &File<'_>,
+    ) -> Result<(), ReadError> {
+        let (parent, name) = match relative.rsplit_once('/') {
+            None => (None, relative),
+            Some((parent, name)) => (Some(open_beneath(directory.as_fd(), parent, device)), name),
+        };
+        let opened = match parent.transpose() {
+            Ok(parent) => sys::open_file(parent.as_ref().unwrap_or(directory).as_fd(), name),
+            Err(errno) => Err(errno),
+        };
+        self.check(opened, path, file)
+    }
+
+    /// Compares an opened file with `file`, which has to be at `path` of the volume.
+    pub(super) fn check(
+        &mut self,
+        opened: rustix::io::Result<(OwnedFd, rustix::fs::Stat)>,
+        path: &VolumePath,
+        file: &File<'_>,
+    ) -> Result<(), ReadError> {
+        let failed = |errno| ReadError::io("read", &self.path.join(path.as_str()))(errno);
+        let origin = self.projection.origins.get(path);
+        let kind = match opened {
+            Ok((found, stat)) => {
+                let rule = origin.map_or(Rule::Bytes, Rule::of);
+                let is_met = rule.is_met(&found, &stat, &file.data, &mut self.buffer);
+                if is_met.map_err(failed)? {
+                    return Ok(());
+                }
+                DifferenceKind::Changed
+            }
+            // In the place of the file, or of a directory above it, is nothing or something else.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::XDEV) => {
+                DifferenceKind::Missing
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        let reason = origin.and_then(reason_of);
+        self.differences.add(path.as_str(), kind, reason);
+        Ok(())
+    }
+
+    /// Lists the next directory. Returns whether there was one.
+    fn list_next(&mut self, set: &OwnedFd, device: u64) -> Result<bool, ReadError> {
+        let Some(listed) = self.directories.pop() else {
+            return Ok(false);
+        };
+        let opened = match listed.strip_suffix('/') {
+            None => sys::open_dir(set.as_fd(), c"."),
+            Some(path) => open_beneath(set.as_fd(), path, device),
+        };
+        let directory = match opened {
+            Ok(directory) => directory,
+            // Its files are missing, which is known by now.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(true),
+            Err(errno) => return Err(ReadError::io("open", &self.path.join(&listed))(errno)),
+        };
+        let mut extra = None;
+        sys::list(&directory, |name, kind| {
+            match self.computed(&listed, name, kind) {
+                Entry::File => {}
+                Entry::Directory(path) => self.directories.push(path),
+                Entry::Extra(path) => extra = Some(path),
+            }
+            Ok(extra.is_none())
+        })
+        .map_err(ReadError::io("list", &self.path.join(&listed)))?;
+        if let Some(path) = extra {
+            self.not_computed(&format!("{}{path}", self.prefix));
+            // One is enough: the kubelet writes all files anew.
+            self.directories.clear();
+        }
+        Ok(true)
+    }
+
+    /// What the entry `name` of the directory `listed` is by the projection.
+    fn computed(&self, listed: &str, name: &CStr, kind: FileType) -> Entry {
+        let Ok(name) = name.to_str() else {
+            return Entry::Extra(format!("{listed}{}", name.to_string_lossy()));
+        };
+        let payload = &self.projection.payload;
+        let mut path = format!("{}{listed}{name}", self.prefix);
+        if payload.contains_key(path.as_str()) {
+            return Entry::File;
+        }
+        path.push('/');
+        let from = Bound::Included(path.as_str());
+        let mut below = payload.range::<str, _>((from, Bound::Unbounded));
+        let holds_files = below
+            .next()
+            .is_some_and(|(file, _)| file.as_str().starts_with(&path));
+        if holds_files {
+            // If it is no directory, the files below it are missing, which is known by now.
+            return if kind == FileType::Directory {
+                Entry::Directory(path.split_off(self.prefix.len()))
+            } else {
+                Entry::File
+            };
+        }
+        Entry::Extra(format!("{listed}{name}"))
+    }
+}
+
+/// An entry of a listed directory.
+enum Entry {
+    /// A computed file, compared before.
+    File,
+    /// A directory that holds computed files, with a final slash.
+    Directory(String),
+    /// Anything else.
+    Extra(String),
+}
+
+/// Opens the directory `path` beneath `set`, on the same file system: [`Errno::XDEV`] if something is mounted there.
+fn open_beneath(set: BorrowedFd<'_>, path: &str, device: u64) -> rustix::io::Result<OwnedFd> {
+    let mut reached: Option<OwnedFd> = None;
+    for name in path.split('/') {
+        let parent = reached.as_ref().map_or(set, |parent| parent.as_fd());
+        let directory = sys::open_dir(parent, name)?;
+        if sys::stat(&directory)?.st_dev != device {
+            return Err(Errno::XDEV);
+        }
+        reached = Some(directory);
+    }
+    reached.ok_or(Errno::NOENT)
+}
+
+/// The reason to touch for a file from `origin`.
+fn reason_of(origin: &Origin<'_>) -> Option<TouchReason> {
+    match origin {
+        Origin::Key { kind, name, .. } => Some(reason_of_object(*kind, name)),
+        Origin::TrustBundle => Some(TouchReason::Object),
+        _ => None,
+    }
+}
+
+fn reason_of_object(kind: Kind, name: &str) -> TouchReason {
+    if kind == Kind::ConfigMap && CLUSTER_AUTHORITIES.contains(&name) {
+        TouchReason::ClusterAuthority
+    } else {
+        TouchReason::Object
+    }
+}
+
+/// The reason to touch for a file that was not computed: it may come from any object of the volume.
+fn reason_of_volume(volume: &Volume) -> Option<TouchReason> {
+    if let Some(source) = &volume.config_map {
+        return Some(reason_of_object(Kind::ConfigMap, &source.name));
+    }
+    if volume.secret.is_some() {
+        return Some(TouchReason::Object);
+    }
+    let projected = volume.projected.as_ref();
+    let sources = projected.and_then(|projected| projected.sources.as_deref());
+    let reasons = sources.unwrap_or_default().iter().map(|source| {
+        if source.secret.is_some() || source.cluster_trust_bundle.is_some() {
+            return Some(TouchReason::Object);
+        }
+        let source = source.config_map.as_ref()?;
+        Some(reason_of_object(Kind::ConfigMap, &source.name))
+    });
+    reasons.max().flatten()
+}

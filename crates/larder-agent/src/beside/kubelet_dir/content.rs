@@ -1,0 +1,137 @@
+//! What makes one file equal to its computed content (beside-kubelet R24), by where the content comes from.
+
+use std::{collections::HashSet, os::fd::OwnedFd};
+
+use larder_objects::pem;
+use larder_projection::Origin;
+use rustix::{
+    fs::Stat,
+    io::{Errno, Result},
+};
+use zeroize::Zeroizing;
+
+use super::sys;
+
+/// Bytes that are compared at a time.
+const CHUNK: usize = 16 << 10;
+
+/// Longest text that is read as a whole, if the computed one is not longer. Annotations have 256 KiB at most, of which
+/// quoting makes four times that.
+const MAX_TEXT: usize = 2 << 20;
+
+/// Annotations whose values only the kubelet knows, and the touch itself.
+const UNKNOWN_ANNOTATIONS: [&str; 2] = ["kubernetes.io/config.", "larder.dev/"];
+
+/// How a file is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Byte by byte.
+    Bytes,
+    /// It has to exist: a token or certificate is issued to the kubelet, and larder does not have it.
+    Existence,
+    /// The same certificates in any order: the kubelet shuffles them.
+    TrustAnchors,
+    /// Line by line, without the annotations of [`UNKNOWN_ANNOTATIONS`].
+    Annotations,
+}
+
+impl Rule {
+    pub(super) fn of(origin: &Origin<'_>) -> Self {
+        match origin {
+            Origin::Token { .. } | Origin::PodCertificate { .. } => Self::Existence,
+            Origin::TrustBundle => Self::TrustAnchors,
+            Origin::Field("metadata.annotations") => Self::Annotations,
+            Origin::Field(path) => {
+                let key = path.strip_prefix("metadata.annotations['");
+                if key.is_some_and(is_unknown) {
+                    Self::Existence
+                } else {
+                    Self::Bytes
+                }
+            }
+            _ => Self::Bytes,
+        }
+    }
+
+    /// Whether `file` has the content `expected` by this rule. `buffer` is for its bytes.
+    pub(super) fn is_met(
+        self,
+        file: &OwnedFd,
+        stat: &Stat,
+        expected: &[u8],
+        buffer: &mut Buffer,
+    ) -> Result<bool> {
+        match self {
+            Self::Existence => Ok(true),
+            Self::Bytes => same_bytes(file, stat, expected, buffer),
+            Self::TrustAnchors => compare_text(file, stat, expected, |found, expected| {
+                anchors(found) == anchors(expected)
+            }),
+            Self::Annotations => compare_text(file, stat, expected, |found, expected| {
+                known_lines(found).eq(known_lines(expected))
+            }),
+        }
+    }
+}
+
+/// Room for bytes from the disk, wiped when it is dropped.
+pub(super) struct Buffer(Zeroizing<Vec<u8>>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(Zeroizing::new(vec![0; CHUNK]))
+    }
+}
+
+fn same_bytes(file: &OwnedFd, stat: &Stat, expected: &[u8], buffer: &mut Buffer) -> Result<bool> {
+    if u64::try_from(stat.st_size) != Ok(expected.len() as u64) {
+        return Ok(false);
+    }
+    let buffer = &mut *buffer.0;
+    for chunk in expected.chunks(buffer.len()) {
+        let found = &mut buffer[..chunk.len()];
+        let count = sys::read(file, found)?;
+        if found[..count] != *chunk {
+            return Ok(false);
+        }
+    }
+    // It may have grown since its size was taken.
+    Ok(sys::read(file, &mut buffer[..1])? == 0)
+}
+
+fn compare_text(
+    file: &OwnedFd,
+    stat: &Stat,
+    expected: &[u8],
+    is_same: impl FnOnce(&str, &str) -> bool,
+) -> Result<bool> {
+    let size = usize::try_from(stat.st_size).map_err(|_| Errno::FBIG)?;
+    if size > MAX_TEXT.max(2 * expected.len()) {
+        return Ok(false);
+    }
+    let mut found = Zeroizing::new(vec![0; size + 1]);
+    let count = sys::read(file, &mut found)?;
+    if count > size {
+        return Ok(false);
+    }
+    match (str::from_utf8(&found[..count]), str::from_utf8(expected)) {
+        (Ok(found), Ok(expected)) => Ok(is_same(found, expected)),
+        _ => Ok(false),
+    }
+}
+
+fn anchors(text: &str) -> HashSet<Vec<u8>> {
+    let blocks = pem::blocks(text).into_iter();
+    blocks.map(|block| block.der).collect()
+}
+
+/// The lines of a file of annotations, `KEY="VALUE"`, whose values larder knows.
+fn known_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !is_unknown(line))
+}
+
+fn is_unknown(annotation: &str) -> bool {
+    UNKNOWN_ANNOTATIONS
+        .iter()
+        .any(|prefix| annotation.starts_with(prefix))
+}

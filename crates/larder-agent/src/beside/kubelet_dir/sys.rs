@@ -1,0 +1,113 @@
+//! The system calls, relative to open directories. None follows a link, none waits for a pipe, none writes.
+
+use std::{
+    ffi::{CStr, CString},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, Stat},
+    io::{Errno, Result, retry_on_intr},
+    path::Arg,
+};
+
+/// Room for about a hundred directory entries per call.
+const LISTING_BYTES: usize = 4096;
+
+/// A handle that only names a directory.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens the root directory; the links in its path are the user's.
+pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
+    fs::open(path, PLACE, Mode::empty())
+}
+
+/// Opens the directory `name` of `dir`, for opening what is in it.
+pub(super) fn open_dir(dir: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd> {
+    fs::openat(dir, name, PLACE.union(OFlags::NOFOLLOW), Mode::empty())
+}
+
+/// Opens the regular file `name` of `dir` for reading. Anything else is [`Errno::INVAL`], and is not opened.
+pub(super) fn open_file(dir: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<(OwnedFd, Stat)> {
+    // Opening a device may do something.
+    if file_type(&stat_entry(dir, name)?) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    // It may have been replaced by a pipe since.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::openat(dir, name, flags.union(OFlags::NOCTTY), Mode::empty())?;
+    let stat = stat(&file)?;
+    if file_type(&stat) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    Ok((file, stat))
+}
+
+/// Reads from `file` until `buffer` is full or the file ends; returns the number of bytes.
+pub(super) fn read(file: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match retry_on_intr(|| rustix::io::read(file, &mut buffer[filled..]))? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
+}
+
+pub(super) fn stat(file: impl AsFd) -> Result<Stat> {
+    fs::fstat(file)
+}
+
+/// What the entry `name` of `dir` is; a link itself, not its target.
+pub(super) fn stat_entry(dir: BorrowedFd<'_>, name: impl Arg) -> Result<Stat> {
+    fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+pub(super) fn file_type(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Where the link `name` leads.
+pub(super) fn read_link(dir: BorrowedFd<'_>, name: impl Arg) -> Result<CString> {
+    fs::readlinkat(dir, name, Vec::new())
+}
+
+/// Calls `visit` with each entry of `dir`, in no order, until it returns false.
+pub(super) fn list(
+    dir: &OwnedFd,
+    mut visit: impl FnMut(&CStr, FileType) -> Result<bool>,
+) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let listed = fs::openat(dir, c".", flags, Mode::empty())?;
+    let mut buffer = Vec::with_capacity(LISTING_BYTES);
+    let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if [c".", c".."].contains(&entry.file_name()) {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => file_type(&stat_entry(dir.as_fd(), entry.file_name())?),
+            kind => kind,
+        };
+        if !visit(entry.file_name(), kind)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether something is mounted at `child`, an entry of the directory `parent`. A bind mount can have the device number
+/// of its surroundings, so the mounts themselves are compared.
+pub(super) fn is_mount_point(parent: BorrowedFd<'_>, child: BorrowedFd<'_>) -> Result<bool> {
+    Ok(mount_id(parent)? != mount_id(child)?)
+}
+
+fn mount_id(file: BorrowedFd<'_>) -> Result<String> {
+    let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
+    let text = std::fs::read_to_string(path).map_err(|_| Errno::NOSYS)?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    id.map(|id| id.trim().to_owned()).ok_or(Errno::NOSYS)
+}

@@ -1,0 +1,109 @@
+use larder_apiserver::{ApiServer, Options};
+use serde_json::json;
+
+use super::*;
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_second(secs).unwrap()
+}
+
+fn node(status: &str) -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": "n", "annotations": {"node.alpha.kubernetes.io/ttl": "60"}},
+        "status": {
+            "conditions": [
+                {"type": "MemoryPressure", "status": "False"},
+                {"type": "Ready", "status": status, "lastTransitionTime": "1970-01-01T00:01:00Z"},
+            ],
+            "nodeInfo": {
+                "kubeletVersion": "v1.36.2", "architecture": "", "bootID": "", "containerRuntimeVersion": "",
+                "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "",
+                "osImage": "", "systemUUID": "",
+            },
+        },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn node_tells_readiness_ttl_and_version() {
+    for (status, ready) in [("True", true), ("False", false), ("Unknown", false)] {
+        let expected = NodeState {
+            ready,
+            since: Some(at(60)),
+            ttl: Some(Duration::from_secs(60)),
+            kubelet_version: "v1.36.2".to_owned(),
+        };
+        assert_eq!(NodeState::new(&node(status)), expected);
+    }
+    assert_eq!(NodeState::new(&Node::default()), NodeState::default());
+    assert!(!NodeState::default().ready);
+}
+
+#[test]
+fn kubelet_that_is_not_ready_or_silent_is_not_told() {
+    // beside-kubelet 10
+    let (ready, not_ready) = (
+        NodeState::new(&node("True")),
+        NodeState::new(&node("False")),
+    );
+    let since = |secs| {
+        Err(KubeletNotReady {
+            since: Some(at(secs)),
+        })
+    };
+    assert_eq!(not_ready.check(Some(at(100)), at(100)), since(60));
+    assert_eq!(ready.check(Some(at(100)), at(140)), Ok(()));
+    assert_eq!(ready.check(Some(at(100)), at(141)), since(100));
+    // No lease, or one that may not be read.
+    assert_eq!(ready.check(None, at(100)), Ok(()));
+    // The clock was set back.
+    assert_eq!(ready.check(Some(at(10_000)), at(100)), Ok(()));
+    let unknown = NodeState::default().check(Some(at(100)), at(100));
+    assert_eq!(unknown, Err(KubeletNotReady { since: None }));
+}
+
+#[test]
+fn volumes_of_republishing_drivers_are_found() {
+    // beside-kubelet 40
+    let spec = |volumes| -> PodSpec {
+        serde_json::from_value(json!({"containers": [], "volumes": volumes})).unwrap()
+    };
+    let drivers = BTreeSet::from(["csi.example.com".to_owned()]);
+    let csi = |driver: &str| json!([{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": driver}}]);
+    assert!(has_volume_of(&spec(csi("csi.example.com")), &drivers));
+    assert!(!has_volume_of(&spec(csi("other")), &drivers));
+    assert!(!has_volume_of(&spec(json!([])), &drivers));
+}
+
+#[tokio::test]
+async fn missing_lease_is_none_and_a_failure_is_an_error() {
+    let server = ApiServer::new(Options::default());
+    let client = Client::new(server.service(), "default");
+    assert!(lease_renewed(&client, "..").await.is_err());
+    // Whatever the server answers for a lease that it does not have.
+    assert_eq!(lease_renewed(&client, "n").await.unwrap(), None);
+}
+
+#[test]
+fn driver_that_cannot_be_decoded_counts_as_republishing() {
+    let found = |object| Found {
+        metadata: larder_objects::ObjectMeta {
+            name: "d".into(),
+            ..Default::default()
+        },
+        object,
+    };
+    let driver = |requires: Option<bool>| {
+        let driver = serde_json::from_value::<CSIDriver>(
+            json!({"metadata": {"name": "d"}, "spec": {"requiresRepublish": requires}}),
+        );
+        Ok(driver.unwrap())
+    };
+    assert!(republishes(found(driver(Some(true)))).1);
+    assert!(!republishes(found(driver(Some(false)))).1);
+    assert!(!republishes(found(driver(None))).1);
+    let error = serde_json::from_str::<CSIDriver>("1").unwrap_err();
+    let error = larder_objects::DecodeError::new("CSIDriver", &error);
+    assert!(republishes(found(Err(error))).1);
+}

@@ -1,0 +1,367 @@
+//! Notices that the kubelet has given a volume another set of files: `..data` was moved into the volume's directory
+//! (beside-kubelet R25).
+//!
+//! One inotify instance serves all pods of the node. There is no task: each waiter waits for the instance to become
+//! readable, and the first one that finds it so hands the events to all. A watch holds no file open and hinders no
+//! unmount. A volume without a watch (no inotify, no watches left, the directory is being made anew) is polled.
+//!
+//! Invariants:
+//! 1. A signal says that reading the volume is worthwhile, never what it holds.
+//! 2. No swap is missed: an overflow of the kernel's queue, and the end of a watch, are signals for all that they
+//!    concern. A volume is polled from the end of its watch until it is followed again.
+//! 3. A watch ends with the last [`PodSwaps`] that follows its directory.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd as _, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rustix::{
+    fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
+    io::Errno,
+};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+use tracing::warn;
+
+use super::kubelet_dir::{KubeletDir, Unseen, VolumeId};
+
+/// How volumes are polled: up to each age, at each interval (R25). After the last age, at [`SLOW_POLL`].
+const POLLS: [(Duration, Duration); 2] = [
+    (Duration::from_millis(500), Duration::from_millis(20)),
+    (Duration::from_millis(1500), Duration::from_millis(100)),
+];
+
+/// Interval of polling a volume that nobody has touched lately.
+const SLOW_POLL: Duration = Duration::from_secs(1);
+
+/// What a watch of a volume's directory reports.
+const EVENTS: WatchFlags = WatchFlags::MOVED_TO
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR);
+
+/// Events that end a watch, or make it one of a directory that is no longer the volume's.
+const ENDS: ReadFlags = ReadFlags::UNMOUNT
+    .union(ReadFlags::DELETE_SELF)
+    .union(ReadFlags::MOVE_SELF)
+    .union(ReadFlags::IGNORED);
+
+/// Room for some hundred events of the short names that the kubelet uses.
+const EVENT_BYTES: usize = 16 << 10;
+
+/// How swaps are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapDetection {
+    /// By the kernel's notices, where it sends them, and by polling elsewhere.
+    Inotify,
+    /// By polling only: tests with paused time.
+    Polling,
+}
+
+/// What happened to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SwapSignal {
+    /// It is polled, or notices were lost: its set may be another one.
+    Look,
+    /// It has another set.
+    Swapped,
+    /// Its directory was unmounted, removed or moved away. It is polled until it is followed again.
+    Gone,
+}
+
+/// Notices the swaps of all volumes of a node. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Swaps {
+    directory: Arc<KubeletDir>,
+    /// `None`: everything is polled.
+    inotify: Option<Arc<Inotify>>,
+}
+
+#[derive(Debug)]
+struct Inotify {
+    instance: AsyncFd<OwnedFd>,
+    /// Followers by the kernel's number of the watch.
+    watches: Mutex<BTreeMap<i32, Vec<Follower>>>,
+}
+
+/// One volume of one pod that waits for the events of a watch.
+#[derive(Debug)]
+struct Follower {
+    inbox: Arc<Inbox>,
+    key: usize,
+}
+
+/// Signals of one pod that nobody has received yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// The strongest signal of each volume.
+    signals: Mutex<BTreeMap<usize, SwapSignal>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    fn put(&self, key: usize, signal: SwapSignal) {
+        let mut signals = self.signals.lock();
+        let strongest = signals.entry(key).or_insert(signal);
+        *strongest = signal.max(*strongest);
+        drop(signals);
+        self.arrived.notify_one();
+    }
+}
+
+/// Follows some volumes of one pod. Dropping it ends its watches.
+#[derive(Debug)]
+#[must_use = "dropping it ends the watches"]
+pub(crate) struct PodSwaps {
+    swaps: Swaps,
+    inbox: Arc<Inbox>,
+    /// Watches by volume.
+    watched: BTreeMap<usize, i32>,
+    /// Volumes without a watch.
+    polled: BTreeSet<usize>,
+    /// Polling is frequent after it.
+    since: Instant,
+    next_poll: Instant,
+}
+
+impl Swaps {
+    /// Notices swaps below `directory`. Where inotify cannot be had, which is logged, everything is polled.
+    ///
+    /// # Panics
+    ///
+    /// With inotify, outside of a tokio runtime.
+    pub(crate) fn new(directory: Arc<KubeletDir>, detection: SwapDetection) -> Self {
+        let inotify = match detection {
+            SwapDetection::Polling => None,
+            SwapDetection::Inotify => Inotify::open()
+                .inspect_err(|error| warn!(%error, "failed to set up inotify, polling volumes"))
+                .ok()
+                .map(Arc::new),
+        };
+        Self { directory, inotify }
+    }
+
+    /// Follows volumes of one pod: none at first.
+    pub(crate) fn of_pod(&self) -> PodSwaps {
+        let now = Instant::now();
+        PodSwaps {
+            swaps: self.clone(),
+            inbox: Arc::default(),
+            watched: BTreeMap::new(),
+            polled: BTreeSet::new(),
+            since: now,
+            next_poll: now + POLLS[0].1,
+        }
+    }
+}
+
+impl PodSwaps {
+    /// Follows the volume `id` under `key`, instead of what was followed under that key before. Blocks for the time of a
+    /// few system calls.
+    ///
+    /// Look at the volume afterwards: a swap before this call is not signaled.
+    ///
+    /// # Errors
+    ///
+    /// The directory of the volume cannot be seen. The volume is polled.
+    pub(crate) fn follow(&mut self, key: usize, id: &VolumeId<'_>) -> Result<(), Unseen> {
+        self.unfollow(key);
+        let Some(inotify) = &self.swaps.inotify else {
+            self.polled.insert(key);
+            return Ok(());
+        };
+        let inbox = &self.inbox;
+        let watched = self.swaps.directory.volume_handle(id).map(|directory| {
+            let follower = Follower {
+                inbox: Arc::clone(inbox),
+                key,
+            };
+            inotify.watch(&directory, follower)
+        });
+        match watched {
+            Ok(Ok(watch)) => {
+                self.watched.insert(key, watch);
+                Ok(())
+            }
+            // The limit of watches, mostly: polling does as well.
+            Ok(Err(_)) => {
+                self.polled.insert(key);
+                Ok(())
+            }
+            Err(unseen) => {
+                self.polled.insert(key);
+                Err(unseen)
+            }
+        }
+    }
+
+    /// Ends what [`Self::follow`] began.
+    pub(crate) fn unfollow(&mut self, key: usize) {
+        self.polled.remove(&key);
+        if let (Some(watch), Some(inotify)) = (self.watched.remove(&key), &self.swaps.inotify) {
+            inotify.end(watch, &self.inbox, key);
+        }
+        self.inbox.signals.lock().remove(&key);
+    }
+
+    /// Polls frequently from now on: the pod was touched.
+    pub(crate) fn restart(&mut self) {
+        self.since = Instant::now();
+        self.next_poll = self.since + POLLS[0].1;
+    }
+
+    /// Waits for the next signal. Several signals of one volume become one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a signal is taken only when it is returned.
+    pub(crate) async fn next(&mut self) -> (usize, SwapSignal) {
+        loop {
+            let first = self.inbox.signals.lock().pop_first();
+            if let Some((key, signal)) = first {
+                if signal == SwapSignal::Gone {
+                    self.watched.remove(&key);
+                    self.polled.insert(key);
+                }
+                return (key, signal);
+            }
+            let is_polling = !self.polled.is_empty();
+            tokio::select! {
+                () = self.inbox.arrived.notified() => {}
+                () = self.dispatch() => {}
+                () = sleep_until(self.next_poll), if is_polling => self.poll(),
+            }
+        }
+    }
+
+    /// Hands out the kernel's events when there are some. Forever pending without inotify.
+    async fn dispatch(&self) {
+        match &self.swaps.inotify {
+            Some(inotify) => inotify.dispatch().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn poll(&mut self) {
+        let now = Instant::now();
+        for &key in &self.polled {
+            self.inbox.put(key, SwapSignal::Look);
+        }
+        let age = now.duration_since(self.since);
+        let interval = POLLS.iter().find(|(until, _)| age < *until);
+        self.next_poll = now + interval.map_or(SLOW_POLL, |(_, interval)| *interval);
+    }
+}
+
+impl Drop for PodSwaps {
+    fn drop(&mut self) {
+        if let Some(inotify) = &self.swaps.inotify {
+            for (&key, &watch) in &self.watched {
+                inotify.end(watch, &self.inbox, key);
+            }
+        }
+    }
+}
+
+impl Inotify {
+    fn open() -> io::Result<Self> {
+        let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe to call, and an `OwnedFd` is what both ask for"
+        )]
+        let instance = AsyncFd::new(instance)?;
+        Ok(Self {
+            instance,
+            watches: Mutex::default(),
+        })
+    }
+
+    /// Watches `directory` for `follower`; returns the number of the watch.
+    fn watch(&self, directory: &OwnedFd, follower: Follower) -> Result<i32, Errno> {
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        // Under the lock: the watch may have followers, and an event may arrive at once.
+        let mut watches = self.watches.lock();
+        let watch = inotify::add_watch(self.instance.get_ref(), path, EVENTS)?;
+        watches.entry(watch).or_default().push(follower);
+        Ok(watch)
+    }
+
+    /// Ends the part of a watch that belongs to one volume of one pod, and with the last part the watch.
+    fn end(&self, watch: i32, inbox: &Arc<Inbox>, key: usize) {
+        let mut watches = self.watches.lock();
+        let Some(followers) = watches.get_mut(&watch) else {
+            return;
+        };
+        followers.retain(|follower| follower.key != key || !Arc::ptr_eq(&follower.inbox, inbox));
+        if followers.is_empty() {
+            watches.remove(&watch);
+            // The directory may be gone, and the watch with it.
+            let _ = inotify::remove_watch(self.instance.get_ref(), watch);
+        }
+    }
+
+    /// Waits until there are events, and hands them to their followers.
+    async fn dispatch(&self) {
+        let Ok(mut ready) = self.instance.readable().await else {
+            // The runtime shuts down.
+            return std::future::pending().await;
+        };
+        // One reader at a time, so that events reach the followers in order.
+        let mut watches = self.watches.lock();
+        let drained = ready.try_io(|instance| Ok(drain(instance.get_ref(), &mut watches)?));
+        if let Ok(Err(error)) = drained {
+            warn!(%error, "failed to read from inotify, reading all volumes again");
+            overflow(&watches);
+        }
+    }
+}
+
+/// Reads all events and hands them out; [`Errno::WOULDBLOCK`] when there are no more.
+fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<Follower>>) -> Result<(), Errno> {
+    let mut buffer = vec![MaybeUninit::uninit(); EVENT_BYTES];
+    let mut events = inotify::Reader::new(instance, &mut buffer);
+    loop {
+        let event = match events.next() {
+            Ok(event) => event,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        let flags = event.events();
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            overflow(watches);
+        } else if flags.intersects(ENDS) {
+            // Events of a watch that was removed on purpose find no followers.
+            for follower in watches.remove(&event.wd()).into_iter().flatten() {
+                follower.inbox.put(follower.key, SwapSignal::Gone);
+            }
+            if !flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT | ReadFlags::DELETE_SELF) {
+                // Moved away: the watch lives on.
+                let _ = inotify::remove_watch(instance, event.wd());
+            }
+        } else if event.file_name() == Some(c"..data") {
+            for follower in watches.get(&event.wd()).into_iter().flatten() {
+                follower.inbox.put(follower.key, SwapSignal::Swapped);
+            }
+        }
+    }
+}
+
+/// Notices were lost: each volume may have another set.
+fn overflow(watches: &BTreeMap<i32, Vec<Follower>>) {
+    for follower in watches.values().flatten() {
+        follower.inbox.put(follower.key, SwapSignal::Look);
+    }
+}
+
+#[cfg(test)]
+mod tests;

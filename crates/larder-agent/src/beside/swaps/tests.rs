@@ -1,0 +1,227 @@
+use std::{fs, path::PathBuf};
+
+use futures::poll;
+use jiff::{SignedDuration, Timestamp};
+use larder_projection::{
+    File, FileData, Payload, VolumeKind, VolumePath,
+    disk::{Memory, PodVolume, VolumeHost},
+};
+use rustix::mount::UnmountFlags;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+use crate::beside::kubelet_dir::Mounts;
+
+/// Longest wait for the kernel: a test that needs it has failed.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+const ID: VolumeId<'static> = VolumeId {
+    pod_uid: "u",
+    kind: VolumeKind::ConfigMap,
+    name: "v",
+};
+
+struct Kubelet {
+    root: TempDir,
+    host: VolumeHost,
+    written: i64,
+}
+
+impl Kubelet {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        Self {
+            root,
+            host,
+            written: 0,
+        }
+    }
+
+    /// Swaps the volume.
+    fn write(&mut self, id: &VolumeId<'_>) {
+        self.written += 1;
+        let text = self.written.to_string();
+        let file = File {
+            data: FileData::Borrowed(text.as_bytes()),
+            mode: 0o644,
+            owner: None,
+        };
+        let payload: Payload<'_> = [(VolumePath::parse("a").unwrap(), file)].into();
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(self.written);
+        let volume = PodVolume::new(id.pod_uid, id.name, id.kind);
+        self.host.set_up(&volume, &payload, now).unwrap();
+    }
+
+    fn path(&self, id: &VolumeId<'_>) -> PathBuf {
+        self.host.volume_path(id.pod_uid, id.kind, id.name)
+    }
+
+    fn swaps(&self, detection: SwapDetection) -> Swaps {
+        let directory = KubeletDir::open(self.root.path(), Mounts::NotExpected).unwrap();
+        Swaps::new(Arc::new(directory), detection)
+    }
+}
+
+async fn next(swaps: &mut PodSwaps) -> (usize, SwapSignal) {
+    timeout(PATIENCE, swaps.next())
+        .await
+        .expect("the kernel sends a notice")
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_is_frequent_after_a_touch_and_rare_later() {
+    let kubelet = Kubelet::new();
+    let swaps = kubelet.swaps(SwapDetection::Polling);
+    let mut pod = swaps.of_pod();
+    pod.follow(7, &ID).unwrap();
+    for _ in 0..2 {
+        let start = Instant::now();
+        let mut ages = Vec::new();
+        while start.elapsed() < Duration::from_secs(4) {
+            assert_eq!(pod.next().await, (7, SwapSignal::Look));
+            ages.push(start.elapsed().as_millis());
+        }
+        let within = |from, to| ages.iter().filter(|age| (from..to).contains(*age)).count();
+        assert_eq!(within(0, 500), 24, "{ages:?}");
+        assert_eq!(within(500, 1500), 10, "{ages:?}");
+        assert_eq!(within(1500, 4000), 3, "{ages:?}");
+        pod.restart();
+    }
+    pod.unfollow(7);
+    timeout(Duration::from_hours(1), pod.next())
+        .await
+        .expect_err("nothing is followed");
+}
+
+#[tokio::test]
+async fn swap_is_signaled_and_nothing_else_is() {
+    let mut kubelet = Kubelet::new();
+    kubelet.write(&ID);
+    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let mut pod = swaps.of_pod();
+    pod.follow(0, &ID).unwrap();
+    fs::read(kubelet.path(&ID).join("a")).unwrap();
+    fs::write(kubelet.path(&ID).join("other"), "").unwrap();
+    fs::rename(
+        kubelet.path(&ID).join("other"),
+        kubelet.path(&ID).join("moved"),
+    )
+    .unwrap();
+    kubelet.write(&ID);
+    kubelet.write(&ID);
+    assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
+    // Both swaps were there before the first was received; nothing else follows.
+    assert!(poll!(std::pin::pin!(pod.next())).is_pending());
+    kubelet.write(&ID);
+    assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
+}
+
+#[tokio::test]
+async fn each_pod_gets_its_own_signals_whoever_reads_them() {
+    let mut kubelet = Kubelet::new();
+    let other = VolumeId { pod_uid: "w", ..ID };
+    kubelet.write(&ID);
+    kubelet.write(&other);
+    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let (mut first, mut second, mut third) = (swaps.of_pod(), swaps.of_pod(), swaps.of_pod());
+    first.follow(0, &ID).unwrap();
+    first.follow(1, &other).unwrap();
+    second.follow(0, &other).unwrap();
+    third.follow(0, &other).unwrap();
+    drop(third);
+    kubelet.write(&other);
+    // The first reads the events of the second.
+    assert_eq!(next(&mut first).await, (1, SwapSignal::Swapped));
+    assert_eq!(next(&mut second).await, (0, SwapSignal::Swapped));
+    drop(second);
+    kubelet.write(&ID);
+    kubelet.write(&other);
+    assert_eq!(next(&mut first).await, (0, SwapSignal::Swapped));
+    assert_eq!(next(&mut first).await, (1, SwapSignal::Swapped));
+    drop(first);
+    let inotify = swaps.inotify.as_ref().unwrap();
+    assert!(inotify.watches.lock().is_empty());
+}
+
+#[tokio::test]
+async fn directory_made_anew_is_polled_until_it_is_followed_again() {
+    let mut kubelet = Kubelet::new();
+    kubelet.write(&ID);
+    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let mut pod = swaps.of_pod();
+    pod.follow(0, &ID).unwrap();
+    for round in 0..2 {
+        if round == 0 {
+            fs::remove_dir_all(kubelet.path(&ID)).unwrap();
+        } else {
+            fs::rename(kubelet.path(&ID), kubelet.root.path().join("aside")).unwrap();
+        }
+        while next(&mut pod).await != (0, SwapSignal::Gone) {}
+        assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
+        let error = pod.follow(0, &ID).unwrap_err();
+        assert!(matches!(error, Unseen::NotSetUp), "{error}");
+        assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
+        kubelet.write(&ID);
+        pod.follow(0, &ID).unwrap();
+        kubelet.write(&ID);
+        assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
+    }
+}
+
+#[tokio::test]
+async fn overflow_of_the_queue_makes_all_volumes_worth_a_look() {
+    let mut kubelet = Kubelet::new();
+    kubelet.write(&ID);
+    let quiet = VolumeId {
+        name: "quiet",
+        ..ID
+    };
+    kubelet.write(&quiet);
+    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let mut pod = swaps.of_pod();
+    pod.follow(0, &ID).unwrap();
+    pod.follow(1, &quiet).unwrap();
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let (a, b) = (kubelet.path(&ID).join("x"), kubelet.path(&ID).join("y"));
+    fs::write(&a, "").unwrap();
+    for _ in 0..=limit / 2 {
+        fs::rename(&a, &b).unwrap();
+        fs::rename(&b, &a).unwrap();
+    }
+    assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
+    assert_eq!(next(&mut pod).await, (1, SwapSignal::Look));
+    kubelet.write(&quiet);
+    assert_eq!(next(&mut pod).await, (1, SwapSignal::Swapped));
+}
+
+#[tokio::test]
+async fn watch_hinders_no_unmount_and_ends_with_it() {
+    // beside-kubelet 28
+    let root = tempfile::tempdir().unwrap();
+    let host = VolumeHost::open(root.path()).unwrap();
+    if !matches!(host.memory(), Memory::Tmpfs { .. }) {
+        assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+        return;
+    }
+    let id = VolumeId {
+        kind: VolumeKind::Secret,
+        ..ID
+    };
+    let mut kubelet = Kubelet {
+        root,
+        host,
+        written: 0,
+    };
+    kubelet.write(&id);
+    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let mut pod = swaps.of_pod();
+    pod.follow(0, &id).unwrap();
+    kubelet.write(&id);
+    assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
+    // EBUSY if anything were open.
+    rustix::mount::unmount(kubelet.path(&id), UnmountFlags::empty()).unwrap();
+    assert_eq!(next(&mut pod).await, (0, SwapSignal::Gone));
+}

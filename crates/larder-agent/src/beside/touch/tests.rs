@@ -1,0 +1,261 @@
+use http::StatusCode;
+use larder_apiserver::{ApiServer, AuditLog, Options};
+use larder_objects::chain;
+use larder_watch::RequestError;
+
+use super::*;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn pod() -> PodToTouch {
+    PodToTouch {
+        namespace: "n".into(),
+        name: "web".into(),
+        uid: "u1".into(),
+        resource_version: "0".into(),
+    }
+}
+
+/// A server with the pod of [`pod`], a client, and the pod as the server has it.
+async fn server() -> (ApiServer, Client, PodToTouch) {
+    let server = ApiServer::new(Options::default().audit(AuditLog::new()));
+    let created = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "n", "name": "web", "uid": "u1", "annotations": {"a": "1"}},
+        "spec": {"nodeName": "node-1", "containers": [{"name": "c", "image": "i"}]},
+    });
+    server.apply(&created).unwrap();
+    let client = Client::new(server.service(), "n");
+    let mut pod = pod();
+    pod.resource_version = current(&client).await["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .into();
+    (server, client, pod)
+}
+
+async fn current(client: &Client) -> Value {
+    let path = PODS.in_namespace("n").unwrap().object("web").unwrap();
+    let get = larder_watch::request(client, http::Method::GET, path.as_str(), None::<&()>);
+    get.await.unwrap()
+}
+
+#[tokio::test]
+async fn touch_sets_the_annotation_and_nothing_else() {
+    let (_server, client, pod) = server().await;
+    let value = RefreshValue::next(at("2026-11-22T04:34:06.987Z"), None);
+    let mut before = current(&client).await;
+    let answer = Toucher::new(client.clone()).send(&pod, &value).await;
+    let TouchAnswer::Touched { resource_version } = answer else {
+        panic!("{answer:?}");
+    };
+    let mut after = current(&client).await;
+    assert_eq!(
+        after["metadata"]["annotations"],
+        json!({"a": "1", REFRESH: "2026-11-22T04:34:06.987Z"})
+    );
+    assert_eq!(after["metadata"]["resourceVersion"], *resource_version);
+    for pod in [&mut before, &mut after] {
+        let metadata = pod["metadata"].as_object_mut().unwrap();
+        for field in ["annotations", "resourceVersion", "managedFields"] {
+            metadata.remove(field);
+        }
+    }
+    assert_eq!(before, after);
+}
+
+#[test]
+fn body_is_uid_and_annotation() {
+    // beside-kubelet 20
+    let value = RefreshValue::next(at("2026-11-22T04:34:06.9871Z"), None);
+    assert_eq!(
+        body(&pod(), &value).to_string(),
+        r#"{"metadata":{"annotations":{"larder.dev/refresh":"2026-11-22T04:34:06.987Z"},"uid":"u1"}}"#
+    );
+}
+
+#[tokio::test]
+async fn value_that_is_there_already_is_a_no_op() {
+    let (_server, client, mut pod) = server().await;
+    let toucher = Toucher::new(client);
+    let now = at("2026-11-22T04:34:06.987Z");
+    let value = RefreshValue::next(now, None);
+    let TouchAnswer::Touched { resource_version } = toucher.send(&pod, &value).await else {
+        panic!("the first touch changes the pod");
+    };
+    pod.resource_version = resource_version;
+    let answer = toucher.send(&pod, &value).await;
+    assert!(matches!(answer, TouchAnswer::NoOp), "{answer:?}");
+    let later = RefreshValue::next(now, Some(value.as_str()));
+    let answer = toucher.send(&pod, &later).await;
+    assert!(matches!(answer, TouchAnswer::Touched { .. }), "{answer:?}");
+}
+
+#[test]
+fn value_differs_from_the_last_one_whatever_the_clock_shows() {
+    // beside-kubelet 35
+    let now = at("2026-11-22T04:34:06.987Z");
+    let first = RefreshValue::next(now, None);
+    assert_eq!(first.as_str(), "2026-11-22T04:34:06.987Z");
+    let again = RefreshValue::next(now, Some(first.as_str()));
+    assert_eq!(again.as_str(), "2026-11-22T04:34:06.988Z");
+    // The clock was set back by an hour.
+    let back = RefreshValue::next(now - SignedDuration::from_hours(1), Some(again.as_str()));
+    assert_eq!(back.as_str(), "2026-11-22T03:34:06.987Z");
+    for end in [Timestamp::MAX, Timestamp::MIN] {
+        let last = RefreshValue::next(end, None);
+        let other = RefreshValue::next(end, Some(last.as_str()));
+        assert_ne!(last, other);
+    }
+}
+
+#[tokio::test]
+async fn pod_that_is_gone_or_replaced_is_recognized() {
+    // beside-kubelet 19
+    let (server, client, pod) = server().await;
+    let toucher = Toucher::new(client);
+    let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
+    let other = PodToTouch {
+        uid: "u2".into(),
+        ..pod.clone()
+    };
+    let answer = toucher.send(&other, &value).await;
+    assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
+    server
+        .delete(larder_apiserver::Kind::Pod, "n", "web")
+        .unwrap();
+    let answer = toucher.send(&pod, &value).await;
+    assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
+    let hostile = PodToTouch {
+        name: "..".into(),
+        ..pod
+    };
+    let answer = toucher.send(&hostile, &value).await;
+    assert!(
+        matches!(answer, TouchAnswer::Failed(RequestError::Path(_))),
+        "{answer:?}"
+    );
+}
+
+/// The answer of an API server that answers each request alike.
+async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> TouchAnswer {
+    let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+        let body = kube::client::Body::from(body.to_string().into_bytes());
+        let mut answer = http::Response::new(body);
+        *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+        if let Some(retry_after) = retry_after {
+            let value = http::HeaderValue::from_static(retry_after);
+            answer.headers_mut().insert("Retry-After", value);
+        }
+        async { Ok::<_, std::convert::Infallible>(answer) }
+    });
+    let toucher = Toucher::new(Client::new(service, "n"));
+    let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
+    toucher.send(&pod(), &value).await
+}
+
+fn status(message: &str) -> Value {
+    json!({"kind": "Status", "status": "Failure", "message": message})
+}
+
+#[tokio::test]
+async fn missing_permission_is_told_from_admission() {
+    // beside-kubelet 22
+    for user in [
+        "system:node:a",
+        "system:serviceaccount:larder:larder",
+        "is forbidden: x",
+    ] {
+        let message = format!(
+            "pods \"web\" is forbidden: User {user:?} cannot patch resource \"pods/status\" in API group \"\" in the namespace \"n\""
+        );
+        let answer = answered(403, None, status(&message)).await;
+        let TouchAnswer::Forbidden { permission } = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(permission, "patch pods/status in the namespace \"n\"");
+    }
+    for (code, message) in [
+        (
+            403,
+            r#"pods "web" is forbidden: node "a" can only update pod status for pods with spec.nodeName set to itself"#,
+        ),
+        (
+            403,
+            r#"admission webhook "w" denied the request: is forbidden: User "u" cannot patch"#,
+        ),
+        (
+            422,
+            r#"pods "web" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: is invalid: metadata.uid: no"#,
+        ),
+        (400, r#"admission webhook "w" denied the request: no"#),
+    ] {
+        let answer = answered(code, None, status(message)).await;
+        let TouchAnswer::Refused { message: shown } = &answer else {
+            panic!("{message}: {answer:?}");
+        };
+        assert_eq!(shown, message);
+    }
+}
+
+#[tokio::test]
+async fn uid_of_another_pod_is_recognized_in_both_forms() {
+    for (code, message) in [
+        (
+            422,
+            r#"Pod "web" is invalid: metadata.uid: Invalid value: "u1": field is immutable"#,
+        ),
+        (
+            422,
+            r#"Pod "web" is invalid: [metadata.uid: Invalid value: "u1": field is immutable, x]"#,
+        ),
+        (
+            409,
+            "Operation cannot be fulfilled on pods \"web\": StorageError: invalid object, Code: 4, Key: /registry/pods/n/web, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u1, UID in object meta: u2",
+        ),
+    ] {
+        let answer = answered(code, None, status(message)).await;
+        assert!(matches!(answer, TouchAnswer::Gone), "{message}: {answer:?}");
+    }
+    let message = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
+    let answer = answered(409, None, status(message)).await;
+    assert!(matches!(answer, TouchAnswer::Conflict), "{answer:?}");
+}
+
+#[tokio::test]
+async fn throttling_and_outages_are_told_apart() {
+    // beside-kubelet 23
+    for (header, expected) in [(Some("2"), Some(Duration::from_secs(2))), (None, None)] {
+        let answer = answered(429, header, status("too many")).await;
+        let TouchAnswer::Throttled { retry_after } = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(retry_after, expected);
+    }
+    for code in [500, 503, 401] {
+        let answer = answered(code, None, json!("no status")).await;
+        let TouchAnswer::Failed(error) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(error.is_outage(), "{}", chain(&error));
+    }
+    let answer = answered(200, None, json!({"metadata": {}})).await;
+    let TouchAnswer::Failed(error) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(!error.is_outage(), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn text_of_admission_is_bounded_and_has_no_control_characters() {
+    let message = format!("no\u{1b}[2J\r\n{}", "é".repeat(10_000));
+    let answer = answered(403, None, status(&message)).await;
+    let TouchAnswer::Refused { message } = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(message.starts_with("no\\u{1b}[2J\\r\\n"), "{message}");
+    assert!(message.ends_with('…') && message.len() <= MAX_TEXT + '…'.len_utf8());
+    assert!(!message.contains(char::is_control));
+}

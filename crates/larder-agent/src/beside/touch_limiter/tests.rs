@@ -1,0 +1,243 @@
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn limiter() -> (TouchLimiter<u32>, Instant) {
+    let now = Instant::now();
+    (TouchLimiter::new(Rng::with_seed(1), now), now)
+}
+
+fn urgency(priority: i32, now: Instant) -> Urgency {
+    Urgency {
+        priority,
+        not_before: now,
+        is_catch_up: false,
+    }
+}
+
+/// Sends what can be sent until `end`, answering each touch `took` after it was sent. Returns what was sent when.
+fn run(
+    limiter: &mut TouchLimiter<u32>,
+    mut now: Instant,
+    end: Instant,
+    took: Duration,
+) -> Vec<(Duration, u32)> {
+    let (start, mut sent, mut under_way) = (now, Vec::new(), VecDeque::new());
+    loop {
+        while let Some(&answer) = under_way.front()
+            && answer <= now
+        {
+            under_way.pop_front();
+            limiter.answered(now, took, None);
+        }
+        let next = limiter.next(now);
+        let wake = match next {
+            NextTouch::Send(touch) => {
+                sent.push((now - start, touch));
+                under_way.push_back(now + took);
+                continue;
+            }
+            NextTouch::At(at) => Some(at),
+            NextTouch::Idle => None,
+        };
+        let answer = under_way.front().copied();
+        let Some(wake) = wake.into_iter().chain(answer).min() else {
+            return sent;
+        };
+        assert!(wake > now, "it asks to be asked at once");
+        if wake > end {
+            return sent;
+        }
+        now = wake;
+    }
+}
+
+#[test]
+fn touches_of_a_node_go_in_one_burst_eight_at_a_time() {
+    // beside-kubelet 24
+    let (mut limiter, now) = limiter();
+    for pod in 0..105 {
+        limiter.enqueue(pod, urgency(0, now));
+    }
+    for _ in 0..IN_FLIGHT {
+        assert!(matches!(limiter.next(now), NextTouch::Send(_)));
+    }
+    assert_eq!(limiter.next(now), NextTouch::Idle);
+    for _ in 0..IN_FLIGHT {
+        limiter.answered(now, MS, None);
+    }
+    let sent = run(&mut limiter, now, now + Duration::from_secs(10), 40 * MS);
+    assert_eq!(sent.len(), 105 - IN_FLIGHT);
+    assert!(sent.last().unwrap().0 <= 500 * MS, "{sent:?}");
+}
+
+#[test]
+fn after_the_burst_fifty_go_each_second() {
+    let (mut limiter, now) = limiter();
+    for pod in 0..1000 {
+        limiter.enqueue(pod, urgency(0, now));
+    }
+    let sent = run(&mut limiter, now, now + Duration::from_secs(4), MS);
+    // 110 at once, and 50 in each of the four seconds.
+    assert_eq!(sent.len(), 110 + 200);
+}
+
+#[test]
+fn higher_priority_goes_first_and_equals_in_random_order() {
+    // beside-kubelet 24
+    let order = |seed| {
+        let now = Instant::now();
+        let mut limiter = TouchLimiter::new(Rng::with_seed(seed), now);
+        for pod in 0..30_u32 {
+            let priority = i32::try_from(pod % 3).unwrap() - 1;
+            limiter.enqueue(pod, urgency(priority, now));
+        }
+        let sent = run(&mut limiter, now, now + Duration::from_secs(1), MS);
+        sent.into_iter().map(|(_, pod)| pod).collect::<Vec<_>>()
+    };
+    let first = order(1);
+    let priorities: Vec<_> = first.iter().map(|pod| pod % 3).collect();
+    assert!(priorities.is_sorted_by(|a, b| a >= b), "{priorities:?}");
+    assert_eq!(first, order(1));
+    assert_ne!(first, order(2));
+}
+
+#[test]
+fn touch_waits_for_its_time_and_can_be_taken_back() {
+    let (mut limiter, now) = limiter();
+    let at = now + Duration::from_secs(3);
+    limiter.enqueue(1, urgency(0, at));
+    limiter.enqueue(2, urgency(0, at));
+    assert_eq!(limiter.next(now), NextTouch::At(at));
+    limiter.remove(1);
+    assert_eq!(limiter.next(at), NextTouch::Send(2));
+    assert_eq!(limiter.next(at), NextTouch::Idle);
+    // Brought forward.
+    limiter.enqueue(3, urgency(0, at + Duration::from_hours(1)));
+    limiter.enqueue(3, urgency(0, at));
+    assert_eq!(limiter.next(at), NextTouch::Send(3));
+    assert_eq!(limiter.next(at), NextTouch::Idle);
+    // Due, and taken back.
+    limiter.enqueue(4, urgency(0, at));
+    limiter.enqueue(5, urgency(9, at));
+    assert_eq!(limiter.next(at), NextTouch::Send(5));
+    limiter.remove(4);
+    assert_eq!(limiter.next(at), NextTouch::Idle);
+    assert!(limiter.waiting.is_empty() && limiter.due.is_empty() && limiter.later.is_empty());
+}
+
+#[test]
+fn retry_after_silences_the_node_and_halves_the_rate() {
+    // beside-kubelet 23
+    let (mut limiter, now) = limiter();
+    for pod in 0..100 {
+        limiter.enqueue(pod, urgency(0, now));
+    }
+    assert!(matches!(limiter.next(now), NextTouch::Send(_)));
+    limiter.answered(now, MS, Some(Some(Duration::from_secs(2))));
+    assert_eq!(limiter.rate(), 25);
+    let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
+    assert!(sent.iter().all(|(at, _)| *at >= Duration::from_secs(2)));
+    // What was added to the bucket in three seconds, at most two seconds' worth at once.
+    assert!((50..=76).contains(&sent.len()), "{}", sent.len());
+    // Without a time, a second.
+    limiter.answered(now, MS, Some(None));
+    assert!(limiter.silent_until >= now + Duration::from_secs(1));
+}
+
+#[test]
+fn slow_answers_halve_the_rate_down_to_two() {
+    let (mut limiter, now) = limiter();
+    let answer = |limiter: &mut TouchLimiter<u32>, slow: usize| {
+        for number in 0..WINDOW {
+            let took = if number < slow { 501 * MS } else { 499 * MS };
+            limiter.answered(now, took, None);
+        }
+    };
+    answer(&mut limiter, 2);
+    assert_eq!(
+        limiter.rate(),
+        50,
+        "two of twenty are beyond the percentile"
+    );
+    answer(&mut limiter, 0);
+    answer(&mut limiter, 3);
+    assert_eq!(limiter.rate(), 25);
+    for expected in [12, 6, 3, 2, 2] {
+        answer(&mut limiter, WINDOW);
+        assert_eq!(limiter.rate(), expected);
+    }
+    for pod in 0..100 {
+        limiter.enqueue(pod, urgency(0, now));
+    }
+    let sent = run(&mut limiter, now, now + Duration::from_secs(10), MS);
+    assert_eq!(sent.len(), 20);
+}
+
+#[test]
+fn each_quiet_minute_doubles_the_rate() {
+    let (mut limiter, now) = limiter();
+    for _ in 0..6 {
+        limiter.answered(now, MS, Some(None));
+    }
+    assert_eq!(limiter.rate(), MIN_RATE);
+    for (minute, expected) in [2, 4, 8, 16, 32, 50, 50].into_iter().enumerate() {
+        let now = now + QUIET * u32::try_from(minute).unwrap();
+        limiter.next(now);
+        assert_eq!(limiter.rate(), expected);
+    }
+    // Trouble begins the minute anew.
+    let late = now + QUIET * 10;
+    limiter.answered(late, MS, Some(None));
+    limiter.next(late + QUIET - MS);
+    assert_eq!(limiter.rate(), 25);
+    limiter.answered(late + QUIET - MS, MS, Some(None));
+    limiter.next(late + QUIET);
+    assert_eq!(limiter.rate(), 12);
+}
+
+#[test]
+fn touches_of_a_start_go_at_ten_a_second_and_give_way() {
+    // beside-kubelet R27
+    let (mut limiter, now) = limiter();
+    for pod in 0..100 {
+        let urgency = Urgency {
+            is_catch_up: true,
+            ..urgency(9, now)
+        };
+        limiter.enqueue(pod, urgency);
+    }
+    let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
+    assert_eq!(sent.len(), 1 + 30);
+    let now = now + Duration::from_secs(3);
+    limiter.enqueue(1000, urgency(0, now));
+    assert_eq!(limiter.next(now), NextTouch::Send(1000));
+    // A change makes one of them a touch like any other.
+    let Some(&(_, _, pod)) = limiter.due.last() else {
+        panic!("some still wait");
+    };
+    limiter.enqueue(pod, urgency(0, now));
+    assert_eq!(limiter.next(now), NextTouch::Send(pod));
+}
+
+#[test]
+fn large_clusters_spread_their_touches() {
+    // beside-kubelet 25
+    let mut random = Rng::with_seed(1);
+    for (ttl, longest) in [
+        (0, 0),
+        (15, 1),
+        (30, 2),
+        (60, 5),
+        (300, 20),
+        (1_000_000, 20),
+    ] {
+        let longest = Duration::from_secs(longest);
+        assert_eq!(longest_spread(Some(Duration::from_secs(ttl))), longest);
+        let waits: Vec<_> = (0..100).map(|_| spread(longest, &mut random)).collect();
+        assert!(waits.iter().all(|wait| *wait <= longest));
+        let most = waits.iter().max().unwrap();
+        assert!(*most >= longest.mul_f64(0.9), "{most:?}");
+    }
+    assert_eq!(longest_spread(None), Duration::ZERO);
+}
