@@ -210,6 +210,12 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
         }
     }
 
+    /// A touch that was to be sent was not, because the pod no longer needs it. It counts for nothing.
+    pub(crate) fn not_sent(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.bucket.give_back();
+    }
+
     /// Touches per second.
     pub(crate) fn rate(&self) -> u32 {
         self.rate

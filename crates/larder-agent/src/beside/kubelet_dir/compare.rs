@@ -18,7 +18,10 @@ use std::{
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
 use larder_projection::{File, Origin, Projection, VolumePath};
-use rustix::{fs::FileType, io::Errno};
+use rustix::{
+    fs::{FileType, Stat},
+    io::Errno,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -138,20 +141,19 @@ impl<'a> Comparer<'a> {
         budget: Duration,
     ) -> Result<bool, ReadError> {
         let end = Instant::now() + budget;
-        let device = sys::stat(directory)
-            .map_err(ReadError::io("examine", &self.path))?
-            .st_dev;
+        let mut way = Way::default();
         loop {
             let more = match self.files.next() {
                 Some((path, file)) if path.as_str().starts_with(self.prefix) => {
                     let relative = &path.as_str()[self.prefix.len()..];
-                    self.file_at(directory, device, relative, path, file)?;
+                    let opened = open_file_beneath(directory, relative);
+                    self.check(opened, path, file)?;
                     true
                 }
                 _ => {
                     // The rest of the payload is not of this directory.
                     self.files = btree_map::Range::default();
-                    self.list_next(directory, device)?
+                    self.list_next(directory, &mut way)?
                 }
             };
             if !more {
@@ -173,30 +175,10 @@ impl<'a> Comparer<'a> {
         self.differences
     }
 
-    /// Compares the file `relative` of `directory` with `file`, which has to be at `path` of the volume.
-    fn file_at(
-        &mut self,
-        directory: &OwnedFd,
-        device: u64,
-        relative: &str,
-        path: &VolumePath,
-        file: &File<'_>,
-    ) -> Result<(), ReadError> {
-        let (parent, name) = match relative.rsplit_once('/') {
-            None => (None, relative),
-            Some((parent, name)) => (Some(open_beneath(directory.as_fd(), parent, device)), name),
-        };
-        let opened = match parent.transpose() {
-            Ok(parent) => sys::open_file(parent.as_ref().unwrap_or(directory).as_fd(), name),
-            Err(errno) => Err(errno),
-        };
-        self.check(opened, path, file)
-    }
-
     /// Compares an opened file with `file`, which has to be at `path` of the volume.
     pub(super) fn check(
         &mut self,
-        opened: rustix::io::Result<(OwnedFd, rustix::fs::Stat)>,
+        opened: rustix::io::Result<(OwnedFd, Stat)>,
         path: &VolumePath,
         file: &File<'_>,
     ) -> Result<(), ReadError> {
@@ -223,15 +205,11 @@ impl<'a> Comparer<'a> {
     }
 
     /// Lists the next directory. Returns whether there was one.
-    fn list_next(&mut self, set: &OwnedFd, device: u64) -> Result<bool, ReadError> {
+    fn list_next(&mut self, set: &OwnedFd, way: &mut Way) -> Result<bool, ReadError> {
         let Some(listed) = self.directories.pop() else {
             return Ok(false);
         };
-        let opened = match listed.strip_suffix('/') {
-            None => sys::open_dir(set.as_fd(), c"."),
-            Some(path) => open_beneath(set.as_fd(), path, device),
-        };
-        let directory = match opened {
+        let directory = match way.open(set.as_fd(), &listed) {
             Ok(directory) => directory,
             // Its files are missing, which is known by now.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(true),
@@ -293,18 +271,44 @@ enum Entry {
     Extra(String),
 }
 
-/// Opens the directory `path` beneath `set`, on the same file system: [`Errno::XDEV`] if something is mounted there.
-fn open_beneath(set: BorrowedFd<'_>, path: &str, device: u64) -> rustix::io::Result<OwnedFd> {
-    let mut reached: Option<OwnedFd> = None;
-    for name in path.split('/') {
-        let parent = reached.as_ref().map_or(set, |parent| parent.as_fd());
-        let directory = sys::open_dir(parent, name)?;
-        if sys::stat(&directory)?.st_dev != device {
-            return Err(Errno::XDEV);
+/// Opens the file `path` beneath `set`.
+fn open_file_beneath(set: &OwnedFd, path: &str) -> rustix::io::Result<(OwnedFd, Stat)> {
+    match path.rsplit_once('/') {
+        None => sys::open_file(set.as_fd(), path),
+        Some((parent, name)) => {
+            let parent = sys::open_dir_beneath(set.as_fd(), parent)?;
+            sys::open_file(parent.as_fd(), name)
         }
-        reached = Some(directory);
     }
-    reached.ok_or(Errno::NOENT)
+}
+
+/// The way to the directory that was listed last, as some open directories on it. So the depth of a path is paid for
+/// once, and not again with each directory on the way.
+#[derive(Default)]
+struct Way(Vec<(String, OwnedFd)>);
+
+impl Way {
+    /// Elements between two directories that stay open.
+    const STRIDE: usize = 64;
+
+    /// Opens the directory `path`, with a final slash, beneath `set`.
+    fn open(&mut self, set: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+        self.0.retain(|(reached, _)| path.starts_with(reached));
+        let (parent, rest) = match self.0.last() {
+            Some((reached, directory)) => (directory.as_fd(), &path[reached.len()..]),
+            None => (set, path),
+        };
+        let rest = rest.trim_end_matches('/');
+        if rest.is_empty() {
+            return sys::open_dir(parent, c".");
+        }
+        let directory = sys::open_dir_beneath(parent, rest)?;
+        if rest.split('/').count() >= Self::STRIDE {
+            let again = sys::open_dir(directory.as_fd(), c".")?;
+            self.0.push((path.to_owned(), again));
+        }
+        Ok(directory)
+    }
 }
 
 /// The reason to touch for a file from `origin`.

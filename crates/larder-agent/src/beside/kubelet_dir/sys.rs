@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, Stat},
+    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat},
     io::{Errno, Result, retry_on_intr},
     path::Arg,
 };
@@ -26,6 +26,35 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
 /// Opens the directory `name` of `dir`, for opening what is in it.
 pub(super) fn open_dir(dir: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd> {
     fs::openat(dir, name, PLACE.union(OFlags::NOFOLLOW), Mode::empty())
+}
+
+/// Opens the directory `path` beneath `dir`. A link on the way is [`Errno::LOOP`], a mount [`Errno::XDEV`].
+pub(super) fn open_dir_beneath(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+    let flags = PLACE.union(OFlags::NOFOLLOW);
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match fs::openat2(dir, path, flags, Mode::empty(), resolve) {
+        // Linux before 5.6, or a filter that does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => open_by_elements(dir, path),
+        opened => opened,
+    }
+}
+
+/// What [`open_dir_beneath`] does, one element at a time.
+pub(super) fn open_by_elements(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+    let device = stat(dir)?.st_dev;
+    let mut reached: Option<OwnedFd> = None;
+    for name in path.split('/') {
+        if name == ".." {
+            return Err(Errno::XDEV);
+        }
+        let parent = reached.as_ref().map_or(dir, |parent| parent.as_fd());
+        let directory = open_dir(parent, name)?;
+        if stat(&directory)?.st_dev != device {
+            return Err(Errno::XDEV);
+        }
+        reached = Some(directory);
+    }
+    reached.ok_or(Errno::NOENT)
 }
 
 /// Opens the regular file `name` of `dir` for reading. Anything else is [`Errno::INVAL`], and is not opened.

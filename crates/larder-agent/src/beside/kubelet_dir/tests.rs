@@ -736,3 +736,47 @@ fn subpath_shows_what_the_container_started_with() {
         .unwrap_err();
     assert!(matches!(error, Unseen::NotVisible), "{error}");
 }
+
+#[test]
+fn deep_paths_are_compared_at_every_level() {
+    let kubelet = Kubelet::new();
+    // Deeper than the way that stays open.
+    let deep = "d/".repeat(300) + "f";
+    kubelet.write(&CONFIG_MAP, &[(&deep, "1"), ("a/b", "1")]);
+    let computed = projection(&[
+        ("a/b", "1", of_config_map("b")),
+        (&deep, "1", of_config_map("f")),
+    ]);
+    let directories = [OPEN_BUDGET, Duration::ZERO].map(|open_budget| KubeletDir {
+        open_budget,
+        ..kubelet.open(Mounts::NotExpected)
+    });
+    let compare = |directory: &KubeletDir| {
+        let found = directory.compare(&CONFIG_MAP, &config_map("c"), &computed);
+        found.unwrap().differences.count()
+    };
+    assert_eq!(directories.each_ref().map(compare), [0, 0]);
+    let middle = kubelet.data(&CONFIG_MAP, &"d/".repeat(200));
+    fs::write(middle.join("extra"), "").unwrap();
+    assert_eq!(directories.each_ref().map(compare), [1, 1]);
+}
+
+#[test]
+fn directories_are_opened_beneath_without_openat2_too() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("a/b")).unwrap();
+    symlink("a", root.path().join("link")).unwrap();
+    let directory = sys::open_root(root.path()).unwrap();
+    for open in [sys::open_dir_beneath, sys::open_by_elements] {
+        let errno = |path| open(directory.as_fd(), path).map(drop).err();
+        assert_eq!(errno("a/b"), None);
+        assert_eq!(errno("a/c"), Some(Errno::NOENT));
+        assert_eq!(errno("../a"), Some(Errno::XDEV));
+        assert!(matches!(errno("link/b"), Some(Errno::LOOP | Errno::NOTDIR)));
+    }
+    let system = sys::open_root(Path::new("/")).unwrap();
+    for open in [sys::open_dir_beneath, sys::open_by_elements] {
+        let crossed = open(system.as_fd(), "proc/self");
+        assert!(crossed.is_err(), "{crossed:?}");
+    }
+}

@@ -1,5 +1,5 @@
 use http::StatusCode;
-use larder_apiserver::{ApiServer, AuditLog, Options};
+use larder_apiserver::{ApiServer, Options};
 use larder_objects::chain;
 use larder_watch::RequestError;
 
@@ -20,7 +20,7 @@ fn pod() -> PodToTouch {
 
 /// A server with the pod of [`pod`], a client, and the pod as the server has it.
 async fn server() -> (ApiServer, Client, PodToTouch) {
-    let server = ApiServer::new(Options::default().audit(AuditLog::new()));
+    let server = ApiServer::new(Options::default());
     let created = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "n", "name": "web", "uid": "u1", "annotations": {"a": "1"}},

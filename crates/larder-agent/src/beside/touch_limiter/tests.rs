@@ -241,3 +241,19 @@ fn large_clusters_spread_their_touches() {
     }
     assert_eq!(longest_spread(None), Duration::ZERO);
 }
+
+#[test]
+fn touch_that_was_not_sent_counts_for_nothing() {
+    let (mut limiter, now) = limiter();
+    for pod in 0..500 {
+        limiter.enqueue(pod, urgency(0, now));
+        assert_eq!(limiter.next(now), NextTouch::Send(pod));
+        limiter.not_sent();
+    }
+    assert!(limiter.answers.is_empty());
+    for pod in 0..1000 {
+        limiter.enqueue(pod, urgency(0, now));
+    }
+    let sent = run(&mut limiter, now, now + Duration::from_secs(1), MS);
+    assert_eq!(sent.len(), 110 + 50);
+}
