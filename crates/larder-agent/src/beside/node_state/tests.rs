@@ -1,4 +1,4 @@
-use larder_apiserver::{ApiServer, Options};
+use larder_apiserver::{ApiServer, Kind, Options};
 use serde_json::json;
 
 use super::*;
@@ -77,12 +77,58 @@ fn volumes_of_republishing_drivers_are_found() {
 }
 
 #[tokio::test]
-async fn missing_lease_is_none_and_a_failure_is_an_error() {
+async fn lease_is_read_and_a_missing_one_is_none() {
     let server = ApiServer::new(Options::default());
     let client = Client::new(server.service(), "default");
     assert!(lease_renewed(&client, "..").await.is_err());
-    // Whatever the server answers for a lease that it does not have.
     assert_eq!(lease_renewed(&client, "n").await.unwrap(), None);
+    let lease = |spec| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"namespace": LEASE_NAMESPACE, "name": "n"}, "spec": spec,
+        })
+    };
+    server
+        .apply(&lease(json!({"holderIdentity": "n"})))
+        .unwrap();
+    assert_eq!(lease_renewed(&client, "n").await.unwrap(), None);
+    let renewed = json!({"renewTime": "1970-01-01T00:01:40.000000Z"});
+    server.apply(&lease(renewed)).unwrap();
+    assert_eq!(lease_renewed(&client, "n").await.unwrap(), Some(at(100)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn drivers_that_require_republishing_are_followed() {
+    // beside-kubelet 40
+    let server = ApiServer::new(Options::default());
+    let apply = |name: &str, republishes: bool| {
+        let driver = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": name}, "spec": {"requiresRepublish": republishes},
+        });
+        server.apply(&driver).unwrap();
+    };
+    apply("a", true);
+    apply("b", false);
+    let client = Client::new(server.service(), "default");
+    let (sender, mut drivers) = watch::channel(BTreeSet::new());
+    let mut is = async |names: &[&str]| {
+        let found = drivers.wait_for(|drivers| drivers.iter().eq(names));
+        drop(found.await.unwrap());
+    };
+    let check = async {
+        is(&["a"]).await;
+        apply("b", true);
+        is(&["a", "b"]).await;
+        server.delete(Kind::CsiDriver, "", "a").unwrap();
+        is(&["b"]).await;
+        apply("b", false);
+        is(&[]).await;
+    };
+    tokio::select! {
+        () = follow_republishing_drivers(client, sender, NodeContext::with_seed(1)) => unreachable!("it has no end"),
+        () = check => {}
+    }
 }
 
 #[test]
