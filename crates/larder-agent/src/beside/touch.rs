@@ -187,7 +187,7 @@ fn answer_of(error: RequestError, pod: &PodToTouch) -> TouchAnswer {
         429 => TouchAnswer::Throttled {
             retry_after: error.retry_after(),
         },
-        403 if is_from_authorizer(message) => TouchAnswer::Forbidden {
+        403 if is_from_authorizer(message, pod) => TouchAnswer::Forbidden {
             permission: format!("{PERMISSION} in the namespace {:?}", &*pod.namespace),
         },
         400..=499 if *code != 401 => TouchAnswer::Refused {
@@ -208,12 +208,10 @@ fn names_uid(message: &str) -> bool {
 }
 
 /// Whether the message of a 403 is that of an authorizer: `pods "NAME" is forbidden: User "…" cannot patch resource …`
-/// (kube-apiserver 1.36, `endpoints/handlers/responsewriters/errors.go`). Admission says other things after the colon.
-fn is_from_authorizer(message: &str) -> bool {
-    let reason = message.split_once(" is forbidden: ");
-    reason.is_some_and(|(_, reason)| {
-        reason.starts_with("User \"") && reason.contains(" cannot patch resource \"pods/status\"")
-    })
+/// (kube-apiserver 1.36, `endpoints/handlers/responsewriters/errors.go`). Admission begins otherwise.
+fn is_from_authorizer(message: &str, pod: &PodToTouch) -> bool {
+    let start = format!("pods {:?} is forbidden: User \"", &*pod.name);
+    message.starts_with(&start) && message.contains(" cannot patch resource \"pods/status\"")
 }
 
 /// The first [`MAX_TEXT`] bytes of `message`, without control characters.

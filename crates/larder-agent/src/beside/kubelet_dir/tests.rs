@@ -217,7 +217,6 @@ fn extra_missing_and_changed_files_are_reasons_to_touch() {
     );
     check(&[("a", "1")], "Extra d Some(Object)");
     check(&[("d/e", CANARY)], "Extra a Some(Object)");
-    check(&[], "Extra a Some(Object)");
     // A file in the place of a directory, and the other way round.
     check(
         &[("a/b", "1"), ("d", CANARY)],
@@ -535,8 +534,8 @@ fn links_and_pipes_in_a_set_are_not_followed_or_opened() {
 
     // Socket beside the files.
     make_fresh();
-    let _socket =
-        std::os::unix::net::UnixListener::bind(kubelet.data(&CONFIG_MAP, "socket")).unwrap();
+    let socket = kubelet.data(&CONFIG_MAP, "socket");
+    rustix::fs::mknodat(CWD, &socket, rustix::fs::FileType::Socket, Mode::RUSR, 0).unwrap();
     check("Extra socket Some(Object)");
 }
 
@@ -549,8 +548,8 @@ fn large_files_are_neither_read_nor_held() {
             .write(true)
             .open(kubelet.data(&PROJECTED, name))
             .unwrap();
-        // Sparse: 8 TiB that nobody has.
-        file.set_len(8 << 40).unwrap();
+        // Sparse: it takes no memory and no disk.
+        file.set_len(1 << 40).unwrap();
     }
     let computed = projection(&[
         ("a", "1", Origin::Field("metadata.annotations")),

@@ -149,7 +149,7 @@ async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> 
             let value = http::HeaderValue::from_static(retry_after);
             answer.headers_mut().insert("Retry-After", value);
         }
-        async { Ok::<_, std::convert::Infallible>(answer) }
+        async move { Ok::<_, std::convert::Infallible>(answer) }
     });
     let toucher = Toucher::new(Client::new(service, "n"));
     let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
