@@ -14,3 +14,5 @@ pub(crate) mod swaps;
 pub(crate) mod touch;
 #[allow(dead_code, reason = "the mode calls it")]
 pub(crate) mod touch_limiter;
+
+pub use self::{kubelet_dir::Mounts, swaps::SwapDetection};

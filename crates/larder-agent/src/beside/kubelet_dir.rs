@@ -224,11 +224,11 @@ impl KubeletDir {
     ) -> Result<Option<Comparison>, Unseen> {
         let path = self.volume_path(id).join(DATA);
         let mut comparer = Comparer::new(volume, projection, "", path.clone());
-        let mut compared: Option<(VolumeIdentity, SetName)> = None;
+        let mut first: Option<(VolumeIdentity, SetName)> = None;
         loop {
             let open = self.open_volume(id)?;
             let current = (open.identity, self.current_set(id, &open)?);
-            if compared.get_or_insert_with(|| current.clone()) != &current {
+            if first.get_or_insert_with(|| current.clone()) != &current {
                 return Ok(None);
             }
             let (identity, set) = current;

@@ -59,7 +59,7 @@ impl RefreshValue {
         }
         // At the end of time there is no later one.
         let later = now.checked_add(MILLISECOND);
-        Self::of(later.unwrap_or(now - MILLISECOND))
+        Self::of(later.unwrap_or_else(|_| now - MILLISECOND))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -182,7 +182,7 @@ fn answer_of(error: RequestError, pod: &PodToTouch) -> TouchAnswer {
         404 => TouchAnswer::Gone,
         // A status update checks the UID as an immutable field, other updates as a precondition.
         409 if message.contains("Precondition failed: UID in precondition") => TouchAnswer::Gone,
-        422 if names_uid(message) => TouchAnswer::Gone,
+        422 if names_uid(message, pod) => TouchAnswer::Gone,
         409 => TouchAnswer::Conflict,
         429 => TouchAnswer::Throttled {
             retry_after: error.retry_after(),
@@ -197,11 +197,11 @@ fn answer_of(error: RequestError, pod: &PodToTouch) -> TouchAnswer {
     }
 }
 
-/// Whether the message of a 422 is about the UID: `Pod "NAME" is invalid: metadata.uid: Invalid value: …`. Policies and
-/// webhooks are quoted elsewhere in a message.
-fn names_uid(message: &str) -> bool {
-    let problems = message.split_once(" is invalid: ");
-    problems.is_some_and(|(_, problems)| {
+/// Whether the message of a 422 is about the UID: `Pod "NAME" is invalid: metadata.uid: …`. Policies and webhooks begin
+/// otherwise.
+fn names_uid(message: &str, pod: &PodToTouch) -> bool {
+    let problems = message.strip_prefix(&format!("Pod {:?} is invalid: ", &*pod.name));
+    problems.is_some_and(|problems| {
         let problems = problems.strip_prefix('[').unwrap_or(problems);
         problems.starts_with("metadata.uid:")
     })

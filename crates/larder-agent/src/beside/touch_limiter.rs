@@ -62,6 +62,13 @@ pub(crate) enum NextTouch<K> {
     Idle,
 }
 
+/// A touch was answered with 429.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Throttled {
+    /// How long the API server asks to wait.
+    pub(crate) retry_after: Option<Duration>,
+}
+
 /// Place in the order: the lowest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
@@ -186,16 +193,10 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
         NextTouch::Send(touch)
     }
 
-    /// A touch that was sent has been answered, or given up, after `took`. `throttled`: by 429, and how long the API
-    /// server asks to wait.
-    pub(crate) fn answered(
-        &mut self,
-        now: Instant,
-        took: Duration,
-        throttled: Option<Option<Duration>>,
-    ) {
+    /// A touch that was sent has been answered, or given up, after `took`.
+    pub(crate) fn answered(&mut self, now: Instant, took: Duration, throttled: Option<Throttled>) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if let Some(retry_after) = throttled {
+        if let Some(Throttled { retry_after }) = throttled {
             let until = now + retry_after.unwrap_or(DEFAULT_RETRY_AFTER);
             self.silent_until = self.silent_until.max(until);
             self.halve(now);

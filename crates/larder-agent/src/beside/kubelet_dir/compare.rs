@@ -216,15 +216,22 @@ impl<'a> Comparer<'a> {
             Err(errno) => return Err(ReadError::io("open", &self.path.join(&listed))(errno)),
         };
         let mut extra = None;
-        sys::list(&directory, |name, kind| {
+        let found = sys::list(&directory, |name, kind| {
             match self.computed(&listed, name, kind) {
                 Entry::File => {}
                 Entry::Directory(path) => self.directories.push(path),
                 Entry::Extra(path) => extra = Some(path),
             }
             Ok(extra.is_none())
-        })
-        .map_err(ReadError::io("list", &self.path.join(&listed)))?;
+        });
+        match found {
+            Ok(()) => {}
+            // It was removed after it was opened: by the kubelet, which has written another set by then, or by hand.
+            Err(Errno::NOENT) => self
+                .differences
+                .add(&listed, DifferenceKind::Missing, self.extra),
+            Err(errno) => return Err(ReadError::io("list", &self.path.join(&listed))(errno)),
+        }
         if let Some(path) = extra {
             self.not_computed(&format!("{}{path}", self.prefix));
             // One is enough: the kubelet writes all files anew.

@@ -31,7 +31,7 @@ fn node_tells_readiness_ttl_and_version() {
         let expected = NodeState {
             ready,
             since: Some(at(60)),
-            ttl: Some(Duration::from_secs(60)),
+            ttl: Some(Duration::from_mins(1)),
             kubelet_version: "v1.36.2".to_owned(),
         };
         assert_eq!(NodeState::new(&node(status)), expected);

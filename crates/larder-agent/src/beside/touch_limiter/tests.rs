@@ -2,6 +2,8 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
+const THROTTLED: Throttled = Throttled { retry_after: None };
+
 fn limiter() -> (TouchLimiter<u32>, Instant) {
     let now = Instant::now();
     (TouchLimiter::new(Rng::with_seed(1), now), now)
@@ -134,14 +136,15 @@ fn retry_after_silences_the_node_and_halves_the_rate() {
         limiter.enqueue(pod, urgency(0, now));
     }
     assert!(matches!(limiter.next(now), NextTouch::Send(_)));
-    limiter.answered(now, MS, Some(Some(Duration::from_secs(2))));
+    let retry_after = Some(Duration::from_secs(2));
+    limiter.answered(now, MS, Some(Throttled { retry_after }));
     assert_eq!(limiter.rate(), 25);
     let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
     assert!(sent.iter().all(|(at, _)| *at >= Duration::from_secs(2)));
     // What was added to the bucket in three seconds, at most two seconds' worth at once.
     assert!((50..=76).contains(&sent.len()), "{}", sent.len());
     // Without a time, a second.
-    limiter.answered(now, MS, Some(None));
+    limiter.answered(now, MS, Some(THROTTLED));
     assert!(limiter.silent_until >= now + Duration::from_secs(1));
 }
 
@@ -178,7 +181,7 @@ fn slow_answers_halve_the_rate_down_to_two() {
 fn each_quiet_minute_doubles_the_rate() {
     let (mut limiter, now) = limiter();
     for _ in 0..6 {
-        limiter.answered(now, MS, Some(None));
+        limiter.answered(now, MS, Some(THROTTLED));
     }
     assert_eq!(limiter.rate(), MIN_RATE);
     for (minute, expected) in [2, 4, 8, 16, 32, 50, 50].into_iter().enumerate() {
@@ -188,10 +191,10 @@ fn each_quiet_minute_doubles_the_rate() {
     }
     // Trouble begins the minute anew.
     let late = now + QUIET * 10;
-    limiter.answered(late, MS, Some(None));
+    limiter.answered(late, MS, Some(THROTTLED));
     limiter.next(late + QUIET - MS);
     assert_eq!(limiter.rate(), 25);
-    limiter.answered(late + QUIET - MS, MS, Some(None));
+    limiter.answered(late + QUIET - MS, MS, Some(THROTTLED));
     limiter.next(late + QUIET);
     assert_eq!(limiter.rate(), 12);
 }
