@@ -57,7 +57,7 @@ pub(crate) use self::{
 pub use self::{
     inspect::{CopyInfo, InspectError, Inspection, erase, inspect},
     key::{KeyError, KeySource, UnknownKeySource},
-    store::StoreError,
+    store::directory::StoreError,
 };
 use self::{
     key::Keyring,

@@ -27,7 +27,7 @@
 //! 2. A file is read with bounded memory, whatever lies in its place.
 //! 3. One file that does not open costs nothing but its own copy, or the copies of its page.
 
-mod directory;
+pub(super) mod directory;
 mod load;
 
 use std::{
@@ -40,9 +40,8 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-pub use self::directory::StoreError;
 pub(super) use self::{
-    directory::DIRECTORY,
+    directory::{DIRECTORY, StoreError},
     load::{RejectedFile, SavedCopy},
 };
 use self::{
