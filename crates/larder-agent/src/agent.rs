@@ -14,7 +14,7 @@ use kube::Client;
 use larder::{
     ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, ObjectChange, SecretManager,
 };
-use larder_objects::{Kind, chain};
+use larder_objects::{Kind, ObjectKey, chain};
 use larder_on_change::Hook;
 use larder_pods::{
     PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid,
@@ -315,10 +315,11 @@ impl fmt::Debug for Agent {
 /// Everything that wakes the agent.
 enum AgentEvent {
     Report(SourceReport),
-    Object(Kind, ObjectChange),
+    Object(Kind, ObjectKey),
     Facts,
     Certificate(SourceId),
     ClockJumped,
+    HooksReloaded,
     /// The API server has not answered in time.
     Stale(Box<StaleNode>),
     /// The directories of the previous run were listed.
@@ -434,6 +435,7 @@ impl Agent {
                 Ok(()) = facts.changed() => AgentEvent::Facts,
                 Some(source) = certificates.recv() => AgentEvent::Certificate(source),
                 Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
+                () = context.on_change.reloaded() => AgentEvent::HooksReloaded,
                 Some(stale) = checkpoint.stale.recv() => AgentEvent::Stale(Box::new(stale)),
                 Some(found) = &mut scan => AgentEvent::Scanned(found),
                 ended = node.reconciler.worker_ended() => match ended {
@@ -445,12 +447,11 @@ impl Agent {
                 AgentEvent::Shutdown => break Ok(()),
                 AgentEvent::Failed(error) => break Err(error),
                 AgentEvent::Report(report) => node.report(report),
-                AgentEvent::Object(kind, change) => {
-                    node.reconciler.object_changed(kind, &change.key);
-                }
+                AgentEvent::Object(kind, key) => node.reconciler.object_changed(kind, &key),
                 AgentEvent::Facts => node.facts_changed(),
                 AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
                 AgentEvent::ClockJumped => node.reconciler.clock_jumped(),
+                AgentEvent::HooksReloaded => node.reconciler.hooks_changed(),
                 AgentEvent::Stale(stale) => node.serve_stale(*stale),
                 AgentEvent::Scanned(found) => {
                     scan = OptionFuture::default();
@@ -647,7 +648,7 @@ fn start_checkpoint(
 /// The change streams of the managers end only if a manager's own task has ended.
 fn object_event(kind: Kind, change: Option<ObjectChange>) -> AgentEvent {
     match (kind, change) {
-        (kind, Some(change)) => AgentEvent::Object(kind, change),
+        (kind, Some(change)) => AgentEvent::Object(kind, change.key),
         (Kind::ConfigMap, None) => AgentEvent::Failed(TaskError::ended("ConfigMap manager")),
         (Kind::Secret, None) => AgentEvent::Failed(TaskError::ended("Secret manager")),
     }

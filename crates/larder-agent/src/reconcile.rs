@@ -274,6 +274,27 @@ impl Reconciler {
         }
     }
 
+    /// The configuration has other hooks. Only the workers of pods that this concerns hear of it.
+    pub(crate) fn hooks_changed(&mut self) {
+        let pods = self.pods.iter();
+        let plans = pods.filter_map(|(uid, tracked)| Some((uid.clone(), tracked.plan.clone()?)));
+        for (uid, plan) in plans.collect::<Vec<_>>() {
+            let hooks = (self.context.on_change).reloaded_hooks(&plan.pod, plan.hooks.as_ref());
+            let Some(plan) = plan.with_other_hooks(hooks) else {
+                continue;
+            };
+            let plan = Arc::new(plan);
+            let desired = DesiredState::Serve {
+                plan: Arc::clone(&plan),
+                decoded: None,
+            };
+            let (root, now) = (self.context.host.path(), self.context.clock.now());
+            let entry = BoardEntry::of(&plan.pod, root, now);
+            self.set_desired(&uid, desired, entry);
+            self.set_plan(&uid, Some(plan));
+        }
+    }
+
     /// The Node, the Services or the trust bundles have changed.
     pub(crate) fn facts_changed(&self) {
         for tracked in self.pods.values() {

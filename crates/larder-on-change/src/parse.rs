@@ -52,6 +52,18 @@ pub struct AllowedActions {
     pub restart: bool,
 }
 
+impl AllowedActions {
+    /// Whether an annotation may ask for the action.
+    pub const fn allows(self, action: &Action) -> bool {
+        match action {
+            Action::Signal(_) => self.signal,
+            Action::Http(_) => self.http,
+            Action::Restart(_) => self.restart,
+            Action::Exec(_) => false,
+        }
+    }
+}
+
 impl Default for AllowedActions {
     fn default() -> Self {
         Self {

@@ -29,6 +29,11 @@ impl RoundQueue {
         }
     }
 
+    /// From now on at most `parallelism` rounds run at once; at least one. Those that run already go on.
+    pub fn set_parallelism(&mut self, parallelism: usize) {
+        self.parallelism = parallelism.max(1);
+    }
+
     /// Adds a hook whose round has been due since `since`. A hook that is in the queue already keeps its earlier place.
     pub fn push(&mut self, hook: HookId, since: Instant) {
         if !self.since.contains_key(&hook) && !self.running.contains(&hook) {

@@ -107,9 +107,11 @@ impl AgentHandle {
     }
 
     /// Takes up the fields of `config` that can be [reloaded](crate::config::Field::reloads) and are the agent's:
-    /// `syncFrequency`, from the next repair pass of each pod. Watches and volumes are not touched.
+    /// `syncFrequency`, from the next repair pass of each pod, and the hooks with what pods may ask of them. A hook that
+    /// stays as it was keeps what it has told of. Watches and volumes are not touched.
     pub fn reload(&self, config: &Config) {
         *self.context.sync_frequency.lock() = config.sync_frequency;
+        self.context.on_change.reload(&config.on_change);
     }
 
     /// The status of the agent and of everything it serves.

@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_on_change::{
-    Hook, PodFacts,
+    Hook, OnFailure, PodFacts,
     action::targets::KnownContainers,
     parse::{ANNOTATION, ANNOTATION_PREFIX, annotated_hooks},
 };
 use larder_pods::StoredPod;
+use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use super::{
@@ -114,6 +115,15 @@ pub(crate) struct PodHooks {
 }
 
 impl PodHooks {
+    /// Whether both say the same of the same hooks.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let mut pairs = self.hooks.iter().zip(&other.hooks);
+        self.hooks.len() == other.hooks.len()
+            && pairs.all(|(one, other)| one.is_same(other) && one.note == other.note)
+            && self.errors == other.errors
+            && self.targets == other.targets
+    }
+
     /// Whether a hook looks at anything of the part.
     pub(super) fn look_at_part(&self, part: &PartKey) -> bool {
         if let PartKey::Environment(container) = part
@@ -132,28 +142,59 @@ impl PodHooks {
 
 /// What decides on the hooks of the pods of a node.
 pub(super) struct HookSources {
-    pub(super) config: OnChangeConfig,
-    pub(super) program: Vec<ProgramHook>,
+    /// Replaced by a reload.
+    config: Mutex<Arc<OnChangeConfig>>,
+    program: Vec<ProgramHook>,
 }
 
 impl HookSources {
+    pub(super) fn new(config: OnChangeConfig, program: Vec<ProgramHook>) -> Self {
+        Self {
+            config: Mutex::new(Arc::new(config)),
+            program,
+        }
+    }
+
+    /// The settings in use.
+    pub(super) fn config(&self) -> Arc<OnChangeConfig> {
+        Arc::clone(&self.config.lock())
+    }
+
+    /// Replaces the settings of hooks. What is known of earlier pods is [out of date](Self::current) then.
+    pub(super) fn reload(&self, config: OnChangeConfig) {
+        *self.config.lock() = Arc::new(config);
+    }
+
     /// The hooks of `pod`, which had `before` when it was the previous pod; `None` if it has none.
-    ///
-    /// A pod without a hook's annotation that no hook selects is not decoded.
     pub(super) fn hooks(
         &self,
         pod: &StoredPod,
         decoded: Option<&Pod>,
         before: Option<(&StoredPod, Option<&Arc<PodHooks>>)>,
     ) -> Option<Arc<PodHooks>> {
-        if let Some((previous, hooks)) = before
-            && decoded.is_none()
-            && known_annotations(previous).eq(known_annotations(pod))
-            && previous.metadata.labels == pod.metadata.labels
-        {
-            return hooks.cloned();
+        match before {
+            Some((previous, hooks))
+                if decoded.is_none()
+                    && known_annotations(previous).eq(known_annotations(pod))
+                    && previous.metadata.labels == pod.metadata.labels =>
+            {
+                hooks.cloned()
+            }
+            _ => self.current(pod, decoded, before.and_then(|(_, hooks)| hooks)),
         }
-        let configured = self.config.hooks.iter();
+    }
+
+    /// The hooks of `pod`, which had `before` until now, by the settings in use; `None` if it has none.
+    ///
+    /// A pod without a hook's annotation that no hook selects is not decoded.
+    pub(super) fn current(
+        &self,
+        pod: &StoredPod,
+        decoded: Option<&Pod>,
+        before: Option<&Arc<PodHooks>>,
+    ) -> Option<Arc<PodHooks>> {
+        let config = self.config();
+        let configured = config.hooks.iter();
         let configured = configured.filter(|hook| hook.pods.selects(pod));
         let configured: Vec<_> = configured.map(|found| Arc::clone(&found.hook)).collect();
         let program = self.program.iter();
@@ -171,12 +212,11 @@ impl HookSources {
         };
         let facts = PodFacts::of(decoded);
         let (mut hooks, mut errors) = (Vec::new(), Vec::new());
-        let before = before.and_then(|(_, hooks)| hooks);
         if is_annotated {
             let annotations: BTreeMap<_, _> = known_annotations(pod)
                 .map(|(key, text)| (key.clone(), text.clone()))
                 .collect();
-            for found in annotated_hooks(&annotations, self.config.from_pods, &facts) {
+            for found in annotated_hooks(&annotations, config.from_pods, &facts) {
                 let place = Place::Annotation(found.annotation.as_str().into());
                 match found.hooks {
                     Ok(found) => hooks.extend(found.into_iter().map(|hook| PodHook {
@@ -187,9 +227,16 @@ impl HookSources {
                     })),
                     Err(error) => {
                         errors.push(shown_error(&found.annotation, &error));
-                        // The last valid value stays in force.
+                        // The last valid value stays in force, unless a reload has forbidden it (rule S4).
                         let known = before.iter().flat_map(|before| &before.hooks);
-                        let known = known.filter(|hook| hook.place == place);
+                        let is_allowed = |hook: &Hook| {
+                            let mut steps = hook.steps.iter();
+                            steps.all(|step| config.from_pods.allows(step))
+                                && (hook.on_failure != OnFailure::Restart
+                                    || config.from_pods.restart)
+                        };
+                        let known =
+                            known.filter(|hook| hook.place == place && is_allowed(&hook.hook));
                         hooks.extend(known.map(|hook| PodHook {
                             place: place.clone(),
                             hook: Arc::clone(&hook.hook),

@@ -92,6 +92,11 @@ impl Schedule {
         }
     }
 
+    /// From now on at most so many rounds run at once.
+    pub(super) fn set_parallelism(&mut self, parallelism: usize) {
+        self.queue.set_parallelism(parallelism);
+    }
+
     /// The pod, if it has hooks.
     pub(super) fn pod(&self, uid: &str) -> Option<&PodSchedule> {
         self.pods.get(uid)

@@ -49,10 +49,7 @@ use super::{
     round::{Attempt, AttemptReport},
     schedule::Schedule,
 };
-use crate::{
-    clock::Clock,
-    events::{Events, HookEvent},
-};
+use crate::{clock::Clock, events::Events};
 
 /// Time that running steps get when the agent ends (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);
@@ -87,6 +84,8 @@ struct Shared {
     schedule: Mutex<Schedule>,
     /// Something may be due earlier than the task waits for.
     wake: Notify,
+    /// The hooks of pods may be others.
+    reloaded: Notify,
     /// Held while a record is written, each for a share of the pods.
     writers: [Mutex<()>; WRITERS],
     hasher: RandomState,
@@ -114,7 +113,7 @@ impl OnChange {
         let schedule = Schedule::new(config.parallelism, rng);
         Self(Arc::new(Shared {
             metrics: RoundMetrics::register(registry),
-            sources: HookSources { config, program },
+            sources: HookSources::new(config, program),
             host,
             clock,
             events,
@@ -123,6 +122,7 @@ impl OnChange {
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),
             wake: Notify::new(),
+            reloaded: Notify::new(),
             writers: std::array::from_fn(|_| Mutex::new(())),
             hasher: RandomState::new(),
             drained: watch::Sender::new(false),
@@ -137,22 +137,36 @@ impl OnChange {
         before: Option<(&StoredPod, Option<&Arc<PodHooks>>)>,
     ) -> Option<Arc<PodHooks>> {
         let hooks = self.0.sources.hooks(pod, decoded, before)?;
-        let known = before.and_then(|(_, hooks)| hooks);
-        if known.is_some_and(|known| Arc::ptr_eq(known, &hooks)) {
-            return Some(hooks);
-        }
-        let known: &[String] = known.map_or(&[], |known| &known.errors);
-        for error in hooks.errors.iter().filter(|error| !known.contains(error)) {
-            let metadata = &pod.metadata;
-            let name = metadata.name.as_deref().unwrap_or_default();
-            let namespace = metadata.namespace.as_deref().unwrap_or_default();
-            warn!(
-                pod = format!("{namespace}/{name}"),
-                error, "invalid hooks, keeping the last valid ones"
-            );
-            self.post(pod, HookEvent::Invalid, error);
-        }
+        self.report_errors(pod, &hooks, before.and_then(|(_, hooks)| hooks));
         Some(hooks)
+    }
+
+    /// The same for a pod that stays as it is, after [a reload](Self::reload).
+    pub(crate) fn reloaded_hooks(
+        &self,
+        pod: &StoredPod,
+        before: Option<&Arc<PodHooks>>,
+    ) -> Option<Arc<PodHooks>> {
+        let hooks = self.0.sources.current(pod, None, before)?;
+        self.report_errors(pod, &hooks, before);
+        Some(hooks)
+    }
+
+    /// Takes up the settings of hooks. The task that waits for [`reloaded`](Self::reloaded) then hands each pod its
+    /// [new hooks](Self::reloaded_hooks).
+    pub(crate) fn reload(&self, config: &OnChangeConfig) {
+        if *self.0.sources.config() == *config {
+            return;
+        }
+        self.0.schedule.lock().set_parallelism(config.parallelism);
+        self.0.sources.reload(config.clone());
+        self.0.reloaded.notify_one();
+        self.0.wake.notify_one();
+    }
+
+    /// Waits until the settings of hooks have changed. Cancel-safe.
+    pub(crate) async fn reloaded(&self) {
+        self.0.reloaded.notified().await;
     }
 
     /// Follows a pass over `pod`. The hooks are new to the worker if `is_new`.
@@ -252,8 +266,8 @@ impl OnChange {
     }
 
     fn memory(&self) -> &(DigestKey, Option<PathBuf>) {
-        let directories = &self.0.sources.config.key_dirs;
-        self.0.memory.get_or_init(|| key::load(directories))
+        let load = || key::load(&self.0.sources.config().key_dirs);
+        self.0.memory.get_or_init(load)
     }
 
     pub(super) fn host(&self) -> &VolumeHost {

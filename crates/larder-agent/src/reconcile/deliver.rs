@@ -245,6 +245,10 @@ impl Job {
             .retain(uid, &volumes, &containers)
             .err()
             .unwrap_or_default();
+        if self.plan.hooks.is_none() {
+            // Of hooks that were removed while no agent ran.
+            errors.extend(self.host.remove_record(uid).err());
+        }
         let link = self
             .host
             .link_pod(&self.name.namespace, &self.name.name, uid);

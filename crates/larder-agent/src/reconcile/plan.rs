@@ -113,8 +113,8 @@ pub(super) struct Part {
     pub(super) reads: Box<[Need]>,
 }
 
-/// A pod with everything that the agent derives from its specification.
-#[derive(Debug)]
+/// A pod with everything that the agent derives from its specification. Cloning is cheap.
+#[derive(Clone, Debug)]
 pub(super) struct PodPlan {
     pub(super) pod: Arc<StoredPod>,
     pub(super) identity: PodIdentity,
@@ -149,10 +149,21 @@ impl PodPlan {
         let is_same = self.identity == identity(pod) && self.pod.same_spec(pod);
         is_same.then(|| Self {
             pod: Arc::clone(pod),
-            identity: self.identity.clone(),
-            parts: Arc::clone(&self.parts),
-            certificates: Arc::clone(&self.certificates),
             hooks: None,
+            ..self.clone()
+        })
+    }
+
+    /// The same plan with these hooks; `None` if it has them.
+    pub(super) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
+        let is_same = match (&self.hooks, &hooks) {
+            (Some(before), Some(hooks)) => before.is_same(hooks),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        (!is_same).then(|| Self {
+            hooks,
+            ..self.clone()
         })
     }
 

@@ -37,14 +37,14 @@ impl PublicKeyData for Requested<'_> {
 }
 
 /// Whoever answers requests.
-struct Signer {
+pub(crate) struct Signer {
     requests: Api<DynamicObject>,
     authority: Issuer<'static, KeyPair>,
     clock: Clock,
 }
 
 impl Signer {
-    fn new(node: &Node) -> Self {
+    pub(crate) fn new(node: &Node) -> Self {
         Self::in_version(node, "v1beta1")
     }
 
@@ -72,7 +72,7 @@ impl Signer {
     }
 
     /// Waits for an unanswered request.
-    async fn pending(&self) -> PodCertificateRequest {
+    pub(crate) async fn pending(&self) -> PodCertificateRequest {
         for _ in 0..10_000 {
             let waiting = self
                 .all()
@@ -101,7 +101,7 @@ impl Signer {
     }
 
     /// Issues a certificate of two hours that is to be refreshed after one; returns the chain.
-    async fn issue(&self, request: &PodCertificateRequest) -> String {
+    pub(crate) async fn issue(&self, request: &PodCertificateRequest) -> String {
         let now = Timestamp::from_second(self.clock.now().as_second()).unwrap();
         let at = |minutes| now + SignedDuration::from_mins(minutes);
         let time = |at: Timestamp| std::time::SystemTime::from(at).into();
@@ -142,19 +142,23 @@ fn accepted(node: &Node, verb: &str, path_end: &str) -> usize {
     records.iter().filter(fits).count()
 }
 
-/// A node whose API server guards its objects.
-fn guarded_node() -> Node {
-    let mut node = Node::prepare_with(
+/// A node whose API server guards its objects. Its agent does not run yet.
+pub(crate) fn prepare_guarded() -> Node {
+    Node::prepare_with(
         Options::default()
             .authorization(Authorization::Node)
             .fill_namespaces(true),
-    );
+    )
+}
+
+fn guarded_node() -> Node {
+    let mut node = prepare_guarded();
     node.run();
     node
 }
 
 /// A pod that wants a certificate.
-fn web() -> Value {
+pub(crate) fn web() -> Value {
     let source = json!({"podCertificate": {
         "signerName": "example.com/s", "keyType": "ED25519",
         "credentialBundlePath": "bundle.pem", "keyPath": "key.pem", "certificateChainPath": "chain.pem",
@@ -179,7 +183,7 @@ fn files(node: &Node) -> Option<[String; 3]> {
     Some([read("key.pem")?, read("chain.pem")?, read("bundle.pem")?])
 }
 
-async fn until_chain(node: &Node, chain: &str) -> [String; 3] {
+pub(crate) async fn until_chain(node: &Node, chain: &str) -> [String; 3] {
     node.wait("the certificate", |node| {
         files(node).filter(|files| files[1] == chain)
     })

@@ -149,8 +149,8 @@ impl Node {
         }
     }
 
-    /// Starts the agent, for the first time or again.
-    pub(crate) fn run(&mut self) {
+    /// The agent's configuration.
+    fn config(&self) -> Config {
         let host = Host {
             name: NODE.to_owned(),
             uid: 1000,
@@ -170,6 +170,17 @@ impl Node {
         config.static_pod_api_references = ApiReferences::Allow;
         config.on_change = self.on_change.clone();
         config.checkpoint.clone_from(&self.checkpoint);
+        config
+    }
+
+    /// Has the running agent take up what a reload can of the node's settings.
+    pub(crate) fn reload(&self) {
+        self.handle().reload(&self.config());
+    }
+
+    /// Starts the agent, for the first time or again.
+    pub(crate) fn run(&mut self) {
+        let config = self.config();
         let root = RootDir::lock(&config.root_dir).unwrap();
         let volumes = VolumeHost::open_without_mounts(root.path()).unwrap();
         let user = User {

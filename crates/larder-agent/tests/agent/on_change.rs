@@ -4,7 +4,9 @@
 mod containers;
 mod firing;
 mod harness;
+mod reloads;
 mod restarts;
 mod signals;
+mod steps;
 mod timing;
 mod writing;

@@ -4,7 +4,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    AllowedActions, Authority, MAX_BODY, default_timing,
+    Authority, MAX_BODY, default_timing,
     error::{HookError, Problem, at},
     fields::{Field, Fields},
 };
@@ -241,21 +241,14 @@ pub(super) fn check_action(
     container: Option<&SmolStr>,
     facts: Option<&PodFacts>,
 ) -> Result<(), HookError> {
-    if let Authority::Annotation(AllowedActions {
-        signal,
-        http,
-        restart,
-    }) = authority
+    if let Authority::Annotation(allowed) = authority
+        && !allowed.allows(action)
     {
-        let allowed = match action {
-            Action::Signal(_) => signal,
-            Action::Http(_) => http,
-            Action::Restart(_) => restart,
-            Action::Exec(_) => return Err(at(field, Problem::CommandOfPod)),
+        let problem = match action {
+            Action::Exec(_) => Problem::CommandOfPod,
+            Action::Signal(_) | Action::Http(_) | Action::Restart(_) => Problem::NotAllowed,
         };
-        if !allowed {
-            return Err(at(field, Problem::NotAllowed));
-        }
+        return Err(at(field, problem));
     }
     if let (Action::Restart(_), Some(facts)) = (action, facts) {
         let named = facts

@@ -1,5 +1,7 @@
 //! Reports about hooks: their status, the metrics that count them, and the log and events at a round's end.
 
+use std::sync::Arc;
+
 use larder_on_change::HookState;
 use larder_pods::StoredPod;
 use tracing::{debug, info, warn};
@@ -8,6 +10,7 @@ use super::OnChange;
 use crate::{
     events::HookEvent,
     on_change::{
+        pod_hooks::PodHooks,
         round::{AttemptEnd, AttemptReport},
         schedule::Ended,
     },
@@ -15,6 +18,26 @@ use crate::{
 };
 
 impl OnChange {
+    /// Reports errors of annotations that `before` did not have.
+    pub(super) fn report_errors(
+        &self,
+        pod: &StoredPod,
+        hooks: &PodHooks,
+        before: Option<&Arc<PodHooks>>,
+    ) {
+        let known: &[String] = before.map_or(&[], |known| &known.errors);
+        for error in hooks.errors.iter().filter(|error| !known.contains(error)) {
+            let metadata = &pod.metadata;
+            let name = metadata.name.as_deref().unwrap_or_default();
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            warn!(
+                pod = format!("{namespace}/{name}"),
+                error, "invalid hooks, keeping the last valid ones"
+            );
+            self.post(pod, HookEvent::Invalid, error);
+        }
+    }
+
     /// The states of the pod's hooks, and the errors of its annotations.
     pub(crate) fn statuses(&self, uid: &str) -> Vec<HookStatus> {
         let schedule = self.0.schedule.lock();

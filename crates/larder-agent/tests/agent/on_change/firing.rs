@@ -4,9 +4,13 @@ use std::{fs, time::Duration};
 
 use larder_apiserver::Kind;
 use serde_json::json;
+use tokio::time::sleep;
 
 use super::harness::*;
-use crate::harness::{Node, config_map, pod, secret};
+use crate::{
+    certificates::{self, Signer},
+    harness::{Node, config_map, pod, secret},
+};
 
 fn node(hook: larder_on_change::Hook) -> (Node, Rounds) {
     let mut node = Node::prepare();
@@ -135,6 +139,27 @@ async fn renewed_tokens_fire_nothing() {
     rounds.none().await;
     node.apply(&config_map("a", &[("f", "2")]));
     assert_eq!(rounds.succeed().await.changes.volumes[0].changed, ["f"]);
+}
+
+// on-change 18
+#[tokio::test(start_paused = true)]
+async fn renewed_certificates_fire() {
+    let mut node = certificates::prepare_guarded();
+    let mut rounds = with_hook(&mut node, immediate());
+    node.run();
+    node.apply(&certificates::web());
+    let signer = Signer::new(&node);
+    let chain = signer.issue(&signer.pending().await).await;
+    certificates::until_chain(&node, &chain).await;
+    rounds.none().await;
+    // It is to be refreshed after an hour, and up to five minutes more.
+    sleep(Duration::from_mins(66)).await;
+    let chain = signer.issue(&signer.pending().await).await;
+    certificates::until_chain(&node, &chain).await;
+    let change = rounds.succeed().await;
+    let changed = &change.changes.volumes[0].changed;
+    assert_eq!(*changed, ["bundle.pem", "chain.pem", "key.pem"]);
+    rounds.none().await;
 }
 
 // on-change 19

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use larder_agent::on_change::PodChange;
+use larder_agent::on_change::{ConfiguredHook, PodChange, PodSelector};
 use larder_on_change::{
-    Debounce, Hook,
+    Debounce, Hook, Paths,
     parse::{self, Authority},
 };
 use tokio::{
@@ -27,6 +27,15 @@ pub(super) fn hook(fields: &str) -> Hook {
     let text = format!("[{{name: {HOOK}, signal: SIGHUP, {fields}}}]");
     let mut hooks = parse::hooks(&text, Authority::Configuration, None).unwrap();
     hooks.remove(0)
+}
+
+/// A hook of the agent's configuration for every pod, in the long form.
+pub(super) fn configured(text: &str) -> ConfiguredHook {
+    let mut hooks = parse::hooks(text, Authority::Configuration, None).unwrap();
+    ConfiguredHook {
+        pods: PodSelector::Names(Paths::default()),
+        hook: hooks.remove(0).into(),
+    }
 }
 
 /// A hook that fires at once.

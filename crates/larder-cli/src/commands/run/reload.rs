@@ -53,6 +53,7 @@ pub(super) async fn reload(run: &Run<'_>) {
         }
     }
     used.sync_frequency = new.sync_frequency;
+    used.on_change = new.on_change;
     run.handle.reload(&used);
     program.set_config(used);
     if !others.is_empty() {

@@ -1,0 +1,182 @@
+//! Hooks of the configuration come, stay and go with a reload, and with a restart.
+
+use std::time::Duration;
+
+use larder_on_change::parse::AllowedActions;
+
+use super::harness::*;
+use crate::harness::{Node, config_map, pod};
+
+/// A hook of the configuration. Nothing runs in the pod, so its attempts fail.
+const HUP: &str = "[{name: hup, signal: SIGHUP, debounce: 0s}]";
+const USR1: &str = "[{name: usr1, signal: SIGUSR1, debounce: 0s}]";
+
+/// A node with the pod `web`, its volume `a`, and the hook of the test.
+async fn node() -> (Node, Rounds) {
+    let mut node = Node::prepare();
+    let rounds = with_hook(&mut node, immediate());
+    node.run();
+    edit(&node, "0");
+    node.apply(&pod("web").config_map("a", "a").build());
+    delivered(&node, "web", "a", "0").await;
+    (node, rounds)
+}
+
+fn edit(node: &Node, text: &str) {
+    node.apply(&config_map("a", &[("f", text)]));
+}
+
+/// Waits until the pod has exactly the hooks of these names.
+async fn until_hooks(node: &Node, names: &[&str]) {
+    node.wait(&format!("the hooks {names:?}"), |node| {
+        let hooks = node.pod("web")?.on_change;
+        let found = hooks.iter().map(|hook| hook.name.as_str());
+        found.eq(names.iter().copied()).then_some(())
+    })
+    .await;
+}
+
+/// Waits until the record of the pod names exactly these hooks.
+async fn until_recorded(node: &Node, names: &[&str]) {
+    node.wait(&format!("the record of {names:?}"), |node| {
+        node.pod("web")?;
+        let text = std::fs::read(record_path(node, "web")).ok()?;
+        let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        let hooks = record["hooks"].as_array()?.iter();
+        let found = hooks.map(|hook| hook["name"].as_str().unwrap());
+        found.eq(names.iter().copied()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_come_and_go_with_a_reload_and_fire_nothing_by_it() {
+    let (mut node, mut rounds) = node().await;
+    node.on_change.hooks = vec![configured(HUP)];
+    node.reload();
+    until_hooks(&node, &["hup", HOOK]).await;
+    until_recorded(&node, &["hup", HOOK]).await;
+    rounds.none().await;
+    let hup = node.hook("web", "hup").unwrap();
+    assert_eq!((hup.state.as_str(), hup.attempts), ("Idle", 0));
+    assert_eq!(hup.place, "configuration");
+    edit(&node, "1");
+    rounds.succeed().await;
+    node.wait("the new hook to be tried", |node| {
+        let hook = node.hook("web", "hup")?;
+        (hook.reason == "no process of container main").then_some(())
+    })
+    .await;
+    // One goes while its retries are due, another one comes.
+    node.on_change.hooks = vec![configured(USR1)];
+    node.reload();
+    until_hooks(&node, &["usr1", HOOK]).await;
+    until_recorded(&node, &["usr1", HOOK]).await;
+    assert!(node.metrics().contains("on_change_pending 0"));
+    node.on_change.hooks.clear();
+    node.reload();
+    until_hooks(&node, &[HOOK]).await;
+    until_recorded(&node, &[HOOK]).await;
+    edit(&node, "2");
+    rounds.succeed().await;
+    rounds.none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hook_that_stays_keeps_its_round_and_its_record_across_a_reload() {
+    let (mut node, mut rounds) = node().await;
+    edit(&node, "1");
+    let first = rounds.fail("not yet").await;
+    until_state(&node, "web", "Retrying").await;
+    node.on_change.hooks = vec![configured(HUP)];
+    node.reload();
+    until_hooks(&node, &["hup", HOOK]).await;
+    let status = node.hook("web", HOOK).unwrap();
+    assert_eq!((status.attempts, status.reason.as_str()), (1, "not yet"));
+    let second = rounds.next().await;
+    assert_eq!(
+        (second.change.round, second.change.attempt),
+        (first.round, 2)
+    );
+    // While it runs, too.
+    node.on_change.hooks.clear();
+    node.reload();
+    until_hooks(&node, &[HOOK]).await;
+    second.answer.send(Ok(())).unwrap();
+    until_state(&node, "web", "Idle").await;
+    until_recorded(&node, &[HOOK]).await;
+    assert!(record(&node, "web").contains("lastSuccess"));
+    node.kill().await;
+    node.run();
+    delivered(&node, "web", "a", "1").await;
+    rounds.none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reload_that_forbids_signals_to_pods_takes_their_hooks_away() {
+    let (mut node, mut rounds) = node().await;
+    let annotated = pod("web")
+        .config_map("a", "a")
+        .annotation("on-change.larder.dev/main", "signal:SIGHUP");
+    node.apply(&annotated.build());
+    until_hooks(&node, &["0-signal", HOOK]).await;
+    node.on_change.from_pods = AllowedActions {
+        signal: false,
+        ..AllowedActions::default()
+    };
+    node.reload();
+    // The last valid value stays in force after an error, but not if the operator forbids it.
+    until_hooks(&node, &[HOOK, ""]).await;
+    let hooks = node.pod("web").unwrap().on_change;
+    assert_eq!(
+        hooks[1].reason,
+        "this node does not allow it (onChangeFromPods)"
+    );
+    node.on_change.from_pods = AllowedActions::default();
+    node.reload();
+    until_hooks(&node, &["0-signal", HOOK]).await;
+    rounds.none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_rounds_run_at_once_after_a_reload_that_allows_it() {
+    let mut node = Node::prepare();
+    let mut rounds = with_hook(&mut node, immediate());
+    node.on_change.parallelism = 1;
+    node.run();
+    edit(&node, "0");
+    for name in ["one", "two"] {
+        node.apply(&pod(name).config_map("a", "a").build());
+        delivered(&node, name, "a", "0").await;
+    }
+    edit(&node, "1");
+    let first = rounds.next().await;
+    rounds.none_within(Duration::from_secs(30)).await;
+    node.on_change.parallelism = 2;
+    node.reload();
+    rounds.succeed().await;
+    first.answer.send(Ok(())).unwrap();
+    rounds.none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_that_were_removed_while_no_agent_ran_leave_no_record() {
+    let mut node = Node::prepare();
+    node.on_change.key_dirs = vec![node.memory().to_owned()];
+    node.on_change.hooks = vec![configured(HUP), configured(USR1)];
+    node.run();
+    edit(&node, "0");
+    node.apply(&pod("web").config_map("a", "a").build());
+    until_recorded(&node, &["hup", "usr1"]).await;
+    let path = record_path(&node, "web");
+    node.kill().await;
+    node.on_change.hooks.pop();
+    node.run();
+    until_recorded(&node, &["hup"]).await;
+    node.kill().await;
+    node.on_change.hooks.clear();
+    node.run();
+    node.until("web", "a", &[("f", "0")]).await;
+    node.wait("the record to go", |_| (!path.exists()).then_some(()))
+        .await;
+}
