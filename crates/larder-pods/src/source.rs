@@ -59,7 +59,10 @@ pub struct SourceProblem {
 impl fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = format!("{}: ", self.subject);
-        let causes = chain(&*self.error).replace(&subject, "");
+        let causes = chain(&*self.error);
+        // Only a whole part of the chain: the subject `API server` also ends other texts.
+        let causes = causes.strip_prefix(&subject).unwrap_or(&causes);
+        let causes = causes.replace(&format!(": {subject}"), ": ");
         write!(f, "{subject}{causes}")
     }
 }
@@ -138,5 +141,15 @@ mod tests {
         };
         let text = "m/a.yaml: invalid static pod: document 1: no kind";
         assert_eq!(problem.to_string(), text);
+    }
+
+    #[test]
+    fn a_cause_that_ends_with_the_subject_stays_whole() {
+        let text = "cannot talk to the API server: refused";
+        let problem = SourceProblem {
+            subject: "API server".to_owned(),
+            error: Arc::new(io::Error::other(text)),
+        };
+        assert_eq!(problem.to_string(), format!("API server: {text}"));
     }
 }
