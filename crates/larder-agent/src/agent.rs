@@ -41,7 +41,10 @@ use self::{
 use crate::{
     blocking::blocking,
     certificates::{self, Certificates, SourceId},
-    checkpoint::{ApiContact, Checkpoint, CheckpointBoard, CheckpointConfig, ClusterId, StaleNode},
+    checkpoint::{
+        ApiContact, Checkpoint, CheckpointBoard, CheckpointConfig, CheckpointDir, ClusterId,
+        StaleNode,
+    },
     clock::Clock,
     config::Config,
     events::Events,
@@ -390,7 +393,7 @@ impl Agent {
         let (contact, changed) = (watch::Sender::default(), watch::Sender::default());
         let mut checkpoint = start_checkpoint(
             self.checkpoint,
-            &self.config.node_name,
+            &self.config,
             &self.root,
             &self.handle,
             (contact.subscribe(), changed.subscribe()),
@@ -616,7 +619,7 @@ impl RunningCheckpoint {
 /// Starts the task of the checkpoint, if there is one.
 fn start_checkpoint(
     settings: Option<(CheckpointConfig, ClusterId)>,
-    node_name: &str,
+    config: &Config,
     root: &RootDir,
     handle: &AgentHandle,
     (contact, pods_changed): (watch::Receiver<ApiContact>, watch::Receiver<()>),
@@ -624,14 +627,13 @@ fn start_checkpoint(
     shutdown: &CancellationToken,
 ) -> RunningCheckpoint {
     let (sender, stale) = mpsc::channel(1);
-    let finished = settings.map(|(config, cluster)| {
+    let finished = settings.map(|(settings, cluster)| {
         let (done, finished) = oneshot::channel();
         let checkpoint = Checkpoint {
-            config,
+            config: settings,
             cluster,
-            node: node_name.to_owned(),
-            root: root.directory(),
-            path: root.path().to_owned(),
+            node: config.node_name.clone(),
+            directory: CheckpointDir::new(config, root),
             context: Arc::clone(&handle.context),
             pods: handle.pods.clone(),
             pods_changed,

@@ -37,12 +37,18 @@ mod serve;
 mod store;
 mod sys;
 
-use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use larder::Changes;
 use larder_objects::chain;
 use larder_pods::Pods;
+use rustix::io::Errno;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout_at},
@@ -63,10 +69,15 @@ use self::{
     key::Keyring,
     record::{Recorder, Snapshot},
     seal::{Owner, digest},
-    store::{Found, SavedCopy, Store},
+    store::{Found, SavedCopy, Store, open_parent},
 };
-use crate::{backoff::RetryBackoff, blocking::blocking, reconcile::AgentContext};
+use crate::{
+    backoff::RetryBackoff, blocking::blocking, config::Config, reconcile::AgentContext,
+    root_dir::RootDir,
+};
 
+/// The directory of the sealed files, in the root directory of the agent.
+pub(crate) const DEFAULT_DIR: &str = "checkpoint";
 /// Time from a change to its write, in which further changes join it. Below a second with the write itself, and long
 /// enough that a second of changes costs two writes at most.
 const COALESCE: Duration = Duration::from_millis(900);
@@ -129,14 +140,49 @@ impl ClusterId {
     }
 }
 
+/// Where the sealed files lie.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckpointDir {
+    /// The root directory of the agent, if they lie there.
+    root: Option<Arc<OwnedFd>>,
+    path: PathBuf,
+}
+
+impl CheckpointDir {
+    /// The directory of `config`, whose agent has locked `root`.
+    pub(crate) fn new(config: &Config, root: &RootDir) -> Self {
+        match &config.checkpoint_dir {
+            Some(path) => Self {
+                root: None,
+                path: path.clone(),
+            },
+            None => Self {
+                root: Some(root.directory()),
+                path: root.path().join(DEFAULT_DIR),
+            },
+        }
+    }
+
+    fn open(&self, keys: Keyring, owner: Owner) -> Result<Found, StoreError> {
+        if let Some(root) = &self.root {
+            return Store::open(root.as_fd(), &self.path, keys, owner);
+        }
+        let parent = open_parent(&self.path)?;
+        let parent = parent.ok_or_else(|| StoreError::Io {
+            operation: "create",
+            path: self.path.clone(),
+            source: Errno::NOENT.into(),
+        })?;
+        Store::open(parent.as_fd(), &self.path, keys, owner)
+    }
+}
+
 /// The task of the checkpoint.
 pub(crate) struct Checkpoint {
     pub(crate) config: CheckpointConfig,
     pub(crate) cluster: ClusterId,
     pub(crate) node: String,
-    /// The root directory of the agent.
-    pub(crate) root: Arc<OwnedFd>,
-    pub(crate) path: PathBuf,
+    pub(crate) directory: CheckpointDir,
     pub(crate) context: Arc<AgentContext>,
     pub(crate) pods: Pods,
     /// Changes whenever the pods may have.
@@ -255,16 +301,11 @@ impl Checkpoint {
     }
 
     async fn open(&self) -> Result<Found, CheckpointOpenError> {
-        let (root, path, keys) = (
-            Arc::clone(&self.root),
-            self.path.clone(),
-            self.config.keys.clone(),
-        );
+        let (directory, keys) = (self.directory.clone(), self.config.keys.clone());
         let owner = self.cluster.owner(&self.node);
         blocking(move || {
-            use std::os::fd::AsFd as _;
             let keys = Keyring::load(&keys, credentials().as_deref())?;
-            Ok(Store::open(root.as_fd(), &path, keys, owner)?)
+            Ok(directory.open(keys, owner)?)
         })
         .await
     }

@@ -34,7 +34,7 @@ pub use self::{
     fields::{FIELDS, Field},
     file::FileError,
 };
-use crate::checkpoint::CheckpointConfig;
+use crate::checkpoint::{CheckpointConfig, DEFAULT_DIR};
 use crate::on_change::{OnChangeConfig, allowed_actions, check_together, configured_hook};
 
 /// A value that is not one of the field's options.
@@ -110,6 +110,9 @@ pub struct Config {
     pub on_change: OnChangeConfig,
     /// The sealed copies for a start while the API server is away. `checkpoint`; off by default.
     pub checkpoint: Option<CheckpointConfig>,
+    /// The directory of the sealed copies. `checkpointDir`, relative to the configuration file; `None`: `checkpoint` in
+    /// the root directory.
+    pub checkpoint_dir: Option<PathBuf>,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
 }
@@ -265,6 +268,12 @@ impl Config {
         ))
     }
 
+    /// The directory of the sealed copies, whether or not there is a checkpoint.
+    pub fn checkpoint_path(&self) -> PathBuf {
+        let default = || self.root_dir.join(DEFAULT_DIR);
+        self.checkpoint_dir.clone().unwrap_or_else(default)
+    }
+
     fn apply(&mut self, flags: Flags) -> Result<(), ConfigError> {
         let Flags {
             node_name,
@@ -360,6 +369,13 @@ impl Config {
                 .unwrap_or(managers.max_requests_in_flight),
             on_change: on_change(fields)?,
             checkpoint: checkpoint::take(fields, directory)?,
+            checkpoint_dir: fields.take_text("checkpointDir", |text| {
+                let path = path_in_directory(text)?;
+                match path.file_name() {
+                    Some(_) => Ok(path),
+                    None => Err("expected a path that ends with the name of the directory"),
+                }
+            })?,
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),

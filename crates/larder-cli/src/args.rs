@@ -205,9 +205,10 @@ pub(crate) struct LogLevelArgs {
 
 /// List, check or erase the sealed copies from which an agent starts while the API server is away
 ///
-/// The copies lie in ROOT/checkpoint/, if `checkpoint.key` in the configuration names a key. They open only with that
-/// key, and only for the cluster and the node that wrote them: give the configuration and kubeconfig of the agent. No
-/// value is shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next change.
+/// The copies lie in `checkpointDir` of the configuration or in ROOT/checkpoint/, if `checkpoint.key` names a key. They
+/// open only with that key, and only for the cluster and the node that wrote them: give the configuration and kubeconfig
+/// of the agent. No value is shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next
+/// change.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder checkpoint --config /etc/larder/agent.yaml --kubeconfig /etc/larder/kubeconfig    what is kept, and how old it is

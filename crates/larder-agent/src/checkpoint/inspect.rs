@@ -1,18 +1,13 @@
 //! The checkpoint of an agent that need not run: what it holds, whether it opens, and how to remove it.
 
-use std::{
-    os::fd::{AsFd as _, OwnedFd},
-    path::Path,
-};
+use std::{os::fd::AsFd as _, path::Path};
 
 use jiff::Timestamp;
-use rustix::{
-    fs::{Mode, OFlags},
-    io::Errno,
-};
 
 use super::{
-    ClusterId, KeyError, KeySource, Store, StoreError, credentials, key::Keyring, store::Contents,
+    ClusterId, KeyError, KeySource, Store, StoreError, credentials,
+    key::Keyring,
+    store::{Contents, open_parent},
 };
 
 /// What a checkpoint holds, without any value.
@@ -53,22 +48,22 @@ pub enum InspectError {
     Store(#[from] StoreError),
 }
 
-/// Opens everything in the checkpoint below the root directory `root`, and changes nothing; `None` if there is none.
+/// Opens everything in the checkpoint in `directory`, and changes nothing; `None` if there is none.
 ///
 /// # Errors
 ///
 /// A key or the directory cannot be used.
 pub fn inspect(
-    root: &Path,
+    directory: &Path,
     keys: &[KeySource],
     cluster: ClusterId,
     node: &str,
 ) -> Result<Option<Inspection>, InspectError> {
-    let Some(directory) = open(root)? else {
+    let Some(parent) = open_parent(directory)? else {
         return Ok(None);
     };
     let keys = Keyring::load_existing(keys, credentials().as_deref())?;
-    let found = Store::inspect(directory.as_fd(), root, &keys, &cluster.owner(node))?;
+    let found = Store::inspect(parent.as_fd(), directory, &keys, &cluster.owner(node))?;
     let inspection = found.map(|Contents { copies, rejected }| {
         let copies = copies.into_iter().map(|copy| CopyInfo {
             kind: copy.id.kind.as_str(),
@@ -86,28 +81,15 @@ pub fn inspect(
     Ok(inspection)
 }
 
-/// Removes the checkpoint below the root directory `root`; returns the number of removed files. An agent that runs
-/// there writes a new one at the next change.
+/// Removes the checkpoint in `directory`; returns the number of removed files. An agent that uses it writes a new one at
+/// the next change.
 ///
 /// # Errors
 ///
 /// The directory cannot be used, or a file cannot be removed.
-pub fn erase(root: &Path) -> Result<usize, StoreError> {
-    match open(root)? {
-        Some(directory) => Store::erase(directory.as_fd(), root),
+pub fn erase(directory: &Path) -> Result<usize, StoreError> {
+    match open_parent(directory)? {
+        Some(parent) => Store::erase(parent.as_fd(), directory),
         None => Ok(0),
-    }
-}
-
-fn open(root: &Path) -> Result<Option<OwnedFd>, StoreError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::open(root, flags, Mode::empty()) {
-        Ok(directory) => Ok(Some(directory)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(StoreError::Io {
-            operation: "open",
-            path: root.to_owned(),
-            source: errno.into(),
-        }),
     }
 }

@@ -1,9 +1,9 @@
 //! The directory of the checkpoint: sealed files, and the index that lists them.
 //!
 //! ```text
-//! ROOT/checkpoint/index            root of the index
-//! ROOT/checkpoint/3f2a…            a page of the index, or a copy
-//! ROOT/checkpoint/rejected/        files of the last start that found some that do not open
+//! index            root of the index
+//! 3f2a…            a page of the index, or a copy
+//! rejected/        files of the last start that found some that do not open
 //! ```
 //!
 //! # A write
@@ -41,7 +41,7 @@ use rustix::io::Errno;
 use zeroize::Zeroizing;
 
 pub(super) use self::{
-    directory::{DIRECTORY, StoreError},
+    directory::{StoreError, open_parent},
     load::{RejectedFile, SavedCopy},
 };
 use self::{
@@ -134,27 +134,26 @@ pub(crate) struct Found {
 }
 
 impl Store {
-    /// Opens the checkpoint in `root`, which errors call `path`, creating it if need be. What does not open is moved to
-    /// `rejected/`.
+    /// Opens the checkpoint in the directory `path`, whose parent is `parent`, and creates the directory if need be.
+    /// What does not open is moved to `rejected/`.
     pub(crate) fn open(
-        root: BorrowedFd<'_>,
+        parent: BorrowedFd<'_>,
         path: &Path,
         keys: Keyring,
         owner: Owner,
     ) -> Result<Found, StoreError> {
-        let path = path.join(DIRECTORY);
-        let parent = root.try_clone_to_owned().map_err(|source| StoreError::Io {
+        let held = parent.try_clone_to_owned().map_err(|source| StoreError::Io {
             operation: "hold the parent of",
-            path: path.clone(),
+            path: path.to_owned(),
             source,
         })?;
-        let directory = create_directory(root, &path)?;
-        let _locked = try_lock(&directory, &path)?;
-        let loaded = load(&directory, &path, &keys, &owner)?;
+        let directory = create_directory(parent, path)?;
+        let _locked = try_lock(&directory, path)?;
+        let loaded = load(&directory, path, &keys, &owner)?;
         let mut store = Self {
-            parent,
+            parent: held,
             directory,
-            path,
+            path: path.to_owned(),
             keys,
             owner,
             root: loaded.root,
@@ -176,23 +175,22 @@ impl Store {
         })
     }
 
-    /// The checkpoint in `root` as it lies there, without changing anything; `None` if there is none.
+    /// The checkpoint in the directory `path` as it lies there, without changing anything; `None` if there is none.
     pub(crate) fn inspect(
-        root: BorrowedFd<'_>,
+        parent: BorrowedFd<'_>,
         path: &Path,
         keys: &Keyring,
         owner: &Owner,
     ) -> Result<Option<Contents>, StoreError> {
-        let path = path.join(DIRECTORY);
-        let Some(directory) = open_directory(root, &path)? else {
+        let Some(directory) = open_directory(parent, path)? else {
             return Ok(None);
         };
-        let _locked = lock(&directory, &path)?;
-        let mut loaded = load(&directory, &path, keys, owner)?;
-        let mode = mode(&directory, &path)?;
+        let _locked = lock(&directory, path)?;
+        let mut loaded = load(&directory, path, keys, owner)?;
+        let mode = mode(&directory, path)?;
         if mode & 0o077 != 0 {
             loaded.rejected.push(RejectedFile {
-                file: DIRECTORY.to_owned(),
+                file: path.display().to_string(),
                 id: None,
                 reason: Rejection::Exposed(mode),
             });
@@ -203,13 +201,12 @@ impl Store {
         }))
     }
 
-    /// Removes the checkpoint in `root`. An agent that uses it writes a new one at the next change.
-    pub(crate) fn erase(root: BorrowedFd<'_>, path: &Path) -> Result<usize, StoreError> {
-        let path = path.join(DIRECTORY);
-        let Some(directory) = open_directory(root, &path)? else {
+    /// Removes the checkpoint in the directory `path`. An agent that uses it writes a new one at the next change.
+    pub(crate) fn erase(parent: BorrowedFd<'_>, path: &Path) -> Result<usize, StoreError> {
+        let Some(directory) = open_directory(parent, path)? else {
             return Ok(0);
         };
-        let _locked = lock(&directory, &path)?;
+        let _locked = lock(&directory, path)?;
         let mut removed = 0;
         // The index goes first: without it, no file counts.
         for name in [INDEX, ASIDE] {
@@ -217,14 +214,14 @@ impl Store {
             sys::remove_file(directory.as_fd(), name)
                 .map_err(failed("remove", &path.join(name)))?;
         }
-        let names = sys::list(&directory).map_err(failed("list", &path))?;
+        let names = sys::list(&directory).map_err(failed("list", path))?;
         for name in names.iter().filter(|name| is_file_name(name)) {
             sys::remove_file(directory.as_fd(), name.as_str())
                 .map_err(failed("remove", &path.join(name)))?;
             removed += 1;
         }
-        removed += clear_rejected(&directory, &path)?;
-        sys::sync(&directory).map_err(failed("sync", &path))?;
+        removed += clear_rejected(&directory, path)?;
+        sys::sync(&directory).map_err(failed("sync", path))?;
         Ok(removed)
     }
 
@@ -311,7 +308,8 @@ impl Store {
     /// Follows a directory that was replaced or removed: what is written to the old one would be lost.
     fn find_directory(&mut self) -> Result<(), StoreError> {
         let held = sys::stat(&self.directory).map_err(failed("examine", &self.path))?;
-        let found = sys::stat_entry(self.parent.as_fd(), DIRECTORY);
+        let name = self.path.file_name().unwrap_or_default();
+        let found = sys::stat_entry(self.parent.as_fd(), name);
         let is_held = |found| FileIdentity::of(&found) == FileIdentity::of(&held);
         if !found.is_ok_and(is_held) {
             self.directory = create_directory(self.parent.as_fd(), &self.path)?;

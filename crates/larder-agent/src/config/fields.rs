@@ -214,6 +214,14 @@ pub const FIELDS: &[Field] = &[
         about: "Sealed copies of pods and objects, for a start while the API server is away. `key` is `credential:NAME` or `file:PATH`, or a list of them, of which the first seals. `after` (1s) is the wait for the API server. `maxAge` limits the age of copies by kind (`Secret: 168h`, `ConfigMap: 0s`; 0s is no limit).",
         example: "{key: 'credential:larder-checkpoint', after: 1s, maxAge: {Secret: 168h, ConfigMap: 0s}}",
     },
+    Field {
+        name: "checkpointDir",
+        form: "path",
+        default: "`checkpoint` in `rootDir`",
+        reloads: false,
+        about: "Directory of the sealed copies, on a disk. Its parent must exist.",
+        example: "/var/lib/larder/checkpoint",
+    },
 ];
 
 impl Config {
@@ -269,6 +277,7 @@ impl Config {
                     "ConfigMap": go_duration(checkpoint.max_age_config_maps.unwrap_or_default()),
                 },
             })),
+            "checkpointDir": self.checkpoint_path().display().to_string(),
         });
         match values {
             Value::Object(values) => values,

@@ -43,7 +43,7 @@ changed, those marked *reload* take effect at once, and one warning names those 
     text
 }
 
-/// `packaging/agent.yaml`: what the package installs. Two fields are set, the others show an example.
+/// `packaging/agent.yaml`: what the package installs. Some fields are set, the others show an example.
 fn example() -> String {
     let mut text = "# The configuration of `larder run`. All fields are optional; docs/configuration.md describes them.
 # After an edit: systemctl reload larder. A warning in the log names fields that need a restart.
@@ -52,7 +52,7 @@ kind: AgentConfiguration
 "
     .to_owned();
     for field in FIELDS {
-        let is_set = ["manifests", "rootDir"].contains(&field.name);
+        let is_set = ["manifests", "rootDir", "checkpointDir"].contains(&field.name);
         let about = format!("{} Default: {}.", field.about, field.default);
         let mark = if is_set { "" } else { "# " };
         let _ = write!(

@@ -123,6 +123,7 @@ registerNode: true
                     max_age_config_maps: None,
                 },
             ),
+            checkpoint_dir: None,
             register_node: true,
         }
     "#]]

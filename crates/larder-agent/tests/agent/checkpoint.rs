@@ -191,6 +191,24 @@ async fn a_reboot_without_the_api_server_brings_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_checkpoint_elsewhere_outlives_the_root_directory() {
+    let disk = tempfile::tempdir().unwrap();
+    let mut node = prepare();
+    node.checkpoint_dir = Some(disk.path().join("sealed"));
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    assert_eq!(fs::read_dir(node.path()).unwrap().count(), 0);
+
+    node.server.faults().inject(Fault::on_any().never_answer());
+    node.run();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    assert!(!node.path().join("checkpoint").exists());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_change_meanwhile_is_swapped_in_once_after_the_return() {
     // offline 2
     let mut node = prepare();
@@ -851,7 +869,7 @@ async fn an_erased_checkpoint_comes_back_with_the_next_change() {
     apply_web(&node);
     node.run();
     recorded(&node).await;
-    assert!(larder_agent::checkpoint::erase(node.path()).unwrap() > 5);
+    assert!(larder_agent::checkpoint::erase(&node.path().join("checkpoint")).unwrap() > 5);
     assert_eq!(
         fs::read_dir(node.path().join("checkpoint"))
             .unwrap()

@@ -77,6 +77,8 @@ pub(crate) struct Node {
     pub(crate) seed: u64,
     /// If the agent has a checkpoint, its settings.
     pub(crate) checkpoint: Option<CheckpointConfig>,
+    /// The directory of the checkpoint, if it is not the default.
+    pub(crate) checkpoint_dir: Option<PathBuf>,
     pub(crate) clock: Clock,
     /// How far the wall clock of the node is ahead of tokio's, in seconds.
     clock_offset: Arc<AtomicI64>,
@@ -143,6 +145,7 @@ impl Node {
             seed: 1,
             memory: tempfile::tempdir_in("/dev/shm").unwrap(),
             checkpoint: None,
+            checkpoint_dir: None,
             clock,
             clock_offset,
             running: None,
@@ -170,6 +173,7 @@ impl Node {
         config.static_pod_api_references = ApiReferences::Allow;
         config.on_change = self.on_change.clone();
         config.checkpoint.clone_from(&self.checkpoint);
+        config.checkpoint_dir.clone_from(&self.checkpoint_dir);
         config
     }
 

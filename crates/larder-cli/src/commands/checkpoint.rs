@@ -25,7 +25,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
     };
     let config = config_with(&args.place, flags)?;
     if args.action == CheckpointAction::Erase {
-        let removed = erase(&config.root_dir).context("cannot erase the checkpoint")?;
+        let removed = erase(&config.checkpoint_path()).context("cannot erase the checkpoint")?;
         output::note(format_args!("{} removed", count(removed, "file", "files")));
         return Ok(CommandOutcome::Done);
     }
@@ -56,17 +56,13 @@ fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
     let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
     let source = origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
     let cluster = cluster_id(&source)?;
-    let found = inspect(
-        &config.root_dir,
-        &checkpoint.keys,
-        cluster,
-        &config.node_name,
-    )
-    .map_err(|error| {
-        Failure::unreadable(format!("cannot open the checkpoint: {}", chain(&error)))
-    })?;
-    let path = config.root_dir.display();
-    found.ok_or_else(|| Failure::unreadable(format!("there is no checkpoint in {path}")))
+    let directory = config.checkpoint_path();
+    let found =
+        inspect(&directory, &checkpoint.keys, cluster, &config.node_name).map_err(|error| {
+            Failure::unreadable(format!("cannot open the checkpoint: {}", chain(&error)))
+        })?;
+    let path = directory.display();
+    found.ok_or_else(|| Failure::unreadable(format!("there is no checkpoint at {path}")))
 }
 
 fn count(number: usize, one: &str, many: &str) -> String {

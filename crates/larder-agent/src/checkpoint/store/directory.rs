@@ -1,25 +1,29 @@
 //! The directory of the checkpoint as a place: opened without a link, owned by this user, locked against other writers.
 //!
 //! Invariants:
-//! 1. A directory of another user is neither read nor written.
+//! 1. A directory of another user, or one that another user could replace, is neither read nor written.
 //! 2. Only the agent creates the directory, and closes it to other users. Looking at it changes nothing.
 
 use std::{
+    ffi::OsStr,
     io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
 
 use crate::checkpoint::sys;
 
-/// The directory, in the root directory of the agent.
-pub(in crate::checkpoint) const DIRECTORY: &str = "checkpoint";
 /// The directory in it, for files that did not open.
 pub(super) const REJECTED: &str = "rejected";
 /// Mode of the directory: no other user enters it.
 const MODE: u32 = 0o700;
+/// Permissions of its parent that let others replace it.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,14 @@ pub enum StoreError {
         /// User ID of this process.
         user: u32,
     },
+    /// Others than the owner could replace the directory.
+    #[error("{} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it", path.display())]
+    Writable {
+        /// Its parent.
+        path: PathBuf,
+        /// The permission bits of the parent.
+        mode: u32,
+    },
 }
 
 impl StoreError {
@@ -62,13 +74,45 @@ impl StoreError {
     }
 }
 
-/// Opens the directory of the agent that writes it, and creates it if need be.
-pub(super) fn create_directory(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StoreError> {
-    match sys::make_dir(root, DIRECTORY) {
+/// Opens the directory in which `path` lies; `None` if there is none. Only root and this user may write to it.
+pub(in crate::checkpoint) fn open_parent(path: &Path) -> Result<Option<OwnedFd>, StoreError> {
+    let parent = path.parent().unwrap_or(path);
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = match rustix::fs::open(parent, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(failed("open", parent)(errno)),
+    };
+    let stat = sys::stat(&opened).map_err(failed("examine", parent))?;
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != 0 && stat.st_uid != user {
+        return Err(StoreError::Foreign {
+            path: parent.to_owned(),
+            owner: stat.st_uid,
+            user,
+        });
+    }
+    if stat.st_mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(StoreError::Writable {
+            path: parent.to_owned(),
+            mode: stat.st_mode & 0o7777,
+        });
+    }
+    Ok(Some(opened))
+}
+
+/// Opens the directory `path` of the agent that writes it, and creates it in `parent` if need be.
+pub(super) fn create_directory(parent: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StoreError> {
+    match sys::make_dir(parent, name(path)?) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(failed("create", path)(errno)),
     }
-    let Some(directory) = open_directory(root, path)? else {
+    let Some(directory) = open_directory(parent, path)? else {
         return Err(failed("open", path)(Errno::NOENT));
     };
     if mode(&directory, path)? != MODE {
@@ -77,12 +121,12 @@ pub(super) fn create_directory(root: BorrowedFd<'_>, path: &Path) -> Result<Owne
     Ok(directory)
 }
 
-/// Opens the directory, which belongs to this user; `None` if there is none.
+/// Opens the directory `path` in `parent`, which belongs to this user; `None` if there is none.
 pub(super) fn open_directory(
-    root: BorrowedFd<'_>,
+    parent: BorrowedFd<'_>,
     path: &Path,
 ) -> Result<Option<OwnedFd>, StoreError> {
-    let directory = match sys::open_dir(root, DIRECTORY) {
+    let directory = match sys::open_dir(parent, name(path)?) {
         Ok(directory) => directory,
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(failed("open", path)(errno)),
@@ -99,6 +143,12 @@ pub(super) fn open_directory(
         });
     }
     Ok(Some(directory))
+}
+
+/// The last component of `path`.
+fn name(path: &Path) -> Result<&OsStr, StoreError> {
+    path.file_name()
+        .ok_or_else(|| failed("open", path)(Errno::INVAL))
 }
 
 /// The permissions of the directory.

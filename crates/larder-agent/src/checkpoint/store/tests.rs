@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::checkpoint::{
+    DEFAULT_DIR,
     codec::{CopyContent, CopyKind},
     seal::SealError,
 };
@@ -113,7 +114,7 @@ impl TestRoot {
     }
 
     fn checkpoint(&self) -> PathBuf {
-        self.path().join(DIRECTORY)
+        self.path().join(DEFAULT_DIR)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -148,7 +149,12 @@ impl TestRoot {
 
 pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<Found, StoreError> {
     let root = open_root(path);
-    Store::open(root.as_fd(), path, Keyring::of_bytes(keys), owner)
+    Store::open(
+        root.as_fd(),
+        &path.join(DEFAULT_DIR),
+        Keyring::of_bytes(keys),
+        owner,
+    )
 }
 
 fn open_root(path: &Path) -> OwnedFd {
@@ -524,7 +530,12 @@ fn inspecting_and_erasing_leave_the_directory_its_mode() {
     store.write(&[present("a", 1)], time(0), false).unwrap();
     let inspect = || {
         let (directory, keys) = (root.handle(), Keyring::of_bytes(&[1]));
-        let found = Store::inspect(directory.as_fd(), root.path(), &keys, &owner(1, "node-1"));
+        let found = Store::inspect(
+            directory.as_fd(),
+            &root.checkpoint(),
+            &keys,
+            &owner(1, "node-1"),
+        );
         found.unwrap().unwrap()
     };
     assert!(inspect().rejected.is_empty());
@@ -537,7 +548,7 @@ fn inspecting_and_erasing_leave_the_directory_its_mode() {
         assert_eq!(reasons(&found.rejected), [reason]);
         assert_eq!(mode(), exposed);
     }
-    Store::erase(root.handle().as_fd(), root.path()).unwrap();
+    Store::erase(root.handle().as_fd(), &root.checkpoint()).unwrap();
     assert_eq!(mode(), 0o704);
 }
 
@@ -675,7 +686,7 @@ fn an_erased_checkpoint_is_written_anew_at_the_next_change() {
     store
         .write(&[present("a", 1), present("b", 2)], time(0), false)
         .unwrap();
-    let removed = Store::erase(root.handle().as_fd(), root.path()).unwrap();
+    let removed = Store::erase(root.handle().as_fd(), &root.checkpoint()).unwrap();
     assert!(removed >= 4, "{removed}");
     assert!(root.files().is_empty());
     assert!(root.open().copies.is_empty());
