@@ -126,6 +126,15 @@ impl Metrics {
         for reason in Restart::ALL.map(Restart::label) {
             drop(all.restarts.get_or_create(&RestartLabels { kind, reason }));
         }
+        for verb in ["get", "list", "watch"] {
+            let outcome = "ok";
+            drop(all.requests.get_or_create(&RequestLabels {
+                kind,
+                verb,
+                outcome,
+            }));
+        }
+        drop(all.waits.get_or_create(&KindLabel { kind }));
         Self { kind, all }
     }
 

@@ -104,6 +104,10 @@ impl CheckpointBoard {
             "Where the key that seals comes from",
             metrics.key.clone(),
         );
+        // They exist from the start, so that the first increase is seen as one.
+        for reason in ["key", "foreign", "locked", "no_space", "read_only", "io"] {
+            drop(metrics.failures.get_or_create(&FailureLabels { reason }));
+        }
         self.show_key(first);
     }
 

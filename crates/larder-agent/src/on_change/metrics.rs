@@ -49,6 +49,13 @@ impl RoundMetrics {
             last_failed: Gauge::default(),
             pending: Gauge::default(),
         };
+        // They exist from the start, so that the first increase is seen as one.
+        for action in ["signal", "http", "restart", "exec", "program"] {
+            for outcome in ["succeeded", "skipped", "failed", "timed_out"] {
+                drop(metrics.runs.get_or_create(&RunLabels { action, outcome }));
+            }
+            drop(metrics.run.get_or_create(&ActionLabels { action }));
+        }
         registry.register(
             "on_change_runs",
             "Actions of hooks, and how they ended",

@@ -1,9 +1,10 @@
 //! What the agent says of its health.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
+use larder_agent::checkpoint::{CheckpointConfig, KeySource};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 
@@ -66,5 +67,34 @@ async fn an_agent_stays_healthy_for_hours() {
         sleep(Duration::from_mins(1)).await;
         assert_eq!(healthz(&node).await, (200, "ok\n".to_owned()));
     }
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_registered_metric_has_a_sample_before_anything_happens() {
+    let mut node = Node::prepare();
+    let key = KeySource::File(node.static_pods.path().join("key"));
+    node.checkpoint = Some(CheckpointConfig::new(vec![key]));
+    node.run();
+    // A registry leaves metrics without a sample out of its answer. Its descriptors are in this text only.
+    let handle = format!("{:?}", node.handle());
+    let descriptors = handle.split("Descriptor { name: \"").skip(1);
+    let names: Vec<_> = descriptors
+        .map(|rest| rest.split('"').next().unwrap())
+        .collect();
+    assert!(names.len() >= 20, "{names:?}");
+    let metrics = node.metrics();
+    let words = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "));
+    let shown: HashSet<_> = words.filter_map(|line| line.split(' ').next()).collect();
+    let is_shown = |name: &&&str| {
+        ["", "checkpoint_"].iter().any(|prefix| {
+            let name = format!("{prefix}{name}");
+            shown.contains(&*name) || shown.contains(&*(name + "_seconds"))
+        })
+    };
+    let missing: Vec<_> = names.iter().filter(|name| !is_shown(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}\n{metrics}");
     node.stop().await;
 }

@@ -404,7 +404,7 @@ async fn an_erased_checkpoint_is_gone_and_written_anew_while_the_agent_runs() {
     let cluster = Cluster::start().await;
     let run = cluster.run("verify");
     assert_eq!(run.code, 2, "there is none yet: {run:?}");
-    assert!(run.stderr.contains("there is no checkpoint in "), "{run:?}");
+    assert!(run.stderr.contains("there is no checkpoint at "), "{run:?}");
     let run = cluster.run("erase");
     assert_eq!((run.code, &*run.stderr), (0, "larder: 0 files removed\n"));
 

@@ -1,4 +1,5 @@
-//! The reference of all metrics, written from what a real agent of a real API server shows.
+//! The reference of all metrics, written from what an agent with everything turned on shows at its first scrape. A test of
+//! `larder-agent` makes sure that this is every metric that is registered.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
