@@ -2,9 +2,11 @@
 //!
 //! | module | does |
 //! | --- | --- |
+//! | `progress` | tells what `--wait` waits for |
 //! | `report` | puts a status into lines |
 //! | `screen` | shows successive reports |
 
+mod progress;
 mod report;
 mod screen;
 
@@ -20,6 +22,7 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
 use self::{
+    progress::{Progress, waiting_for},
     report::{Detail, explanation, is_done, overview},
     screen::{Screen, Size, StatusReport},
 };
@@ -70,6 +73,7 @@ fn wait(
     ask: impl Fn() -> anyhow::Result<AgentStatus>,
 ) -> anyhow::Result<(AgentStatus, bool)> {
     let deadline = Instant::now() + args.timeout;
+    let mut progress = Progress::start();
     loop {
         let asked = ask();
         let left = deadline.saturating_duration_since(Instant::now());
@@ -77,9 +81,14 @@ fn wait(
             Ok(status) if is_delivered(args, &status) => return Ok((status, true)),
             Ok(status) if left.is_zero() => return Ok((status, false)),
             // It may be about to start.
-            Err(error) if error.is::<NotListening>() && !left.is_zero() => {}
+            Err(error) if error.is::<NotListening>() && !left.is_zero() => {
+                progress.tell(format!("waiting: {error}"));
+            }
             Err(error) => return Err(error),
-            Ok(_) => {}
+            Ok(status) => {
+                let (selected, missing) = selected(args, &status);
+                progress.tell(waiting_for(&selected, &missing, args.pods.is_empty()));
+            }
         }
         pause(INTERVAL.min(left));
     }

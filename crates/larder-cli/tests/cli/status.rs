@@ -89,6 +89,40 @@ fn wait_starts_before_the_agent_and_ends_with_delivery() {
 }
 
 #[test]
+fn wait_tells_who_is_waited_for_and_why_once_for_each_change() {
+    let desk = desk();
+    put(&desk, "late.yaml", &pod("late", "missing"));
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["status", "--root-dir", "root", "--wait", "--timeout", "10m"])
+        .current_dir(desk.path())
+        .env_clear()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    until_line(
+        &mut lines,
+        &["waiting: no agent is listening on", "agent.sock"],
+    );
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let late = [
+        "larder: waiting for default/late (",
+        "configmap \"missing\" not found",
+    ];
+    until_line(&mut lines, &late);
+    put(&desk, "later.yaml", &pod("later", "unknown"));
+    let later = [", default/later (", "configmap \"unknown\" not found"];
+    until_line(&mut lines, &[late, later].concat());
+    put(&desk, "missing.yaml", &config_map("missing", "k: v"));
+    put(&desk, "unknown.yaml", &config_map("unknown", "k: v"));
+    let rest: Vec<_> = lines.map(Result::unwrap).collect();
+    assert!(rest.len() <= 2, "told again without a change: {rest:?}");
+    assert!(waiting.wait().unwrap().success());
+}
+
+#[test]
 fn wait_for_an_agent_that_never_runs_ends_with_1() {
     let run = Desk::with([]).run("status --root-dir root --wait --timeout 1ms");
     assert_eq!((run.code, &*run.stdout), (1, ""));

@@ -84,7 +84,7 @@ impl Screen {
 }
 
 /// `line`, with an ellipsis at its end if it is longer than `columns`.
-fn cut(line: &str, columns: usize) -> String {
+pub(super) fn cut(line: &str, columns: usize) -> String {
     if line.chars().count() <= columns {
         return line.to_owned();
     }

@@ -1,0 +1,159 @@
+//! What `larder status --wait` tells meanwhile, on standard error: who is waited for, and why. On a terminal the line is
+//! redrawn in place; in a pipe there is one line for each change.
+//!
+//! Invariant: nothing is told about a wait that is over within [`QUIET`].
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use larder_agent::status::AgentStatus;
+use rustix::termios::tcgetwinsize;
+use tokio::time::Instant;
+
+use super::{report::is_done, screen::cut};
+use crate::output::{self, escaped};
+
+/// Time before anything is told.
+const QUIET: Duration = Duration::from_secs(1);
+/// Number of pods that are named; the others are counted.
+const NAMED_PODS: usize = 3;
+/// Width of a terminal that does not report its own.
+const USUAL_COLUMNS: usize = 80;
+
+/// The line that was told last, if any.
+#[derive(Debug)]
+pub(super) struct Progress {
+    start: Instant,
+    told: String,
+    is_terminal: bool,
+}
+
+impl Progress {
+    /// Of a wait that begins now.
+    pub(super) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            told: String::new(),
+            is_terminal: io::stderr().is_terminal(),
+        }
+    }
+
+    /// Tells `text`, unless it was told last.
+    pub(super) fn tell(&mut self, text: String) {
+        if self.start.elapsed() < QUIET || text == self.told {
+            return;
+        }
+        if self.is_terminal {
+            let columns = tcgetwinsize(io::stderr())
+                .ok()
+                .map(|size| usize::from(size.ws_col))
+                .filter(|&columns| columns > 0);
+            let text = escaped(&text);
+            let line = cut(&text, columns.unwrap_or(USUAL_COLUMNS));
+            // Progress that cannot be shown is no reason to stop.
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        } else {
+            output::note(&text);
+        }
+        self.told = text;
+    }
+}
+
+/// A line on a terminal makes room for what follows.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_terminal && !self.told.is_empty() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// What a wait for the pods of `status` waits for. The agent does not serve the pods called `missing`. With `all`, the
+/// pods of sources that have not reported are waited for as well.
+pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -> String {
+    if all && !status.silent_sources.is_empty() {
+        let sources = status.silent_sources.join(", ");
+        let because = status.problems.first();
+        let because = because.map(|problem| format!(" ({problem})"));
+        return format!(
+            "waiting for the pods of: {sources}{}",
+            because.unwrap_or_default()
+        );
+    }
+    let pods = status.pods.iter().filter(|pod| !is_done(&pod.delivery));
+    let pods = pods.map(|pod| {
+        let why = match pod.delivery.reason.as_str() {
+            "" => pod.delivery.phase.as_str(),
+            reason => reason,
+        };
+        format!("{}/{} ({why})", pod.namespace, pod.name)
+    });
+    let missing = missing
+        .iter()
+        .map(|name| format!("{name} (not served by the agent)"));
+    let waiting: Vec<_> = pods.chain(missing).collect();
+    let (named, others) = waiting.split_at(waiting.len().min(NAMED_PODS));
+    let mut text = format!("waiting for {}", named.join(", "));
+    if !others.is_empty() {
+        text += &format!(" and {} more", others.len());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(pods: &[(&str, &str, &str)], silent: &[&str]) -> AgentStatus {
+        let pods = pods.iter().map(|(name, phase, reason)| {
+            json!({
+                "namespace": "prod", "name": name, "uid": "u", "source": "api", "path": "/r",
+                "volumes": [], "containers": [],
+                "phase": phase, "since": "2026-01-01T00:00:00Z", "reason": reason,
+            })
+        });
+        let status = json!({
+            "node": "n1", "rootDir": "/r", "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
+            "watchScope": "Object", "silentSources": silent, "problems": ["api: connection refused"],
+            "pods": pods.collect::<Vec<_>>(), "objects": [],
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn pods_are_named_with_the_reason_and_the_rest_is_counted() {
+        let done = ("db", "Delivered", "");
+        let missing = ("web", "Failing", "secret \"tls\" not found");
+        let one = status(&[done, missing], &[]);
+        assert_eq!(
+            waiting_for(&one, &[], true),
+            "waiting for prod/web (secret \"tls\" not found)"
+        );
+        let many = status(
+            &[("a", "Waiting", ""), missing, ("c", "Waiting", ""), missing],
+            &[],
+        );
+        assert_eq!(
+            waiting_for(&many, &["prod/x".to_owned()], false),
+            "waiting for prod/a (Waiting), prod/web (secret \"tls\" not found), prod/c (Waiting) and 2 more"
+        );
+    }
+
+    #[test]
+    fn a_source_that_has_not_reported_is_named_with_the_first_problem() {
+        let silent = status(&[("a", "Waiting", "")], &["api"]);
+        assert_eq!(
+            waiting_for(&silent, &[], true),
+            "waiting for the pods of: api (api: connection refused)"
+        );
+        // Whoever waits for one pod does not wait for the source.
+        assert_eq!(
+            waiting_for(&silent, &[], false),
+            "waiting for prod/a (Waiting)"
+        );
+    }
+}
