@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Desk,
+    fake_agent::is_root,
     run::{Agent, config_map, desk, pod, put},
 };
 
@@ -181,6 +182,68 @@ fn stream_of_changes_ends_with_the_agent() {
     stream.read_exact(&mut byte).unwrap();
     assert_eq!(agent.signal(rustix::process::Signal::TERM), Some(0));
     stream.read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// What a process of `user` gets from the socket of the agent: the first line of the answer, or the error.
+fn first_line_as(desk: &Desk, user: u32) -> String {
+    let script = "import socket, sys
+client = socket.socket(socket.AF_UNIX)
+client.settimeout(30)
+try:
+    client.connect(sys.argv[1])
+    client.sendall(b'GET /readyz HTTP/1.0\\r\\n\\r\\n')
+    answer = client.makefile('rb').readline().decode().strip()
+    print(answer or 'closed')
+except (BrokenPipeError, ConnectionResetError):
+    print('closed')
+except PermissionError:
+    print('permission denied')
+";
+    let output = Command::new("python3")
+        .args(["-c", script])
+        .arg(desk.path().join("root/agent.sock"))
+        .uid(user)
+        .gid(user)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn peer_of_another_user_is_refused_although_the_mode_lets_it_in() {
+    const AGENT: u32 = 65534;
+    const OTHER: u32 = 65533;
+    if !is_root() {
+        return;
+    }
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for agent_user in [0, AGENT] {
+        let desk = desk();
+        set_mode(desk.path(), 0o755);
+        let root = desk.path().join("root");
+        fs::create_dir(&root).unwrap();
+        std::os::unix::fs::chown(&root, Some(agent_user), Some(agent_user)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        command.env_clear().uid(agent_user).gid(agent_user);
+        let mut agent = Agent::spawn(&desk, command, "--manifests m --node-name n1");
+        agent.summary();
+        // The mode that the agent has set keeps others out as well.
+        assert_eq!(first_line_as(&desk, OTHER), "permission denied");
+        set_mode(&root, 0o755);
+        set_mode(&root.join("agent.sock"), 0o666);
+        assert_eq!(
+            first_line_as(&desk, OTHER),
+            "closed",
+            "agent of {agent_user}"
+        );
+        for user in [0, agent_user] {
+            assert_eq!(first_line_as(&desk, user), "HTTP/1.0 200 OK", "{user}");
+        }
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ const USER: u32 = 65534;
 const OTHER: u32 = 65533;
 
 /// Whether tests can create files of several users; CI has to be able to.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = geteuid().is_root();
     assert!(
         root || std::env::var_os("CI").is_none(),
