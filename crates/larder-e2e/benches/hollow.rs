@@ -12,7 +12,11 @@
 //! BENCHMARKS.md for what the columns mean. With `--namespace-scope` a node has one watch for all of its objects, and
 //! the rights of an administrator, for a node may not do that.
 
-#![expect(clippy::print_stdout, reason = "the report")]
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "progress and report"
+)]
 
 use std::{env, fs, path::Path, time::Duration};
 
@@ -89,6 +93,7 @@ async fn main() -> anyhow::Result<()> {
             _ => 1,
         };
         let new = number.saturating_sub(nodes.len()) * each;
+        eprintln!("measuring {number} nodes, {new} new watches");
         let (start, began) = (Instant::now(), Usage::of(pid)?);
         let joining =
             (nodes.len()..number).map(|index| Node::join(index, scope, &kubeconfig, files.path()));

@@ -11,7 +11,11 @@
 //! `LARDER_BENCH_BINARY` names another build of the command to be measured instead. See BENCHMARKS.md for what the
 //! columns mean.
 
-#![expect(clippy::print_stdout, reason = "the report")]
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "progress and report"
+)]
 
 mod manifests;
 mod node;
@@ -59,12 +63,14 @@ async fn api() -> anyhow::Result<()> {
     let kubeconfig = server.kubeconfig(Identity::Node)?.display().to_string();
 
     let agent = Agent::start(&["--kubeconfig", &kubeconfig, "--node-name", NODE])?;
+    eprintln!("waiting until {} pods are in place", node::PODS);
     let status = agent.settled(node::PODS, &[Phase::Delivered]).await?;
     let before = Moment::of("all in place", &agent)?;
 
     let push = Push::prepare(&agent, &client, &node).await?;
     let mut rows = Vec::new();
     for kind in [Kind::ConfigMap, Kind::Secret] {
+        eprintln!("measuring updates of a {kind}");
         rows.push((kind, "idle", push.measure(kind, PAUSE).await?));
         let in_a_row = push.measure(kind, Duration::ZERO).await?;
         rows.push((kind, "idle, no pauses", in_a_row));

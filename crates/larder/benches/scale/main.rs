@@ -13,7 +13,11 @@
 //! Every row is a process of its own, so that nothing is left over from the row before; the server is another one. See
 //! BENCHMARKS.md for what the columns mean.
 
-#![expect(clippy::print_stdout, reason = "the report")]
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "progress and report"
+)]
 
 mod node;
 mod report;
@@ -74,6 +78,7 @@ fn main() -> Result<()> {
                 sync_only,
                 server,
             };
+            eprintln!("measuring {objects} objects");
             measure(kubeconfig.as_deref(), server, node)
         })
         .collect::<Result<Vec<_>>>()?;
