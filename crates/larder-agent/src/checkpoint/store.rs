@@ -142,11 +142,13 @@ impl Store {
         keys: Keyring,
         owner: Owner,
     ) -> Result<Found, StoreError> {
-        let held = parent.try_clone_to_owned().map_err(|source| StoreError::Io {
-            operation: "hold the parent of",
-            path: path.to_owned(),
-            source,
-        })?;
+        let held = parent
+            .try_clone_to_owned()
+            .map_err(|source| StoreError::Io {
+                operation: "hold the parent of",
+                path: path.to_owned(),
+                source,
+            })?;
         let directory = create_directory(parent, path)?;
         let _locked = try_lock(&directory, path)?;
         let loaded = load(&directory, path, &keys, &owner)?;
