@@ -95,11 +95,11 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
         .map(|name| format!("{name} (not served by the agent)"));
     let waiting: Vec<_> = pods.chain(missing).collect();
     let (named, others) = waiting.split_at(waiting.len().min(NAMED_PODS));
-    let mut text = format!("waiting for {}", named.join(", "));
-    if !others.is_empty() {
-        text += &format!(" and {} more", others.len());
+    let named = named.join(", ");
+    match others.len() {
+        0 => format!("waiting for {named}"),
+        others => format!("waiting for {named} and {others} more"),
     }
-    text
 }
 
 #[cfg(test)]
