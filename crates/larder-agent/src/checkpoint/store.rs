@@ -40,16 +40,16 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-pub(super) use self::{
-    directory::{StoreError, open_parent},
-    load::{RejectedFile, SavedCopy},
-};
 use self::{
     directory::{
         REJECTED, clear_rejected, create_directory, exists, failed, lock, mode, open_directory,
         try_lock,
     },
     load::{FileIdentity, Rejection, load},
+};
+pub(super) use self::{
+    directory::{StoreError, open_parent},
+    load::{RejectedFile, SavedCopy},
 };
 use super::{
     codec::CopyId,
