@@ -39,6 +39,7 @@ use self::{
     node_pods::{ApiState, NodePods},
 };
 use crate::{
+    beside::{Beside, KubeletDirError},
     blocking::blocking,
     certificates::{self, Certificates, SourceId},
     checkpoint::{
@@ -89,6 +90,9 @@ pub enum BuildError {
     /// `staticPodURL` or `staticPodURLHeader`.
     #[error("invalid staticPodURL or staticPodURLHeader")]
     StaticPodUrl(#[source] HttpSourceError),
+    /// The kubelet's root directory, in the mode `Beside`.
+    #[error("cannot read the kubelet's root directory")]
+    KubeletDir(#[source] KubeletDirError),
 }
 
 /// Builds an [`Agent`]; made by [`Agent::builder`].
@@ -116,9 +120,12 @@ impl fmt::Debug for AgentBuilder {
 }
 
 impl AgentBuilder {
-    /// Sets which component deletes pods. Defaults to [`PodDeletion::External`].
+    /// Sets which component deletes pods. Defaults to [`PodDeletion::External`]. Has no effect beside a kubelet, which
+    /// deletes its pods.
     pub fn pod_deletion(mut self, pod_deletion: PodDeletion) -> Self {
-        self.pod_deletion = pod_deletion;
+        if self.config.beside.is_none() {
+            self.pod_deletion = pod_deletion;
+        }
         self
     }
 
@@ -222,6 +229,7 @@ impl AgentBuilder {
             Arc::new(Events::new(client, node, metrics.clone()))
         });
         let host = Arc::new(host);
+        let beside = beside(&config, &client, &clock, &mut registry, &mut rng)?;
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),
             program: hooks,
@@ -242,6 +250,7 @@ impl AgentBuilder {
             facts: facts.subscribe(),
             wants_trust_bundles: watch::Sender::new(false),
             host,
+            beside,
             metrics,
             on_change,
             board: Board::new(clock.now()),
@@ -517,12 +526,14 @@ impl Agent {
         tasks: &mut Tasks,
     ) -> Vec<PodSource> {
         let (client, node_name) = (&self.client, &self.config.node_name);
+        let beside = self.handle.context.beside.as_ref();
+        let node_state = beside.map(|beside| beside.kubelet()).unwrap_or_default();
         let facts = follow_facts(
             client.clone(),
             node_name.clone(),
             self.facts.clone(),
             self.node_ttl.clone(),
-            watch::Sender::default(),
+            node_state,
             self.node_context.clone(),
         );
         tasks.spawn("facts", facts);
@@ -536,6 +547,11 @@ impl Agent {
         let mut expected = vec![PodSource::Api];
         let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
         tasks.spawn("pod source api", source.run(reports.clone()));
+        // Static pods are the kubelet's, and name no objects.
+        if let Some(beside) = &self.handle.context.beside {
+            beside.start(tasks, &self.node_context, self.rng.fork());
+            return expected;
+        }
         if let Some(path) = &self.config.static_pod_path {
             let period = self.config.file_check_frequency;
             let file = FileSource::new(path, period, static_pods(&self.config))
@@ -552,6 +568,11 @@ impl Agent {
 
     /// Starts the task that keeps the mirror pods, and registers the Node if that is configured.
     fn start_mirrors(&mut self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
+        let scope = watch::Sender::new(MirrorScope::default());
+        // Mirror pods and the Node are the kubelet's.
+        if self.handle.context.beside.is_some() {
+            return scope;
+        }
         let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
         if self.config.register_node {
             mirrors = mirrors.registering(node::of_this_host(&self.config.node_name));
@@ -560,7 +581,6 @@ impl Agent {
                 register_node(mirrors.clone(), self.rng.fork()),
             );
         }
-        let scope = watch::Sender::new(MirrorScope::default());
         let reconciler = MirrorReconciler::new(mirrors, self.manager.reader(), scope.subscribe());
         self.handle.sources.lock().mirrors = Some(reconciler.problems());
         tasks.spawn("mirror pods", reconciler.run());
@@ -589,6 +609,30 @@ async fn end(
             .await
             .map_or(error, |_| error)),
     }
+}
+
+/// What the workers share in the mode `Beside`.
+fn beside(
+    config: &Config,
+    client: &Client,
+    clock: &Clock,
+    registry: &mut Registry,
+    rng: &mut Rng,
+) -> Result<Option<Arc<Beside>>, BuildError> {
+    let Some(settings) = config.beside.clone() else {
+        return Ok(None);
+    };
+    let (client, clock) = (client.clone(), clock.clone());
+    let beside = Beside::new(
+        settings,
+        &config.node_name,
+        client,
+        clock,
+        registry,
+        rng.fork(),
+    );
+    let beside = beside.map_err(BuildError::KubeletDir)?;
+    Ok(Some(Arc::new(beside)))
 }
 
 /// The facts before the first report.

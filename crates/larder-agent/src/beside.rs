@@ -1,18 +1,46 @@
-//! Beside a kubelet: makes a change arrive in the volumes that an ordinary kubelet has set up.
+//! The mode *beside a kubelet*: an ordinary kubelet runs the pods and writes their volumes. When larder computes other
+//! content than the kubelet has written, it *touches* the pod, which makes the kubelet sync it at once, and verifies on
+//! disk that the computed bytes have arrived.
+//!
+//! ```text
+//!  plan, inputs ─► look: compute, compare ─► rules ─► queue ─► look ─► touch ─► API server ─► kubelet
+//!                          ▲      ▲            ▲                                                 │
+//!            changes ──────┘      └── swaps ◄──┼──────────────── ..data ◄────────────────────────┘
+//!            Node, lease, rights, lock ────────┘
+//! ```
+//!
+//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The rest of the agent knows one
+//! thing about the mode: the reconciler starts a [`BesideWorker`] for each pod instead of one that writes.
+//!
+//! Invariants:
+//! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
+//! 2. A pod is touched only for a difference that was read from disk when its turn had come (R4).
+//! 3. Volumes are shown as `Delivered` only after a look that found the computed bytes.
+//! 4. Of payloads, only fingerprints under a key in memory outlive a look.
 
-#[allow(dead_code, reason = "the mode calls it")]
 pub(crate) mod host_lock;
-#[allow(dead_code, reason = "the mode calls it")]
 pub(crate) mod kubelet_dir;
 pub mod kubelet_kubeconfig;
 pub mod landlock;
-#[allow(dead_code, reason = "the mode calls it")]
+mod look;
+mod metrics;
 pub(crate) mod node_state;
-#[allow(dead_code, reason = "the mode calls it")]
+mod objects;
+mod outdated;
+mod pod_view;
+mod rights;
+mod rules;
+mod settings;
+mod shared;
 pub(crate) mod swaps;
-#[allow(dead_code, reason = "the mode calls it")]
 pub(crate) mod touch;
-#[allow(dead_code, reason = "the mode calls it")]
 pub(crate) mod touch_limiter;
+mod touch_queue;
+mod worker;
 
-pub use self::{kubelet_dir::Mounts, swaps::SwapDetection};
+pub use self::{
+    kubelet_dir::{Mounts, ReadError as KubeletDirError},
+    settings::BesideConfig,
+    swaps::SwapDetection,
+};
+pub(crate) use self::{shared::Beside, worker::BesideWorker};

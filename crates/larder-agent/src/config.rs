@@ -11,6 +11,7 @@
 //! 3. A flag overrides the file.
 
 mod authority;
+mod beside;
 mod checkpoint;
 mod fields;
 mod file;
@@ -34,6 +35,7 @@ pub use self::{
     fields::{FIELDS, Field},
     file::FileError,
 };
+use crate::beside::BesideConfig;
 use crate::checkpoint::{CheckpointConfig, DEFAULT_DIR};
 use crate::on_change::{OnChangeConfig, allowed_actions, check_together, configured_hook};
 
@@ -115,6 +117,11 @@ pub struct Config {
     pub checkpoint_dir: Option<PathBuf>,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
+    /// The settings of the mode `Beside`, in which an ordinary kubelet runs the pods and writes their volumes; `None`
+    /// in the mode `Serve`. `mode`; defaults to `Serve`.
+    pub beside: Option<BesideConfig>,
+    /// `beside`, whatever the mode.
+    beside_settings: BesideConfig,
 }
 
 /// The flags; each overrides the file.
@@ -130,6 +137,12 @@ pub struct Flags {
     pub change_detection: Option<Strategy>,
     /// `--watch-scope`.
     pub watch_scope: Option<WatchScope>,
+    /// `--beside-kubelet`: the mode `Beside`.
+    pub beside_kubelet: bool,
+    /// `--kubelet-root-dir`.
+    pub kubelet_root_dir: Option<PathBuf>,
+    /// `--dry-run`.
+    pub dry_run: bool,
 }
 
 /// Facts of the machine that defaults depend on.
@@ -208,6 +221,12 @@ pub enum ConfigError {
         /// The strategy, from flag or file.
         strategy: Strategy,
     },
+    /// In the mode `Beside` pods come from an API server whose kubelet keeps their volumes.
+    #[error("mode Beside and {field} exclude each other")]
+    Beside {
+        /// The field.
+        field: &'static str,
+    },
     /// The node has no usable name.
     #[error(
         "node name {name:?} is not a lower-case DNS name; give another with --node-name or nodeName"
@@ -281,7 +300,26 @@ impl Config {
             listen,
             change_detection,
             watch_scope,
+            beside_kubelet,
+            kubelet_root_dir,
+            dry_run,
         } = flags;
+        if beside_kubelet && self.beside.is_none() {
+            self.beside = Some(self.beside_settings.clone());
+        }
+        if let Some(beside) = &mut self.beside {
+            beside.kubelet_root_dir =
+                kubelet_root_dir.unwrap_or_else(|| mem::take(&mut beside.kubelet_root_dir));
+            beside.dry_run = dry_run;
+            let conflicts = [
+                ("manifests", self.manifests.is_some()),
+                ("checkpoint", self.checkpoint.is_some()),
+                ("registerNode", self.register_node),
+            ];
+            if let Some((field, _)) = conflicts.into_iter().find(|(_, is_set)| *is_set) {
+                return Err(ConfigError::Beside { field });
+            }
+        }
         self.node_name = node_name.unwrap_or_else(|| mem::take(&mut self.node_name));
         self.root_dir = root_dir.unwrap_or_else(|| mem::take(&mut self.root_dir));
         self.listen = listen.or(self.listen);
@@ -322,7 +360,7 @@ impl Config {
         })?;
 
         let managers = ManagerConfig::default();
-        let config = Self {
+        let mut config = Self {
             kubeconfig,
             manifests,
             node_name: fields
@@ -379,7 +417,12 @@ impl Config {
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),
+            beside: beside::take_mode(fields)?.then(BesideConfig::default),
+            beside_settings: beside::take(fields, directory)?,
         };
+        if config.beside.is_some() {
+            config.beside = Some(config.beside_settings.clone());
+        }
         Ok((config, dialect))
     }
 }

@@ -48,7 +48,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-pub(crate) use self::event::{EventSubject, HookEvent};
+pub(crate) use self::event::{BesideEvent, EventSubject, HookEvent};
 use self::{
     event::{PodEvent, seconds},
     pod_events::PodEvents,

@@ -13,22 +13,25 @@
 //! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to
 //!    [`unregister`](Reconciler::unregister).
 
-mod board;
+pub(crate) mod board;
 mod deliver;
 mod fetch;
-mod inbox;
+pub(crate) mod gathering;
+pub(crate) mod inbox;
 pub(crate) mod journal;
-mod plan;
+pub(crate) mod plan;
 mod worker;
 mod write_limiter;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use fastrand::Rng;
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, RegisteredPod, SecretManager};
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
@@ -39,7 +42,7 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
 
-pub(crate) use self::board::Board;
+pub(crate) use self::{board::Board, worker::type_name};
 use self::{
     board::BoardEntry,
     inbox::{DesiredState, Inbox},
@@ -47,6 +50,7 @@ use self::{
     worker::PodWorker,
 };
 use crate::{
+    beside::{Beside, BesideWorker},
     certificates::{Certificates, SourceId},
     checkpoint::CheckpointBoard,
     clock::Clock,
@@ -76,12 +80,24 @@ pub(crate) struct AgentContext {
     pub(crate) wants_trust_bundles: watch::Sender<bool>,
     pub(crate) clock: Clock,
     pub(crate) host: Arc<VolumeHost>,
+    /// A kubelet writes the volumes: what its workers share.
+    pub(crate) beside: Option<Arc<Beside>>,
     pub(crate) metrics: Metrics,
     pub(crate) on_change: OnChange,
     pub(crate) board: Board,
     pub(crate) checkpoint: CheckpointBoard,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,
+}
+
+impl AgentContext {
+    /// The root directory of the volumes.
+    pub(crate) fn volumes(&self) -> &Path {
+        match &self.beside {
+            Some(beside) => beside.path(),
+            None => self.host.path(),
+        }
+    }
 }
 
 /// The registration of one pod with both managers; dropping it ends it.
@@ -159,38 +175,51 @@ impl Reconciler {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let tracked = self.pods.get(&uid);
         let known = tracked.and_then(|tracked| tracked.plan.as_ref());
-        let (mut plan, decoded) = if let Some(plan) = known.and_then(|plan| plan.updated(pod)) {
+        let is_excluded = self.is_excluded(pod);
+        let kept = known.filter(|known| self.is_excluded(&known.pod) == is_excluded);
+        let (mut plan, decoded) = if let Some(plan) = kept.and_then(|plan| plan.updated(pod)) {
             (plan, None)
+        } else if is_excluded {
+            (PodPlan::without_parts(Arc::clone(pod)), None)
         } else {
             let decoded = Box::new(pod.decode());
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
-        plan.hooks = self.context.on_change.hooks(
-            pod,
-            decoded.as_deref(),
-            known.map(|known| (&*known.pod, known.hooks.as_ref())),
-        );
-        self.context.on_change.updated(pod);
+        // Hooks learn of content that larder has written.
+        if self.context.beside.is_none() {
+            plan.hooks = self.context.on_change.hooks(
+                pod,
+                decoded.as_deref(),
+                known.map(|known| (&*known.pod, known.hooks.as_ref())),
+            );
+            self.context.on_change.updated(pod);
+        }
         let plan = Arc::new(plan);
         let registration = decoded
             .as_deref()
             .map(|pod| Registration::new(&self.context, pod));
-        let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
         let desired = DesiredState::Serve {
             plan: Arc::clone(&plan),
             decoded,
         };
         let tracked = self.set_desired(&uid, desired, entry);
-        if registration.is_some() {
+        if registration.is_some() || is_excluded {
             tracked.registration = registration;
         }
         self.set_plan(&uid, Some(plan));
     }
 
+    /// Whether the settings or the pod itself exclude it: nothing of it is read.
+    fn is_excluded(&self, pod: &StoredPod) -> bool {
+        let beside = self.context.beside.as_ref();
+        beside.is_some_and(|beside| beside.excludes(pod).is_some())
+    }
+
     /// Tears down whatever there is of `pod`, which [`Self::worker_ended`] then returns.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
         self.context.on_change.forget(uid.as_str());
         self.set_desired(&uid, DesiredState::Retire, entry);
         self.set_plan(&uid, None);
@@ -210,13 +239,13 @@ impl Reconciler {
 
     /// Publishes a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &StoredPod, reason: &str) {
-        let entry = BoardEntry::of(pod, self.context.host.path(), self.context.clock.now());
+        let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
         self.publish(entry, Phase::Held, reason);
     }
 
     fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> BoardEntry {
         let now = self.context.clock.now();
-        BoardEntry::found(uid.clone(), name, self.context.host.path(), now)
+        BoardEntry::found(uid.clone(), name, self.context.volumes(), now)
     }
 
     fn publish(&self, entry: BoardEntry, phase: Phase, reason: &str) {
@@ -379,15 +408,21 @@ impl Reconciler {
         let (inbox, entry) = (Arc::new(Inbox::new(desired)), Arc::new(entry));
         self.context.board.insert(Arc::clone(&entry));
         let (context, rng) = (Arc::clone(&self.context), self.rng.fork());
-        let worker = PodWorker::new(context, Arc::clone(&inbox), entry, rng);
         let (shutdown, left) = (self.shutdown.clone(), uid.clone());
-        self.workers.spawn(
-            async move {
-                worker.run(shutdown).await;
-                left
+        let (work, span) = (Arc::clone(&inbox), info_span!("pod", uid = %uid));
+        // The one place where the modes part: who brings the volumes up to date.
+        match context.beside.clone() {
+            None => {
+                let worker = PodWorker::new(context, work, entry, rng);
+                self.workers
+                    .spawn(worker.run(shutdown).map(|()| left).instrument(span));
             }
-            .instrument(info_span!("pod", uid = %uid)),
-        );
+            Some(beside) => {
+                let worker = BesideWorker::new(context, beside, work, entry, rng);
+                self.workers
+                    .spawn(worker.run(shutdown).map(|()| left).instrument(span));
+            }
+        }
         inbox
     }
 

@@ -31,10 +31,64 @@ pub struct AgentStatus {
     /// The checkpoint; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub checkpoint: Option<CheckpointStatus>,
+    /// The mode `Beside`; `None` in the mode `Serve`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub beside: Option<BesideStatus>,
     /// The pods, by namespace and name.
     pub pods: Vec<PodStatus>,
     /// The objects that pods refer to, by kind, namespace and name.
     pub objects: Vec<ObjectStatus>,
+}
+
+/// The mode `Beside`: an ordinary kubelet writes the volumes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BesideStatus {
+    /// The user that the API server knows larder as; empty if unknown.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub identity: String,
+    /// The permissions that the mode uses.
+    pub rights: Vec<RightStatus>,
+    /// Version of the kubelet; empty if unknown.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub kubelet_version: String,
+    /// Root directory of the kubelet.
+    pub kubelet_root_dir: String,
+    /// How long the kubelet serves copies of objects if it caches them.
+    pub ttl_secs: u64,
+    /// Whether volumes in memory are visible to larder; `None` until one was looked at.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub disk_visible: Option<bool>,
+    /// Whether larder only says what it would do.
+    pub dry_run: bool,
+    /// Why no pod is touched at present; empty if pods are.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub problem: String,
+}
+
+/// A permission that the mode `Beside` uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RightStatus {
+    /// Verb and resource, as in `patch pods/status`.
+    pub right: String,
+    /// Whether it is granted; `None` if that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub granted: Option<bool>,
+}
+
+/// Something that a container sees only after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutdatedStatus {
+    /// `env` or `subPath`.
+    pub kind: String,
+    /// Name of the variable, or path of the mount.
+    pub name: String,
+    /// The object that has changed, as in `ConfigMap app`.
+    pub object: String,
+    /// Since when it is out of date.
+    pub since: Timestamp,
 }
 
 /// How the referenced objects of one kind in one namespace are watched.
@@ -179,6 +233,9 @@ pub struct VolumeStatus {
     /// Its content is from a checkpoint of that time, and may be out of date.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stale_as_of: Option<Timestamp>,
+    /// Beside a kubelet: time from the last change to its verified content, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verified_in_ms: Option<u64>,
 }
 
 /// The environment of one container.
@@ -198,6 +255,9 @@ pub struct ContainerStatus {
     /// Its content is from a checkpoint of that time, and may be out of date.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stale_as_of: Option<Timestamp>,
+    /// Beside a kubelet: what the container sees only after a restart.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub outdated: Vec<OutdatedStatus>,
 }
 
 /// How far the delivery of something is, since when, and why.

@@ -68,11 +68,16 @@ pub(crate) enum Command {
 /// (--manifests), whose edits are followed. Volumes lie below the root directory in the kubelet's layout, and by name:
 /// ROOT/by-name/NAMESPACE/POD/volumes/…/VOLUME. On Ctrl-C or SIGTERM the agent exits and leaves the volumes in place;
 /// the next run continues with them. Volumes of deleted pods are removed.
+///
+/// With --beside-kubelet, an ordinary kubelet runs the pods and writes their volumes. larder makes it refresh a volume
+/// as soon as its ConfigMap or Secret has changed, and verifies the files; docs/beside-kubelet.md describes it. Without
+/// --kubeconfig, the service account of the container is used, or else the kubelet's own kubeconfig.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder run --manifests examples/                    no cluster needed: edit the files and watch the volumes
   larder run --kubeconfig ~/.kube/config --node-name edge-7
   larder run --config /etc/larder/agent.yaml --listen 127.0.0.1:10290
+  larder run --beside-kubelet --kubeconfig /etc/kubernetes/kubelet.conf --dry-run
 
 SIGHUP reloads the configuration file; no watch is lost.")]
 pub(crate) struct RunArgs {
@@ -91,6 +96,19 @@ pub(crate) struct RunArgs {
     /// Name of the node [default: the host name in lower case]
     #[arg(long, value_name = "NAME")]
     pub(crate) node_name: Option<String>,
+
+    /// Serve no volumes: make the kubelet of this node refresh those that are out of date
+    #[arg(long, conflicts_with = "manifests")]
+    pub(crate) beside_kubelet: bool,
+
+    /// Root directory of the kubelet, with --beside-kubelet [default: where the kubelet's kubeconfig is found, else
+    /// /var/lib/kubelet]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) kubelet_root_dir: Option<PathBuf>,
+
+    /// With --beside-kubelet: log what the kubelet would be told and why, and tell it nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,

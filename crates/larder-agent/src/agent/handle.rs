@@ -161,6 +161,7 @@ impl AgentHandle {
             silent_sources,
             problems,
             checkpoint: self.context.checkpoint.status(),
+            beside: self.context.beside.as_ref().map(|beside| beside.status()),
             pods: self.pod_statuses(),
             objects,
         }
@@ -198,6 +199,9 @@ impl AgentHandle {
     pub fn metrics(&self) -> String {
         self.context.on_change.count_hooks();
         let pods = self.context.board.pods();
+        if let Some(beside) = &self.context.beside {
+            beside.observe(&pods);
+        }
         let phases = pods.iter().map(|pod| pod.delivery.phase);
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
         self.context.metrics.observe(phases, healthy, ready);

@@ -125,7 +125,7 @@ pub(crate) struct Comparison {
 /// Why the kubelet's directory, or a part of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum ReadError {
+pub enum ReadError {
     /// A system call failed.
     #[error("cannot {operation} {}", path.display())]
     Io {
@@ -189,6 +189,7 @@ impl KubeletDir {
     /// # Errors
     ///
     /// It is not set up, or that cannot be seen.
+    #[cfg(test)]
     pub(crate) fn presence(&self, id: &VolumeId<'_>) -> Result<VolumeIdentity, Unseen> {
         let volume = self.open_volume(id)?;
         self.current_set(id, &volume)?;

@@ -222,6 +222,22 @@ pub const FIELDS: &[Field] = &[
         about: "Directory of the sealed copies, on a disk. Its parent must exist.",
         example: "/var/lib/larder/checkpoint",
     },
+    Field {
+        name: "mode",
+        form: "`Serve` or `Beside`",
+        default: "`Serve`",
+        reloads: false,
+        about: "`Serve` writes the volumes of pods below `rootDir`. `Beside` leaves them to the kubelet of this node and makes it refresh those that are out of date; see beside-kubelet.md. The flag `--beside-kubelet` selects it, too.",
+        example: "Serve",
+    },
+    Field {
+        name: "beside",
+        form: "`kubeletRootDir`, `namespaces`, `selector`, `refreshClusterCAs`, `restartEvents`, `lockDir`",
+        default: "all pods of the kubelet in `/var/lib/kubelet`",
+        reloads: false,
+        about: "Settings of the mode `Beside`. `kubeletRootDir` is the kubelet's root directory. `namespaces` and `selector` (labels with values) select the pods that are touched. `refreshClusterCAs` (false) touches pods for changes of `kube-root-ca.crt` and `openshift-service-ca.crt` alone, which nearly every pod mounts. `restartEvents` (false) posts an event for a container that sees a change only after a restart. `lockDir` (/run/larder) is a directory of the host, where a lock lets one larder of the node touch.",
+        example: "{kubeletRootDir: /var/lib/kubelet, namespaces: [prod], selector: {tier: web}, refreshClusterCAs: false, restartEvents: false, lockDir: /run/larder}",
+    },
 ];
 
 impl Config {
@@ -269,6 +285,15 @@ impl Config {
             "onChangeFromPods": self.on_change.allowed_words(),
             "onChangeParallelism": self.on_change.parallelism,
             "registerNode": self.register_node,
+            "mode": if self.beside.is_some() { "Beside" } else { "Serve" },
+            "beside": self.beside.as_ref().map(|beside| json!({
+                "kubeletRootDir": beside.kubelet_root_dir.display().to_string(),
+                "namespaces": beside.namespaces,
+                "selector": beside.selector,
+                "refreshClusterCAs": beside.refresh_cluster_cas,
+                "restartEvents": beside.restart_events,
+                "lockDir": beside.lock_dir.display().to_string(),
+            })),
             "checkpoint": self.checkpoint.as_ref().map(|checkpoint| json!({
                 "key": checkpoint.keys.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "after": go_duration(checkpoint.after),

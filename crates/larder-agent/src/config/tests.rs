@@ -35,6 +35,7 @@ fn an_empty_file_gives_the_kubelets_defaults() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "every field has a line")]
 fn every_field_is_read() {
     let (config, warning) = parse(
         "
@@ -125,6 +126,18 @@ registerNode: true
             ),
             checkpoint_dir: None,
             register_node: true,
+            beside: None,
+            beside_settings: BesideConfig {
+                kubelet_root_dir: "/var/lib/kubelet",
+                namespaces: {},
+                selector: {},
+                refresh_cluster_cas: false,
+                restart_events: false,
+                lock_dir: "/run/larder",
+                dry_run: false,
+                mounts: Required,
+                swaps: Inotify,
+            },
         }
     "#]]
     .assert_debug_eq(&config);

@@ -21,6 +21,33 @@ pub(crate) enum EventSubject<'a> {
     Container(&'a str, ContainerKind),
     /// A hook of the pod.
     Hook(HookEvent),
+    /// The pod's volumes beside a kubelet.
+    Beside(BesideEvent),
+}
+
+/// What there is to say of a pod whose volumes a kubelet writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BesideEvent {
+    /// A volume was torn down under running containers.
+    VolumeDetached,
+    /// The kubelet does not refresh a volume.
+    VolumeNotRefreshed,
+    /// A container sees a change only after a restart.
+    RestartNeeded,
+}
+
+impl BesideEvent {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::VolumeDetached => "VolumeDetached",
+            Self::VolumeNotRefreshed => "VolumeNotRefreshed",
+            Self::RestartNeeded => "RestartNeeded",
+        }
+    }
+
+    const fn is_warning(self) -> bool {
+        matches!(self, Self::VolumeDetached | Self::VolumeNotRefreshed)
+    }
 }
 
 /// What there is to say of a hook. The reasons are larder's own.
@@ -87,10 +114,12 @@ impl PodEvent {
             ),
             EventSubject::Container(..) => ("Failed", format!("Error: {reason}")),
             EventSubject::Hook(event) => (event.reason(), reason.to_owned()),
+            EventSubject::Beside(event) => (event.reason(), reason.to_owned()),
         };
         let is_warning = match subject {
             EventSubject::Volume(_) | EventSubject::Container(..) => true,
             EventSubject::Hook(event) => event.is_warning(),
+            EventSubject::Beside(event) => event.is_warning(),
         };
         let mut involved = json!({
             "apiVersion": "v1",

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::Timestamp;
@@ -16,23 +19,25 @@ use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
 
 /// The entry of one pod on the board, written by the pod's worker.
 #[derive(Debug)]
-pub(super) struct BoardEntry {
-    pub(super) uid: ResolvedPodUid,
+pub(crate) struct BoardEntry {
+    pub(crate) uid: ResolvedPodUid,
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
-    pub(super) name: ObjectKey,
+    pub(crate) name: ObjectKey,
     status: Mutex<PodStatus>,
+    /// The pod was tried, although it may wait for a kubelet.
+    is_settled: AtomicBool,
     /// Set when the entry is put on the board.
     journal: OnceLock<Arc<Journal>>,
 }
 
 /// The published status of one part.
-pub(super) enum PartStatus {
+pub(crate) enum PartStatus {
     Volume(VolumeStatus),
     Container(ContainerStatus),
 }
 
 impl BoardEntry {
-    pub(super) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
+    pub(crate) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let name = ObjectKey::new(text(&pod.metadata.namespace), text(&pod.metadata.name));
@@ -40,7 +45,7 @@ impl BoardEntry {
     }
 
     /// The entry of a pod of which only the directory was found, and perhaps a link with its name.
-    pub(super) fn found(
+    pub(crate) fn found(
         uid: ResolvedPodUid,
         name: Option<ObjectKey>,
         root: &Path,
@@ -74,12 +79,18 @@ impl BoardEntry {
             uid,
             name,
             status: Mutex::new(status),
+            is_settled: AtomicBool::new(false),
             journal: OnceLock::new(),
         }
     }
 
+    /// Notes that everything was tried that can be, and that only a kubelet is waited for.
+    pub(crate) fn settle(&self) {
+        self.is_settled.store(true, Ordering::Relaxed);
+    }
+
     /// Publishes the status at `now`; returns whether phase or reason differ from before.
-    pub(super) fn publish(
+    pub(crate) fn publish(
         &self,
         phase: Phase,
         reason: &str,
@@ -121,7 +132,7 @@ impl Board {
         }
     }
 
-    pub(super) fn insert(&self, entry: Arc<BoardEntry>) {
+    pub(crate) fn insert(&self, entry: Arc<BoardEntry>) {
         let uid = entry.uid.clone();
         // An entry is put on one board, once.
         let _ = entry.journal.set(Arc::clone(&self.journal));
@@ -129,7 +140,7 @@ impl Board {
         self.journal.note_change(&uid);
     }
 
-    pub(super) fn remove(&self, uid: &ResolvedPodUid) {
+    pub(crate) fn remove(&self, uid: &ResolvedPodUid) {
         let removed = self.entries.lock().remove(uid);
         if let Some(entry) = removed {
             self.journal.note_removal(uid, &entry.name);
@@ -150,8 +161,9 @@ impl Board {
     /// Whether every pod was tried: none waits for its first attempt.
     pub(crate) fn is_settled(&self) -> bool {
         let entries: Vec<_> = self.entries.lock().values().cloned().collect();
-        entries
-            .iter()
-            .all(|entry| entry.status.lock().delivery.phase != Phase::Waiting)
+        entries.iter().all(|entry| {
+            entry.is_settled.load(Ordering::Relaxed)
+                || entry.status.lock().delivery.phase != Phase::Waiting
+        })
     }
 }

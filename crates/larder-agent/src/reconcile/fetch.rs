@@ -20,7 +20,7 @@ const FACTS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of fetching one [`Need`].
 #[derive(Debug)]
-pub(super) enum Fetched {
+pub(crate) enum Fetched {
     /// With the time of the copy in the checkpoint, if it is one.
     ConfigMap(Result<Arc<ConfigMap>, Unavailable>, Option<Timestamp>),
     Secret(Result<Arc<Secret>, Unavailable>, Option<Timestamp>),
@@ -33,7 +33,7 @@ pub(super) enum Fetched {
 /// Fetches `need` for the pod of `plan`. Ready at once when it is in memory.
 ///
 /// An object is as fresh as the registration of this pod requires: the registration of another pod never makes it wait.
-pub(super) async fn fetch(
+pub(crate) async fn fetch(
     context: Arc<AgentContext>,
     plan: Arc<PodPlan>,
     need: Need,
@@ -86,7 +86,7 @@ async fn wait(context: &AgentContext, is_known: impl FnMut(&Facts) -> bool) -> F
 
 impl Fetched {
     /// The time of the copy in the checkpoint, if it is one.
-    pub(super) fn stale_as_of(&self) -> Option<Timestamp> {
+    pub(crate) fn stale_as_of(&self) -> Option<Timestamp> {
         match self {
             Self::ConfigMap(_, stale) | Self::Secret(_, stale) => *stale,
             Self::Token(_) | Self::PodCertificate(_) | Self::Facts => None,
@@ -112,7 +112,7 @@ fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestam
 }
 
 /// The inputs of a projection that reads no more than `fetched`.
-pub(super) fn inputs(fetched: &BTreeMap<Need, Fetched>, facts: &Facts) -> Inputs {
+pub(crate) fn inputs(fetched: &BTreeMap<Need, Fetched>, facts: &Facts) -> Inputs {
     let mut inputs = Inputs {
         services: facts.services.clone(),
         node: facts.node.clone(),

@@ -13,7 +13,7 @@ use super::plan::{Need, PodPlan};
 
 /// The desired state of a pod.
 #[derive(Debug)]
-pub(super) enum DesiredState {
+pub(crate) enum DesiredState {
     /// The parts of the plan are delivered and kept fresh.
     Serve {
         plan: Arc<PodPlan>,
@@ -26,25 +26,25 @@ pub(super) enum DesiredState {
 
 /// Changes since the worker looked last.
 #[derive(Debug, Default)]
-pub(super) struct PendingChanges {
+pub(crate) struct PendingChanges {
     /// The new desired state.
-    pub(super) desired: Option<DesiredState>,
+    pub(crate) desired: Option<DesiredState>,
     /// Needs to read again.
-    pub(super) needs: BTreeSet<Need>,
+    pub(crate) needs: BTreeSet<Need>,
     /// When the first of the changes arrived.
-    pub(super) since: Option<Instant>,
+    pub(crate) since: Option<Instant>,
 }
 
 /// The inbox of one worker.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     /// `None` once the worker has left.
     changes: Mutex<Option<PendingChanges>>,
     wake: Notify,
 }
 
 impl Inbox {
-    pub(super) fn new(desired: DesiredState) -> Self {
+    pub(crate) fn new(desired: DesiredState) -> Self {
         let changes = PendingChanges {
             desired: Some(desired),
             since: Some(Instant::now()),
@@ -59,7 +59,7 @@ impl Inbox {
     }
 
     /// Sets the desired state. Returns it if the worker has left, so that another worker is needed.
-    pub(super) fn set_desired(&self, desired: DesiredState) -> Result<(), DesiredState> {
+    pub(crate) fn set_desired(&self, desired: DesiredState) -> Result<(), DesiredState> {
         let mut changes = self.changes.lock();
         let Some(changes) = changes.as_mut() else {
             return Err(desired);
@@ -70,7 +70,7 @@ impl Inbox {
     }
 
     /// Notes that `need` has another value. Does nothing once the worker has left.
-    pub(super) fn note_change(&self, need: Need) {
+    pub(crate) fn note_change(&self, need: Need) {
         if let Some(changes) = self.changes.lock().as_mut() {
             changes.needs.insert(need);
             self.arrived(changes);
@@ -83,17 +83,17 @@ impl Inbox {
     }
 
     /// Whether the worker has left.
-    pub(super) fn has_left(&self) -> bool {
+    pub(crate) fn has_left(&self) -> bool {
         self.changes.lock().is_none()
     }
 
     /// Waits until there may be something to take. Cancel-safe.
-    pub(super) async fn woken(&self) {
+    pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }
 
     /// Takes out the changes.
-    pub(super) fn take(&self) -> PendingChanges {
+    pub(crate) fn take(&self) -> PendingChanges {
         self.changes
             .lock()
             .as_mut()
@@ -102,7 +102,7 @@ impl Inbox {
     }
 
     /// Marks the worker as left, unless there is a new desired state; returns whether it has left.
-    pub(super) fn leave(&self) -> bool {
+    pub(crate) fn leave(&self) -> bool {
         let mut changes = self.changes.lock();
         let stays = changes
             .as_ref()

@@ -25,7 +25,7 @@ use crate::{
 
 /// Something that must be at hand before a part of a pod can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Need {
+pub(crate) enum Need {
     /// A ConfigMap or Secret of the pod's namespace, optional ones included.
     Object(Kind, SmolStr),
     /// A token of the pod's service account.
@@ -56,7 +56,7 @@ impl fmt::Display for Need {
 
 /// What a part is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PartKind {
+pub(crate) enum PartKind {
     /// The volume of this name.
     Volume(String, VolumeKind),
     /// The environment of the container of this name.
@@ -65,7 +65,7 @@ pub(super) enum PartKind {
 
 impl PartKind {
     /// `volume` or `environment`, a label of metrics.
-    pub(super) const fn label(&self) -> &'static str {
+    pub(crate) const fn label(&self) -> &'static str {
         match self {
             Self::Volume(..) => "volume",
             Self::Environment(..) => "environment",
@@ -73,7 +73,7 @@ impl PartKind {
     }
 
     /// The subject of an event about the part.
-    pub(super) fn event_subject(&self) -> EventSubject<'_> {
+    pub(crate) fn event_subject(&self) -> EventSubject<'_> {
         match self {
             Self::Volume(name, _) => EventSubject::Volume(name),
             Self::Environment(name, kind) => EventSubject::Container(name, *kind),
@@ -81,7 +81,7 @@ impl PartKind {
     }
 
     /// The part, as hooks know it.
-    pub(super) fn observed(&self) -> PartKey {
+    pub(crate) fn observed(&self) -> PartKey {
         match self {
             Self::Volume(name, kind) => PartKey::Volume(name.as_str().into(), *kind),
             Self::Environment(name, _) => PartKey::Environment(name.as_str().into()),
@@ -89,7 +89,7 @@ impl PartKind {
     }
 
     /// Identifies the part within its pod.
-    pub(super) fn key(&self) -> (&'static str, &str) {
+    pub(crate) fn key(&self) -> (&'static str, &str) {
         match self {
             Self::Volume(name, _) | Self::Environment(name, _) => (self.label(), name),
         }
@@ -107,28 +107,28 @@ impl fmt::Display for PartKind {
 
 /// One part of a pod. It is delivered, waits or fails independently of the other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) kind: PartKind,
+pub(crate) struct Part {
+    pub(crate) kind: PartKind,
     /// Each once. A boxed slice, since a node has some hundred parts.
-    pub(super) reads: Box<[Need]>,
+    pub(crate) reads: Box<[Need]>,
 }
 
 /// A pod with everything that the agent derives from its specification. Cloning is cheap.
 #[derive(Clone, Debug)]
-pub(super) struct PodPlan {
-    pub(super) pod: Arc<StoredPod>,
-    pub(super) identity: PodIdentity,
+pub(crate) struct PodPlan {
+    pub(crate) pod: Arc<StoredPod>,
+    pub(crate) identity: PodIdentity,
     /// Volumes in the order of the pod, then environments: init, regular, ephemeral containers.
-    pub(super) parts: Arc<[Part]>,
+    pub(crate) parts: Arc<[Part]>,
     /// The sources of projected volumes that certificates are issued for.
-    pub(super) certificates: Arc<BTreeMap<SourceKey, PodCertificateProjection>>,
+    pub(crate) certificates: Arc<BTreeMap<SourceKey, PodCertificateProjection>>,
     /// The hooks of the pod, if it has any; set by the reconciler.
-    pub(super) hooks: Option<Arc<PodHooks>>,
+    pub(crate) hooks: Option<Arc<PodHooks>>,
 }
 
 impl PodPlan {
     /// The plan of `pod`, which is `decoded`.
-    pub(super) fn new(pod: Arc<StoredPod>, decoded: &Pod) -> Self {
+    pub(crate) fn new(pod: Arc<StoredPod>, decoded: &Pod) -> Self {
         let needs = Needs::of_pod(decoded);
         let certificates = needs.pod_certificates.into_iter();
         Self {
@@ -144,8 +144,19 @@ impl PodPlan {
         }
     }
 
+    /// The plan of a pod of which nothing is computed.
+    pub(crate) fn without_parts(pod: Arc<StoredPod>) -> Self {
+        Self {
+            identity: identity(&pod),
+            pod,
+            parts: Arc::default(),
+            certificates: Arc::default(),
+            hooks: None,
+        }
+    }
+
     /// The plan of `pod` if it is the same pod with the same specification.
-    pub(super) fn updated(&self, pod: &Arc<StoredPod>) -> Option<Self> {
+    pub(crate) fn updated(&self, pod: &Arc<StoredPod>) -> Option<Self> {
         let is_same = self.identity == identity(pod) && self.pod.same_spec(pod);
         is_same.then(|| Self {
             pod: Arc::clone(pod),
@@ -168,12 +179,12 @@ impl PodPlan {
     }
 
     /// Everything that the parts read.
-    pub(super) fn reads(&self) -> BTreeSet<&Need> {
+    pub(crate) fn reads(&self) -> BTreeSet<&Need> {
         self.parts.iter().flat_map(|part| &part.reads).collect()
     }
 
     /// The objects that the parts read.
-    pub(super) fn objects(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
         let namespace = &self.identity.namespace;
         self.reads().into_iter().filter_map(move |need| match need {
             Need::Object(kind, name) => {

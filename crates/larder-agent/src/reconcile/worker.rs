@@ -9,14 +9,15 @@
 //! Invariants:
 //! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
 //! 2. A part that waits or fails holds up no other part.
-//! 3. Nothing that was fetched outlives the pass that needs it: the managers hold the objects.
-//! 4. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then
+//! 3. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then
 //!    is the pod unregistered. Both are done by the [reconciler](super::Reconciler).
 
 mod outcome;
 
+pub(crate) use self::outcome::type_name;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     mem,
     ops::ControlFlow,
     sync::Arc,
@@ -24,7 +25,6 @@ use std::{
 };
 
 use fastrand::Rng;
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::chain;
@@ -36,7 +36,7 @@ use super::{
     AgentContext,
     board::BoardEntry,
     deliver::{Job, JobReport},
-    fetch::{Fetched, fetch, inputs},
+    gathering::Gathering,
     inbox::{DesiredState, Inbox},
     plan::{Need, Part, PodPlan},
     write_limiter::WriteLimiter,
@@ -106,9 +106,7 @@ pub(super) struct PodWorker {
     decoded: Option<Box<Pod>>,
     /// Of the parts of the plan, in their order.
     parts: Vec<PartState>,
-    fetched: BTreeMap<Need, Fetched>,
-    fetching: FuturesUnordered<BoxFuture<'static, (Need, Fetched)>>,
-    in_flight: BTreeSet<Need>,
+    gathering: Gathering,
     write_limiter: WriteLimiter,
     /// When the oldest change arrived that is not delivered yet.
     changed_at: Option<Instant>,
@@ -137,9 +135,7 @@ impl PodWorker {
             plan: None,
             decoded: None,
             parts: Vec::new(),
-            fetched: BTreeMap::new(),
-            fetching: FuturesUnordered::new(),
-            in_flight: BTreeSet::new(),
+            gathering: Gathering::default(),
             write_limiter: WriteLimiter::new(now),
             changed_at: None,
             repair_at: now,
@@ -160,7 +156,7 @@ impl PodWorker {
                 biased;
                 () = shutdown.cancelled() => return,
                 () = self.inbox.woken() => self.take_changes(),
-                Some((need, fetched)) = self.fetching.next() => self.arrived(need, fetched),
+                Some(need) = self.gathering.next() => self.wake_parts(&[need].into()),
                 () = sleep_until(wake) => {}
             }
             self.collect();
@@ -189,7 +185,7 @@ impl PodWorker {
         let changes = self.inbox.take();
         self.changed_at = self.changed_at.or(changes.since);
         for need in &changes.needs {
-            self.fetched.remove(need);
+            self.gathering.forget(need);
         }
         if let Some(plan) = &self.plan {
             for (part, state) in plan.parts.iter().zip(&mut self.parts) {
@@ -207,7 +203,7 @@ impl PodWorker {
                 self.plan = None;
                 self.decoded = None;
                 self.parts.clear();
-                self.stop_fetching();
+                self.gathering.stop();
                 self.teardown = Some((RetryBackoff::default(), Instant::now()));
             }
         }
@@ -221,7 +217,7 @@ impl PodWorker {
         let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
         if !before.as_ref().is_some_and(is_same) {
             // What is on its way may not be registered any more.
-            self.stop_fetching();
+            self.gathering.stop();
             let states = mem::take(&mut self.parts).into_iter();
             let parts = before.iter().flat_map(|plan| plan.parts.iter());
             let mut known: HashMap<_, _> = parts
@@ -237,12 +233,6 @@ impl PodWorker {
         }
         self.parts.iter_mut().for_each(|state| state.due = true);
         self.tidying.due = true;
-    }
-
-    fn stop_fetching(&mut self) {
-        self.fetching.clear();
-        self.in_flight.clear();
-        self.fetched.clear();
     }
 
     /// The next time at which something is to be done without a change.
@@ -272,22 +262,8 @@ impl PodWorker {
 
     /// Takes in what has been fetched by now, so that one pass serves all of it.
     fn collect(&mut self) {
-        let mut arrived = BTreeSet::new();
-        while let Some(Some((need, fetched))) = self.fetching.next().now_or_never() {
-            arrived.insert(self.keep(need, fetched));
-        }
+        let arrived = self.gathering.collect();
         self.wake_parts(&arrived);
-    }
-
-    fn arrived(&mut self, need: Need, fetched: Fetched) {
-        let need = self.keep(need, fetched);
-        self.wake_parts(&[need].into());
-    }
-
-    fn keep(&mut self, need: Need, fetched: Fetched) -> Need {
-        self.in_flight.remove(&need);
-        self.fetched.insert(need.clone(), fetched);
-        need
     }
 
     /// Makes the parts due that wait for one of `arrived`.
@@ -305,7 +281,7 @@ impl PodWorker {
         let now = Instant::now();
         if now >= self.repair_at {
             self.schedule_repair(now);
-            self.fetched.clear();
+            self.gathering.forget_all();
             self.parts.iter_mut().for_each(|state| state.due = true);
             self.tidying.due = true;
         }
@@ -333,12 +309,7 @@ impl PodWorker {
             .filter(|(_, state)| state.due)
             .flat_map(|(part, _)| &part.reads)
             .collect();
-        for need in reads {
-            if !self.fetched.contains_key(need) && self.in_flight.insert(need.clone()) {
-                let fetch = fetch(Arc::clone(&self.context), Arc::clone(plan), need.clone());
-                self.fetching.push(fetch.boxed());
-            }
-        }
+        self.gathering.fetch(&self.context, plan, reads.into_iter());
         self.collect();
     }
 
@@ -351,10 +322,7 @@ impl PodWorker {
                 continue;
             }
             state.retry_at = None;
-            let missing = part
-                .reads
-                .iter()
-                .find(|need| !self.fetched.contains_key(need));
+            let missing = part.reads.iter().find(|need| !self.gathering.has(need));
             state.waits = missing.is_some();
             match missing {
                 None => ready.push(index),
@@ -373,14 +341,14 @@ impl PodWorker {
         let observer = self.observer(plan).await;
         let mark = |index: &usize| {
             let needs = plan.parts[*index].reads.iter();
-            let marks = needs.filter_map(|need| self.fetched.get(need)?.stale_as_of());
+            let marks = needs.filter_map(|need| self.gathering.stale_as_of(need));
             marks.min()
         };
         let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {
             plan: Arc::clone(plan),
             decoded: self.decoded.take(),
-            inputs: inputs(&self.fetched, &self.context.facts.borrow()),
+            inputs: self.gathering.inputs(&self.context.facts.borrow()),
             parts: ready.clone(),
             tidy: mem::take(&mut self.tidying.due),
             name: self.entry.name.clone(),
@@ -428,14 +396,7 @@ impl PodWorker {
     fn drop_unread(&mut self, plan: &PodPlan) {
         let waiting = states(plan, &self.parts).filter(|(_, state)| state.waits);
         let reads: BTreeSet<_> = waiting.flat_map(|(part, _)| &part.reads).collect();
-        self.fetched.retain(|need, _| reads.contains(need));
-        // A map that was emptied keeps its last node.
-        if self.fetched.is_empty() {
-            self.fetched = BTreeMap::new();
-        }
-        if self.in_flight.is_empty() {
-            self.in_flight = BTreeSet::new();
-        }
+        self.gathering.retain(&reads);
     }
 
     /// Tears down the volumes of a pod that has ended or is gone. Breaks when they are gone and the pod is not served

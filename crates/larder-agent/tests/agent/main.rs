@@ -6,6 +6,7 @@
 )]
 
 mod api;
+mod beside;
 mod certificates;
 mod checkpoint;
 mod delivery;

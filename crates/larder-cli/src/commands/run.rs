@@ -2,11 +2,13 @@
 //!
 //! | module | does |
 //! | --- | --- |
+//! | `beside` | prepares the mode beside a kubelet |
 //! | `http` | serves the HTTP API, and moves it to another address |
 //! | `reload` | takes up a changed configuration |
 //! | `summary` | prints what is served |
 //! | `systemd` | keeps the service manager informed |
 
+mod beside;
 mod http;
 mod reload;
 mod summary;
@@ -65,7 +67,9 @@ const BLOCKING_THREADS: usize = 4;
 
 pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     let log = logging::start(args.log_format);
-    let config = config(&args.place, flags(&args))?;
+    let mut config = config(&args.place, flags(&args))?;
+    beside::find_kubelet(&args, &mut config)?;
+    beside::protect(&config)?;
     // One thread is enough for work that waits for the network, and it reuses the memory that it frees.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -82,6 +86,9 @@ fn flags(args: &RunArgs) -> Flags {
         listen: args.listen,
         change_detection: args.change_detection,
         watch_scope: args.watch_scope,
+        beside_kubelet: args.beside_kubelet,
+        kubelet_root_dir: args.kubelet_root_dir.clone(),
+        dry_run: args.dry_run,
         ..Flags::default()
     }
 }
@@ -94,6 +101,12 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
         ("kubeconfig", path(&args.kubeconfig)),
         ("context", args.context.clone()),
         ("node-name", args.node_name.clone()),
+        (
+            "beside-kubelet",
+            args.beside_kubelet.then(|| "true".to_owned()),
+        ),
+        ("kubelet-root-dir", path(&args.kubelet_root_dir)),
+        ("dry-run", args.dry_run.then(|| "true".to_owned())),
         ("root-dir", path(&args.place.root_dir)),
         ("config", path(&args.place.config)),
         ("listen", args.listen.map(|address| address.to_string())),

@@ -6,6 +6,7 @@
 //! | `report` | puts a status into lines |
 //! | `screen` | shows successive reports |
 
+mod beside;
 mod progress;
 mod report;
 mod screen;

@@ -106,26 +106,36 @@ fn reference_has_every_metric() {
     while !kubeconfig.exists() {
         std::thread::yield_now();
     }
-    let desk = Desk::with([("agent.yaml", "checkpoint: {key: 'file:key'}")]);
-    fs::copy(&kubeconfig, desk.path().join("kubeconfig")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
-    command.env_clear();
-    let origin = "--kubeconfig kubeconfig --node-name n1 --config agent.yaml";
-    let mut agent = Agent::spawn(&desk, command, origin);
-    let address = agent.event("listening")["address"].clone();
-    agent.summary();
-    let (_, text) = get(address.as_str().unwrap(), "/metrics", "*/*");
+    // What only one of the modes has.
+    let checkpoint = ("", "checkpoint: {key: 'file:key'}");
+    let beside = "beside: {kubeletRootDir: kubelet, lockDir: locks}";
+    let mut metrics = BTreeMap::new();
+    for (flag, config) in [checkpoint, (" --beside-kubelet", beside)] {
+        let desk = Desk::with([("agent.yaml", config)]);
+        fs::create_dir(desk.path().join("kubelet")).unwrap();
+        fs::copy(&kubeconfig, desk.path().join("kubeconfig")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        command.env_clear();
+        let origin = format!("--kubeconfig kubeconfig --node-name n1 --config agent.yaml{flag}");
+        let mut agent = Agent::spawn(&desk, command, &origin);
+        let address = agent.event("listening")["address"].clone();
+        agent.summary();
+        let (_, text) = get(address.as_str().unwrap(), "/metrics", "*/*");
+        for (name, metric) in parse(&text) {
+            metrics.entry(name).or_insert(metric);
+        }
+    }
     apiserver.kill().unwrap();
     apiserver.wait().unwrap();
-    let metrics = parse(&text);
     // The names that alerts and dashboard use.
     for name in [
         "larder_pods",
         "larder_healthy",
         "larder_ready",
         "larder_transport_dials",
+        "larder_beside_touches",
     ] {
-        assert!(metrics.contains_key(name), "{name}: {text}");
+        assert!(metrics.contains_key(name), "{name}");
     }
     expect_file!["../../../../docs/metrics.md"].assert_eq(&reference(&metrics));
 }

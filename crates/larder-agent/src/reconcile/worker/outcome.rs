@@ -113,6 +113,7 @@ impl PodWorker {
                 last_swap: state.last_swap,
                 files: state.files,
                 stale_as_of: state.stale_as_of,
+                verified_in_ms: None,
             }),
             PartKind::Environment(name, _) => PartStatus::Container(ContainerStatus {
                 name: name.clone(),
@@ -120,6 +121,7 @@ impl PodWorker {
                 delivery: state.delivery.clone(),
                 last_swap: state.last_swap,
                 stale_as_of: state.stale_as_of,
+                outdated: Vec::new(),
             }),
         });
         let now = self.context.clock.now();
@@ -142,7 +144,7 @@ impl PodWorker {
 }
 
 /// The field of the pod that makes a volume one of this kind.
-fn type_name(kind: VolumeKind) -> &'static str {
+pub(crate) fn type_name(kind: VolumeKind) -> &'static str {
     match kind {
         VolumeKind::ConfigMap => "configMap",
         VolumeKind::Secret => "secret",

@@ -11,7 +11,12 @@ use crate::agent::reloaded_config;
 /// Reads the configuration of `run` again and applies it.
 pub(super) async fn reload(run: &Run<'_>) {
     let Run { args, program, .. } = run;
-    let (new, warning) = match reloaded_config(&args.place, super::flags(args)) {
+    let loaded = reloaded_config(&args.place, super::flags(args));
+    let loaded = loaded.and_then(|(mut new, warning)| {
+        super::beside::find_kubelet(args, &mut new)?;
+        Ok((new, warning))
+    });
+    let (new, warning) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
             let error = chain(&error);

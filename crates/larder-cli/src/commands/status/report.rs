@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, HookStatus, Phase, PodStatus};
 
+use super::beside;
 use crate::output::{age::age, escaped, table::columns};
 
 /// How much the overview shows.
@@ -49,6 +50,9 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
         "REASON",
     ];
     text += &section(heading, parts);
+    let outdated = status.pods.iter();
+    let outdated = outdated.flat_map(|pod| beside::outdated(pod, now));
+    text += &section(beside::OUTDATED, outdated.collect());
     let of_pods = status.pods.iter();
     let hooks = of_pods.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
     // A hook that is idle is worth no line.
@@ -100,7 +104,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
             volume.files.to_string(),
             last(volume.last_swap, now),
             volume.path.clone(),
-            reason(&volume.delivery, volume.stale_as_of),
+            beside::reason(volume).unwrap_or_else(|| reason(&volume.delivery, volume.stale_as_of)),
         ]
     });
     let heading = [
@@ -125,6 +129,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     });
     let heading = ["ENVIRONMENT OF", "PHASE", "AGE", "PATH", "REASON"];
     text += &section(heading, containers.collect());
+    text += &section(beside::OUTDATED, beside::outdated(pod, now));
     let hooks = pod.on_change.iter().map(|hook| hook_row(hook, now));
     text += &section(HOOK_HEADING, hooks.collect());
     text + &objects(status, |pods| pods.contains(&name))
@@ -227,6 +232,7 @@ fn notes(status: &AgentStatus) -> String {
     let problems = status.problems.iter();
     let problems = problems.map(|problem| format!("problem: {problem}"));
     let lines = sources.chain(problems).chain(checkpoint_notes(status));
+    let lines = beside::notes(status).into_iter().chain(lines);
     lines.map(|line| escaped_line(&line)).collect()
 }
 

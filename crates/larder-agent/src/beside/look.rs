@@ -1,0 +1,318 @@
+//! One look at the parts of a pod: computes each, and compares it with what the kubelet has written. Synchronous and
+//! whole; runs on a blocking thread.
+//!
+//! Invariant: bytes of objects live no longer than the look. What remains are fingerprints under a key in memory.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_objects::{SecretBytes, chain};
+use larder_on_change::{ContentDigest, ContentTag, Digester};
+use larder_projection::{
+    ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, RuntimeFeatures, Unavailable,
+    VolumeKind, containers, environment, mounts, project,
+};
+use smol_str::SmolStr;
+
+use super::{
+    kubelet_dir::{
+        Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, Unseen, VolumeId,
+        VolumeIdentity,
+    },
+    rules::Sight,
+    shared::Beside,
+};
+use crate::reconcile::plan::{PartKind, PodPlan};
+
+/// What stands for tokens and certificates, which are not compared.
+const PLACEHOLDER: &str = "placeholder";
+
+/// A look at some parts of a pod.
+pub(super) struct LookJob {
+    pub(super) beside: Arc<Beside>,
+    pub(super) plan: Arc<PodPlan>,
+    /// The pod of the plan, if it is decoded already.
+    pub(super) decoded: Option<Box<Pod>>,
+    pub(super) inputs: Inputs,
+    /// The parts, by their index in the plan.
+    pub(super) parts: Vec<usize>,
+    /// Whether any container has started: before that, a volume without files is being set up.
+    pub(super) has_started: bool,
+}
+
+/// What was seen of a part.
+pub(super) enum SeenPart {
+    Volume(SeenVolume),
+    Environment(Result<SeenEnvironment, String>),
+}
+
+/// What was seen of a volume.
+pub(super) struct SeenVolume {
+    pub(super) sight: Sight,
+    /// Stands for its computed files that come from objects.
+    pub(super) payload: Option<ContentDigest>,
+    /// Its directory and set, if they could be seen.
+    pub(super) place: Option<(VolumeIdentity, SetName)>,
+    /// Number of computed files.
+    pub(super) files: usize,
+    pub(super) sub_paths: Vec<SeenSubPath>,
+}
+
+/// A mount with `subPath` of a container.
+pub(super) struct SeenSubPath {
+    pub(super) container: SmolStr,
+    pub(super) mount_path: String,
+    /// The container sees other content than is computed now.
+    pub(super) is_outdated: bool,
+    /// The objects that the volume is made of.
+    pub(super) objects: String,
+}
+
+/// The computed variables of a container.
+pub(super) struct SeenEnvironment {
+    pub(super) digest: ContentDigest,
+    /// Of the variables that come from objects: what stands for the value, and the object.
+    pub(super) variables: BTreeMap<SmolStr, (ContentTag, SmolStr)>,
+}
+
+impl LookJob {
+    /// Looks at the parts; the result has their order.
+    pub(super) fn run(mut self) -> Vec<SeenPart> {
+        let pod = self.decoded.take();
+        let pod = pod.unwrap_or_else(|| Box::new(self.plan.pod.decode()));
+        add_placeholders(&pod, &mut self.inputs);
+        let spec = pod.spec.as_ref();
+        let mut volumes: HashMap<&str, &Volume> = HashMap::new();
+        for volume in spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            // The first of a name counts, as in the plan.
+            if VolumeKind::of(volume).is_some() {
+                volumes.entry(&volume.name).or_insert(volume);
+            }
+        }
+        let mut by_name: HashMap<&str, ContainerView<'_>> = HashMap::new();
+        for container in containers(&pod) {
+            by_name.entry(container.name).or_insert(container);
+        }
+        let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
+        let seen = kinds.map(|kind| match kind {
+            PartKind::Volume(name, kind) => {
+                let volume = volumes.get(name.as_str());
+                let volume = volume.expect("the plan was made from the same specification");
+                SeenPart::Volume(self.volume(&pod, volume, *kind))
+            }
+            PartKind::Environment(name, _) => {
+                let container = by_name.get(name.as_str());
+                let container = container.expect("the plan was made from the same specification");
+                SeenPart::Environment(self.environment(&pod, *container))
+            }
+        });
+        seen.collect()
+    }
+
+    fn volume(&self, pod: &Pod, volume: &Volume, kind: VolumeKind) -> SeenVolume {
+        let projection = match project(pod, volume, &self.inputs) {
+            Ok(projection) => projection,
+            Err(error) => {
+                return SeenVolume {
+                    sight: Sight::Uncomputable(chain(&error)),
+                    payload: None,
+                    place: None,
+                    files: 0,
+                    sub_paths: Vec::new(),
+                };
+            }
+        };
+        let id = VolumeId {
+            pod_uid: uid(pod),
+            kind,
+            name: &volume.name,
+        };
+        let compared = self.beside.directory.compare(&id, volume, &projection);
+        if kind.wants_memory() {
+            self.beside
+                .note_visibility(!matches!(compared, Err(Unseen::NotVisible)));
+        }
+        let (sight, place) = match compared {
+            Ok(Comparison {
+                identity,
+                set,
+                differences,
+            }) => (self.sight(&differences), Some((identity, set))),
+            Err(Unseen::NotSetUp) => (Sight::NotMounted, None),
+            Err(_) if !self.has_started => (Sight::NotMounted, None),
+            Err(unseen) => (Sight::Invisible(chain(&unseen)), None),
+        };
+        SeenVolume {
+            sight,
+            payload: Some(self.fingerprint(&volume.name, &projection)),
+            place,
+            files: projection.payload.len(),
+            sub_paths: self.sub_paths(pod, volume, kind, &projection),
+        }
+    }
+
+    fn sight(&self, differences: &Differences) -> Sight {
+        if differences.is_none() {
+            return Sight::Same;
+        }
+        let text = shown(differences);
+        match differences.reason() {
+            Some(TouchReason::Object) => Sight::Outdated(text),
+            Some(TouchReason::ClusterAuthority) if self.beside.config.refresh_cluster_cas => {
+                Sight::Outdated(text)
+            }
+            Some(TouchReason::ClusterAuthority) | None => Sight::LeftToKubelet(text),
+        }
+    }
+
+    /// Stands for the files that can be a reason to touch.
+    fn fingerprint(&self, volume: &str, projection: &Projection<'_>) -> ContentDigest {
+        let mut digester = Digester::new(&self.beside.key);
+        for (path, file) in &projection.payload {
+            let origin = projection.origins.get(path);
+            if matches!(origin, Some(Origin::Key { .. } | Origin::TrustBundle)) {
+                digester.file(volume, path.as_str(), &file.data);
+            }
+        }
+        digester.finish()
+    }
+
+    /// The mounts of the volume with `subPath`, as containers see them (section 7).
+    fn sub_paths(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        kind: VolumeKind,
+        projection: &Projection<'_>,
+    ) -> Vec<SeenSubPath> {
+        let uses_sub_path = |container: &ContainerView<'_>| {
+            let mut entries = container.volume_mounts.iter();
+            entries.any(|entry| {
+                let is_set =
+                    |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+                entry.name == volume.name
+                    && (is_set(&entry.sub_path) || is_set(&entry.sub_path_expr))
+            })
+        };
+        let mut seen = Vec::new();
+        for container in containers(pod).filter(uses_sub_path) {
+            let Ok(environment) = environment(pod, container, &self.inputs) else {
+                continue;
+            };
+            let Ok(table) = mounts(pod, container, &environment, RuntimeFeatures::default()) else {
+                continue;
+            };
+            for mount in table {
+                let Some(sub_path) = &mount.sub_path else {
+                    continue;
+                };
+                if mount.volume.name != volume.name {
+                    continue;
+                }
+                let id = SubPathId {
+                    volume: VolumeId {
+                        pod_uid: uid(pod),
+                        kind,
+                        name: &volume.name,
+                    },
+                    container: container.name,
+                    index: mount.index,
+                    sub_path,
+                };
+                let compared = self
+                    .beside
+                    .directory
+                    .compare_subpath(&id, volume, projection);
+                let Ok(differences) = compared else { continue };
+                let objects: Vec<_> = objects_of(projection).into_iter().collect();
+                seen.push(SeenSubPath {
+                    container: container.name.into(),
+                    mount_path: mount.mount_path.clone(),
+                    is_outdated: differences.reason().is_some(),
+                    objects: objects.join(", "),
+                });
+            }
+        }
+        seen
+    }
+
+    fn environment(
+        &self,
+        pod: &Pod,
+        container: ContainerView<'_>,
+    ) -> Result<SeenEnvironment, String> {
+        let environment =
+            environment(pod, container, &self.inputs).map_err(|error| chain(&error))?;
+        let mut digester = Digester::new(&self.beside.key);
+        let mut variables = BTreeMap::new();
+        for (name, variable) in environment.iter() {
+            if let Origin::Key {
+                kind, name: object, ..
+            } = &variable.origin
+            {
+                let tag = self.beside.key.tag(&variable.value);
+                digester.variable_tag(container.name, name, tag);
+                let object = SmolStr::new(format!("{kind} {object}"));
+                variables.insert(SmolStr::new(name), (tag, object));
+            }
+        }
+        Ok(SeenEnvironment {
+            digest: digester.finish(),
+            variables,
+        })
+    }
+}
+
+fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// The objects that files of a projection come from, as `ConfigMap app`; sorted, each once.
+fn objects_of(projection: &Projection<'_>) -> std::collections::BTreeSet<String> {
+    let origins = projection.origins.values();
+    let objects = origins.filter_map(|origin| match origin {
+        Origin::Key { kind, name, .. } => Some(format!("{kind} {name}")),
+        _ => None,
+    });
+    objects.collect()
+}
+
+/// Fills in what is not read in this mode: tokens and certificates, whose files must only exist, and env files.
+fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
+    let needs = Needs::of_pod(pod);
+    for request in needs.tokens {
+        let token = SecretBytes::new(PLACEHOLDER.into());
+        inputs.tokens.insert(request, Ok(Arc::new(token)));
+    }
+    for (key, _) in needs.pod_certificates {
+        let certificate = PodCertificate {
+            private_key_pem: SecretBytes::new(PLACEHOLDER.into()),
+            chain_pem: String::new(),
+        };
+        inputs
+            .pod_certificates
+            .insert(key, Ok(Arc::new(certificate)));
+    }
+    for file in needs.env_files {
+        let why = "files of variables are not read beside a kubelet";
+        inputs.env_files.insert(file, Err(Unavailable::failed(why)));
+    }
+}
+
+/// The first differences, in words.
+fn shown(differences: &Differences) -> String {
+    let named = differences.named().iter().map(|(path, kind)| match kind {
+        DifferenceKind::Missing => format!("{path} is missing"),
+        DifferenceKind::Changed => format!("{path} differs"),
+        DifferenceKind::Extra => format!("{path} is left over"),
+    });
+    let mut texts: Vec<_> = named.collect();
+    let others = differences.count().saturating_sub(texts.len());
+    if others > 0 {
+        texts.push(format!("{others} more"));
+    }
+    texts.join(", ")
+}

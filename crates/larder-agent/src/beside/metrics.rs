@@ -1,0 +1,147 @@
+//! Metrics of the mode, `larder_beside_…`.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+/// Results of touches.
+const TOUCHES: [&str; 6] = ["ok", "noop", "forbidden", "refused", "throttled", "error"];
+/// Results of verifications.
+const VERIFICATIONS: [&str; 5] = ["same", "swapped", "late", "detached", "unverified"];
+/// States of volumes: the phases, and the reasons of `Held`.
+pub(super) const STATES: [&str; 6] = [
+    "Delivered",
+    "Waiting",
+    "Failing",
+    "Pinned",
+    "Detached",
+    "Unverified",
+];
+/// Kinds of what is out of date in a container.
+pub(super) const KINDS: [&str; 2] = ["env", "subPath"];
+
+/// Metrics of the mode. Cloning shares them.
+#[derive(Clone, Debug)]
+pub(super) struct BesideMetrics {
+    touches: Family<ResultLabels, Counter>,
+    verifications: Family<ResultLabels, Counter>,
+    delivery: Histogram,
+    touches_per_delivery: Histogram,
+    volumes: Family<StateLabels, Gauge>,
+    rate_limit: Gauge,
+    outdated: Family<KindLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+impl BesideMetrics {
+    /// Registers the metrics in `registry`.
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let registry = registry.sub_registry_with_prefix("beside");
+        let metrics = Self {
+            touches: Family::default(),
+            verifications: Family::default(),
+            // From a kubelet that is fast to one whose own sync brings the change.
+            delivery: Histogram::new([0.03, 0.1, 0.15, 0.2, 0.3, 0.7, 1.3, 3.0, 10.0, 30.0, 90.0]),
+            touches_per_delivery: Histogram::new([0.0, 1.0, 2.0, 3.0, 4.0]),
+            volumes: Family::default(),
+            rate_limit: Gauge::default(),
+            outdated: Family::default(),
+        };
+        for result in TOUCHES {
+            drop(metrics.touches.get_or_create(&ResultLabels { result }));
+        }
+        for result in VERIFICATIONS {
+            drop(
+                metrics
+                    .verifications
+                    .get_or_create(&ResultLabels { result }),
+            );
+        }
+        registry.register(
+            "touches",
+            "Pods that the kubelet was told to sync, and what the API server answered",
+            metrics.touches.clone(),
+        );
+        registry.register(
+            "verifications",
+            "Changes of volumes, and how they turned out to be in place",
+            metrics.verifications.clone(),
+        );
+        registry.register_with_unit(
+            "delivery",
+            "Time from a change that arrived to its verified content in the volume",
+            Unit::Seconds,
+            metrics.delivery.clone(),
+        );
+        registry.register(
+            "touches_per_delivery",
+            "Touches that were sent for a change before it was verified",
+            metrics.touches_per_delivery.clone(),
+        );
+        registry.register(
+            "volumes",
+            "Volumes by what is known of their content",
+            metrics.volumes.clone(),
+        );
+        registry.register(
+            "rate_limit",
+            "Touches per second that the rate limit allows",
+            metrics.rate_limit.clone(),
+        );
+        registry.register(
+            "outdated_mounts",
+            "Variables and subPath mounts of containers that only a restart brings up to date",
+            metrics.outdated.clone(),
+        );
+        metrics
+    }
+
+    /// Counts the answer to a touch.
+    pub(super) fn touched(&self, result: &'static str) {
+        self.touches.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    /// Counts a verification.
+    pub(super) fn verified(&self, result: &'static str) {
+        let labels = ResultLabels { result };
+        self.verifications.get_or_create(&labels).inc();
+    }
+
+    /// Records a change that was verified.
+    pub(super) fn delivered(&self, delay: Duration, touches: u32) {
+        self.delivery.observe(delay.as_secs_f64());
+        self.touches_per_delivery.observe(touches.into());
+    }
+
+    /// Sets what is read at each scrape: the number of volumes in each of [`STATES`], that of outdated mounts of each
+    /// of [`KINDS`], and the rate limit.
+    pub(super) fn observe(&self, volumes: [i64; 6], outdated: [i64; 2], rate: u32) {
+        for (state, count) in STATES.into_iter().zip(volumes) {
+            self.volumes
+                .get_or_create(&StateLabels { state })
+                .set(count);
+        }
+        for (kind, count) in KINDS.into_iter().zip(outdated) {
+            self.outdated.get_or_create(&KindLabels { kind }).set(count);
+        }
+        self.rate_limit.set(rate.into());
+    }
+}

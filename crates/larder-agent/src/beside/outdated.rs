@@ -1,0 +1,210 @@
+//! What a container sees of its objects only after a restart: variables, and mounts with `subPath` (section 7).
+//!
+//! Mounts are known exactly, since what they show is on disk. Variables are known only of a container whose start
+//! larder has seen: its variables were computed before the status showed the container, and were the same when it did.
+//!
+//! Invariant: values are held as tags under a key in memory.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use larder_on_change::ContentTag;
+use smol_str::SmolStr;
+
+use super::{look::SeenSubPath, rules::RunningContainer};
+use crate::status::OutdatedStatus;
+
+/// Variables that come from objects: what stands for the value, and the object.
+pub(super) type Variables = BTreeMap<SmolStr, (ContentTag, SmolStr)>;
+
+/// The containers of one pod.
+#[derive(Debug, Default)]
+pub(super) struct Outdated {
+    containers: BTreeMap<SmolStr, ContainerContent>,
+    /// The pod's status was seen before.
+    is_known: bool,
+}
+
+#[derive(Debug, Default)]
+struct ContainerContent {
+    /// Of the container that runs.
+    id: Option<SmolStr>,
+    computed: Option<Variables>,
+    /// They have changed since the status was seen last.
+    has_changed: bool,
+    /// The variables that the container was started with, if known.
+    at_start: Option<Variables>,
+    /// Mounts that are out of date, by mount path.
+    sub_paths: BTreeMap<(SmolStr, String), SmolStr>,
+    /// Since when something is out of date, by kind and name.
+    since: BTreeMap<(&'static str, String), Timestamp>,
+}
+
+impl Outdated {
+    /// The status of the pod says that these containers run.
+    pub(super) fn running(&mut self, containers: &[RunningContainer]) {
+        for container in containers {
+            let content = self.containers.entry(container.name.clone()).or_default();
+            if content.id.as_ref() != Some(&container.id) {
+                let saw_start = self.is_known && !content.has_changed;
+                content.at_start = content.computed.clone().filter(|_| saw_start);
+                content.id = Some(container.id.clone());
+                content.sub_paths.clear();
+                content.since.clear();
+            }
+        }
+        for content in self.containers.values_mut() {
+            content.has_changed = false;
+        }
+        self.is_known = true;
+    }
+
+    /// These variables are computed now.
+    pub(super) fn computed(&mut self, container: &str, variables: Variables) {
+        let content = self.containers.entry(container.into()).or_default();
+        if content.computed.as_ref() != Some(&variables) {
+            content.has_changed = content.computed.is_some();
+            content.computed = Some(variables);
+        }
+    }
+
+    /// What containers see of a volume by mounts with `subPath`.
+    pub(super) fn sub_paths(&mut self, volume: &SmolStr, seen: Vec<SeenSubPath>) {
+        for content in self.containers.values_mut() {
+            content.sub_paths.retain(|(of, _), _| of != volume);
+        }
+        for mount in seen.into_iter().filter(|mount| mount.is_outdated) {
+            let content = self.containers.entry(mount.container).or_default();
+            let key = (volume.clone(), mount.mount_path);
+            content.sub_paths.insert(key, mount.objects.into());
+        }
+    }
+
+    /// What is out of date in `container` at `now`.
+    pub(super) fn of(&mut self, container: &str, now: Timestamp) -> Vec<OutdatedStatus> {
+        let Some(content) = self.containers.get_mut(container) else {
+            return Vec::new();
+        };
+        if content.id.is_none() {
+            return Vec::new();
+        }
+        let mut found: Vec<(&'static str, String, SmolStr)> = Vec::new();
+        if let (Some(before), Some(computed)) = (&content.at_start, &content.computed) {
+            let names = before.keys().chain(computed.keys());
+            let names: std::collections::BTreeSet<_> = names.collect();
+            for name in names {
+                let (old, new) = (before.get(name), computed.get(name));
+                if old.map(|(tag, _)| tag) != new.map(|(tag, _)| tag)
+                    && let Some((_, object)) = new.or(old)
+                {
+                    found.push(("env", name.to_string(), object.clone()));
+                }
+            }
+        }
+        let mounts = content.sub_paths.iter();
+        found.extend(mounts.map(|((_, path), object)| ("subPath", path.clone(), object.clone())));
+        let before = std::mem::take(&mut content.since);
+        let mut outdated = Vec::new();
+        for (kind, name, object) in found {
+            let key = (kind, name.clone());
+            let since = *before.get(&key).unwrap_or(&now);
+            content.since.insert(key, since);
+            outdated.push(OutdatedStatus {
+                kind: kind.to_owned(),
+                name,
+                object: object.to_string(),
+                since,
+            });
+        }
+        outdated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_on_change::DigestKey;
+
+    use super::*;
+
+    fn variables(value: &str) -> Variables {
+        let tag = DigestKey::from_bytes(&[7; 32]).tag(value.as_bytes());
+        [("LEVEL".into(), (tag, "ConfigMap app".into()))].into()
+    }
+
+    fn container(id: &str) -> Vec<RunningContainer> {
+        vec![RunningContainer {
+            name: "main".into(),
+            id: id.into(),
+            volumes: std::collections::BTreeSet::new(),
+        }]
+    }
+
+    fn names(outdated: &mut Outdated, at: i64) -> Vec<(String, i64)> {
+        let now = Timestamp::from_second(at).unwrap();
+        let found = outdated.of("main", now).into_iter();
+        found
+            .map(|entry| {
+                (
+                    format!("{} {}", entry.kind, entry.name),
+                    entry.since.as_second(),
+                )
+            })
+            .collect()
+    }
+
+    // beside-kubelet 32
+    #[test]
+    fn variables_of_a_container_whose_start_was_seen_are_out_of_date_until_its_restart() {
+        let mut outdated = Outdated::default();
+        outdated.running(&[]);
+        outdated.computed("main", variables("info"));
+        outdated.running(&container("1"));
+        assert_eq!(names(&mut outdated, 1), []);
+        outdated.computed("main", variables("debug"));
+        assert_eq!(names(&mut outdated, 2), [("env LEVEL".to_owned(), 2)]);
+        assert_eq!(names(&mut outdated, 9), [("env LEVEL".to_owned(), 2)]);
+        outdated.running(&container("1"));
+        outdated.running(&container("2"));
+        assert_eq!(names(&mut outdated, 10), []);
+    }
+
+    #[test]
+    fn variables_of_a_container_that_ran_before_larder_are_unknown() {
+        let mut outdated = Outdated::default();
+        outdated.computed("main", variables("info"));
+        outdated.running(&container("1"));
+        outdated.computed("main", variables("debug"));
+        assert_eq!(names(&mut outdated, 2), []);
+    }
+
+    #[test]
+    fn variables_that_change_while_the_container_starts_are_unknown() {
+        let mut outdated = Outdated::default();
+        outdated.running(&[]);
+        outdated.computed("main", variables("info"));
+        outdated.computed("main", variables("debug"));
+        outdated.running(&container("1"));
+        outdated.computed("main", variables("info"));
+        assert_eq!(names(&mut outdated, 2), []);
+    }
+
+    // beside-kubelet 32
+    #[test]
+    fn a_mount_is_out_of_date_as_long_as_it_differs() {
+        let mut outdated = Outdated::default();
+        outdated.running(&container("1"));
+        let seen = |is_outdated| {
+            vec![SeenSubPath {
+                container: "main".into(),
+                mount_path: "/etc/app.conf".to_owned(),
+                is_outdated,
+                objects: "ConfigMap app".to_owned(),
+            }]
+        };
+        outdated.sub_paths(&"config".into(), seen(true));
+        let expected = [("subPath /etc/app.conf".to_owned(), 3)];
+        assert_eq!(names(&mut outdated, 3), expected);
+        outdated.sub_paths(&"config".into(), seen(false));
+        assert_eq!(names(&mut outdated, 4), []);
+    }
+}

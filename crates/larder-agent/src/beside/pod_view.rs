@@ -1,0 +1,102 @@
+//! What the mode reads of a pod beside its plan. Pure.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use larder_projection::containers;
+use smol_str::SmolStr;
+
+use super::{
+    node_state::has_volume_of,
+    rules::{PodView, RunningContainer},
+};
+
+/// The reason of a container that waits for an object of its environment (R6).
+const CONFIG_ERROR: &str = "CreateContainerConfigError";
+
+/// What decides about the touches of a pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodTraits {
+    /// `spec.priority`.
+    pub(super) priority: i32,
+    /// A DaemonSet owns it.
+    pub(super) is_daemon_set: bool,
+    /// A container of it runs, or has run.
+    pub(super) has_started: bool,
+    /// Containers that run.
+    pub(super) running: BTreeSet<SmolStr>,
+    /// Containers that wait for an object of their environment.
+    pub(super) waiting: BTreeSet<SmolStr>,
+}
+
+impl PodTraits {
+    pub(super) fn of(pod: &Pod) -> Self {
+        let owners = pod.metadata.owner_references.iter().flatten();
+        let spec = pod.spec.as_ref();
+        let names = |is: fn(&ContainerStatus) -> bool| {
+            let found = statuses(pod).filter(|status| is(status));
+            found.map(|status| SmolStr::new(&status.name)).collect()
+        };
+        Self {
+            priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
+            is_daemon_set: owners.into_iter().any(|owner| owner.kind == "DaemonSet"),
+            has_started: statuses(pod).any(|status| id(status).is_some()),
+            running: names(is_running),
+            waiting: names(waits_for_environment),
+        }
+    }
+}
+
+/// What the rules read of `pod`.
+pub(super) fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
+    let running = statuses(pod).filter(|status| is_running(status));
+    let running = running.filter_map(|status| {
+        let container = containers(pod).find(|found| found.name == status.name)?;
+        Some(RunningContainer {
+            name: status.name.as_str().into(),
+            id: id(status)?,
+            volumes: container.volumes().map(SmolStr::new).collect(),
+        })
+    });
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let spec = pod.spec.as_ref();
+    PodView {
+        containers: running.collect(),
+        republishes: spec.is_some_and(|spec| has_volume_of(spec, republishing)),
+        ending: pod.metadata.deletion_timestamp.is_some()
+            || matches!(phase, Some("Succeeded" | "Failed")),
+    }
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let lists = status.map(|status| {
+        [
+            &status.init_container_statuses,
+            &status.container_statuses,
+            &status.ephemeral_container_statuses,
+        ]
+    });
+    lists.into_iter().flatten().flatten().flatten()
+}
+
+fn id(status: &ContainerStatus) -> Option<SmolStr> {
+    let id = status.container_id.as_deref();
+    id.filter(|id| !id.is_empty()).map(SmolStr::new)
+}
+
+fn is_running(status: &ContainerStatus) -> bool {
+    let state = status.state.as_ref();
+    state.is_some_and(|state| state.running.is_some())
+}
+
+fn waits_for_environment(status: &ContainerStatus) -> bool {
+    let waiting = status
+        .state
+        .as_ref()
+        .and_then(|state| state.waiting.as_ref());
+    waiting.and_then(|waiting| waiting.reason.as_deref()) == Some(CONFIG_ERROR)
+}

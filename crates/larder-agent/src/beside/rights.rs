@@ -1,0 +1,145 @@
+//! What the identity of larder may do, as the API server says: self subject access reviews.
+
+use std::time::Duration;
+
+use http::{Method, Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// Longest wait for a review.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A permission that the mode uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Touching pods.
+    Touch,
+    /// Reading the lease of the node (R13).
+    Lease,
+    /// Knowing the CSI drivers (R15).
+    Drivers,
+}
+
+impl Right {
+    const ALL: [Self; 3] = [Self::Touch, Self::Lease, Self::Drivers];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Touch => "patch pods/status",
+            Self::Lease => "get leases",
+            Self::Drivers => "list csidrivers",
+        }
+    }
+
+    fn attributes(self, node_name: &str) -> Value {
+        match self {
+            Self::Touch => json!({"verb": "patch", "resource": "pods", "subresource": "status"}),
+            Self::Lease => json!({
+                "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease",
+                "name": node_name,
+            }),
+            Self::Drivers => {
+                json!({"verb": "list", "group": "storage.k8s.io", "resource": "csidrivers"})
+            }
+        }
+    }
+}
+
+/// The result of the last review.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rights {
+    /// The user name; empty if unknown.
+    pub(super) identity: String,
+    /// In the order of [`Right::ALL`]; `None` is unknown.
+    granted: [Option<bool>; 3],
+}
+
+#[derive(Deserialize)]
+struct AccessReview {
+    status: AccessStatus,
+}
+
+#[derive(Deserialize)]
+struct AccessStatus {
+    allowed: bool,
+}
+
+#[derive(Deserialize)]
+struct SubjectReview {
+    status: SubjectStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SubjectStatus {
+    user_info: UserInfo,
+}
+
+#[derive(Deserialize)]
+struct UserInfo {
+    #[serde(default)]
+    username: String,
+}
+
+impl Rights {
+    /// Asks the API server. What it does not answer stays unknown.
+    pub(super) async fn review(client: &Client, node_name: &str) -> Self {
+        let subject =
+            json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let subject: Option<SubjectReview> = post(
+            client,
+            "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+            &subject,
+        )
+        .await;
+        let mut granted = [None; 3];
+        for (right, granted) in Right::ALL.into_iter().zip(&mut granted) {
+            let review = json!({
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": right.attributes(node_name)},
+            });
+            let answer: Option<AccessReview> = post(
+                client,
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                &review,
+            )
+            .await;
+            *granted = answer.map(|answer| answer.status.allowed);
+        }
+        Self {
+            identity: subject
+                .map(|subject| subject.status.user_info.username)
+                .unwrap_or_default(),
+            granted,
+        }
+    }
+
+    /// Whether the right is granted; `None` if that is unknown.
+    pub(super) fn may(&self, right: Right) -> Option<bool> {
+        self.all()
+            .find(|(found, _)| *found == right)
+            .and_then(|(_, granted)| granted)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (Right, Option<bool>)> {
+        Right::ALL.into_iter().zip(self.granted)
+    }
+}
+
+async fn post<T: for<'de> Deserialize<'de>>(
+    client: &Client,
+    path: &str,
+    body: &Value,
+) -> Option<T> {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(body.to_string().into_bytes())
+        .ok()?;
+    let answer = timeout(TIMEOUT, client.request_text(request)).await;
+    serde_json::from_str(&answer.ok()?.ok()?).ok()
+}

@@ -1,0 +1,449 @@
+//! When the kubelet is told that a pod's volumes are out of date, and what is known of each. Pure: time, looks at the
+//! disk and answers in; touches, phases and notices out.
+//!
+//! Rules are cited by their number in `docs/spec/beside-kubelet.md`.
+//!
+//! Invariants:
+//! 1. At most one touch of a pod is under way (R10).
+//! 2. A touch is wanted only for a part whose last look found a reason (R3, R4), and only while its payload can be
+//!    computed (R5).
+//! 3. For one payload of a part at most four touches are sent (R12), one where a touch may do harm (R15, R23, R6).
+//! 4. A touch that was not accepted counts for nothing: it is sent again when the answer allows it.
+
+mod part;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use larder_on_change::ContentDigest;
+use smol_str::SmolStr;
+use tokio::time::Instant;
+
+use self::part::TrackedPart;
+use crate::{backoff::RetryBackoff, status::Phase};
+
+/// How long a touch is under way unless it is verified before (R10).
+pub(super) const UNDER_WAY: Duration = Duration::from_millis(1500);
+/// How long the other volumes may follow the first one that was swapped: the kubelet sets up all volumes of a pod at
+/// the same time, and its reconciler looks for those every 100 ms.
+const FOLLOWERS: Duration = Duration::from_millis(200);
+/// Within this time after the Node has become Ready the kubelet catches up by itself (R13).
+const CATCH_UP: Duration = Duration::from_secs(5);
+/// Touches of a pod in a minute, and the distance of further ones (R14).
+const MAX_TOUCHES: usize = 10;
+const MINUTE: Duration = Duration::from_mins(1);
+const FURTHER: Duration = Duration::from_secs(15);
+/// How long a pod is left alone whose touch admission has refused (R18).
+const REFUSED: Duration = Duration::from_mins(10);
+/// Pause after an answer that asks for the same touch again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// Pause after 429 without `Retry-After`.
+const THROTTLED: Duration = Duration::from_secs(1);
+
+/// A part of a pod that may be a reason to touch it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PartName {
+    Volume(SmolStr),
+    /// A container that waits for an object of its environment (R6).
+    Environment(SmolStr),
+}
+
+/// What a look found of one part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Something that it reads has not been read yet; completes "waiting for".
+    Unread(String),
+    /// It cannot be computed: the kubelet's message.
+    Uncomputable(String),
+    /// The kubelet has not set it up.
+    NotMounted,
+    /// Its files cannot be read (R23): why.
+    Invisible(String),
+    /// The kubelet serves an immutable object that is gone (R26): which one.
+    Pinned(String),
+    /// It is as computed.
+    Same,
+    /// Only content differs that is no reason to touch (R3, R7): which.
+    LeftToKubelet(String),
+    /// It differs from what is computed: where.
+    Outdated(String),
+}
+
+/// One look at one part.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    pub(super) sight: Sight,
+    /// Stands for the computed content; `None` if it could not be computed.
+    pub(super) payload: Option<ContentDigest>,
+    /// The volume's directory is another one than at the last look (R22).
+    pub(super) remade: bool,
+    /// The volume's set is another one than at the last look.
+    pub(super) swapped: bool,
+    /// When the change arrived that led to this look.
+    pub(super) changed_at: Instant,
+    /// How long a first touch waits (R20).
+    pub(super) delay: Duration,
+}
+
+/// What the rules read of a pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodView {
+    pub(super) containers: Vec<RunningContainer>,
+    /// It has a CSI volume of a driver that wants to be republished (R15).
+    pub(super) republishes: bool,
+    /// It is deleted or has ended, so its content is frozen (R2).
+    pub(super) ending: bool,
+}
+
+/// A container that has started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunningContainer {
+    pub(super) name: SmolStr,
+    /// Its ID, which is another one after a restart.
+    pub(super) id: SmolStr,
+    /// The volumes that it mounts.
+    pub(super) volumes: BTreeSet<SmolStr>,
+}
+
+/// Whether any pod of the node may be touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Gate {
+    #[default]
+    Open,
+    /// The kubelet does not run (R13): since when, if known.
+    KubeletNotReady(Option<Timestamp>),
+    /// This identity may not (R18): the missing permission.
+    Forbidden(String),
+    /// Another larder touches the pods of this node (R28).
+    Locked,
+    /// Nothing is touched at all: `--dry-run`.
+    DryRun,
+}
+
+/// Why no pod is touched; empty for an open gate.
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => Ok(()),
+            Self::KubeletNotReady(Some(since)) => write!(f, "kubelet not ready since {since:.0}"),
+            Self::KubeletNotReady(None) => f.write_str("kubelet not ready"),
+            Self::Forbidden(permission) => write!(f, "permission is missing: {permission}"),
+            Self::Locked => f.write_str("another larder of this node tells the kubelet"),
+            Self::DryRun => f.write_str("dry run: the kubelet is not told"),
+        }
+    }
+}
+
+/// Something to count, log or post.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    Verified {
+        part: PartName,
+        how: Verification,
+        /// From the change to now; `None` for what was there when larder started.
+        delay: Option<Duration>,
+        touches: u32,
+    },
+    /// The volume was torn down under these running containers.
+    Detached {
+        volume: SmolStr,
+        containers: Vec<SmolStr>,
+    },
+    /// The content of the volume cannot be verified (R23).
+    Unverified,
+    /// R12 is used up, and the change is three minutes old.
+    NotRefreshed { volume: SmolStr },
+}
+
+/// How content came to be as computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verification {
+    /// Without a touch.
+    Same,
+    /// After a touch, while it was under way.
+    Swapped,
+    /// After a touch, later.
+    Late,
+}
+
+/// The answer to a touch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The API server has a new version of the pod.
+    Touched,
+    /// Nothing has changed, or somebody else has changed the pod: send again (R9, R17).
+    Again,
+    /// The pod is gone (R17).
+    Gone,
+    Throttled(Option<Duration>),
+    /// By authorization: the permission that is missing. The gate closes.
+    Forbidden(String),
+    /// By admission, with its text.
+    Refused(String),
+    /// No answer, or the API server's own failure.
+    Failed,
+}
+
+/// A touch that is under way.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    sent_at: Instant,
+    /// When a first volume turned out to be swapped.
+    first_swap: Option<Instant>,
+    /// The parts that it was sent for.
+    parts: BTreeSet<PartName>,
+}
+
+impl UnderWay {
+    fn until(&self) -> Instant {
+        let end = self.sent_at + UNDER_WAY;
+        self.first_swap
+            .map_or(end, |first| end.min(first + FOLLOWERS))
+    }
+}
+
+/// The rules applied to one pod.
+#[derive(Debug)]
+pub(super) struct PodRules {
+    parts: BTreeMap<PartName, TrackedPart>,
+    view: PodView,
+    gate: Gate,
+    /// The time to live of objects that the kubelet may cache (R12).
+    ttl: Duration,
+    under_way: Option<UnderWay>,
+    /// The last touches, at most [`MAX_TOUCHES`].
+    recent: VecDeque<Instant>,
+    /// When the pod may be touched again, after an answer that was none.
+    not_before: Option<Instant>,
+    /// What admission said, until when it counts.
+    refused: Option<(Instant, String)>,
+    backoff: RetryBackoff,
+    gone: bool,
+}
+
+impl PodRules {
+    pub(super) fn new(gate: Gate, ttl: Duration) -> Self {
+        Self {
+            parts: BTreeMap::new(),
+            view: PodView::default(),
+            gate,
+            ttl,
+            under_way: None,
+            recent: VecDeque::new(),
+            not_before: None,
+            refused: None,
+            backoff: RetryBackoff::default(),
+            gone: false,
+        }
+    }
+
+    /// Sets what is known of the pod, and forgets every part that is none of `parts`.
+    pub(super) fn set_pod(&mut self, view: PodView, parts: &BTreeSet<PartName>) {
+        self.view = view;
+        self.parts.retain(|name, _| parts.contains(name));
+        for (name, part) in &mut self.parts {
+            part.reattach(name, &self.view);
+        }
+    }
+
+    /// Sets whether pods of the node may be touched. What became due while the kubelet did not run is left to the
+    /// kubelet for a while (R13).
+    pub(super) fn set_gate(&mut self, gate: Gate, now: Instant) {
+        let was_not_ready = matches!(self.gate, Gate::KubeletNotReady(_));
+        self.gate = gate;
+        if was_not_ready && self.gate == Gate::Open {
+            let ladder = self.ladder();
+            for part in self.parts.values_mut() {
+                part.postpone(&ladder, now + CATCH_UP);
+            }
+        }
+    }
+
+    pub(super) fn set_republishes(&mut self, republishes: bool) {
+        self.view.republishes = republishes;
+    }
+
+    pub(super) fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = ttl;
+    }
+
+    /// Takes in a look. The caller has read the disk at `now`, which the wall clock shows as `wall`.
+    pub(super) fn look(
+        &mut self,
+        name: &PartName,
+        look: Look,
+        now: Instant,
+        wall: Timestamp,
+    ) -> Vec<Notice> {
+        let (is_outdated, swapped) = (matches!(look.sight, Sight::Outdated(_)), look.swapped);
+        let part = self.parts.entry(name.clone());
+        let part = part.or_insert_with(|| TrackedPart::new(now));
+        let is_under_way = self.under_way.is_some();
+        let notices = part.look(name, look, &self.view, is_under_way, now, wall);
+        if let Some(under_way) = &mut self.under_way {
+            if swapped && is_outdated {
+                // The kubelet has read something else than is computed now.
+                self.under_way = None;
+            } else if swapped {
+                under_way.first_swap.get_or_insert(now);
+            }
+        }
+        if !self.parts.values().any(TrackedPart::is_outstanding) {
+            self.under_way = None;
+        }
+        notices
+    }
+
+    /// The parts to read before the next touch: those that would be its reason (R4).
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = &PartName> {
+        let parts = self.parts.iter();
+        parts
+            .filter(|(_, part)| part.is_outstanding())
+            .map(|(name, _)| name)
+    }
+
+    /// When the pod wants to be touched; `None` if it does not, as far as is known.
+    pub(super) fn wanted_at(&self) -> Option<Instant> {
+        if self.gone || self.view.ending || self.gate != Gate::Open {
+            return None;
+        }
+        let ladder = self.ladder();
+        let due = self.parts.iter();
+        let due = due
+            .filter_map(|(name, part)| part.due(name, &ladder))
+            .min()?;
+        let under_way = self.under_way.as_ref().map(UnderWay::until);
+        let refused = self.refused.as_ref().map(|(until, _)| *until);
+        let limits = [under_way, refused, self.not_before];
+        let due = limits.into_iter().flatten().fold(due, Instant::max);
+        Some(due.max(self.limited_until(due)))
+    }
+
+    /// Whether the pod wants to be touched now.
+    pub(super) fn wants_touch(&self, now: Instant) -> bool {
+        self.wanted_at().is_some_and(|at| at <= now)
+    }
+
+    /// Whether the touch only brings a pod up to date that was out of date when larder started (R27).
+    pub(super) fn is_catching_up(&self) -> bool {
+        let mut outstanding = self.parts.values().filter(|part| part.is_outstanding());
+        outstanding.all(TrackedPart::is_first)
+    }
+
+    /// A touch was sent.
+    pub(super) fn sent(&mut self, now: Instant, wall: Timestamp) {
+        let ladder = self.ladder();
+        let mut parts = BTreeSet::new();
+        for (name, part) in &mut self.parts {
+            if part.due(name, &ladder).is_some() {
+                part.touched(now, wall);
+                parts.insert(name.clone());
+            }
+        }
+        self.under_way = Some(UnderWay {
+            sent_at: now,
+            first_swap: None,
+            parts,
+        });
+        if self.recent.len() == MAX_TOUCHES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(now);
+    }
+
+    /// The API server has answered the last touch.
+    pub(super) fn answered(&mut self, answer: Answer, now: Instant) {
+        self.not_before = None;
+        match answer {
+            Answer::Touched => {
+                self.refused = None;
+                self.backoff = RetryBackoff::default();
+                return;
+            }
+            Answer::Again => self.not_before = Some(now + AGAIN),
+            Answer::Gone => self.gone = true,
+            Answer::Throttled(after) => self.not_before = Some(now + after.unwrap_or(THROTTLED)),
+            // The node learns of it, too, and opens the gate again.
+            Answer::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
+            Answer::Refused(text) => self.refused = Some((now + REFUSED, text)),
+            Answer::Failed => self.not_before = Some(now + self.backoff.next_delay()),
+        }
+        self.recent.pop_back();
+        let parts = self
+            .under_way
+            .take()
+            .map(|under_way| under_way.parts)
+            .unwrap_or_default();
+        for name in &parts {
+            if let Some(part) = self.parts.get_mut(name) {
+                part.not_touched();
+            }
+        }
+    }
+
+    /// What has become worth an event with time alone.
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<Notice> {
+        if self.gate != Gate::Open || self.refused.is_some() {
+            return Vec::new();
+        }
+        let ladder = self.ladder();
+        let parts = self.parts.iter_mut();
+        let overdue = parts.filter_map(|(name, part)| part.take_overdue(name, &ladder, now));
+        overdue.collect()
+    }
+
+    /// The next time at which something is to be done without a change.
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        let ladder = self.ladder();
+        let parts = self.parts.iter();
+        let overdue = parts.filter_map(|(name, part)| part.overdue_at(name, &ladder));
+        let overdue = overdue
+            .min()
+            .filter(|_| self.gate == Gate::Open && self.refused.is_none());
+        [self.wanted_at(), overdue].into_iter().flatten().min()
+    }
+
+    /// Phase and reason of a part; `None` if there has been no look at it.
+    pub(super) fn phase(&self, name: &PartName, wall: Timestamp) -> Option<(Phase, String)> {
+        let refused = self.refused.as_ref().map(|(_, text)| text.as_str());
+        let part = self.parts.get(name)?;
+        Some(part.phase(&self.gate, refused, self.ttl, wall))
+    }
+
+    /// How long the last change of a volume took to be verified, if it is.
+    pub(super) fn verified_in(&self, name: &PartName) -> Option<Duration> {
+        self.parts.get(name)?.verified_in()
+    }
+
+    /// The times after the first touch at which further ones follow (R12, R15).
+    fn ladder(&self) -> Vec<Duration> {
+        let mut ladder = vec![Duration::ZERO];
+        if !self.view.republishes {
+            ladder.extend([UNDER_WAY, Duration::from_millis(4500)]);
+            let expired = self.ttl + Duration::from_secs(1);
+            ladder.extend((expired > ladder[2]).then_some(expired));
+        }
+        ladder
+    }
+
+    /// The earliest time of a touch that is due at `due`, by R14.
+    fn limited_until(&self, due: Instant) -> Instant {
+        match (self.recent.front(), self.recent.back()) {
+            (Some(&first), Some(&last)) if self.recent.len() == MAX_TOUCHES => {
+                if due < first + MINUTE {
+                    // Not later than the minute is over.
+                    due.max((last + FURTHER).min(first + MINUTE))
+                } else {
+                    due
+                }
+            }
+            _ => due,
+        }
+    }
+}

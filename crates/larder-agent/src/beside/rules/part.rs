@@ -1,0 +1,354 @@
+//! One part of a pod under the rules: its payload, the touches for it, and what is known of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use larder_on_change::ContentDigest;
+use smol_str::SmolStr;
+use tokio::time::Instant;
+
+use super::{Gate, Look, Notice, PartName, PodView, Sight, UNDER_WAY, Verification};
+use crate::status::Phase;
+
+/// Age of a change that was not delivered at which an event says so.
+const OVERDUE: Duration = Duration::from_mins(3);
+/// First and longest wait of the kubelet between two attempts to set up a volume (kubelet 1.36,
+/// `pkg/util/goroutinemap/exponentialbackoff`).
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(122);
+
+/// One part of a pod.
+#[derive(Debug)]
+pub(super) struct TrackedPart {
+    sight: Sight,
+    payload: Option<ContentDigest>,
+    /// No other payload was seen since larder started.
+    is_first: bool,
+    changed_at: Instant,
+    /// The first touch for the payload, or the time at which it is due.
+    first_touch: Instant,
+    /// Touches sent for the payload.
+    touches: u32,
+    /// When the first and the last of them were sent.
+    told: Option<(Timestamp, Timestamp)>,
+    last_touch: Option<Instant>,
+    /// The look that found the payload in place has been noticed.
+    verified: bool,
+    verified_in: Option<Duration>,
+    /// An event has said that the payload does not arrive.
+    is_overdue_noticed: bool,
+    /// Since when it cannot be computed.
+    failing_since: Option<Instant>,
+    /// When the kubelet tries again at the latest, after it could not set up the volume.
+    retries_by: Option<Timestamp>,
+    /// The IDs of the containers that the volume was torn down under, by their name (R22).
+    detached: BTreeMap<SmolStr, SmolStr>,
+}
+
+impl TrackedPart {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            sight: Sight::NotMounted,
+            payload: None,
+            is_first: true,
+            changed_at: now,
+            first_touch: now,
+            touches: 0,
+            told: None,
+            last_touch: None,
+            verified: false,
+            verified_in: None,
+            is_overdue_noticed: false,
+            failing_since: None,
+            retries_by: None,
+            detached: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn look(
+        &mut self,
+        name: &PartName,
+        look: Look,
+        view: &PodView,
+        is_under_way: bool,
+        now: Instant,
+        wall: Timestamp,
+    ) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        if look.remade
+            && let PartName::Volume(volume) = name
+        {
+            notices.extend(self.detach(volume, view));
+        }
+        match (&look.sight, look.payload) {
+            // What was known stays so until more is known.
+            (Sight::Unread(_), _) if self.payload.is_some() || self.failing_since.is_some() => {
+                return notices;
+            }
+            (Sight::Uncomputable(_), _) => {
+                self.failing_since.get_or_insert(now);
+                self.payload = None;
+                self.is_first = false;
+                self.verified = false;
+            }
+            (sight, Some(payload)) => {
+                let is_new = self.computed(payload, &look, now, wall);
+                let is_invisible = matches!(sight, Sight::Invisible(_));
+                notices.extend((is_new && is_invisible).then_some(Notice::Unverified));
+            }
+            (_, None) => {}
+        }
+        self.sight = look.sight;
+        if self.sight == Sight::Same && self.detached.is_empty() && !self.verified {
+            notices.push(self.verify(name, is_under_way, now));
+        }
+        notices
+    }
+
+    /// Takes in the payload of a look; a new one starts anew. Returns whether it is new.
+    fn computed(
+        &mut self,
+        payload: ContentDigest,
+        look: &Look,
+        now: Instant,
+        wall: Timestamp,
+    ) -> bool {
+        if self.payload == Some(payload) {
+            return false;
+        }
+        let had_one = self.payload.replace(payload).is_some();
+        self.is_first &= !had_one;
+        self.retries_by = self.failing_since.take().map(|since| {
+            let wait = (now - since + FIRST_RETRY).min(LONGEST_RETRY);
+            wall + wait
+        });
+        self.changed_at = look.changed_at;
+        self.first_touch = now + look.delay;
+        self.touches = 0;
+        self.told = None;
+        self.last_touch = None;
+        self.verified = false;
+        self.verified_in = None;
+        self.is_overdue_noticed = false;
+        true
+    }
+
+    fn verify(&mut self, name: &PartName, is_under_way: bool, now: Instant) -> Notice {
+        self.verified = true;
+        self.retries_by = None;
+        self.verified_in = (!self.is_first).then(|| now - self.changed_at);
+        let how = match self.last_touch {
+            // It shares the touch of another volume.
+            None if is_under_way => Verification::Swapped,
+            None => Verification::Same,
+            Some(at) if now < at + UNDER_WAY => Verification::Swapped,
+            Some(_) => Verification::Late,
+        };
+        Notice::Verified {
+            part: name.clone(),
+            how,
+            delay: self.verified_in,
+            touches: self.touches,
+        }
+    }
+
+    /// The volume was torn down and set up anew: what containers see that mounted it before is no longer known.
+    fn detach(&mut self, volume: &SmolStr, view: &PodView) -> Option<Notice> {
+        let mounting = view.containers.iter();
+        let mounting = mounting.filter(|container| container.volumes.contains(volume));
+        let before = self.detached.len();
+        for container in mounting {
+            let known = self.detached.entry(container.name.clone());
+            known.or_insert_with(|| container.id.clone());
+        }
+        let containers = self.detached.keys().cloned().collect();
+        (before == 0 && !self.detached.is_empty()).then(|| Notice::Detached {
+            volume: volume.clone(),
+            containers,
+        })
+    }
+
+    /// Ends the state *detached* for the containers that were restarted or are gone.
+    pub(super) fn reattach(&mut self, name: &PartName, view: &PodView) {
+        if self.detached.is_empty() {
+            return;
+        }
+        let running: BTreeSet<_> = view
+            .containers
+            .iter()
+            .map(|container| (&container.name, &container.id))
+            .collect();
+        self.detached
+            .retain(|container, id| running.contains(&(container, id)));
+        // The next look at it counts as its verification.
+        self.verified &= !(self.detached.is_empty() && matches!(name, PartName::Volume(_)));
+    }
+
+    /// Whether a touch could help.
+    pub(super) fn is_outstanding(&self) -> bool {
+        let is_reason = match self.sight {
+            Sight::Outdated(_) => true,
+            Sight::Invisible(_) => self.payload.is_some() && self.touches == 0,
+            _ => false,
+        };
+        is_reason && self.detached.is_empty()
+    }
+
+    /// When the next touch for it is due; `None` if none is.
+    pub(super) fn due(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
+        let ladder = self.ladder(name, ladder);
+        let next = usize::try_from(self.touches).ok()?;
+        let after = ladder.get(next).filter(|_| self.is_outstanding())?;
+        Some(self.first_touch + *after)
+    }
+
+    /// The steps of the ladder that apply: what cannot be verified, and a container that waits, get one touch (R23,
+    /// R6).
+    fn ladder<'a>(&self, name: &PartName, ladder: &'a [Duration]) -> &'a [Duration] {
+        match (name, &self.sight) {
+            (PartName::Environment(_), _) | (_, Sight::Invisible(_)) => &ladder[..1],
+            (PartName::Volume(_), _) => ladder,
+        }
+    }
+
+    /// Lets the next touch be due at `at` at the earliest.
+    pub(super) fn postpone(&mut self, ladder: &[Duration], at: Instant) {
+        let next = usize::try_from(self.touches).unwrap_or(usize::MAX);
+        let after = ladder.get(next).copied().unwrap_or_default();
+        self.first_touch = self.first_touch.max(at.checked_sub(after).unwrap_or(at));
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first && self.touches == 0
+    }
+
+    pub(super) fn touched(&mut self, now: Instant, wall: Timestamp) {
+        if self.touches == 0 {
+            self.first_touch = now;
+        }
+        self.touches += 1;
+        self.last_touch = Some(now);
+        self.told = Some((self.told.map_or(wall, |(first, _)| first), wall));
+    }
+
+    /// The last touch was not accepted.
+    pub(super) fn not_touched(&mut self) {
+        self.touches = self.touches.saturating_sub(1);
+        if self.touches == 0 {
+            (self.told, self.last_touch) = (None, None);
+        }
+    }
+
+    /// When an event is to say that the payload does not arrive.
+    pub(super) fn overdue_at(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
+        let is_volume = matches!(name, PartName::Volume(_));
+        let ladder = self.ladder(name, ladder);
+        let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= ladder.len());
+        let is_outdated = matches!(self.sight, Sight::Outdated(_)) && self.detached.is_empty();
+        let counts = is_volume && is_used_up && is_outdated && !self.is_overdue_noticed;
+        let last = self.last_touch.filter(|_| counts)?;
+        Some((self.changed_at + OVERDUE).max(last + UNDER_WAY))
+    }
+
+    pub(super) fn take_overdue(
+        &mut self,
+        name: &PartName,
+        ladder: &[Duration],
+        now: Instant,
+    ) -> Option<Notice> {
+        let at = self.overdue_at(name, ladder)?;
+        match name {
+            PartName::Volume(volume) if at <= now => {
+                self.is_overdue_noticed = true;
+                let volume = volume.clone();
+                Some(Notice::NotRefreshed { volume })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn verified_in(&self) -> Option<Duration> {
+        self.verified_in.filter(|_| self.is_verified())
+    }
+
+    pub(super) fn is_verified(&self) -> bool {
+        self.sight == Sight::Same && self.detached.is_empty()
+    }
+
+    /// Phase and reason, in the words of section 16.
+    pub(super) fn phase(
+        &self,
+        gate: &Gate,
+        refused: Option<&str>,
+        ttl: Duration,
+        wall: Timestamp,
+    ) -> (Phase, String) {
+        if !self.detached.is_empty() {
+            let containers: Vec<_> = self.detached.keys().map(SmolStr::as_str).collect();
+            let containers = containers.join(", ");
+            return (
+                Phase::Held,
+                format!("Detached: torn down under running containers, restart {containers}"),
+            );
+        }
+        match &self.sight {
+            Sight::Unread(what) => (Phase::Waiting, format!("waiting for {what}")),
+            Sight::Uncomputable(why) => (Phase::Failing, why.clone()),
+            Sight::NotMounted => (
+                Phase::Waiting,
+                "the kubelet has not set it up yet".to_owned(),
+            ),
+            Sight::Invisible(why) => (Phase::Held, format!("Unverified: {why}")),
+            Sight::Pinned(object) => (
+                Phase::Held,
+                format!("Pinned: the kubelet serves the immutable {object} that was deleted"),
+            ),
+            Sight::Same => (Phase::Delivered, String::new()),
+            Sight::LeftToKubelet(what) => (Phase::Waiting, format!("left to the kubelet: {what}")),
+            Sight::Outdated(what) => {
+                let reason = self.waiting(gate, refused, ttl, wall);
+                let reason = reason.unwrap_or_else(|| match gate {
+                    Gate::DryRun => format!("would tell the kubelet: {what}"),
+                    _ => format!("out of date: {what}"),
+                });
+                (Phase::Waiting, reason)
+            }
+        }
+    }
+
+    /// What an outdated part waits for; `None` for the first touch.
+    fn waiting(
+        &self,
+        gate: &Gate,
+        refused: Option<&str>,
+        ttl: Duration,
+        wall: Timestamp,
+    ) -> Option<String> {
+        match gate {
+            Gate::Open => {}
+            Gate::DryRun => return None,
+            closed => return Some(closed.to_string()),
+        }
+        if let Some(text) = refused {
+            return Some(format!("the API server refused the touch: {text}"));
+        }
+        let (first, last) = self.told?;
+        let mut clauses = vec![format!(
+            "told the kubelet at {last:.3}, attempt {}",
+            self.touches
+        )];
+        let cached_until = first + ttl;
+        if self.touches > 1 && cached_until > wall {
+            clauses.push(format!(
+                "kubelet serves a cached object until {cached_until:.0}"
+            ));
+        }
+        if let Some(by) = self.retries_by.filter(|by| *by > wall) {
+            clauses.push(format!("kubelet retries at {by:.0} at the latest"));
+        }
+        Some(clauses.join("; "))
+    }
+}

@@ -1,0 +1,112 @@
+//! The settings of the mode.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use larder_pods::StoredPod;
+
+use super::{Mounts, SwapDetection};
+
+/// The annotation with which a pod excludes itself (R8), and its only value.
+const POLICY: (&str, &str) = ("larder.dev/refresh-policy", "never");
+
+/// Settings of the mode `Beside`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BesideConfig {
+    /// Root directory of the kubelet. `beside.kubeletRootDir`; defaults to `/var/lib/kubelet`.
+    pub kubelet_root_dir: PathBuf,
+    /// Namespaces whose pods are touched; all if there is none. `beside.namespaces`.
+    pub namespaces: BTreeSet<String>,
+    /// Labels that a pod must have to be touched. `beside.selector`; none by default.
+    pub selector: BTreeMap<String, String>,
+    /// Whether volumes are touched that differ only in `kube-root-ca.crt` or `openshift-service-ca.crt`, which every
+    /// pod of a cluster mounts (R7). `beside.refreshClusterCAs`; off by default.
+    pub refresh_cluster_cas: bool,
+    /// Whether an event of a pod says that a container needs a restart to see a change. `beside.restartEvents`; off by
+    /// default.
+    pub restart_events: bool,
+    /// Directory of the lock that lets one larder of a node touch. `beside.lockDir`; defaults to `/run/larder`. In a
+    /// container, a directory of the host.
+    pub lock_dir: PathBuf,
+    /// Whether only to say what would be touched. `--dry-run`.
+    pub dry_run: bool,
+    /// Whether volumes in memory are mounts. Tests without the right to mount say that they are not.
+    pub mounts: Mounts,
+    /// How swaps are noticed. Tests with paused time poll.
+    pub swaps: SwapDetection,
+}
+
+impl BesideConfig {
+    /// The defaults, for the kubelet with this root directory.
+    pub fn new(kubelet_root_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            kubelet_root_dir: kubelet_root_dir.into(),
+            namespaces: BTreeSet::new(),
+            selector: BTreeMap::new(),
+            refresh_cluster_cas: false,
+            restart_events: false,
+            lock_dir: PathBuf::from("/run/larder"),
+            dry_run: false,
+            mounts: Mounts::Required,
+            swaps: SwapDetection::Inotify,
+        }
+    }
+
+    /// The kubelet's default root directory.
+    pub const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
+
+    /// Why a pod is left alone (R8); `None` if it is not.
+    pub(crate) fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
+        let metadata = &pod.metadata;
+        let annotation = metadata.annotations.as_ref();
+        let annotation = annotation.and_then(|found| found.get(POLICY.0));
+        if annotation.is_some_and(|value| value == POLICY.1) {
+            return Some("excluded by its annotation larder.dev/refresh-policy");
+        }
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        if !self.namespaces.is_empty() && !self.namespaces.contains(namespace) {
+            return Some("excluded: its namespace is not in beside.namespaces");
+        }
+        let labels = metadata.labels.as_ref();
+        let has = |(name, value): (&String, &String)| {
+            labels.and_then(|labels| labels.get(name)) == Some(value)
+        };
+        (!self.selector.iter().all(has)).then_some("excluded: beside.selector does not select it")
+    }
+}
+
+impl Default for BesideConfig {
+    fn default() -> Self {
+        Self::new(Path::new(Self::KUBELET_ROOT_DIR))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pods_are_excluded_by_annotation_namespace_and_labels() {
+        let pod = |namespace: &str, tier: &str, policy: &str| -> StoredPod {
+            let pod = json!({"metadata": {
+                "namespace": namespace, "name": "web", "labels": {"tier": tier},
+                "annotations": {"larder.dev/refresh-policy": policy},
+            }});
+            serde_json::from_value(pod).unwrap()
+        };
+        let all = BesideConfig::default();
+        assert_eq!(all.excludes(&pod("prod", "web", "always")), None);
+        assert!(all.excludes(&pod("prod", "web", "never")).is_some());
+        let mut some = BesideConfig::default();
+        some.namespaces.insert("prod".to_owned());
+        some.selector.insert("tier".to_owned(), "web".to_owned());
+        assert_eq!(some.excludes(&pod("prod", "web", "")), None);
+        assert!(some.excludes(&pod("dev", "web", "")).is_some());
+        assert!(some.excludes(&pod("prod", "db", "")).is_some());
+    }
+}

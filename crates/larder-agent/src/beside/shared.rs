@@ -1,0 +1,392 @@
+//! What all pods of a node share in this mode, and the tasks that keep it.
+//!
+//! Invariants:
+//! 1. One value, [`NodeView`], says whether any pod may be touched; each worker follows it.
+//! 2. While a permission is missing, no touch is sent. The API server is asked for it every 5 to 10 min (R18).
+
+use std::{collections::BTreeSet, fmt, path::Path, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use jiff::Timestamp;
+use kube::Client;
+use larder_objects::chain;
+use larder_on_change::DigestKey;
+use larder_watch::NodeContext;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    BesideConfig,
+    host_lock::HostLock,
+    kubelet_dir::{KubeletDir, ReadError},
+    metrics::BesideMetrics,
+    node_state::{NodeState, follow_republishing_drivers, lease_renewed},
+    objects::Objects,
+    rights::{Right, Rights},
+    rules::Gate,
+    swaps::Swaps,
+    touch::Toucher,
+    touch_queue::TouchQueue,
+};
+use crate::{
+    clock::Clock,
+    status::{BesideStatus, PodStatus, RightStatus},
+    tasks::Tasks,
+};
+
+/// Time to live of objects where the Node has no annotation (managers.md, T12).
+const DEFAULT_TTL: Duration = Duration::from_mins(1);
+/// Between two looks at the lease of the Node. The kubelet renews it every 10 s.
+const LEASE: Duration = Duration::from_secs(10);
+/// Longest wait for the lease.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest time between two questions for a missing permission; up to as much is added (R18).
+const ASK_AGAIN: Duration = Duration::from_mins(5);
+/// Between two attempts to take the lock, after an error.
+const LOCK_AGAIN: Duration = Duration::from_secs(30);
+/// The setting that names the directory of the lock.
+const LOCK_OPTION: &str = "beside.lockDir";
+
+/// What decides for all pods of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeView {
+    pub(super) gate: Gate,
+    /// The annotation of the Node.
+    pub(super) ttl: Option<Duration>,
+    /// CSI drivers that want their volumes to be republished (R15).
+    pub(super) republishing: Arc<BTreeSet<String>>,
+}
+
+impl NodeView {
+    /// How long a kubelet that caches objects serves a copy (R12).
+    pub(super) fn cache_ttl(&self) -> Duration {
+        self.ttl.unwrap_or(DEFAULT_TTL)
+    }
+}
+
+/// Shared by the workers of all pods.
+pub(crate) struct Beside {
+    pub(super) config: BesideConfig,
+    pub(super) directory: Arc<KubeletDir>,
+    pub(super) swaps: Swaps,
+    pub(super) toucher: Toucher,
+    pub(super) queue: TouchQueue,
+    pub(super) objects: Objects,
+    pub(super) metrics: BesideMetrics,
+    /// Of the fingerprints of payloads, in memory only.
+    pub(super) key: DigestKey,
+    pub(super) node: watch::Receiver<NodeView>,
+    client: Client,
+    node_name: String,
+    clock: Clock,
+    view: watch::Sender<NodeView>,
+    kubelet: watch::Sender<NodeState>,
+    missing: watch::Sender<Option<String>>,
+    rights: Mutex<Rights>,
+    /// Why the lock cannot be taken.
+    lock_problem: Mutex<Option<String>>,
+    /// Whether the last volume in memory that was looked at was visible.
+    disk_visible: Mutex<Option<bool>>,
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Beside")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Beside {
+    /// Opens the kubelet's root directory.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened.
+    pub(crate) fn new(
+        config: BesideConfig,
+        node_name: &str,
+        client: Client,
+        clock: Clock,
+        registry: &mut Registry,
+        mut rng: Rng,
+    ) -> Result<Self, ReadError> {
+        let directory = Arc::new(KubeletDir::open(&config.kubelet_root_dir, config.mounts)?);
+        let mut key = [0; DigestKey::BYTES];
+        rng.fill(&mut key);
+        // Fingerprints are compared and never shown, so a key that can be guessed reveals nothing either.
+        let key = DigestKey::generate().unwrap_or(key);
+        let initial = NodeView {
+            gate: Gate::KubeletNotReady(None),
+            ..NodeView::default()
+        };
+        let view = watch::Sender::new(initial);
+        Ok(Self {
+            swaps: Swaps::new(Arc::clone(&directory), config.swaps),
+            directory,
+            toucher: Toucher::new(client.clone()),
+            queue: TouchQueue::new(rng.fork()),
+            objects: Objects::default(),
+            metrics: BesideMetrics::register(registry),
+            key: DigestKey::from_bytes(&key),
+            node: view.subscribe(),
+            client,
+            node_name: node_name.to_owned(),
+            clock,
+            view,
+            kubelet: watch::Sender::default(),
+            missing: watch::Sender::new(None),
+            rights: Mutex::default(),
+            lock_problem: Mutex::default(),
+            disk_visible: Mutex::default(),
+            config,
+        })
+    }
+
+    /// The kubelet's root directory.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Where the state of the Node is published.
+    pub(crate) fn kubelet(&self) -> watch::Sender<NodeState> {
+        self.kubelet.clone()
+    }
+
+    /// Starts the tasks of the mode.
+    pub(crate) fn start(self: &Arc<Self>, tasks: &mut Tasks, context: &NodeContext, mut rng: Rng) {
+        let drivers = watch::Sender::default();
+        let following = drivers.subscribe();
+        tasks.spawn("touches", self.queue.clone().run());
+        tasks.spawn(
+            "CSI drivers",
+            follow_republishing_drivers(self.client.clone(), drivers, context.clone()),
+        );
+        let locked = watch::Sender::new(false);
+        let has_lock = locked.subscribe();
+        let this = Arc::clone(self);
+        tasks.spawn(
+            "lock of the node",
+            async move { this.keep_lock(locked).await },
+        );
+        let this = Arc::clone(self);
+        tasks.spawn("kubelet", async move {
+            this.follow_kubelet(following, has_lock).await;
+        });
+        let this = Arc::clone(self);
+        let rng = rng.fork();
+        tasks.spawn("permissions", async move { this.follow_rights(rng).await });
+    }
+
+    /// Notes that the API server has denied a touch: `permission` is missing.
+    pub(super) fn forbidden(&self, permission: &str) {
+        self.missing.send_if_modified(|missing| {
+            let is_news = missing.is_none();
+            if is_news {
+                warn!(
+                    permission,
+                    "not permitted to tell the kubelet, will ask again"
+                );
+                *missing = Some(permission.to_owned());
+            }
+            is_news
+        });
+    }
+
+    /// Notes whether a volume in memory is visible to this process.
+    pub(super) fn note_visibility(&self, is_visible: bool) {
+        *self.disk_visible.lock() = Some(is_visible);
+    }
+
+    /// Holds the lock as long as the agent runs (R28).
+    async fn keep_lock(&self, locked: watch::Sender<bool>) {
+        // A dry run touches nothing, so it takes no lock away.
+        if self.config.dry_run {
+            locked.send_replace(true);
+            return std::future::pending().await;
+        }
+        loop {
+            match HostLock::wait(&self.config.lock_dir, LOCK_OPTION).await {
+                Ok(_lock) => {
+                    *self.lock_problem.lock() = None;
+                    locked.send_replace(true);
+                    std::future::pending::<()>().await;
+                }
+                Err(error) => {
+                    let error = chain(&error);
+                    let is_news = self.lock_problem.lock().replace(error.clone());
+                    if is_news.as_ref() != Some(&error) {
+                        warn!(error, "failed to take the lock of the node, will retry");
+                    }
+                    sleep(LOCK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Publishes the view of the node whenever anything that it depends on changes.
+    async fn follow_kubelet(
+        &self,
+        mut drivers: watch::Receiver<BTreeSet<String>>,
+        mut locked: watch::Receiver<bool>,
+    ) {
+        let mut kubelet = self.kubelet.subscribe();
+        let mut missing = self.missing.subscribe();
+        let mut lease = None;
+        let mut next_lease = Instant::now();
+        loop {
+            let state = kubelet.borrow_and_update().clone();
+            if Instant::now() >= next_lease && state.ready {
+                lease = self.lease(lease).await;
+                next_lease = Instant::now() + LEASE;
+            }
+            let gate = self.gate(
+                &state,
+                lease,
+                missing.borrow_and_update().as_ref(),
+                *locked.borrow_and_update(),
+            );
+            let view = NodeView {
+                gate,
+                ttl: state.ttl,
+                republishing: Arc::new(drivers.borrow_and_update().clone()),
+            };
+            self.view.send_if_modified(|known| {
+                let is_news = *known != view;
+                *known = view;
+                is_news
+            });
+            let wake = if state.ready {
+                next_lease
+            } else {
+                Instant::now() + LEASE
+            };
+            // Every arm is cancel-safe. The senders live as long as this.
+            tokio::select! {
+                Ok(()) = kubelet.changed() => {}
+                Ok(()) = drivers.changed() => {}
+                Ok(()) = missing.changed() => {}
+                Ok(()) = locked.changed() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// The time of the lease, or the last known one. A lease that may not be read does not count (R13).
+    async fn lease(&self, known: Option<Timestamp>) -> Option<Timestamp> {
+        match timeout(LEASE_TIMEOUT, lease_renewed(&self.client, &self.node_name)).await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) if error.is_forbidden() => None,
+            Ok(Err(error)) => {
+                debug!(
+                    error = chain(&error),
+                    "failed to read the lease of the node, will retry"
+                );
+                // Without an answer the age of the lease is unknown; touches fail by themselves.
+                known.map(|_| self.clock.now())
+            }
+            Err(_) => known.map(|_| self.clock.now()),
+        }
+    }
+
+    fn gate(
+        &self,
+        state: &NodeState,
+        lease: Option<Timestamp>,
+        missing: Option<&String>,
+        locked: bool,
+    ) -> Gate {
+        if let Err(not_ready) = state.check(lease, self.clock.now()) {
+            return Gate::KubeletNotReady(not_ready.since);
+        }
+        match missing {
+            Some(permission) => Gate::Forbidden(permission.clone()),
+            None if !locked => Gate::Locked,
+            None if self.config.dry_run => Gate::DryRun,
+            None => Gate::Open,
+        }
+    }
+
+    /// Reviews the permissions at the start, and again while one is missing.
+    async fn follow_rights(&self, mut rng: Rng) {
+        let mut missing = self.missing.subscribe();
+        loop {
+            let rights = Rights::review(&self.client, &self.node_name).await;
+            let may_touch = rights.may(Right::Touch);
+            *self.rights.lock() = rights;
+            if missing.borrow_and_update().is_some() && may_touch != Some(false) {
+                info!("permission to tell the kubelet is there, continuing");
+                self.missing.send_replace(None);
+                missing.mark_unchanged();
+            }
+            // The sender lives as long as this.
+            let _ = missing.wait_for(Option::is_some).await;
+            sleep(ASK_AGAIN.mul_f64(1.0 + rng.f64())).await;
+        }
+    }
+
+    /// The status of the mode.
+    pub(crate) fn status(&self) -> BesideStatus {
+        let kubelet = self.kubelet.borrow().clone();
+        let rights = self.rights.lock();
+        BesideStatus {
+            identity: rights.identity.clone(),
+            rights: rights
+                .all()
+                .map(|(right, granted)| RightStatus {
+                    right: right.as_str().to_owned(),
+                    granted,
+                })
+                .collect(),
+            kubelet_version: kubelet.kubelet_version,
+            kubelet_root_dir: self.path().display().to_string(),
+            ttl_secs: self.node.borrow().cache_ttl().as_secs(),
+            disk_visible: *self.disk_visible.lock(),
+            dry_run: self.config.dry_run,
+            problem: self.problem(),
+        }
+    }
+
+    /// Why no pod is touched at present; empty if there is no reason.
+    fn problem(&self) -> String {
+        if let Some(problem) = &*self.lock_problem.lock() {
+            return problem.clone();
+        }
+        self.node.borrow().gate.to_string()
+    }
+
+    /// Sets the metrics that are read at each scrape.
+    pub(crate) fn observe(&self, pods: &[PodStatus]) {
+        let (mut volumes, mut outdated) = ([0; 6], [0; 2]);
+        for volume in pods.iter().flat_map(|pod| &pod.volumes) {
+            let delivery = &volume.delivery;
+            let held = delivery.reason.split(':').next().unwrap_or_default();
+            let phase = delivery.phase.as_str();
+            let state = super::metrics::STATES.iter();
+            let state = state
+                .zip(&mut volumes)
+                .find(|(state, _)| [phase, held].contains(*state));
+            if let Some((_, count)) = state {
+                *count += 1;
+            }
+        }
+        let containers = pods.iter().flat_map(|pod| &pod.containers);
+        for found in containers.flat_map(|container| &container.outdated) {
+            let kinds = super::metrics::KINDS.iter().zip(&mut outdated);
+            for (_, count) in kinds.filter(|(kind, _)| **kind == found.kind) {
+                *count += 1;
+            }
+        }
+        self.metrics.observe(volumes, outdated, self.queue.rate());
+    }
+
+    /// Why the pod is left alone; `None` if it is not (R8).
+    pub(crate) fn excludes(&self, pod: &larder_pods::StoredPod) -> Option<&'static str> {
+        self.config.excludes(pod)
+    }
+}

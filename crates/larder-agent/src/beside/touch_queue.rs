@@ -1,0 +1,181 @@
+//! The queue of the touches of a node: hands out permits in the order and at the rate of the
+//! [limiter](super::touch_limiter).
+//!
+//! Invariants:
+//! 1. A touch is sent with a permit in hand, and the permit is dropped when it is answered. So what is in flight is
+//!    counted whatever becomes of its worker.
+//! 2. A permit that nobody waits for any more is dropped at once.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, timeout_at},
+};
+
+use super::touch_limiter::{NextTouch, Throttled, TouchLimiter, Urgency};
+
+/// The queue. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(crate) struct TouchQueue(Arc<QueueInner>);
+
+struct QueueInner {
+    state: Mutex<QueueState>,
+    changed: Notify,
+}
+
+struct QueueState {
+    limiter: TouchLimiter<u64>,
+    /// Who waits for a permit, by the number of the touch.
+    waiting: HashMap<u64, oneshot::Sender<Permit>>,
+    last: u64,
+}
+
+impl fmt::Debug for QueueInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.lock().limiter.fmt(f)
+    }
+}
+
+/// The right to send one touch.
+#[derive(Debug)]
+#[must_use = "dropping it gives the next touch its turn"]
+pub(crate) struct Permit {
+    queue: TouchQueue,
+    sent: Option<Instant>,
+    throttled: Option<Throttled>,
+}
+
+impl Permit {
+    /// The touch is sent now.
+    pub(crate) fn sent(&mut self) {
+        self.sent = Some(Instant::now());
+    }
+
+    /// The API server has answered 429.
+    pub(crate) fn throttled(&mut self, retry_after: Option<Duration>) {
+        self.throttled = Some(Throttled { retry_after });
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut state = self.queue.0.state.lock();
+        match self.sent {
+            Some(sent) => state.limiter.answered(now, now - sent, self.throttled),
+            None => state.limiter.not_sent(),
+        }
+        drop(state);
+        self.queue.0.changed.notify_one();
+    }
+}
+
+/// A place in the queue; dropping it gives the place up.
+#[derive(Debug)]
+pub(crate) struct QueuedTouch {
+    queue: TouchQueue,
+    number: u64,
+    permit: oneshot::Receiver<Permit>,
+}
+
+impl QueuedTouch {
+    /// The permit, if it has been granted already.
+    pub(crate) fn try_take(&mut self) -> Option<Permit> {
+        self.permit.try_recv().ok()
+    }
+
+    /// Waits for the permit. Cancel-safe.
+    pub(crate) async fn granted(&mut self) -> Permit {
+        match (&mut self.permit).await {
+            Ok(permit) => permit,
+            // The queue lives as long as this.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for QueuedTouch {
+    fn drop(&mut self) {
+        let mut state = self.queue.0.state.lock();
+        if state.waiting.remove(&self.number).is_some() {
+            state.limiter.remove(self.number);
+        }
+    }
+}
+
+impl TouchQueue {
+    pub(crate) fn new(rng: Rng) -> Self {
+        let state = QueueState {
+            limiter: TouchLimiter::new(rng, Instant::now()),
+            waiting: HashMap::new(),
+            last: 0,
+        };
+        Self(Arc::new(QueueInner {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Queues a touch. Where the limits allow it, its permit is there at once.
+    pub(crate) fn enqueue(&self, urgency: Urgency) -> QueuedTouch {
+        let (sender, permit) = oneshot::channel();
+        let mut state = self.0.state.lock();
+        state.last += 1;
+        let number = state.last;
+        state.waiting.insert(number, sender);
+        state.limiter.enqueue(number, urgency);
+        drop(state);
+        self.grant();
+        // The task may have to wake earlier.
+        self.0.changed.notify_one();
+        QueuedTouch {
+            queue: self.clone(),
+            number,
+            permit,
+        }
+    }
+
+    /// Touches per second that the limits allow.
+    pub(crate) fn rate(&self) -> u32 {
+        self.0.state.lock().limiter.rate()
+    }
+
+    /// Grants permits when they are due. Ends only when dropped.
+    pub(crate) async fn run(self) {
+        loop {
+            let changed = self.0.changed.notified();
+            match self.grant() {
+                // A timeout and a change both lead to another look.
+                Some(at) => drop(timeout_at(at, changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Grants what may be sent now; returns when to look again.
+    fn grant(&self) -> Option<Instant> {
+        loop {
+            let mut state = self.0.state.lock();
+            let number = match state.limiter.next(Instant::now()) {
+                NextTouch::Send(number) => number,
+                NextTouch::At(at) => return Some(at),
+                NextTouch::Idle => return None,
+            };
+            let waiting = state.waiting.remove(&number);
+            drop(state);
+            let permit = Permit {
+                queue: self.clone(),
+                sent: None,
+                throttled: None,
+            };
+            match waiting {
+                // Whoever has left drops the permit with the receiver.
+                Some(waiting) => drop(waiting.send(permit)),
+                None => drop(permit),
+            }
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! The worker of one pod: gathers what its parts read, looks at the disk, and tells the kubelet what the
+//! [rules](super::rules) want it to know.
+//!
+//! ```text
+//!  inbox, fetched, swaps, timers, node ─► look (one blocking call) ─► rules ─► permit ─► look again ─► PATCH ─► answer
+//! ```
+//!
+//! Invariants:
+//! 1. Every touch follows a look that was made after its permit was granted (R4), or in the same step.
+//! 2. The rules decide when to touch. The worker's own timer is the repair pass only.
+//! 3. A part that waits for an input or fails holds up no other part.
+
+mod report;
+mod touching;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
+
+use self::touching::Touching;
+use super::{
+    kubelet_dir::{SetName, VolumeId, VolumeIdentity},
+    look::{LookJob, SeenPart, SeenVolume},
+    node_state::has_volume_of,
+    objects::PodObjects,
+    outdated::Outdated,
+    pod_view::{PodTraits, pod_view},
+    rules::{Look, Notice, PartName, PodRules, Sight},
+    shared::{Beside, NodeView},
+    swaps::{PodSwaps, SwapSignal},
+    touch::RefreshValue,
+    touch_limiter::{longest_spread, spread},
+};
+use crate::{
+    blocking::blocking,
+    reconcile::{
+        AgentContext,
+        board::BoardEntry,
+        gathering::Gathering,
+        inbox::{DesiredState, Inbox},
+        plan::{Need, Part, PartKind, PodPlan},
+    },
+    status::{Delivery, Phase},
+};
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Changes of objects that more pods of the node read are spread (R20).
+const MANY_READERS: usize = 10;
+
+/// The state of one part of the plan.
+#[derive(Debug)]
+struct PartState {
+    /// To be looked at.
+    due: bool,
+    /// Something that it reads is being fetched; it is due when that arrives.
+    waits: bool,
+    /// When the oldest change arrived that was not looked at yet.
+    changed_at: Option<Instant>,
+    /// Many pods read what has changed.
+    is_crowded: bool,
+    /// Directory and set of the volume at the last look.
+    place: Option<(VolumeIdentity, SetName)>,
+    files: usize,
+    delivery: Delivery,
+    last_swap: Option<jiff::Timestamp>,
+}
+
+/// The worker of one pod.
+pub(crate) struct BesideWorker {
+    context: Arc<AgentContext>,
+    beside: Arc<Beside>,
+    inbox: Arc<Inbox>,
+    entry: Arc<BoardEntry>,
+    rng: Rng,
+    /// `None` once the pod has ended.
+    plan: Option<Arc<PodPlan>>,
+    /// The pod of the plan, until the first look.
+    decoded: Option<Box<Pod>>,
+    traits: PodTraits,
+    objects: PodObjects,
+    /// Of the parts of the plan, in their order.
+    parts: Vec<PartState>,
+    gathering: Gathering,
+    rules: PodRules,
+    outdated: Outdated,
+    swaps: PodSwaps,
+    /// The volumes whose swaps are followed, by their index in the plan.
+    followed: BTreeSet<usize>,
+    node: watch::Receiver<NodeView>,
+    touching: Touching,
+    /// The value of the last touch, which the next one differs from.
+    last_value: Option<RefreshValue>,
+    repair_at: Instant,
+}
+
+impl BesideWorker {
+    pub(crate) fn new(
+        context: Arc<AgentContext>,
+        beside: Arc<Beside>,
+        inbox: Arc<Inbox>,
+        entry: Arc<BoardEntry>,
+        rng: Rng,
+    ) -> Self {
+        let mut node = beside.node.clone();
+        let view = node.borrow_and_update().clone();
+        Self {
+            rules: PodRules::new(view.gate.clone(), view.cache_ttl()),
+            swaps: beside.swaps.of_pod(),
+            context,
+            beside,
+            inbox,
+            entry,
+            rng,
+            plan: None,
+            decoded: None,
+            traits: PodTraits::default(),
+            objects: PodObjects::default(),
+            parts: Vec::new(),
+            gathering: Gathering::default(),
+            outdated: Outdated::default(),
+            followed: BTreeSet::new(),
+            node,
+            touching: Touching::Idle,
+            last_value: None,
+            repair_at: Instant::now(),
+        }
+    }
+
+    /// Works until the pod has ended, or until `shutdown`.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        self.schedule_repair();
+        loop {
+            let wake = self.next_wake();
+            let mut permit = None;
+            // Every arm is cancel-safe. The inbox goes before what was fetched, which may belong to an older plan. The
+            // sender of the node lives as long as the agent.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = self.inbox.woken() => self.take_changes(),
+                Some(need) = self.gathering.next() => self.wake_parts(&[need].into()),
+                Ok(()) = self.node.changed() => self.node_changed(),
+                step = self.touching.next() => permit = self.touch_stepped(step),
+                (key, signal) = self.swaps.next() => self.swap_noticed(key, signal),
+                () = sleep_until(wake) => {}
+            }
+            let arrived = self.gathering.collect();
+            self.wake_parts(&arrived);
+            let Some(plan) = self.plan.clone() else {
+                self.touching = Touching::Idle;
+                let now = self.context.clock.now();
+                self.entry.publish(Phase::Ended, "", Vec::new(), now);
+                if self.inbox.leave() {
+                    return;
+                }
+                continue;
+            };
+            let now = Instant::now();
+            if now >= self.repair_at {
+                self.schedule_repair();
+                self.parts.iter_mut().for_each(|state| state.due = true);
+            }
+            // A touch that became due by time needs a fresh look, too.
+            if permit.is_some() || self.is_touch_due(now) {
+                self.mark_outstanding(&plan);
+            }
+            self.look(&plan).await;
+            self.touch(permit);
+            let overdue = self.rules.overdue(Instant::now());
+            self.handle(&plan, overdue);
+            self.follow_swaps(&plan);
+            self.publish(&plan);
+        }
+    }
+
+    fn schedule_repair(&mut self) {
+        let period = (*self.context.sync_frequency.lock()).min(Duration::from_hours(24));
+        self.repair_at = Instant::now() + period.mul_f64(1.0 + 0.5 * self.rng.f64());
+    }
+
+    fn next_wake(&self) -> Instant {
+        if self.plan.is_none() {
+            return self.repair_at;
+        }
+        // While a touch is on its way, its own steps wake the worker.
+        let rules = match self.touching {
+            Touching::Idle => self.rules.next_wake(),
+            Touching::Queued(_) | Touching::Sent(_) => None,
+        };
+        rules.map_or(self.repair_at, |at| at.min(self.repair_at))
+    }
+
+    fn is_touch_due(&self, now: Instant) -> bool {
+        matches!(self.touching, Touching::Idle) && self.rules.wants_touch(now)
+    }
+
+    fn take_changes(&mut self) {
+        let changes = self.inbox.take();
+        let since = changes.since.unwrap_or_else(Instant::now);
+        for need in &changes.needs {
+            self.gathering.forget(need);
+        }
+        if let Some(plan) = &self.plan {
+            let namespace = &plan.identity.namespace;
+            for (part, state) in plan.parts.iter().zip(&mut self.parts) {
+                let affected = part
+                    .reads
+                    .iter()
+                    .filter(|need| changes.needs.contains(need));
+                for need in affected {
+                    state.due = true;
+                    state.changed_at.get_or_insert(since);
+                    if let Need::Object(kind, name) = need {
+                        let key = larder_objects::ObjectKey::new(namespace.clone(), name.clone());
+                        state.is_crowded |=
+                            self.beside.objects.readers(&(*kind, key)) > MANY_READERS;
+                    }
+                }
+            }
+        }
+        match changes.desired {
+            None => {}
+            Some(DesiredState::Serve { plan, decoded }) => self.set_plan(plan, decoded),
+            Some(DesiredState::Retire) => {
+                self.plan = None;
+                self.decoded = None;
+                self.parts.clear();
+                self.objects = PodObjects::default();
+                self.gathering.stop();
+                self.follow_none();
+            }
+        }
+    }
+
+    /// Takes over a plan. A part that the previous plan had keeps its history.
+    fn set_plan(&mut self, plan: Arc<PodPlan>, decoded: Option<Box<Pod>>) {
+        let now = self.context.clock.now();
+        let before = self.plan.replace(Arc::clone(&plan));
+        let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
+        if !before.as_ref().is_some_and(is_same) {
+            self.gathering.stop();
+            self.objects = self.beside.objects.referred(plan.objects());
+            self.follow_none();
+            let states = mem::take(&mut self.parts).into_iter();
+            let parts = before.iter().flat_map(|plan| plan.parts.iter());
+            let mut known: HashMap<_, _> = parts
+                .zip(states)
+                .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
+                .collect();
+            let states = plan.parts.iter().map(|part| {
+                let known = known.remove(&part.kind.key());
+                let known = known.filter(|(kind, _)| **kind == part.kind);
+                known.map_or_else(|| PartState::new(now), |(_, state)| state)
+            });
+            self.parts = states.collect();
+        }
+        let pod = decoded.unwrap_or_else(|| Box::new(plan.pod.decode()));
+        self.view_pod(&plan, &pod);
+        self.decoded = Some(pod);
+        self.parts.iter_mut().for_each(|state| state.due = true);
+    }
+
+    /// Tells the rules what they read of the pod.
+    fn view_pod(&mut self, plan: &PodPlan, pod: &Pod) {
+        self.traits = PodTraits::of(pod);
+        let republishing = Arc::clone(&self.node.borrow().republishing);
+        let view = pod_view(pod, &republishing);
+        self.outdated.running(&view.containers);
+        let parts = plan.parts.iter().filter_map(|part| self.part_name(part));
+        let parts = parts.collect();
+        self.rules.set_pod(view, &parts);
+    }
+
+    /// The part as the rules know it; `None` for one that causes no touch.
+    fn part_name(&self, part: &Part) -> Option<PartName> {
+        match &part.kind {
+            PartKind::Volume(name, _) => Some(PartName::Volume(name.as_str().into())),
+            PartKind::Environment(name, _) => {
+                let waits = self.traits.waiting.contains(name.as_str());
+                waits.then(|| PartName::Environment(name.as_str().into()))
+            }
+        }
+    }
+
+    fn node_changed(&mut self) {
+        let view = self.node.borrow_and_update().clone();
+        let now = Instant::now();
+        self.rules.set_ttl(view.cache_ttl());
+        self.rules.set_gate(view.gate, now);
+        if let Some(plan) = self.plan.clone() {
+            let pod = plan.pod.decode();
+            let republishes = pod
+                .spec
+                .as_ref()
+                .is_some_and(|spec| has_volume_of(spec, &view.republishing));
+            self.rules.set_republishes(republishes);
+        }
+    }
+
+    fn swap_noticed(&mut self, key: usize, signal: SwapSignal) {
+        if let Some(state) = self.parts.get_mut(key) {
+            state.due = true;
+        }
+        if signal == SwapSignal::Gone {
+            // Its directory is another one, if it is there.
+            self.followed.remove(&key);
+        }
+    }
+
+    /// Makes the parts due that wait for one of `arrived`.
+    fn wake_parts(&mut self, arrived: &BTreeSet<Need>) {
+        let Some(plan) = self.plan.as_ref().filter(|_| !arrived.is_empty()) else {
+            return;
+        };
+        for (part, state) in plan.parts.iter().zip(&mut self.parts) {
+            state.due |= state.waits && part.reads.iter().any(|need| arrived.contains(need));
+        }
+    }
+
+    /// Makes the parts due that would be the reason of a touch.
+    fn mark_outstanding(&mut self, plan: &PodPlan) {
+        let outstanding: BTreeSet<_> = self.rules.outstanding().cloned().collect();
+        for (index, part) in plan.parts.iter().enumerate() {
+            let name = self.part_name(part);
+            self.parts[index].due |= name.is_some_and(|name| outstanding.contains(&name));
+        }
+    }
+
+    /// Looks at the parts that are due and have everything that they read.
+    async fn look(&mut self, plan: &Arc<PodPlan>) {
+        let reads = plan.parts.iter().zip(&self.parts);
+        let reads: BTreeSet<&Need> = reads
+            .filter(|(_, state)| state.due)
+            .flat_map(|(part, _)| part.reads.iter())
+            .filter(|need| is_read(need))
+            .collect();
+        self.gathering.fetch(&self.context, plan, reads.into_iter());
+        let arrived = self.gathering.collect();
+        self.wake_parts(&arrived);
+        let complete = self.ready(plan);
+        if !complete.is_empty() {
+            let job = LookJob {
+                beside: Arc::clone(&self.beside),
+                plan: Arc::clone(plan),
+                decoded: self.decoded.take(),
+                inputs: self.gathering.inputs(&self.context.facts.borrow()),
+                parts: complete.clone(),
+                has_started: self.traits.has_started,
+            };
+            let seen = blocking(move || job.run()).await;
+            for (index, seen) in complete.into_iter().zip(seen) {
+                let notices = self.seen(plan, index, seen);
+                self.handle(plan, notices);
+            }
+        }
+        let waiting = plan.parts.iter().zip(&self.parts);
+        let waiting = waiting.filter(|(_, state)| state.waits);
+        let reads: BTreeSet<_> = waiting.flat_map(|(part, _)| &part.reads).collect();
+        self.gathering.retain(&reads);
+    }
+
+    /// Sorts the parts that are due: returns the ones that can be computed, and lets the others wait.
+    fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
+        let (now, wall) = (Instant::now(), self.context.clock.now());
+        let mut ready = Vec::new();
+        for (index, part) in plan.parts.iter().enumerate() {
+            let name = self.part_name(part);
+            let state = &mut self.parts[index];
+            if !mem::take(&mut state.due) {
+                continue;
+            }
+            let mut missing = part.reads.iter().filter(|need| is_read(need));
+            let missing = missing.find(|need| !self.gathering.has(need));
+            state.waits = missing.is_some();
+            match (missing, name) {
+                (None, _) => ready.push(index),
+                (Some(need), Some(name)) => {
+                    let look = Look {
+                        sight: Sight::Unread(need.to_string()),
+                        payload: None,
+                        remade: false,
+                        swapped: false,
+                        changed_at: now,
+                        delay: Duration::ZERO,
+                    };
+                    self.rules.look(&name, look, now, wall);
+                }
+                (Some(_), None) => {}
+            }
+        }
+        ready
+    }
+
+    /// Takes in what was seen of a part.
+    fn seen(&mut self, plan: &PodPlan, index: usize, seen: SeenPart) -> Vec<Notice> {
+        let (now, wall) = (Instant::now(), self.context.clock.now());
+        let part = &plan.parts[index];
+        let name = self.part_name(part);
+        let delay = self.delay(index);
+        let state = &mut self.parts[index];
+        let changed_at = state.changed_at.take().unwrap_or(now);
+        state.is_crowded = false;
+        let mut look = Look {
+            sight: Sight::Same,
+            payload: None,
+            remade: false,
+            swapped: false,
+            changed_at,
+            delay,
+        };
+        match (seen, &part.kind) {
+            (SeenPart::Volume(seen), _) => {
+                let SeenVolume {
+                    sight,
+                    payload,
+                    place,
+                    files,
+                    sub_paths,
+                } = seen;
+                look.payload = payload;
+                look.sight = self.pinned(part, plan).map_or(sight, Sight::Pinned);
+                let state = &mut self.parts[index];
+                state.files = files;
+                if let Some(place) = place {
+                    if let Some((identity, set)) = state.place.replace(place.clone()) {
+                        look.remade = identity != place.0;
+                        look.swapped = look.remade || set != place.1;
+                    }
+                    if look.swapped {
+                        state.last_swap = Some(wall);
+                    }
+                }
+                if let PartKind::Volume(volume, _) = &part.kind {
+                    self.outdated.sub_paths(&volume.as_str().into(), sub_paths);
+                }
+            }
+            (SeenPart::Environment(Ok(seen)), kind) => {
+                if let PartKind::Environment(container, _) = kind {
+                    self.outdated.computed(container, seen.variables);
+                }
+                look.payload = Some(seen.digest);
+                look.sight = Sight::Outdated("the container waits for its environment".to_owned());
+                let state = &mut self.parts[index];
+                state.delivery.update(Phase::Delivered, "", wall);
+            }
+            (SeenPart::Environment(Err(reason)), kind) => {
+                // A container that runs has its variables.
+                let runs = matches!(kind, PartKind::Environment(name, _) if self.traits.running.contains(name.as_str()));
+                let state = &mut self.parts[index];
+                if runs {
+                    state.delivery.update(Phase::Delivered, "", wall);
+                } else {
+                    state.delivery.update(Phase::Failing, &reason, wall);
+                }
+                look.sight = Sight::Uncomputable(reason);
+            }
+        }
+        name.map(|name| self.rules.look(&name, look, now, wall))
+            .unwrap_or_default()
+    }
+
+    /// How long a first touch for a change of this part waits (R20).
+    fn delay(&mut self, index: usize) -> Duration {
+        if self.traits.is_daemon_set || self.parts[index].is_crowded {
+            spread(longest_spread(self.node.borrow().ttl), &mut self.rng)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The immutable object of the part in whose place the kubelet serves an earlier one (R26).
+    fn pinned(&self, part: &Part, plan: &PodPlan) -> Option<String> {
+        let objects = part.reads.iter().filter_map(|need| match need {
+            Need::Object(kind, name) => Some((*kind, name)),
+            _ => None,
+        });
+        let mut pinned = None;
+        for (kind, name) in objects {
+            if let Some((uid, is_immutable)) = self.gathering.identity(kind, name) {
+                let namespace = plan.identity.namespace.clone();
+                let key = (
+                    kind,
+                    larder_objects::ObjectKey::new(namespace, name.clone()),
+                );
+                if self.beside.objects.is_pinned(&key, &uid, is_immutable) {
+                    pinned = Some(format!("{kind} {:?}", name.as_str()));
+                }
+            }
+        }
+        pinned
+    }
+
+    /// Follows the swaps of the volumes that a touch may change, and of no others.
+    fn follow_swaps(&mut self, plan: &PodPlan) {
+        let outstanding: BTreeSet<_> = self.rules.outstanding().cloned().collect();
+        for (key, part) in plan.parts.iter().enumerate() {
+            let PartKind::Volume(volume, kind) = &part.kind else {
+                continue;
+            };
+            let is_wanted = outstanding.contains(&PartName::Volume(volume.as_str().into()));
+            if is_wanted == self.followed.contains(&key) {
+                continue;
+            }
+            if is_wanted {
+                let id = VolumeId {
+                    pod_uid: self.entry.uid.as_str(),
+                    kind: *kind,
+                    name: volume,
+                };
+                // A few system calls. What cannot be watched is polled.
+                let _ = self.swaps.follow(key, &id);
+                self.followed.insert(key);
+                // A swap before that was not signaled.
+                self.parts[key].due = true;
+            } else {
+                self.swaps.unfollow(key);
+                self.followed.remove(&key);
+            }
+        }
+    }
+
+    fn follow_none(&mut self) {
+        self.swaps = self.beside.swaps.of_pod();
+        self.followed.clear();
+    }
+}
+
+impl PartState {
+    fn new(now: jiff::Timestamp) -> Self {
+        Self {
+            due: true,
+            waits: false,
+            changed_at: None,
+            is_crowded: false,
+            place: None,
+            files: 0,
+            delivery: Delivery::new(Phase::Waiting, "", now),
+            last_swap: None,
+        }
+    }
+}
+
+/// Whether larder reads it in this mode: what is issued to pods is the kubelet's business.
+fn is_read(need: &Need) -> bool {
+    !matches!(need, Need::Token(_) | Need::PodCertificate(_))
+}

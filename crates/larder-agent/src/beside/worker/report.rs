@@ -1,0 +1,163 @@
+//! What a worker shows: metrics, log, events and status of its pod.
+
+use std::collections::BTreeSet;
+
+use tracing::{info, warn};
+
+use super::BesideWorker;
+use crate::{
+    beside::{
+        kubelet_dir::VolumeId,
+        rules::{Notice, PartName, Verification},
+    },
+    events::{BesideEvent, EventSubject},
+    reconcile::{
+        board::PartStatus,
+        plan::{PartKind, PodPlan},
+        type_name,
+    },
+    status::{ContainerStatus, OutdatedStatus, Phase, VolumeStatus},
+};
+
+impl BesideWorker {
+    /// Counts, logs and posts.
+    pub(super) fn handle(&self, plan: &PodPlan, notices: Vec<Notice>) {
+        let pod = &self.entry.name;
+        let metrics = &self.beside.metrics;
+        for notice in notices {
+            match notice {
+                Notice::Verified {
+                    part: PartName::Environment(_),
+                    ..
+                } => {}
+                Notice::Verified {
+                    part: PartName::Volume(volume),
+                    how,
+                    delay,
+                    touches,
+                } => {
+                    metrics.verified(match how {
+                        Verification::Same => "same",
+                        Verification::Swapped => "swapped",
+                        Verification::Late => "late",
+                    });
+                    if let Some(delay) = delay {
+                        metrics.delivered(delay, touches);
+                        info!(%pod, %volume, touches, millis = delay.as_millis(), "changed");
+                    }
+                }
+                Notice::Unverified => metrics.verified("unverified"),
+                Notice::Detached { volume, containers } => {
+                    metrics.verified("detached");
+                    let containers = containers.join(", ");
+                    let message = format!(
+                        "Volume {volume:?} was torn down under its running containers and set up anew; they do not see \
+                         its changes until they are restarted: {containers}"
+                    );
+                    warn!(%pod, %volume, containers, "volume was torn down under running containers");
+                    self.post(plan, BesideEvent::VolumeDetached, &message);
+                }
+                Notice::NotRefreshed { volume } => {
+                    let message = format!(
+                        "The kubelet was told that volume {volume:?} is out of date, and has not refreshed it for 3 minutes"
+                    );
+                    warn!(%pod, %volume, "the kubelet does not refresh the volume");
+                    self.post(plan, BesideEvent::VolumeNotRefreshed, &message);
+                }
+            }
+        }
+    }
+
+    fn post(&self, plan: &PodPlan, event: BesideEvent, message: &str) {
+        if let Some(events) = &self.context.events {
+            let now = self.context.clock.now();
+            let subject = EventSubject::Beside(event);
+            events.failed(&plan.pod.metadata, subject, message, now);
+        }
+    }
+
+    /// Publishes the status of every part. The pod's own phase is that of the volume that needs attention most.
+    pub(super) fn publish(&mut self, plan: &PodPlan) {
+        let wall = self.context.clock.now();
+        if let Some(reason) = self.beside.excludes(&plan.pod) {
+            self.entry.publish(Phase::Held, reason, Vec::new(), wall);
+            return;
+        }
+        let (mut worst, mut reason) = (Phase::Delivered, String::new());
+        let mut statuses = Vec::new();
+        let (mut is_tried, mut restart_needed) = (true, Vec::new());
+        for (index, part) in plan.parts.iter().enumerate() {
+            let state = &mut self.parts[index];
+            match &part.kind {
+                PartKind::Volume(volume, kind) => {
+                    let name = PartName::Volume(volume.as_str().into());
+                    if let Some((phase, text)) = self.rules.phase(&name, wall) {
+                        let is_news = state.delivery.update(phase, &text, wall);
+                        if is_news && self.beside.config.dry_run && phase == Phase::Waiting {
+                            info!(pod = %self.entry.name, %volume, reason = text, "dry run");
+                        }
+                    } else {
+                        is_tried = false;
+                    }
+                    if state.delivery.phase > worst {
+                        worst = state.delivery.phase;
+                        reason = format!("{}: {}", part.kind, state.delivery.reason);
+                    }
+                    let id = VolumeId {
+                        pod_uid: self.entry.uid.as_str(),
+                        kind: *kind,
+                        name: volume,
+                    };
+                    let path = self.beside.directory.volume_path(&id);
+                    let verified_in = self.rules.verified_in(&name);
+                    statuses.push(PartStatus::Volume(VolumeStatus {
+                        name: volume.clone(),
+                        type_: type_name(*kind).to_owned(),
+                        path: path.display().to_string(),
+                        delivery: state.delivery.clone(),
+                        last_swap: state.last_swap,
+                        files: state.files,
+                        stale_as_of: None,
+                        verified_in_ms: verified_in
+                            .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+                    }));
+                }
+                PartKind::Environment(container, _) => {
+                    let outdated = self.outdated.of(container, wall);
+                    let new: Vec<_> = outdated
+                        .iter()
+                        .filter(|found| found.since == wall)
+                        .collect();
+                    if self.beside.config.restart_events && !new.is_empty() {
+                        restart_needed.push((container.clone(), objects_of(&new)));
+                    }
+                    statuses.push(PartStatus::Container(ContainerStatus {
+                        name: container.clone(),
+                        path: String::new(),
+                        delivery: state.delivery.clone(),
+                        last_swap: None,
+                        stale_as_of: None,
+                        outdated,
+                    }));
+                }
+            }
+        }
+        if is_tried {
+            self.entry.settle();
+        }
+        self.entry.publish(worst, &reason, statuses, wall);
+        for (container, objects) in restart_needed {
+            let message = format!(
+                "Container {container:?} sees {objects} as of its start; a restart brings it up to date"
+            );
+            self.post(plan, BesideEvent::RestartNeeded, &message);
+        }
+    }
+}
+
+/// The objects of what is out of date, each once.
+fn objects_of(outdated: &[&OutdatedStatus]) -> String {
+    let objects = outdated.iter().map(|found| found.object.as_str());
+    let objects: BTreeSet<_> = objects.collect();
+    Vec::from_iter(objects).join(", ")
+}

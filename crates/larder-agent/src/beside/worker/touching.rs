@@ -1,0 +1,146 @@
+//! The touch of a pod: queued, sent, answered.
+
+use std::time::Duration;
+
+use futures::{FutureExt as _, future::BoxFuture};
+use smol_str::SmolStr;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+use super::BesideWorker;
+use crate::beside::{
+    rules::Answer,
+    touch::{PodToTouch, REFRESH, RefreshValue, TouchAnswer},
+    touch_limiter::Urgency,
+    touch_queue::{Permit, QueuedTouch},
+};
+
+/// Longest wait for the answer to a touch.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How far a touch is.
+pub(super) enum Touching {
+    Idle,
+    Queued(QueuedTouch),
+    Sent(BoxFuture<'static, (Permit, Option<TouchAnswer>)>),
+}
+
+/// What became of a touch.
+pub(super) enum TouchStep {
+    Granted(Permit),
+    /// `None` if no answer came in time.
+    Answered(Permit, Option<TouchAnswer>),
+}
+
+impl Touching {
+    /// Waits for the next step. Cancel-safe.
+    pub(super) async fn next(&mut self) -> TouchStep {
+        match self {
+            Self::Idle => std::future::pending().await,
+            Self::Queued(queued) => TouchStep::Granted(queued.granted().await),
+            Self::Sent(answer) => {
+                let (permit, answer) = answer.await;
+                TouchStep::Answered(permit, answer)
+            }
+        }
+    }
+}
+
+impl BesideWorker {
+    /// Queues or sends a touch if the rules want one. `permit` is one that was granted before the last look.
+    pub(super) fn touch(&mut self, permit: Option<Permit>) {
+        let now = Instant::now();
+        if !matches!(self.touching, Touching::Idle) || !self.rules.wants_touch(now) {
+            return;
+        }
+        if let Some(permit) = permit {
+            self.send(permit);
+            return;
+        }
+        let mut queued = self.beside.queue.enqueue(Urgency {
+            priority: self.traits.priority,
+            not_before: now,
+            is_catch_up: self.rules.is_catching_up(),
+        });
+        match queued.try_take() {
+            Some(permit) => self.send(permit),
+            None => self.touching = Touching::Queued(queued),
+        }
+    }
+
+    fn send(&mut self, mut permit: Permit) {
+        let Some(plan) = &self.plan else { return };
+        let (now, wall) = (Instant::now(), self.context.clock.now());
+        let metadata = &plan.pod.metadata;
+        let annotations = metadata.annotations.as_ref();
+        let present = annotations.and_then(|found| found.get(REFRESH));
+        let sent = self.last_value.as_ref().map(RefreshValue::as_str);
+        let value = RefreshValue::next(wall, sent.or(present.map(String::as_str)));
+        self.last_value = Some(value.clone());
+        let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
+        let target = PodToTouch {
+            namespace: text(&metadata.namespace),
+            name: text(&metadata.name),
+            uid: text(&metadata.uid),
+            resource_version: text(&metadata.resource_version),
+        };
+        self.rules.sent(now, wall);
+        self.swaps.restart();
+        permit.sent();
+        let toucher = self.beside.toucher.clone();
+        let answer = async move {
+            let answer = timeout(TIMEOUT, toucher.send(&target, &value)).await;
+            (permit, answer.ok())
+        };
+        self.touching = Touching::Sent(answer.boxed());
+    }
+
+    /// Takes in a step of a touch; returns the permit to send it.
+    pub(super) fn touch_stepped(&mut self, step: TouchStep) -> Option<Permit> {
+        self.touching = Touching::Idle;
+        match step {
+            TouchStep::Granted(permit) => Some(permit),
+            TouchStep::Answered(mut permit, answer) => {
+                let now = Instant::now();
+                let label = answer.as_ref().map_or("error", TouchAnswer::label);
+                self.beside.metrics.touched(label);
+                let answer = match answer {
+                    None => Answer::Failed,
+                    Some(answer) => self.answer(answer, &mut permit),
+                };
+                self.rules.answered(answer, now);
+                None
+            }
+        }
+    }
+
+    /// The answer, as the rules know it.
+    fn answer(&self, answer: TouchAnswer, permit: &mut Permit) -> Answer {
+        let pod = &self.entry.name;
+        match answer {
+            TouchAnswer::Touched { resource_version } => {
+                debug!(%pod, %resource_version, "told the kubelet");
+                Answer::Touched
+            }
+            TouchAnswer::NoOp | TouchAnswer::Conflict => Answer::Again,
+            TouchAnswer::Gone => Answer::Gone,
+            TouchAnswer::Throttled { retry_after } => {
+                permit.throttled(retry_after);
+                Answer::Throttled(retry_after)
+            }
+            TouchAnswer::Forbidden { permission } => {
+                self.beside.forbidden(&permission);
+                Answer::Forbidden(permission)
+            }
+            TouchAnswer::Refused { message } => {
+                warn!(%pod, error = message, "API server refused to tell the kubelet, will retry");
+                Answer::Refused(message)
+            }
+            TouchAnswer::Failed(error) => {
+                let error = larder_objects::chain(&error);
+                debug!(%pod, error, "failed to tell the kubelet, will retry");
+                Answer::Failed
+            }
+        }
+    }
+}

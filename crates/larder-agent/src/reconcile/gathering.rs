@@ -1,0 +1,123 @@
+//! What a pod's worker has fetched for its next pass, and what is on its way.
+//!
+//! Invariant: a need is fetched once at a time. Nothing that was fetched outlives the pass that needs it, unless the
+//! worker retains it: the managers hold the objects.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use jiff::Timestamp;
+use larder_objects::{Kind, Object as _, Uid};
+use larder_projection::Inputs;
+use smol_str::SmolStr;
+
+use super::{
+    AgentContext,
+    fetch::{Fetched, fetch, inputs},
+    plan::{Need, PodPlan},
+};
+use crate::facts::Facts;
+
+/// The inputs of one pod.
+#[derive(Default)]
+pub(crate) struct Gathering {
+    fetched: BTreeMap<Need, Fetched>,
+    fetching: FuturesUnordered<BoxFuture<'static, (Need, Fetched)>>,
+    in_flight: BTreeSet<Need>,
+}
+
+impl Gathering {
+    /// Starts to fetch each of `needs` that is neither at hand nor on its way.
+    pub(crate) fn fetch<'a>(
+        &mut self,
+        context: &Arc<AgentContext>,
+        plan: &Arc<PodPlan>,
+        needs: impl Iterator<Item = &'a Need>,
+    ) {
+        for need in needs {
+            if !self.fetched.contains_key(need) && self.in_flight.insert(need.clone()) {
+                let fetch = fetch(Arc::clone(context), Arc::clone(plan), need.clone());
+                self.fetching.push(fetch.boxed());
+            }
+        }
+    }
+
+    /// Waits for something that is on its way; `None` if nothing is. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Need> {
+        let (need, fetched) = self.fetching.next().await?;
+        Some(self.keep(need, fetched))
+    }
+
+    /// Takes in what has been fetched by now. What a manager has in memory is fetched at once.
+    pub(crate) fn collect(&mut self) -> BTreeSet<Need> {
+        let mut arrived = BTreeSet::new();
+        while let Some(Some((need, fetched))) = self.fetching.next().now_or_never() {
+            arrived.insert(self.keep(need, fetched));
+        }
+        arrived
+    }
+
+    fn keep(&mut self, need: Need, fetched: Fetched) -> Need {
+        self.in_flight.remove(&need);
+        self.fetched.insert(need.clone(), fetched);
+        need
+    }
+
+    /// Whether `need` is at hand.
+    pub(crate) fn has(&self, need: &Need) -> bool {
+        self.fetched.contains_key(need)
+    }
+
+    /// Of when the copy in the checkpoint is that `need` was read from.
+    pub(crate) fn stale_as_of(&self, need: &Need) -> Option<Timestamp> {
+        self.fetched.get(need)?.stale_as_of()
+    }
+
+    /// The identity of an object that is at hand, and whether it is immutable.
+    pub(crate) fn identity(&self, kind: Kind, name: &SmolStr) -> Option<(Uid, bool)> {
+        match self.fetched.get(&Need::Object(kind, name.clone()))? {
+            Fetched::ConfigMap(Ok(object), _) => {
+                Some((object.metadata().uid.clone(), object.is_immutable()))
+            }
+            Fetched::Secret(Ok(object), _) => {
+                Some((object.metadata().uid.clone(), object.is_immutable()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The inputs of a projection that reads no more than what is at hand.
+    pub(crate) fn inputs(&self, facts: &Facts) -> Inputs {
+        inputs(&self.fetched, facts)
+    }
+
+    /// Forgets the value of `need`, which has another one.
+    pub(crate) fn forget(&mut self, need: &Need) {
+        self.fetched.remove(need);
+    }
+
+    /// Forgets all values.
+    pub(crate) fn forget_all(&mut self) {
+        self.fetched.clear();
+    }
+
+    /// Forgets all values, and what is on its way: it may not be registered any more.
+    pub(crate) fn stop(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets the values of all other needs.
+    pub(crate) fn retain(&mut self, needs: &BTreeSet<&Need>) {
+        self.fetched.retain(|need, _| needs.contains(need));
+        // A map that was emptied keeps its last node.
+        if self.fetched.is_empty() {
+            self.fetched = BTreeMap::new();
+        }
+        if self.in_flight.is_empty() {
+            self.in_flight = BTreeSet::new();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What `larder run --beside-kubelet` does before the agent is built.
+
+use std::{env, fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path};
+
+use anyhow::Context as _;
+use larder_agent::{
+    beside::{
+        BesideConfig,
+        kubelet_kubeconfig::KubeletFiles,
+        landlock::{WriteProtection, forbid_writes},
+    },
+    config::Config,
+};
+use larder_objects::chain;
+use tracing::{info, warn};
+
+use crate::{args::RunArgs, outcome::Failure};
+
+/// Set in every container of a cluster.
+const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
+
+/// Takes the kubelet's own kubeconfig and root directory where none is named and no cluster is around this process.
+///
+/// # Errors
+///
+/// There is no kubeconfig.
+pub(super) fn find_kubelet(args: &RunArgs, config: &mut Config) -> Result<(), Failure> {
+    let Some(beside) = &mut config.beside else {
+        return Ok(());
+    };
+    let is_named = args.kubeconfig.is_some() || config.kubeconfig.is_some();
+    if is_named || env::var_os(IN_CLUSTER).is_some() {
+        return Ok(());
+    }
+    let found = KubeletFiles::find().map_err(|error| Failure::unreadable(error.to_string()))?;
+    if beside.kubelet_root_dir == Path::new(BesideConfig::KUBELET_ROOT_DIR) {
+        beside.kubelet_root_dir = found.root_dir;
+    }
+    config.kubeconfig = Some(found.kubeconfig);
+    Ok(())
+}
+
+/// Forbids this process to write anywhere but in its own directories (R1). To be called before any thread starts.
+///
+/// # Errors
+///
+/// A directory cannot be created.
+pub(super) fn protect(config: &Config) -> Result<(), Failure> {
+    let Some(beside) = &config.beside else {
+        return Ok(());
+    };
+    let own: [&Path; 2] = [&config.root_dir, &beside.lock_dir];
+    for directory in own {
+        let created = DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(directory);
+        created.with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    match forbid_writes(&own) {
+        Ok(WriteProtection::Full) => {}
+        Ok(WriteProtection::Partial) => {
+            info!("this kernel forbids only some ways to write (Linux 6.2 forbids all)");
+        }
+        Ok(WriteProtection::Unavailable) => warn!(
+            "this kernel cannot forbid writes (Landlock, Linux 5.13); larder writes nothing below the kubelet's directory"
+        ),
+        Err(error) => warn!(
+            error = chain(&error),
+            "failed to forbid writes; larder writes nothing below the kubelet's directory"
+        ),
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! The mode beside a kubelet, as lines of `larder status`.
+
+use jiff::Timestamp;
+use larder_agent::status::{AgentStatus, ContainerStatus, PodStatus, VolumeStatus};
+
+use crate::output::age::age;
+
+/// Columns of what containers see only after a restart.
+pub(super) const OUTDATED: [&str; 5] = ["OUT OF DATE IN", "KIND", "NAME", "OBJECT", "SINCE"];
+
+/// What there is to say of the mode, and why no pod is touched.
+pub(super) fn notes(status: &AgentStatus) -> Vec<String> {
+    let Some(beside) = &status.beside else {
+        return Vec::new();
+    };
+    let mut facts = vec![format!(
+        "kubelet root directory {}",
+        beside.kubelet_root_dir
+    )];
+    if !beside.kubelet_version.is_empty() {
+        facts.insert(0, format!("kubelet {}", beside.kubelet_version));
+    }
+    if !beside.identity.is_empty() {
+        facts.push(format!("as {}", beside.identity));
+    }
+    facts.push(format!("TTL {} s", beside.ttl_secs));
+    facts.extend(match beside.disk_visible {
+        Some(true) => Some("disk visible".to_owned()),
+        Some(false) => Some("disk not visible".to_owned()),
+        None => None,
+    });
+    if beside.dry_run {
+        facts.push("dry run".to_owned());
+    }
+    let mut notes = vec![format!("mode Beside: {}", facts.join(", "))];
+    let rights = beside.rights.iter().map(|right| match right.granted {
+        Some(true) => format!("{} granted", right.right),
+        Some(false) => format!("{} denied", right.right),
+        None => format!("{} unknown", right.right),
+    });
+    let rights: Vec<_> = rights.collect();
+    if !rights.is_empty() {
+        notes.push(format!("permissions: {}", rights.join(", ")));
+    }
+    if !beside.problem.is_empty() {
+        notes.push(format!("problem: {}", beside.problem));
+    }
+    notes
+}
+
+/// The reason of a volume; of a delivered one, how long its last change took.
+pub(super) fn reason(volume: &VolumeStatus) -> Option<String> {
+    let took = volume.verified_in_ms?;
+    Some(format!("verified {took} ms after the change"))
+}
+
+/// Rows of what the containers of `pod` see only after a restart.
+pub(super) fn outdated(pod: &PodStatus, now: Timestamp) -> Vec<[String; 5]> {
+    let containers = pod.containers.iter();
+    let rows = containers.flat_map(|container| {
+        let entries = container.outdated.iter();
+        entries.map(move |entry| {
+            [
+                place(pod, container),
+                entry.kind.clone(),
+                entry.name.clone(),
+                entry.object.clone(),
+                format!("{} ago", age(entry.since, now)),
+            ]
+        })
+    });
+    rows.collect()
+}
+
+fn place(pod: &PodStatus, container: &ContainerStatus) -> String {
+    format!("{}/{}/{}", pod.namespace, pod.name, container.name)
+}
