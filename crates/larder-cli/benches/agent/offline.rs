@@ -153,11 +153,15 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first write, what it takes on disk, and the write of one change.
+/// The write of everything, what it takes on disk, and the write of one change.
 async fn measure_writes(with: &Place, node: &Node, report: &mut Report) -> anyhow::Result<()> {
     let agent = with.start()?;
-    let first = first_write(&with.checkpoint()).await?;
     agent.settled(node::PODS, &[Phase::Delivered]).await?;
+    recorded(&agent).await?;
+    // Whatever the first write of this start found in sync: this one writes everything.
+    fs::remove_dir_all(with.checkpoint())?;
+    change(node).await?;
+    let first = first_write(&with.checkpoint()).await?;
     sleep(REST).await;
     let files = sizes(&with.checkpoint())?;
     report.time("first write", first, WRITE_BUDGET);
@@ -185,7 +189,7 @@ async fn measure_changes(
             ] {
                 let agent = place.start()?;
                 agent.settled(node::PODS, &[Phase::Delivered]).await?;
-                // Of the write of what has changed since the last start.
+                // For the write of what has changed since the last start.
                 sleep(REST).await;
                 let push = Push::prepare(&agent, client, node).await?;
                 times.push(push.measure(kind, PAUSE).await?.file.p50);
@@ -222,6 +226,7 @@ async fn measure_starts(
 ) -> anyhow::Result<()> {
     let agent = with.start()?;
     agent.settled(node::PODS, &[Phase::Delivered]).await?;
+    recorded(&agent).await?;
     sleep(REST).await;
     let before = tree(&with.root().join("pods"))?;
     agent.stop()?;
@@ -230,21 +235,24 @@ async fn measure_starts(
     for _ in 0..STARTS {
         with.empty()?;
         let agent = with.start()?;
-        times.push(served(&agent).await?.saturating_sub(AFTER));
+        let took = served(&agent).await?.saturating_sub(AFTER);
+        times.push((took, agent.usage()?.processor));
         let now = tree(&with.root().join("pods"))?;
         ensure!(now == before, "some file differs from before the start");
         agent.stop()?;
     }
     times.sort_unstable();
-    let (best, worst) = (times[0], times[STARTS - 1]);
+    let ((best, _), (worst, _)) = (times[0], times[STARTS - 1]);
+    let (typical, processor) = times[STARTS / 2];
     let what = format!(
-        "start without the API server, after `checkpoint.after` ({} to {} ms): {} pods, {} files",
-        best.as_millis(),
-        worst.as_millis(),
+        "start without the API server, after `checkpoint.after`: {} pods, {} files ({} to {} ms, {} ms of processor)",
         node::PODS,
         before.len(),
+        best.as_millis(),
+        worst.as_millis(),
+        processor.as_millis(),
     );
-    report.time(&what, times[STARTS / 2], START_BUDGET);
+    report.time(&what, typical, START_BUDGET);
     Ok(())
 }
 
@@ -269,8 +277,7 @@ async fn first_write(checkpoint: &Path) -> anyhow::Result<Duration> {
 async fn one_change(agent: &Agent, node: &Node) -> anyhow::Result<u64> {
     let written = || agent.metric("larder_checkpoint_written_bytes_total");
     let before = written()?;
-    let object = Node::objects().next().context("there are objects")?;
-    node.replace(object, &object.fresh().0).await?;
+    change(node).await?;
     sleep(REST).await;
     #[expect(
         clippy::cast_possible_truncation,
@@ -280,6 +287,24 @@ async fn one_change(agent: &Agent, node: &Node) -> anyhow::Result<u64> {
     let bytes = (written()? - before) as u64;
     ensure!(bytes > 0, "the change was not written");
     Ok(bytes)
+}
+
+/// Gives an object a new value.
+async fn change(node: &Node) -> anyhow::Result<()> {
+    let object = Node::objects().next().context("there are objects")?;
+    node.replace(object, &object.fresh().0).await
+}
+
+/// Waits until the checkpoint has all pods and objects, and the facts about the Node and the Services.
+async fn recorded(agent: &Agent) -> anyhow::Result<()> {
+    let copies = node::PODS + Node::objects().count() + 2;
+    #[expect(clippy::cast_precision_loss, reason = "some hundreds of copies")]
+    let copies = copies as f64;
+    while agent.metric("larder_checkpoint_entries")? < copies {
+        ensure!(agent.started.elapsed() < PATIENCE, "not everything is kept");
+        sleep(ASK).await;
+    }
+    Ok(())
 }
 
 /// Time from the start until all pods are delivered.
