@@ -9,11 +9,12 @@ pub mod corpus;
 mod embedded;
 pub mod fake_kubelet;
 pub mod figures;
+pub mod node;
 mod proxy;
 mod real;
 mod server;
 
 pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;
-pub use real::RealServer;
+pub use real::{RealServer, StatusPatch};
 pub use server::{Identity, NODE, NodeRequest, Server};

@@ -1,6 +1,9 @@
 //! A real kube-apiserver with its etcd, as child processes on loopback.
 
+mod certificate;
+
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -16,6 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use self::certificate::ClientAuthority;
 use crate::{Identity, NODE, NodeRequest, busy::BusyServer, server::client};
 
 /// The two processes; dropped, they are killed and their folder is removed.
@@ -29,6 +33,8 @@ pub struct RealServer {
     apiserver: Option<Child>,
     /// Counts the bearer tokens that the node has had.
     node_token: u32,
+    /// Issues certificates of the node.
+    clients: ClientAuthority,
     /// Servers that have answered in place of the API server.
     busy: Vec<BusyServer>,
 }
@@ -45,6 +51,8 @@ impl RealServer {
         fs::write(folder.path().join("sa.key"), key.serialize_pem())?;
         fs::write(folder.path().join("sa.pub"), key.public_key_pem())?;
         fs::write(folder.path().join("audit.json"), audit_policy().to_string())?;
+        let clients = ClientAuthority::generate()?;
+        fs::write(folder.path().join("clients.crt"), clients.certificate())?;
         let mut server = Self {
             assets: assets.to_owned(),
             folder,
@@ -53,6 +61,7 @@ impl RealServer {
             etcd: None,
             apiserver: None,
             node_token: 0,
+            clients,
             busy: Vec::new(),
         };
         server.write_tokens()?;
@@ -97,6 +106,33 @@ impl RealServer {
         });
         fs::write(&path, content.to_string())?;
         Ok(path)
+    }
+
+    /// Puts a new client certificate of the node into `folder`, in the way of a kubelet: the link to the last one is
+    /// missing for a moment. Returns a kubeconfig that names this link.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written.
+    pub async fn rotate_certificate(&self, folder: &Path) -> anyhow::Result<Value> {
+        let link = self.clients.rotate(folder).await?;
+        let mut kubeconfig: Value =
+            serde_json::from_slice(&fs::read(self.kubeconfig(Identity::Node, self.address())?)?)?;
+        kubeconfig["users"][0]["user"] = json!({"client-certificate": link, "client-key": link});
+        Ok(kubeconfig)
+    }
+
+    /// How many watches `user_agent` has begun so far.
+    ///
+    /// # Errors
+    ///
+    /// The audit log cannot be read.
+    pub fn watches_of(&self, user_agent: &str) -> anyhow::Result<usize> {
+        let events = self.audit_events()?.into_iter();
+        let watches = events.filter(|event| event.verb == "watch");
+        Ok(watches
+            .filter(|event| event.user_agent.starts_with(user_agent))
+            .count())
     }
 
     /// The tokens that the API server takes from its next start on.
@@ -163,20 +199,50 @@ impl RealServer {
     }
 
     pub(crate) fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
-        let log = fs::read_to_string(self.folder.path().join("audit.log"))?;
-        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        let served = whole.lines().map(|line| {
-            let event: AuditEvent = serde_json::from_str(line)?;
-            anyhow::Ok(NodeRequest {
-                at: event.request_received_timestamp,
-                verb: event.verb,
-                uri: event.request_uri,
-            })
+        let events = self.audit_events()?.into_iter();
+        let of_node = events.filter(|event| event.user.username == node_user());
+        let served = of_node.map(|event| NodeRequest {
+            at: event.request_received_timestamp,
+            verb: event.verb,
+            uri: event.request_uri,
         });
-        let mut requests = served.collect::<Result<Vec<_>, _>>()?;
+        let mut requests: Vec<_> = served.collect();
         requests.extend(self.busy.iter().flat_map(BusyServer::refused));
         requests.sort_by_key(|request| request.at);
         Ok(requests)
+    }
+
+    /// The patches of pods' statuses so far, by everybody, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// The audit log cannot be read.
+    pub fn status_patches(&self) -> anyhow::Result<Vec<StatusPatch>> {
+        let events = self.audit_events()?.into_iter();
+        let mut patches: Vec<_> = events.filter_map(AuditEvent::status_patch).collect();
+        patches.sort_by_key(|patch| patch.at);
+        Ok(patches)
+    }
+
+    /// What larder's service account has asked for so far: verbs, and resources as in `pods/status` and
+    /// `leases.coordination.k8s.io`.
+    ///
+    /// # Errors
+    ///
+    /// The audit log cannot be read.
+    pub fn deeds_of_account(&self) -> anyhow::Result<BTreeSet<(String, String)>> {
+        let events = self.audit_events()?.into_iter();
+        let of_account = events.filter(|event| event.user.username == ACCOUNT);
+        Ok(of_account
+            .filter_map(|event| Some((event.verb, event.object_ref?.qualified())))
+            .collect())
+    }
+
+    fn audit_events(&self) -> anyhow::Result<Vec<AuditEvent>> {
+        let log = fs::read_to_string(self.folder.path().join("audit.log"))?;
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let events = whole.lines().map(serde_json::from_str);
+        Ok(events.collect::<Result<_, _>>()?)
     }
 
     /// Starts the API server on the port that it had before.
@@ -200,6 +266,7 @@ impl RealServer {
                 &format!("--service-account-key-file={}", path("sa.pub")),
                 &format!("--service-account-signing-key-file={}", path("sa.key")),
                 &format!("--token-auth-file={}", path("tokens.csv")),
+                &format!("--client-ca-file={}", path("clients.crt")),
                 "--authorization-mode=Node,RBAC",
                 "--enable-admission-plugins=NodeRestriction",
                 // No controller makes service accounts here, so a pod could not be created with this one.
@@ -298,17 +365,35 @@ impl Drop for RealServer {
     }
 }
 
-/// Records each request of the node once, when it comes.
+/// Records each request of the node once, when it comes; a patch of a pod's status by whomever with its body, which is
+/// known when it has been answered.
 fn audit_policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
-        "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"],
+        "omitStages": ["ResponseStarted", "Panic"],
         "rules": [
-            {"level": "Metadata", "users": [format!("system:node:{NODE}")]},
+            {
+                "level": "Request",
+                "verbs": ["patch"],
+                "resources": [{"group": "", "resources": ["pods/status"]}],
+                "omitStages": ["RequestReceived"],
+            },
+            {
+                "level": "Metadata",
+                "users": [node_user(), ACCOUNT],
+                "omitStages": ["ResponseComplete"],
+            },
             {"level": "None"},
         ],
     })
+}
+
+/// The service account of the manifests.
+const ACCOUNT: &str = "system:serviceaccount:larder:larder";
+
+fn node_user() -> String {
+    format!("system:node:{NODE}")
 }
 
 /// What is read of an event of `audit.k8s.io/v1`.
@@ -319,6 +404,81 @@ struct AuditEvent {
     verb: String,
     #[serde(rename = "requestURI")]
     request_uri: String,
+    user: AuditUser,
+    #[serde(default)]
+    user_agent: String,
+    object_ref: Option<AuditObject>,
+    request_object: Option<Value>,
+    response_status: Option<AuditStatus>,
+}
+
+impl AuditEvent {
+    fn status_patch(self) -> Option<StatusPatch> {
+        let object = self.object_ref?;
+        if self.verb != "patch" || object.resource != "pods" || object.subresource != "status" {
+            return None;
+        }
+        Some(StatusPatch {
+            at: self.request_received_timestamp,
+            user: self.user.username,
+            user_agent: self.user_agent,
+            namespace: object.namespace,
+            pod: object.name,
+            body: self.request_object?,
+            code: self.response_status?.code,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct AuditUser {
+    username: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct AuditObject {
+    api_group: String,
+    resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
+}
+
+impl AuditObject {
+    fn qualified(self) -> String {
+        let mut name = self.resource;
+        for (mark, part) in [("/", self.subresource), (".", self.api_group)] {
+            if !part.is_empty() {
+                name = format!("{name}{mark}{part}");
+            }
+        }
+        name
+    }
+}
+
+#[derive(Deserialize)]
+struct AuditStatus {
+    code: u16,
+}
+
+/// An answered patch of the status of a pod.
+#[derive(Clone, Debug)]
+pub struct StatusPatch {
+    /// When the server knew of it.
+    pub at: Timestamp,
+    /// Who sent it, as the server authenticated it.
+    pub user: String,
+    /// What its sender calls itself.
+    pub user_agent: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// The patch.
+    pub body: Value,
+    /// HTTP status of the answer.
+    pub code: u16,
 }
 
 /// How long a start may take; a real server needs some seconds for its bootstrap hooks.
@@ -338,6 +498,6 @@ fn stop(child: &mut Option<Child>) {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> std::io::Result<u16> {
+pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

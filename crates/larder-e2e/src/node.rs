@@ -1,0 +1,154 @@
+//! A node with a real kubelet: containerd, the kubelet, and an image made of a static busybox.
+//!
+//! 1. Everything runs in namespaces of its own ([`isolation`]): a test that is killed leaves no process and no mount.
+//! 2. Everything that both processes write lies below one folder, which is removed with the node. What they insist on
+//!    having elsewhere (`/run`, `/var/lib/kubelet`, `/var/log`) is in memory, and goes with the namespace.
+//! 3. The node's containers are in the host's network: no network is configured.
+
+mod container;
+mod containerd;
+mod image;
+pub mod isolation;
+mod kubelet;
+mod larder;
+mod process;
+mod remains;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use kube::Client;
+use tempfile::TempDir;
+
+pub use self::{
+    container::Container,
+    image::IMAGE,
+    kubelet::{Kubelet, KubeletSettings, Strategy},
+    larder::{Larder, View, build_larder},
+};
+use self::{containerd::Containerd, isolation::Isolated, remains::Remains};
+
+/// containerd and a kubelet that are the node [`NODE`](crate::NODE) of an API server; dropped, they end.
+#[derive(Debug)]
+pub struct KubeletNode {
+    /// The kubelet, which tests stop, pause and start again. Before the runtime, so that it ends first.
+    pub kubelet: Kubelet,
+    _containerd: Containerd,
+    _remains: Remains,
+}
+
+impl KubeletNode {
+    /// Starts both, the kubelet as the user of `kubeconfig`. Returns when its node is ready.
+    ///
+    /// # Errors
+    ///
+    /// A process did not start or ended, with the end of its log.
+    pub async fn start(
+        _: &Isolated,
+        binaries: &Binaries,
+        kubeconfig: PathBuf,
+        admin: &Client,
+        settings: KubeletSettings,
+    ) -> anyhow::Result<Self> {
+        let folder = TempDir::with_prefix("larder-e2e-node-")?;
+        let containerd = Containerd::start(&folder.path().join("containerd")).await?;
+        let image = image::build(&folder.path().join("image"), &binaries.busybox)?;
+        containerd.import(&image)?;
+        let mut kubelet = Kubelet::prepare(
+            &folder.path().join("kubelet"),
+            binaries.kubelet.clone(),
+            kubeconfig,
+            containerd.socket(),
+            settings,
+        )?;
+        kubelet.start()?;
+        kubelet.ready(admin).await?;
+        Ok(Self {
+            kubelet,
+            _containerd: containerd,
+            _remains: Remains(folder),
+        })
+    }
+}
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    kubelet: PathBuf,
+    busybox: PathBuf,
+}
+
+impl Binaries {
+    /// Looks for them: the kubelet is `kubelet` in the folder that `KUBEBUILDER_ASSETS` names, or the file that
+    /// `LARDER_KUBELET` names.
+    ///
+    /// # Errors
+    ///
+    /// Something is missing; the text says what, for the user.
+    pub fn find() -> anyhow::Result<Self> {
+        let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") else {
+            bail!("KUBEBUILDER_ASSETS names no folder with kube-apiserver, etcd and kubelet");
+        };
+        let assets = PathBuf::from(assets);
+        for name in ["kube-apiserver", "etcd"] {
+            if !assets.join(name).is_file() {
+                bail!("{} has no {name}", assets.display());
+            }
+        }
+        let kubelet = std::env::var_os("LARDER_KUBELET")
+            .map_or_else(|| assets.join("kubelet"), PathBuf::from);
+        if !kubelet.is_file() {
+            bail!("there is no kubelet at {}", kubelet.display());
+        }
+        if !rustix::process::geteuid().is_root() {
+            bail!("a kubelet needs root");
+        }
+        for name in [
+            "containerd",
+            "ctr",
+            "runc",
+            "unshare",
+            "mount",
+            "tar",
+            "sha256sum",
+        ] {
+            in_path(name)?;
+        }
+        Ok(Self {
+            kubelet,
+            busybox: static_busybox()?,
+        })
+    }
+}
+
+/// A busybox that runs in an empty root: one that names no interpreter.
+fn static_busybox() -> anyhow::Result<PathBuf> {
+    let busybox = in_path("busybox")?;
+    let content = fs::read(&busybox)?;
+    let loader = b"/ld-";
+    if content
+        .windows(loader.len())
+        .take(4096)
+        .any(|bytes| bytes == loader)
+    {
+        bail!("{} is linked dynamically", busybox.display());
+    }
+    Ok(busybox)
+}
+
+fn in_path(name: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .with_context(|| format!("there is no {name} in PATH"))
+}
+
+fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
+    fs::write(path, value.to_string())
+        .with_context(|| format!("failed to write {}", path.display()))
+}

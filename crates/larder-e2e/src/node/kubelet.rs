@@ -1,0 +1,237 @@
+//! A kubelet as a child process.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{process::Process, write_json};
+use crate::{NODE, figures::Usage, real::free_port};
+
+const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// How the kubelet gets ConfigMaps and Secrets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Watches them.
+    #[default]
+    Watch,
+    /// Asks for them and keeps them for a time.
+    Cache,
+    /// Asks for them each time.
+    Get,
+}
+
+/// What tests set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KubeletSettings {
+    /// `configMapAndSecretChangeDetectionStrategy`.
+    pub strategy: Strategy,
+    /// `cgroupsPerQOS`: containers are below the cgroup of their pod.
+    pub cgroups_per_qos: bool,
+}
+
+/// A kubelet, running or not; dropped, it is killed.
+#[derive(Debug)]
+pub struct Kubelet {
+    folder: PathBuf,
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    socket: PathBuf,
+    port: u16,
+    /// Takes effect with the next start.
+    pub settings: KubeletSettings,
+    process: Option<Process>,
+}
+
+impl Kubelet {
+    pub(super) fn prepare(
+        folder: &Path,
+        binary: PathBuf,
+        kubeconfig: PathBuf,
+        socket: &Path,
+        settings: KubeletSettings,
+    ) -> anyhow::Result<Self> {
+        for name in ["manifests", "logs"] {
+            fs::create_dir_all(folder.join(name))?;
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            binary,
+            kubeconfig,
+            socket: socket.to_owned(),
+            port: free_port()?,
+            settings,
+            process: None,
+        })
+    }
+
+    /// Its root directory.
+    pub fn root_dir(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    /// Where it reads static pods from.
+    pub fn static_pods(&self) -> PathBuf {
+        self.folder.join("manifests")
+    }
+
+    /// All that it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// The process did not start.
+    pub fn start(&mut self) -> anyhow::Result<()> {
+        if self.process.is_some() {
+            bail!("the kubelet runs already");
+        }
+        let config = self.folder.join("config.json");
+        write_json(&config, &self.configuration())?;
+        let mut command = Command::new(&self.binary);
+        command
+            .arg(format!("--config={}", config.display()))
+            .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
+            .arg(format!("--root-dir={}", self.root_dir().display()))
+            .arg(format!("--cert-dir={}", self.folder.join("pki").display()))
+            .arg(format!("--hostname-override={NODE}"))
+            .arg("--v=2");
+        self.process = Some(Process::start(
+            "kubelet",
+            &mut command,
+            &self.folder.join("log"),
+        )?);
+        Ok(())
+    }
+
+    /// Waits until its node is ready.
+    ///
+    /// # Errors
+    ///
+    /// The process ended, with the end of its log, or the node does not become ready.
+    pub async fn ready(&mut self, admin: &Client) -> anyhow::Result<()> {
+        let nodes: Api<Node> = Api::all(admin.clone());
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let process = self.process()?;
+            process.check_alive()?;
+            let node = nodes.get_opt(NODE).await?;
+            if node.as_ref().is_some_and(is_ready) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let status = node
+                    .and_then(|node| node.status)
+                    .and_then(|status| status.conditions);
+                bail!(
+                    "the node did not become ready: {status:?}: {}",
+                    process.last_lines()
+                );
+            }
+            // The condition is written by a process of its own.
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Asks it to end, and waits until it has. Containers go on.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        self.process()?;
+        self.process.take().map_or(Ok(()), Process::terminate)
+    }
+
+    /// Stops its threads where they are.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn pause(&mut self) -> anyhow::Result<()> {
+        self.process()?.signal(Signal::STOP)
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn resume(&mut self) -> anyhow::Result<()> {
+        self.process()?.signal(Signal::CONT)
+    }
+
+    /// What the process takes of the machine.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn usage(&mut self) -> anyhow::Result<Usage> {
+        Usage::of(self.process()?.id())
+    }
+
+    fn process(&mut self) -> anyhow::Result<&mut Process> {
+        match &mut self.process {
+            Some(process) => Ok(process),
+            None => bail!("the kubelet does not run"),
+        }
+    }
+
+    fn configuration(&self) -> Value {
+        let strategy = format!("{:?}", self.settings.strategy);
+        json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": format!("unix://{}", self.socket.display()),
+            "configMapAndSecretChangeDetectionStrategy": strategy,
+            "staticPodPath": self.static_pods(),
+            "fileCheckFrequency": "1s",
+            "podLogsDir": self.folder.join("logs"),
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": self.settings.cgroups_per_qos,
+            "enforceNodeAllocatable": if self.settings.cgroups_per_qos { json!(["pods"]) } else { json!([]) },
+            // As the API server has it.
+            "featureGates": {"ClusterTrustBundle": true, "ClusterTrustBundleProjection": true},
+            "failCgroupV1": false,
+            "failSwapOn": false,
+            "makeIPTablesUtilChains": false,
+            "resolvConf": "",
+            "address": "127.0.0.1",
+            "port": self.port,
+            "readOnlyPort": 0,
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+            "authorization": {"mode": "AlwaysAllow"},
+            // A machine for tests may have little left.
+            "evictionHard": {"imagefs.available": "0%", "memory.available": "0%", "nodefs.available": "0%",
+                "nodefs.inodesFree": "0%"},
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+            "localStorageCapacityIsolation": false,
+        })
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|conditions| {
+        let mut conditions = conditions.iter();
+        conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    })
+}
