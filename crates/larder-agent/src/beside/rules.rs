@@ -116,6 +116,8 @@ pub(super) struct RunningContainer {
 pub(super) enum Gate {
     #[default]
     Open,
+    /// The Node has not been read yet.
+    Unknown,
     /// The kubelet does not run (R13): since when, if known.
     KubeletNotReady(Option<Timestamp>),
     /// This identity may not (R18): the missing permission.
@@ -131,6 +133,7 @@ impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open => Ok(()),
+            Self::Unknown => f.write_str("waiting for the Node"),
             Self::KubeletNotReady(Some(since)) => write!(f, "kubelet not ready since {since:.0}"),
             Self::KubeletNotReady(None) => f.write_str("kubelet not ready"),
             Self::Forbidden(permission) => write!(f, "permission is missing: {permission}"),

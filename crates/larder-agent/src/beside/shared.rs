@@ -122,7 +122,7 @@ impl Beside {
         // Fingerprints are compared and never shown, so a key that can be guessed reveals nothing either.
         let key = DigestKey::generate().unwrap_or(key);
         let initial = NodeView {
-            gate: Gate::KubeletNotReady(None),
+            gate: Gate::Unknown,
             ..NodeView::default()
         };
         let view = watch::Sender::new(initial);
@@ -301,6 +301,9 @@ impl Beside {
         missing: Option<&String>,
         locked: bool,
     ) -> Gate {
+        if *state == NodeState::default() {
+            return Gate::Unknown;
+        }
         if let Err(not_ready) = state.check(lease, self.clock.now()) {
             return Gate::KubeletNotReady(not_ready.since);
         }

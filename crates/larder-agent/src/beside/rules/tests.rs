@@ -363,6 +363,21 @@ fn a_node_that_is_not_ready_is_not_touched_and_catches_up_by_itself() {
         "#]]);
 }
 
+// beside-kubelet 35
+#[test]
+fn a_pod_that_differs_at_the_start_is_touched_as_soon_as_the_node_is_known() {
+    World::new(NO_TTL)
+        .gate(0, Gate::Unknown)
+        .compute(0, "a", 2)
+        .phase("a")
+        .gate(50, Gate::Open)
+        .until(1_000)
+        .check(expect![[r#"
+            0 a is Waiting: waiting for the Node
+            50 touch
+        "#]]);
+}
+
 // beside-kubelet 11
 #[test]
 fn an_object_that_is_missing_causes_no_touch_until_it_is_back() {
