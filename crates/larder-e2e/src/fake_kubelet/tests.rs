@@ -202,8 +202,6 @@ async fn many_touched_changes_are_few_syncs() {
         sleep(millis(40)).await;
     }
     let last = node.until_shown().await;
-    // A set-up ends shortly after its write.
-    sleep(millis(5)).await;
     assert!(
         (3..=6).contains(&(node.swaps() - before)),
         "{}",

@@ -208,15 +208,16 @@ impl SetUp {
             return;
         }
         let result = self.write(&kubelet);
-        let cleaned_up = kubelet.random_micros(200..1_500);
-        kubelet.sleep(cleaned_up).await;
-        kubelet.volumes.end(&self, result.is_ok());
-        let volume = self.name;
+        let succeeded = result.is_ok();
+        let volume = self.name.clone();
         let stage = match result {
             Ok(swapped) => Stage::SetUp { volume, swapped },
             Err(reason) => Stage::SetUpFailed { volume, reason },
         };
         kubelet.note(&self.pod, stage);
+        let cleaned_up = kubelet.random_micros(200..1_500);
+        kubelet.sleep(cleaned_up).await;
+        kubelet.volumes.end(&self, succeeded);
     }
 
     /// Reads the objects, computes the files and writes them; returns whether they differ from before.

@@ -1,0 +1,432 @@
+//! The budgets of larder beside a kubelet (`docs/spec/beside-kubelet.md`, section 15), on the fake kubelet in real time.
+//!
+//! ```text
+//! cargo bench -p larder-e2e --bench beside
+//! ```
+//!
+//! The API server is the embedded one, reached over TLS as the node; the fake kubelet has the periods of a real one. So
+//! the figures show larder and those periods, and not the CPU time of a kubelet. Two minutes.
+
+#![expect(clippy::print_stdout, reason = "the report")]
+
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use larder_agent::{
+    agent::{Agent, AgentHandle},
+    beside::{BesideConfig, Mounts},
+    clock::Clock,
+    config::{Config, Flags, Host},
+    root_dir::RootDir,
+    status::Phase,
+};
+use larder_apiserver::{ApiServer, AuditLog, Authorization, Options, Transport, User};
+use larder_e2e::{
+    fake_kubelet::{FakeKubelet, KubeletOptions, Stage, USER_AGENT},
+    figures::Quantiles,
+};
+use larder_projection::disk::VolumeHost;
+use larder_transport::{Metrics, Source};
+use parking_lot::Mutex;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+const NODE: &str = "node-1";
+/// Pods with a ConfigMap each, changed in turn.
+const PODS: usize = 24;
+/// Changes of each pod: fewer than larder limits it to in a minute.
+const ROUNDS: usize = 5;
+/// Pairs of changes, each pair one after the other.
+const PAIRS: usize = 4;
+/// Pods that share a ConfigMap, and how often it changes.
+const SHARING: usize = 110;
+const SHARED_ROUNDS: usize = 5;
+/// Without a change.
+const QUIET: Duration = Duration::from_secs(30);
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// Between two looks at the status: the error of what is read from it.
+const LOOK: Duration = Duration::from_millis(1);
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let node = Node::start().await?;
+    let mut rng = fastrand::Rng::with_seed(1);
+    println!("| figure | budget | measured | ratio |");
+    println!("| --- | --: | --: | --: |");
+    at_rest(&node, &mut rng).await?;
+    right_after_a_sync(&node, &mut rng).await?;
+    let before = node.touches().len();
+    sleep(QUIET).await;
+    let touches = node.touches().len() - before;
+    let seconds = QUIET.as_secs();
+    println!("| touches in {seconds} s without a change | 0 | {touches} | |");
+    shared(&node).await
+}
+
+/// Changes of pods whose last sync was over a second ago.
+async fn at_rest(node: &Node, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
+    let names: Vec<_> = (0..PODS).map(|index| format!("p{index}")).collect();
+    node.create(&names, str::to_owned).await?;
+    let before = node.touches().len();
+    let mut changes = Vec::new();
+    for round in 1..=ROUNDS {
+        // So that syncs of the pods do not coincide.
+        for name in &names {
+            changes.push(node.change(name, name, round)?);
+            sleep(Duration::from_millis(rng.u64(20..120))).await;
+        }
+        sleep(Duration::from_millis(rng.u64(2_000..2_500))).await;
+    }
+    node.until_delivered().await?;
+    let arrived = changes.iter().map(|change| node.arrival(change));
+    let arrived = arrived.collect::<anyhow::Result<Vec<_>>>()?;
+    let quantiles =
+        |time: fn(&Arrival) -> Duration| Quantiles::of(arrived.iter().map(time).collect());
+    let files = quantiles(|arrival| arrival.file);
+    row(
+        "object written → kubelet's file, p50",
+        150.0,
+        files.p50,
+        "ms",
+    );
+    row("the same, p99", 300.0, files.p99, "ms");
+    let told = quantiles(|arrival| arrival.told);
+    row("object written → PATCH answered, p99", 5.0, told.p99, "ms");
+    let verified = quantiles(|arrival| arrival.verified);
+    row("file in place → verified, p99", 20.0, verified.p99, "ms");
+    let mean = count(node.touches().len() - before) / count(changes.len());
+    row("touches per change, mean", 1.0, mean, "");
+    let most = arrived.iter().map(|arrival| arrival.touches).max();
+    row(
+        "touches per change, most",
+        4.0,
+        count(most.unwrap_or_default()),
+        "",
+    );
+    Ok(())
+}
+
+/// Second changes, up to 0.3 s after the first ones have arrived.
+async fn right_after_a_sync(node: &Node, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
+    let names: Vec<_> = (0..PODS).map(|index| format!("q{index}")).collect();
+    node.create(&names, str::to_owned).await?;
+    let mut files = Vec::new();
+    for round in 1..=PAIRS {
+        let written = Instant::now();
+        for name in &names {
+            node.change(name, name, 10 * round)?;
+        }
+        node.until_arrived(&names, written).await?;
+        sleep(Duration::from_millis(rng.u64(..300))).await;
+        let written = Instant::now();
+        for name in &names {
+            node.change(name, name, 10 * round + 1)?;
+        }
+        files.extend(node.until_arrived(&names, written).await?);
+        sleep(Duration::from_millis(1_500)).await;
+    }
+    let what = "object written → file right after a sync, p99";
+    row(what, 1_300.0, Quantiles::of(files).p99, "ms");
+    Ok(())
+}
+
+/// Changes of an object that many pods read.
+async fn shared(node: &Node) -> anyhow::Result<()> {
+    let names: Vec<_> = (0..SHARING).map(|index| format!("s{index}")).collect();
+    node.create(&names, |_| "shared".to_owned()).await?;
+    let mut slowest = Vec::new();
+    for round in 1..=SHARED_ROUNDS {
+        let written = Instant::now();
+        node.write("shared", round)?;
+        let arrived = node.until_arrived(&names, written).await?;
+        slowest.extend(arrived.into_iter().max());
+        sleep(Duration::from_secs(2)).await;
+    }
+    let what = format!("{SHARING} pods share an object, all files");
+    row(&what, 1_000.0, Quantiles::of(slowest).max, "ms");
+    Ok(())
+}
+
+fn row(figure: &str, budget: f64, measured: f64, unit: &str) {
+    let ratio = measured / budget;
+    println!("| {figure} | {budget} {unit} | {measured:.1} {unit} | {ratio:.2} |");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn count(number: usize) -> f64 {
+    number as f64
+}
+
+/// A change of an object that a pod reads.
+struct Change {
+    pod: String,
+    at: Instant,
+    wall: Timestamp,
+}
+
+impl Change {
+    /// A change of the pod's object that is made at this moment.
+    fn of(pod: &str) -> Self {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "compared with the audit log's times"
+        )]
+        let wall = Timestamp::now();
+        Self {
+            pod: pod.to_owned(),
+            at: Instant::now(),
+            wall,
+        }
+    }
+}
+
+/// What a change led to, and when.
+struct Arrival {
+    /// Until the first PATCH was answered.
+    told: Duration,
+    /// Until the file was there.
+    file: Duration,
+    /// From then until larder said so.
+    verified: Duration,
+    touches: usize,
+}
+
+/// The API server, the fake kubelet and larder.
+struct Node {
+    server: ApiServer,
+    kubelet: FakeKubelet,
+    handle: AgentHandle,
+    /// When each pod's volume was verified.
+    verified: Arc<Mutex<BTreeMap<String, Vec<Instant>>>>,
+    _tasks: JoinSet<()>,
+    _directories: Vec<TempDir>,
+}
+
+impl Node {
+    async fn start() -> anyhow::Result<Self> {
+        let options = Options::default().audit(AuditLog::in_memory());
+        let server = ApiServer::new(options.authorization(Authorization::Node));
+        let annotations = json!({"node.alpha.kubernetes.io/ttl": "0"});
+        let metadata = json!({"name": NODE, "annotations": annotations});
+        server.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}))?;
+        let mut tasks = JoinSet::new();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let serving = server.clone();
+        tasks.spawn(async move {
+            let end = serving.serve(listener, Transport::Tls, CancellationToken::new());
+            end.await.expect("the listener is bound");
+        });
+        let [volumes, root, lock] = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
+
+        let clock = Clock::system();
+        let kubelets_clock = clock.clone();
+        let options = KubeletOptions::new(NODE, volumes.path(), move || kubelets_clock.now());
+        let kubelet = FakeKubelet::start(&server, options).await?;
+
+        let user = User {
+            name: format!("system:node:{NODE}"),
+            groups: vec!["system:nodes".to_owned()],
+        };
+        let path = root.path().join("kubeconfig");
+        fs::write(&path, server.kubeconfig(address, user)?)?;
+        let source = Source::Kubeconfig {
+            path,
+            context: None,
+        };
+        let config = larder_transport::Config::default();
+        let (client, _) = larder_transport::connect(source, config, Metrics::default()).await?;
+
+        let host = Host {
+            name: NODE.to_owned(),
+            uid: 1000,
+            runtime_dir: None,
+            temp_dir: "/tmp".into(),
+        };
+        let flags = Flags {
+            root_dir: Some(root.path().join("larder")),
+            ..Flags::default()
+        };
+        let (mut config, _) = Config::load(None, flags, &host)?;
+        let mut beside = BesideConfig::new(volumes.path());
+        beside.mounts = Mounts::NotExpected;
+        beside.lock_dir = lock.path().into();
+        config.beside = Some(beside);
+        let locked = RootDir::lock(&config.root_dir)?;
+        let host = VolumeHost::open_without_mounts(locked.path())?;
+        let agent = Agent::builder(config, locked, host, client)
+            .clock(clock)
+            .build()?;
+        let handle = agent.handle();
+        tasks.spawn(async move {
+            agent
+                .run(CancellationToken::new())
+                .await
+                .expect("larder runs");
+        });
+        let verified = Arc::default();
+        tasks.spawn(follow(handle.clone(), Arc::clone(&verified)));
+        Ok(Self {
+            server,
+            kubelet,
+            handle,
+            verified,
+            _tasks: tasks,
+            _directories: vec![volumes, root, lock],
+        })
+    }
+
+    /// Creates pods, each with the ConfigMap that `object` names, and waits until they have been at rest.
+    async fn create(&self, pods: &[String], object: impl Fn(&str) -> String) -> anyhow::Result<()> {
+        for pod in pods {
+            let map = object(pod);
+            self.write(&map, 0)?;
+            self.server.apply(&json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "uid": format!("uid-{pod}")},
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                    "volumes": [{"name": "v", "configMap": {"name": map}}],
+                },
+            }))?;
+        }
+        self.until_delivered().await?;
+        sleep(Duration::from_secs(4)).await;
+        Ok(())
+    }
+
+    fn write(&self, map: &str, number: usize) -> anyhow::Result<()> {
+        self.server.apply(
+            &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": map},
+            "data": {"n": number.to_string()}}),
+        )?;
+        Ok(())
+    }
+
+    /// Changes the ConfigMap of a pod.
+    fn change(&self, pod: &str, map: &str, number: usize) -> anyhow::Result<Change> {
+        let change = Change::of(pod);
+        self.write(map, number)?;
+        Ok(change)
+    }
+
+    /// Waits until larder has verified every volume; a change must have had the time to reach it.
+    async fn until_delivered(&self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        sleep(Duration::from_millis(20)).await;
+        loop {
+            let pods = self.handle.status().pods;
+            let mut volumes = pods.iter().flat_map(|pod| &pod.volumes);
+            if !pods.is_empty() && volumes.all(|volume| volume.delivery.phase == Phase::Delivered) {
+                return Ok(());
+            }
+            anyhow::ensure!(start.elapsed() < PATIENCE, "not everything was delivered");
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until each of these pods has had another content since `written`; how long each took.
+    async fn until_arrived(
+        &self,
+        pods: &[String],
+        written: Instant,
+    ) -> anyhow::Result<Vec<Duration>> {
+        while written.elapsed() < PATIENCE {
+            let mut arrived = BTreeMap::new();
+            for happening in self.kubelet.journal() {
+                let is_swap = matches!(happening.stage, Stage::SetUp { swapped: true, .. });
+                if is_swap && happening.at >= written {
+                    arrived
+                        .entry(happening.pod)
+                        .or_insert(happening.at - written);
+                }
+            }
+            let times: Vec<_> = pods
+                .iter()
+                .filter_map(|pod| arrived.get(pod).copied())
+                .collect();
+            if times.len() == pods.len() {
+                return Ok(times);
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        anyhow::bail!("a change has not arrived")
+    }
+
+    /// The path and the time of each PATCH by larder.
+    fn touches(&self) -> Vec<(String, Timestamp)> {
+        let records = self.server.audit().records().into_iter();
+        let touches = records.filter(|record| {
+            record.verb == "patch"
+                && record.path.contains("/pods/")
+                && record.user_agent != USER_AGENT
+        });
+        let touches =
+            touches.filter_map(|record| Some((record.path.clone(), record.time.parse().ok()?)));
+        touches.collect()
+    }
+
+    /// From `written` until the volume of the pod had other content.
+    fn file_after(&self, pod: &str, written: Instant) -> anyhow::Result<Duration> {
+        let journal = self.kubelet.journal().into_iter();
+        let mut swaps = journal.filter(|happening| {
+            matches!(happening.stage, Stage::SetUp { swapped: true, .. }) && happening.pod == pod
+        });
+        let swap = swaps.find(|happening| happening.at >= written);
+        Ok(swap.context("a change has arrived")?.at - written)
+    }
+
+    fn arrival(&self, change: &Change) -> anyhow::Result<Arrival> {
+        let path = format!("/api/v1/namespaces/default/pods/{}/status", change.pod);
+        let file = self.file_after(&change.pod, change.at)?;
+        let end = change.wall + file;
+        let touches: Vec<_> = (self.touches().into_iter())
+            .filter(|(touched, at)| *touched == path && (change.wall..=end).contains(at))
+            .collect();
+        let (_, told) = touches.first().context("a change was told")?;
+        let verified = self.verified.lock();
+        let mut verified = verified
+            .get(&change.pod)
+            .context("a pod was verified")?
+            .iter();
+        // The kernel tells larder of a swap before the fake notes it.
+        let verified = verified
+            .find(|at| **at > change.at)
+            .context("a change was verified")?;
+        Ok(Arrival {
+            told: told.duration_since(change.wall).try_into()?,
+            file,
+            verified: verified.saturating_duration_since(change.at + file),
+            touches: touches.len(),
+        })
+    }
+}
+
+/// Notes when larder shows a volume as delivered after a swap.
+async fn follow(handle: AgentHandle, verified: Arc<Mutex<BTreeMap<String, Vec<Instant>>>>) {
+    let mut known = BTreeMap::new();
+    loop {
+        for pod in handle.status().pods {
+            for volume in pod.volumes {
+                let is_delivered = volume.delivery.phase == Phase::Delivered;
+                let last = (volume.last_swap, is_delivered);
+                if known.insert(pod.name.clone(), last) != Some(last) && is_delivered {
+                    let mut verified = verified.lock();
+                    verified
+                        .entry(pod.name.clone())
+                        .or_default()
+                        .push(Instant::now());
+                }
+            }
+        }
+        sleep(LOOK).await;
+    }
+}

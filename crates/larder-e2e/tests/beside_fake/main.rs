@@ -1,0 +1,19 @@
+//! larder beside a kubelet: the scenarios of `docs/spec/beside-kubelet.md` that are marked F, on the fake kubelet and the
+//! embedded API server, in one process and paused time.
+//!
+//! "PATCH" means what the API server's audit log has of it. Bounds of time are those of the scenario.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are not recognised as tests"
+)]
+
+mod arrival;
+mod burst;
+mod comparing;
+mod kubelet_states;
+mod left_alone;
+mod missing_objects;
+mod permissions;
+mod restarts;
+mod world;

@@ -1,0 +1,147 @@
+//! Objects that are missing, optional or immutable.
+
+use larder_agent::status::Phase;
+use larder_apiserver::Kind;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::world::{World, millis, pod, secs};
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_touched_while_a_required_object_is_missing() {
+    // beside-kubelet 11
+    let world = World::start().await;
+    world.config_map("app", &[("n", "0")]);
+    world.run(pod("web").config_map("v", "app")).await;
+    world.delete(Kind::ConfigMap, "app");
+    sleep(millis(2_500)).await;
+    assert_eq!(world.touches(), 0);
+    assert_eq!(world.file("web", "v", "n").as_deref(), Some("0"));
+    let (phase, reason) = world.phase("web", "v").unwrap();
+    assert_eq!(phase, Phase::Failing);
+    assert!(reason.contains("configmap \"app\" not found"), "{reason}");
+    world.config_map("app", &[("n", "1")]);
+    let taken = world.until_file("web", "v", "n", "1").await;
+    assert!(taken <= millis(300), "{taken:?}");
+    world.until_delivered("web").await;
+    assert_eq!(world.touches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_backs_off_is_waited_for() {
+    // beside-kubelet 12
+    let world = World::start().await;
+    world.config_map("app", &[("n", "0")]);
+    world.run(pod("web").config_map("v", "app")).await;
+    world.delete(Kind::ConfigMap, "app");
+    // Another change of the pod makes the kubelet notice; its waits are 0.5, 1, 2, 4, 8, 16 and 32 s.
+    world.apply(
+        &pod("web")
+            .config_map("v", "app")
+            .set("/metadata/labels", json!({"a": "b"}))
+            .0,
+    );
+    sleep(secs(36)).await;
+    assert_eq!(world.touches(), 0);
+    world.config_map("app", &[("n", "1")]);
+    sleep(secs(6)).await;
+    let (phase, reason) = world.phase("web", "v").unwrap();
+    assert_eq!(phase, Phase::Waiting);
+    assert!(reason.contains("kubelet retries at"), "{reason}");
+    let taken = world.until_file("web", "v", "n", "1").await;
+    assert!((secs(15)..=secs(27)).contains(&taken), "{taken:?}");
+    world.until_delivered("web").await;
+    assert!(
+        (1..=4).contains(&world.touches()),
+        "{} touches",
+        world.touches()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_optional_object_comes_changes_and_goes_in_time() {
+    // beside-kubelet 13
+    let world = World::start().await;
+    let optional = json!({"configMap": {"name": "app", "optional": true}});
+    world.run(pod("web").volume("v", optional)).await;
+    for text in ["1", "2"] {
+        world.config_map("app", &[("n", text)]);
+        let taken = world.until_file("web", "v", "n", text).await;
+        assert!(taken <= millis(300), "{text}: {taken:?}");
+        world.until_delivered("web").await;
+        sleep(secs(3)).await;
+    }
+    world.delete(Kind::ConfigMap, "app");
+    let is_gone = || world.file("web", "v", "n").is_none();
+    let taken = world.until("the file to go", is_gone).await;
+    assert!(taken <= millis(300), "{taken:?}");
+    world.until_delivered("web").await;
+    assert_eq!(world.touches(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_its_first_mount_is_not_touched() {
+    // beside-kubelet 14
+    let world = World::start().await;
+    world.apply(&pod("web").config_map("v", "app").0);
+    sleep(secs(5)).await;
+    world.config_map("app", &[("n", "1")]);
+    world.until_file("web", "v", "n", "1").await;
+    world.until_delivered("web").await;
+    assert_eq!(world.touches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_waits_for_its_environment_is_touched_once() {
+    // beside-kubelet 15: on the fake as well.
+    let world = World::start().await;
+    world.config_map("app", &[("n", "0")]);
+    let from = json!([{"secretRef": {"name": "late"}}]);
+    let web = pod("web")
+        .config_map("v", "app")
+        .set("/spec/containers/0/envFrom", from);
+    world.apply(&web.0);
+    sleep(secs(3)).await;
+    let pod = world.server.get(Kind::Pod, "default", "web").unwrap();
+    let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
+    assert_eq!(waiting, "CreateContainerConfigError");
+    world.secret("late", &[("A", "1")]);
+    let runs = || {
+        let pod = world.server.get(Kind::Pod, "default", "web").unwrap();
+        pod["status"]["phase"] == "Running"
+    };
+    let taken = world.until("the container to run", runs).await;
+    assert!(taken <= secs(1), "{taken:?}");
+    assert_eq!(world.touches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_immutable_object_made_again_is_pinned_until_its_last_pod_has_gone() {
+    // beside-kubelet 16
+    let world = World::start().await;
+    let map = |text: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "immutable": true,
+            "data": {"n": text}})
+    };
+    world.apply(&map("0"));
+    world.run(pod("web").config_map("v", "app")).await;
+    world.delete(Kind::ConfigMap, "app");
+    sleep(secs(1)).await;
+    world.apply(&map("1"));
+    // larder itself follows an immutable object no longer; a new pod makes it read the one that is there now.
+    world.apply(&pod("second").config_map("v", "app").0);
+    world.until_file("second", "v", "n", "0").await;
+    world
+        .until_phase("second", "v", Phase::Held, "Pinned")
+        .await;
+    sleep(secs(120)).await;
+    assert_eq!(world.touches(), 0);
+    assert_eq!(world.file("web", "v", "n").as_deref(), Some("0"));
+    world.delete(Kind::Pod, "web");
+    world.delete(Kind::Pod, "second");
+    sleep(secs(2)).await;
+    world.apply(&pod("next").config_map("v", "app").0);
+    world.until_file("next", "v", "n", "1").await;
+    world.until_delivered("next").await;
+    assert_eq!(world.touches(), 0);
+}

@@ -1,0 +1,434 @@
+//! A node under test: the embedded API server, the fake kubelet, and larder beside it.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use larder_agent::{
+    agent::{Agent, AgentHandle},
+    beside::{BesideConfig, Mounts, SwapDetection},
+    clock::Clock,
+    config::{Config, Flags, Host},
+    root_dir::RootDir,
+    status::{AgentStatus, Phase, VolumeStatus},
+};
+use larder_apiserver::{
+    ApiServer, AuditLog, AuditRecord, Authorization, Fault, Kind, Options, User, Verb,
+};
+use larder_e2e::fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT};
+use larder_projection::{VolumeKind, disk::VolumeHost};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const NODE: &str = "node-1";
+/// The user that larder is to the API server.
+pub(crate) const USER: &str = "system:node:node-1";
+/// Longest wait before a test fails.
+const PATIENCE: Duration = Duration::from_mins(5);
+/// Between two looks at what is to happen soon, and later.
+const LOOK: Duration = Duration::from_millis(1);
+const LATER_LOOK: Duration = Duration::from_millis(20);
+/// Up to which wait something is soon.
+const SOON: Duration = Duration::from_secs(2);
+
+/// How a node differs from the usual one.
+pub(crate) struct Setup {
+    pub(crate) strategy: ObjectStrategy,
+    /// `node.alpha.kubernetes.io/ttl` of the Node.
+    pub(crate) ttl: Option<u32>,
+    pub(crate) seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            strategy: ObjectStrategy::Watch,
+            ttl: Some(0),
+            seed: 1,
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) server: ApiServer,
+    pub(crate) kubelet: FakeKubelet,
+    seed: u64,
+    clock: Clock,
+    /// How far larder's wall clock is ahead of the true time, in seconds.
+    clock_offset: Arc<AtomicI64>,
+    /// The kubelet's root directory.
+    volumes: TempDir,
+    /// The directory of the lock.
+    lock: TempDir,
+    larders: Vec<Larder>,
+}
+
+/// A running larder, which ends when it is dropped.
+struct Larder {
+    handle: AgentHandle,
+    task: JoinSet<()>,
+    _root: TempDir,
+}
+
+impl World {
+    /// A node with a kubelet and larder.
+    pub(crate) async fn start() -> Self {
+        Self::with(Setup::default()).await
+    }
+
+    pub(crate) async fn with(setup: Setup) -> Self {
+        let mut world = Self::without_larder(setup).await;
+        world.start_larder();
+        world
+    }
+
+    /// The same, before larder is started.
+    pub(crate) async fn without_larder(setup: Setup) -> Self {
+        let options = Options::default()
+            .audit(AuditLog::in_memory())
+            .authorization(Authorization::Node);
+        let server = ApiServer::new(options);
+        let ttl = setup.ttl.map(|ttl| ttl.to_string());
+        let annotations = ttl.map(|ttl| json!({"node.alpha.kubernetes.io/ttl": ttl}));
+        let metadata = json!({"name": NODE, "annotations": annotations});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+        server.apply(&node).unwrap();
+        let (start, start_wall) = (Instant::now(), Clock::system().now());
+        let clock_offset = Arc::new(AtomicI64::new(0));
+        let offset = Arc::clone(&clock_offset);
+        let clock = Clock::new(move || {
+            let offset = SignedDuration::from_secs(offset.load(Ordering::Relaxed));
+            start_wall + start.elapsed() + offset
+        });
+        let volumes = tempfile::tempdir().unwrap();
+        let mut options =
+            KubeletOptions::new(NODE, volumes.path(), move || start_wall + start.elapsed());
+        options.strategy = setup.strategy;
+        options.seed = setup.seed;
+        Self {
+            kubelet: FakeKubelet::start(&server, options).await.unwrap(),
+            server,
+            seed: setup.seed,
+            clock,
+            clock_offset,
+            volumes,
+            lock: tempfile::tempdir().unwrap(),
+            larders: Vec::new(),
+        }
+    }
+
+    /// Starts larder beside the kubelet, or one more of them.
+    pub(crate) fn start_larder(&mut self) {
+        let root = tempfile::tempdir().unwrap();
+        let host = Host {
+            name: NODE.to_owned(),
+            uid: 1000,
+            runtime_dir: None,
+            temp_dir: "/tmp".into(),
+        };
+        let flags = Flags {
+            root_dir: Some(root.path().to_owned()),
+            ..Flags::default()
+        };
+        let (mut config, _) = Config::load(None, flags, &host).unwrap();
+        let mut beside = BesideConfig::new(self.volumes.path());
+        beside.mounts = Mounts::NotExpected;
+        beside.swaps = SwapDetection::Polling;
+        beside.lock_dir = self.lock.path().into();
+        config.beside = Some(beside);
+        let locked = RootDir::lock(&config.root_dir).unwrap();
+        let host = VolumeHost::open_without_mounts(locked.path()).unwrap();
+        let user = User {
+            name: USER.to_owned(),
+            groups: vec!["system:nodes".to_owned()],
+        };
+        let client = Client::new(self.server.service_as(user), "default");
+        let agent = Agent::builder(config, locked, host, client)
+            .clock(self.clock.clone())
+            .seed(self.seed)
+            .build()
+            .unwrap();
+        let (handle, mut task) = (agent.handle(), JoinSet::new());
+        task.spawn(async move {
+            agent.run(CancellationToken::new()).await.unwrap();
+        });
+        self.larders.push(Larder {
+            handle,
+            task,
+            _root: root,
+        });
+    }
+
+    /// Kills the larder that was started first.
+    pub(crate) async fn kill_larder(&mut self) {
+        let mut larder = self.larders.remove(0);
+        larder.task.shutdown().await;
+    }
+
+    /// Sets larder's wall clock so far ahead, or back.
+    pub(crate) fn set_clock_ahead(&self, seconds: i64) {
+        self.clock_offset.store(seconds, Ordering::Relaxed);
+        self.clock.jumped();
+    }
+
+    /// Creates or replaces an object.
+    pub(crate) fn apply(&self, object: &Value) {
+        self.server.apply(object).unwrap();
+    }
+
+    pub(crate) fn config_map(&self, name: &str, data: &[(&str, &str)]) {
+        self.apply(&object("ConfigMap", name, data));
+    }
+
+    pub(crate) fn secret(&self, name: &str, data: &[(&str, &str)]) {
+        let mut secret = object("Secret", name, data);
+        secret["stringData"] = secret["data"].take();
+        self.apply(&secret);
+    }
+
+    pub(crate) fn delete(&self, kind: Kind, name: &str) {
+        self.server.delete(kind, "default", name).unwrap();
+    }
+
+    /// Creates a pod and waits until larder has verified its volumes and its last sync was 3 s ago.
+    pub(crate) async fn run(&self, pod: PodBuilder) {
+        self.run_all([pod]).await;
+    }
+
+    pub(crate) async fn run_all(&self, pods: impl IntoIterator<Item = PodBuilder>) {
+        let pods: Vec<_> = pods.into_iter().map(|pod| pod.0).collect();
+        for pod in &pods {
+            self.apply(pod);
+        }
+        for pod in &pods {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            self.until_delivered(name).await;
+        }
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(self.touches(), 0, "pods that start are not touched");
+    }
+
+    pub(crate) fn status(&self) -> AgentStatus {
+        self.larders.last().unwrap().handle.status()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.larders.last().unwrap().handle.metrics()
+    }
+
+    pub(crate) fn volume(&self, pod: &str, volume: &str) -> Option<VolumeStatus> {
+        let pods = self.status().pods;
+        let pod = pods.into_iter().find(|found| found.name == pod)?;
+        pod.volumes.into_iter().find(|found| found.name == volume)
+    }
+
+    /// Phase and reason of a volume.
+    pub(crate) fn phase(&self, pod: &str, volume: &str) -> Option<(Phase, String)> {
+        let delivery = self.volume(pod, volume)?.delivery;
+        Some((delivery.phase, delivery.reason))
+    }
+
+    /// Waits until `look` finds something; returns how long.
+    pub(crate) async fn until(&self, what: &str, mut look: impl FnMut() -> bool) -> Duration {
+        let start = Instant::now();
+        while !look() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain for {what}; larder says {:#?}; the kubelet: {:#?}",
+                self.status(),
+                self.kubelet.journal(),
+            );
+            let is_soon = start.elapsed() < SOON;
+            sleep(if is_soon { LOOK } else { LATER_LOOK }).await;
+        }
+        start.elapsed()
+    }
+
+    /// Waits until larder has verified all volumes of a pod.
+    pub(crate) async fn until_delivered(&self, pod: &str) -> Duration {
+        let is_delivered = || {
+            let pods = self.status().pods;
+            let pod = pods.iter().find(|found| found.name == pod);
+            pod.is_some_and(|pod| {
+                let mut volumes = pod.volumes.iter();
+                volumes.all(|volume| volume.delivery.phase == Phase::Delivered)
+            })
+        };
+        self.until(&format!("{pod} to be delivered"), is_delivered)
+            .await
+    }
+
+    /// Waits until a volume has this phase and a reason that contains `reason`.
+    pub(crate) async fn until_phase(&self, pod: &str, volume: &str, phase: Phase, reason: &str) {
+        let has_phase = || {
+            let found = self.phase(pod, volume);
+            found.is_some_and(|(found, text)| found == phase && text.contains(reason))
+        };
+        let what = format!("{pod}/{volume} to be {phase:?} with {reason:?}");
+        self.until(&what, has_phase).await;
+    }
+
+    /// Waits until a file of a volume has this content.
+    pub(crate) async fn until_file(
+        &self,
+        pod: &str,
+        volume: &str,
+        file: &str,
+        text: &str,
+    ) -> Duration {
+        let what = format!("{pod}/{volume}/{file} to be {text:?}");
+        let shows = || self.file(pod, volume, file).as_deref() == Some(text);
+        self.until(&what, shows).await
+    }
+
+    /// Directory of a volume.
+    pub(crate) fn path(&self, pod: &str, volume: &str) -> PathBuf {
+        let kinds = [
+            VolumeKind::ConfigMap,
+            VolumeKind::Secret,
+            VolumeKind::Projected,
+            VolumeKind::DownwardApi,
+        ];
+        let mut paths = kinds
+            .map(|kind| self.kubelet.volume_path(&uid(pod), kind, volume))
+            .into_iter();
+        let of_none = self.volumes.path().join("none");
+        paths.find(|path| path.exists()).unwrap_or(of_none)
+    }
+
+    /// What a reader sees of a file.
+    pub(crate) fn file(&self, pod: &str, volume: &str, file: &str) -> Option<String> {
+        fs::read_to_string(self.path(pod, volume).join(file)).ok()
+    }
+
+    /// The PATCHes of pods so far, which are larder's.
+    pub(crate) fn patches(&self) -> Vec<AuditRecord> {
+        let mut records = self.server.audit().records();
+        records.retain(|record| {
+            record.verb == "patch"
+                && record.path.contains("/pods/")
+                && record.user_agent != USER_AGENT
+        });
+        records
+    }
+
+    pub(crate) fn touches(&self) -> usize {
+        self.patches().len()
+    }
+
+    /// The PATCHes of one pod.
+    pub(crate) fn touches_of(&self, pod: &str) -> usize {
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/status");
+        let patches = self.patches();
+        patches.iter().filter(|patch| patch.path == path).count()
+    }
+
+    /// How long after the first PATCH each was answered.
+    pub(crate) fn touch_times(&self) -> Vec<Duration> {
+        let at = |record: &AuditRecord| record.time.parse::<Timestamp>().unwrap();
+        let times: Vec<_> = self.patches().iter().map(at).collect();
+        let since_first = |time: &Timestamp| time.duration_since(times[0]).try_into().unwrap();
+        times.iter().map(since_first).collect()
+    }
+
+    /// The value of the annotation of a pod.
+    pub(crate) fn refresh(&self, pod: &str) -> Option<String> {
+        let pod = self.server.get(Kind::Pod, "default", pod)?;
+        let value = pod.pointer("/metadata/annotations/larder.dev~1refresh")?;
+        value.as_str().map(str::to_owned)
+    }
+
+    /// Where a metric stands.
+    pub(crate) fn metric(&self, line: &str) -> Option<f64> {
+        let metrics = self.metrics();
+        let mut lines = metrics.lines().filter_map(|found| found.strip_prefix(line));
+        lines.next()?.trim().parse().ok()
+    }
+}
+
+/// A fault of larder's PATCHes alone.
+pub(crate) fn on_touch() -> Fault<()> {
+    Fault::on(Verb::Patch).user(USER).resource("pods")
+}
+
+fn object(kind: &str, name: &str, data: &[(&str, &str)]) -> Value {
+    let data: serde_json::Map<_, _> = data
+        .iter()
+        .map(|(key, text)| ((*key).to_owned(), json!(text)))
+        .collect();
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": data})
+}
+
+pub(crate) fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+pub(crate) fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// UID of the pod of this name.
+pub(crate) fn uid(pod: &str) -> String {
+    format!("uid-of-{pod}")
+}
+
+/// A pod of the node with one container, `main`.
+pub(crate) fn pod(name: &str) -> PodBuilder {
+    PodBuilder(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "uid": uid(name), "annotations": {}},
+        "spec": {
+            "nodeName": NODE,
+            "volumes": [],
+            "containers": [{"name": "main", "image": "i", "volumeMounts": []}],
+        },
+    }))
+}
+
+pub(crate) struct PodBuilder(pub(crate) Value);
+
+impl PodBuilder {
+    /// Mounts a volume with this source.
+    pub(crate) fn volume(mut self, name: &str, source: Value) -> Self {
+        let mut volume = source;
+        volume["name"] = json!(name);
+        self.push("/spec/volumes", volume);
+        let mount = json!({"name": name, "mountPath": format!("/{name}")});
+        self.push("/spec/containers/0/volumeMounts", mount);
+        self
+    }
+
+    pub(crate) fn config_map(self, volume: &str, name: &str) -> Self {
+        self.volume(volume, json!({"configMap": {"name": name}}))
+    }
+
+    pub(crate) fn secret(self, volume: &str, name: &str) -> Self {
+        self.volume(volume, json!({"secret": {"secretName": name}}))
+    }
+
+    /// Sets what `pointer` leads to; its parent must be there.
+    pub(crate) fn set(mut self, pointer: &str, value: Value) -> Self {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        self.0.pointer_mut(parent).unwrap()[field.replace("~1", "/")] = value;
+        self
+    }
+
+    fn push(&mut self, pointer: &str, value: Value) {
+        let list = self.0.pointer_mut(pointer).unwrap();
+        list.as_array_mut().unwrap().push(value);
+    }
+}
