@@ -89,6 +89,8 @@ pub(crate) struct VolumeId<'a> {
 pub(crate) struct VolumeIdentity {
     device: u64,
     inode: u64,
+    /// ext4 gives a directory that is made anew the inode of the old one, unless a container keeps that.
+    created: Option<sys::CreationTime>,
 }
 
 /// The set of files that a volume holds. The kubelet never reuses a name, so another name means a swap.
@@ -277,6 +279,7 @@ impl KubeletDir {
         let identity = VolumeIdentity {
             device: stat.st_dev,
             inode: stat.st_ino,
+            created: sys::creation_time(&directory),
         };
         Ok(OpenVolume {
             directory,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat},
+    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags},
     io::{Errno, Result, retry_on_intr},
     path::Arg,
 };
@@ -83,6 +83,16 @@ pub(super) fn read(file: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
         }
     }
     Ok(filled)
+}
+
+/// When a file was created, in seconds and nanoseconds.
+pub(super) type CreationTime = (i64, u32);
+
+/// When `file` was created, if its file system and the kernel tell.
+pub(super) fn creation_time(file: impl AsFd) -> Option<CreationTime> {
+    let found = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+    let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_known.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
 }
 
 pub(super) fn stat(file: impl AsFd) -> Result<Stat> {
