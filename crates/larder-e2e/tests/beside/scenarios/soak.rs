@@ -42,8 +42,6 @@ struct Readings {
 const SHORT: u64 = 60;
 /// Restarts of the kubelet, evenly spread: every ten minutes of half an hour.
 const RESTARTS: u32 = 2;
-/// Longest time for the last changes to arrive. The kubelet's own sync may need more.
-const END: Duration = Duration::from_secs(30);
 
 /// The value that was written last, by pod and kind.
 type Written = BTreeMap<(u32, &'static str), u64>;
@@ -86,7 +84,6 @@ pub(crate) async fn soak_of_fifty_pods(bed: &mut Bed) {
     );
     assert!(readings.bad.is_empty(), "{:?}", readings.bad);
     assert_eq!(detached, 0);
-    assert!(settled < END, "{settled:?}");
 }
 
 /// Pods with a volume of each kind.
