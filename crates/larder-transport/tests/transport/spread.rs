@@ -5,7 +5,7 @@ use futures::future::join_all;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use larder_transport::{Lane, Protocol, RateLimit};
+use larder_transport::{Lane, OwnRateLimit, Protocol, RateLimit};
 use tokio::time::Duration;
 
 use crate::{Client, certificates::Authority, config, server::Server, within};
@@ -207,6 +207,21 @@ async fn watches_do_not_consume_the_rate_limit() {
             assert_eq!(watches.len(), 20);
         }
     }
+}
+
+#[tokio::test]
+async fn requests_with_a_limit_of_their_own_do_not_consume_the_rate_limit() {
+    let authority = Authority::new();
+    let server = Server::kube_like(&authority).await;
+    let config = config().rate_limit(RateLimit::from_kubelet(1, 1).unwrap());
+    let client = Client::new(server.config(&authority), config).await;
+    for _ in 0..20 {
+        let mut request = Request::get("/touch").body(Body::empty()).unwrap();
+        request.extensions_mut().insert(OwnRateLimit);
+        within(client.kube.send(request)).await.unwrap();
+    }
+    client.get("/first").await.unwrap();
+    assert_eq!(client.metric("throttled_requests_total"), 0);
 }
 
 #[tokio::test]
