@@ -311,6 +311,15 @@ impl PodRules {
             .map(|(name, _)| name)
     }
 
+    /// The parts whose next set is waited for: those, and volumes that the kubelet is setting up.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &PartName> {
+        let may_come = self.gate == Gate::Open && !self.view.ending && !self.gone;
+        let parts = self.parts.iter();
+        parts
+            .filter(move |(_, part)| part.is_outstanding() || may_come && part.is_being_set_up())
+            .map(|(name, _)| name)
+    }
+
     /// When the pod wants to be touched; `None` if it does not, as far as is known.
     pub(super) fn wanted_at(&self) -> Option<Instant> {
         if self.gone || self.view.ending || self.gate != Gate::Open {

@@ -191,6 +191,10 @@ impl BesideWorker {
         if self.plan.is_none() {
             return self.repair_at;
         }
+        // Volumes that are followed from now on are looked at once more.
+        if self.parts.iter().any(|state| state.due) {
+            return Instant::now();
+        }
         // While a touch is on its way, its own steps wake the worker.
         let rules = match self.touching {
             Touching::Idle => self.rules.next_wake(),
@@ -499,14 +503,14 @@ impl BesideWorker {
         pinned
     }
 
-    /// Follows the swaps of the volumes that a touch may change, and of no others.
+    /// Follows the swaps of the volumes whose next set is waited for, and of no others.
     fn follow_swaps(&mut self, plan: &PodPlan) {
-        let outstanding: BTreeSet<_> = self.rules.outstanding().cloned().collect();
+        let awaited: BTreeSet<_> = self.rules.awaited().cloned().collect();
         for (key, part) in plan.parts.iter().enumerate() {
             let PartKind::Volume(volume, kind) = &part.kind else {
                 continue;
             };
-            let is_wanted = outstanding.contains(&PartName::Volume(volume.as_str().into()));
+            let is_wanted = awaited.contains(&PartName::Volume(volume.as_str().into()));
             if is_wanted == self.followed.contains(&key) {
                 continue;
             }

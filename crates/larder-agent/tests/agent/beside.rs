@@ -161,12 +161,12 @@ async fn node_that_is_not_ready_is_not_touched() {
     let uid = beside.create(&pod("web").secret("keys", "tls").build());
     beside.write(&uid, VolumeKind::Secret, "keys", &[("key", "1")]);
     beside.node.run();
-    let volume = beside.volume("web", "keys", Phase::Waiting).await;
     let wait = beside.node.wait("its reason", |node| {
         let reason = node.volume("web", "keys")?.delivery.reason;
         reason.starts_with("kubelet not ready since").then_some(())
     });
     wait.await;
+    let volume = beside.volume("web", "keys", Phase::Waiting).await;
     assert_eq!(volume.files, 1);
     assert!(beside.node.is_ready(), "the pod was looked at");
     assert_eq!(beside.touches("web"), 0);

@@ -197,6 +197,11 @@ impl TrackedPart {
         is_reason && self.detached.is_empty()
     }
 
+    /// Whether the kubelet has all that it takes to set it up, and has not done so.
+    pub(super) fn is_being_set_up(&self) -> bool {
+        self.sight == Sight::NotMounted && self.payload.is_some()
+    }
+
     /// When the next touch for it is due; `None` if none is.
     pub(super) fn due(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
         let ladder = self.ladder(name, ladder);
