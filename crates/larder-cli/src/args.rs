@@ -436,8 +436,9 @@ pub(crate) struct ExecStageArgs {
 
 /// Run the embedded API server over TLS, for tests and for kubectl
 ///
-/// It serves Namespaces, Nodes, Pods, ConfigMaps, Secrets, Services, ServiceAccounts, Events, ClusterTrustBundles and
-/// PodCertificateRequests. All objects are in memory, and are lost when the server exits on Ctrl-C or SIGTERM.
+/// It serves Namespaces, Nodes, Pods, ConfigMaps, Secrets, Services, ServiceAccounts, Events, ClusterTrustBundles,
+/// PodCertificateRequests, Leases and CSIDrivers. All objects are in memory, and are lost when the server exits on
+/// Ctrl-C or SIGTERM.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder apiserver --kubeconfig-out kubeconfig
