@@ -62,7 +62,7 @@ pub(super) struct AgentInfo {
 }
 
 /// The state of the sources.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sources {
     /// All have reported, and the pods that they reported are on the board.
     pub(super) ready: bool,
@@ -71,6 +71,19 @@ pub(super) struct Sources {
     /// Of the feeds of the API server.
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
+}
+
+/// Before the first report, the API server is known to be silent: nobody may take the agent for one without pods.
+impl Default for Sources {
+    fn default() -> Self {
+        Self {
+            ready: false,
+            silent: vec![PodSource::Api],
+            problems: BTreeMap::new(),
+            feeds: Vec::new(),
+            mirrors: None,
+        }
+    }
 }
 
 impl AgentHandle {

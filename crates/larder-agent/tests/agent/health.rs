@@ -98,3 +98,16 @@ async fn every_registered_metric_has_a_sample_before_anything_happens() {
     assert!(missing.is_empty(), "{missing:?}\n{metrics}");
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn status_from_before_the_first_report_names_the_silent_source() {
+    let mut node = Node::prepare();
+    node.run();
+    // No task has run yet.
+    let status = node.status();
+    assert_eq!(status.silent_sources, ["api"]);
+    assert!(status.pods.is_empty());
+    check_served(&node).await;
+    assert!(node.status().silent_sources.is_empty());
+    node.stop().await;
+}
