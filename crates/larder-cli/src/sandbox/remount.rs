@@ -66,7 +66,7 @@ pub(crate) struct Replacement<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemountError {
     /// This needs Linux 6.5.
-    #[error("this kernel cannot replace a mount")]
+    #[error("replacing a mount needs Linux 6.5 or later")]
     Unsupported,
     /// The command has mounted something there, or has moved the directory.
     #[error("the command has changed the mount point")]

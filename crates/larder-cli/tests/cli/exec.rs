@@ -93,6 +93,13 @@ impl Running {
         Self::spawn_by(caller.larder(desk), desk, &args, script, Stdio::inherit())
     }
 
+    /// The same by a program that these words start, and its errors can be read.
+    pub(crate) fn under(words: &[&str], desk: &Desk, args: &[&str], script: &str) -> Self {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_larder"));
+        Self::spawn_by(command, desk, args, script, Stdio::piped())
+    }
+
     fn spawn(desk: &Desk, args: &[&str], script: &str, errors: Stdio) -> Self {
         let larder = Command::new(env!("CARGO_BIN_EXE_larder"));
         Self::spawn_by(larder, desk, args, script, errors)
@@ -139,6 +146,14 @@ impl Running {
         let mut line = String::new();
         self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// All lines on standard error, up to its end.
+    pub(crate) fn errors(&mut self) -> String {
+        let mut errors = String::new();
+        let stderr = self.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut errors).unwrap();
+        errors
     }
 
     pub(crate) fn write(&mut self, text: &str) {

@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod agent_recipes;
 mod api;
 mod apiserver;
 mod bad_input;
 mod canaries;
 mod checkpoint;
 mod checkpoint_canaries;
+mod containers;
 mod examples;
 mod exec;
 mod exec_agent;
@@ -27,6 +29,7 @@ mod shell;
 mod static_url;
 mod status;
 mod subpath;
+mod systemd_recipe;
 mod vectors;
 
 use std::{

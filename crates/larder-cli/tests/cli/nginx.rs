@@ -1,14 +1,57 @@
-//! A real nginx under `larder exec`, while its configuration is edited and requests run.
+//! A real nginx while its configuration is edited and requests run: under `larder exec`, and in a container of the agent.
 
 use std::{
     fs,
+    path::Path,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
 };
 
-use crate::recipes::{Recipe, has_nginx};
+use crate::{
+    containers::permitted,
+    recipes::{Recipe, RunningRecipe, has_nginx},
+};
 
 const EDITS: u32 = 200;
+
+/// Edits the answer in the manifest at `path` 200 times while requests run: none fails, and the last answer stays. The
+/// number of requests.
+fn edit_under_load(recipe: &Recipe, running: &mut RunningRecipe, path: &Path) -> u32 {
+    let manifest = fs::read_to_string(path).unwrap();
+    let (is_over, served, failed) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let counter = match recipe.ask() {
+                    Some(_) => &served,
+                    None => &failed,
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for edit in 1..=EDITS {
+            let next = recipe.path().join("next");
+            fs::write(&next, manifest.replace("hello", &format!("edit {edit}"))).unwrap();
+            fs::rename(next, path).unwrap();
+            // Every second one is waited for; the others follow each other as they like.
+            if edit % 2 == 0 {
+                recipe.ask_until(running, &format!("edit {edit}"));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    recipe.ask_until(running, &format!("edit {EDITS}"));
+    assert_eq!(failed.into_inner(), 0, "failed requests");
+    let served = served.into_inner();
+    assert!(served > 0);
+    served
+}
+
+#[expect(clippy::print_stderr, reason = "numbers for the reader of the test")]
+fn report(by: &str, reloads: usize, served: u32) {
+    assert!(reloads >= EDITS as usize / 2 - 1, "{reloads} reloads");
+    eprintln!("{by}: {EDITS} edits, {reloads} reloads, {served} requests, none failed");
+}
 
 #[test]
 fn two_hundred_edits_of_nginx_lose_no_request() {
@@ -24,38 +67,30 @@ fn two_hundred_edits_of_nginx_lose_no_request() {
     fs::write(&hooks, hook + &counting).unwrap();
     let mut running = recipe.start();
     recipe.ask_until(&mut running, "hello");
-    let path = recipe.path().join("nginx.yaml");
-    let manifest = fs::read_to_string(&path).unwrap();
-    let (is_over, served, failed) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                let counter = match recipe.ask() {
-                    Some(_) => &served,
-                    None => &failed,
-                };
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        for edit in 1..=EDITS {
-            let next = recipe.path().join("nginx.yaml.next");
-            fs::write(&next, manifest.replace("hello", &format!("edit {edit}"))).unwrap();
-            fs::rename(next, &path).unwrap();
-            // Every second one is waited for; the others follow each other as they like.
-            if edit % 2 == 0 {
-                recipe.ask_until(&mut running, &format!("edit {edit}"));
-            }
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
-    recipe.ask_until(&mut running, &format!("edit {EDITS}"));
-    assert_eq!(failed.load(Ordering::Relaxed), 0, "failed requests");
-    let served = served.load(Ordering::Relaxed);
+    let served = edit_under_load(&recipe, &mut running, &recipe.path().join("nginx.yaml"));
     let reloads = fs::read_to_string(&count).unwrap().lines().count();
-    assert!(reloads >= EDITS as usize / 2 - 1, "{reloads} reloads");
-    assert!(served > 0);
-    #[expect(clippy::print_stderr, reason = "numbers for the reader of the test")]
-    {
-        eprintln!("{EDITS} edits, {reloads} reloads, {served} requests, none failed");
+    report("larder exec", reloads, served);
+}
+
+#[test]
+fn two_hundred_edits_of_nginx_in_a_container_of_the_agent_lose_no_request() {
+    if !has_nginx() || !permitted() {
+        return;
     }
+    let recipe = Recipe::named("nginx in a container: reload it");
+    let manifest = recipe.path().join("manifests/web.yaml");
+    let text = fs::read_to_string(&manifest).unwrap();
+    // nginx says itself how often it has reloaded.
+    let log = recipe.path().join("log");
+    let logging = format!("error_log {} notice;", log.display());
+    fs::write(&manifest, text.replace("error_log stderr;", &logging)).unwrap();
+    let mut agent = recipe.start();
+    agent.line();
+    let mut nginx = recipe.start_command(1);
+    recipe.ask_until(&mut nginx, "hello");
+    let served = edit_under_load(&recipe, &mut nginx, &manifest);
+    agent.assert_runs();
+    let log = fs::read_to_string(&log).unwrap();
+    let reloads = log.matches("signal 1 (SIGHUP) received").count();
+    report("agent", reloads, served);
 }

@@ -5,51 +5,109 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::{Desk, exec::may_mount};
+use crate::{Desk, exec::may_mount, run::unmount_all};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/on-change.md");
 
 /// A recipe in a directory of its own.
 pub(crate) struct Recipe {
-    desk: Desk,
-    /// The first one starts the command.
+    pub(crate) desk: Desk,
+    /// Where its commands run.
+    directory: PathBuf,
     commands: Vec<String>,
     pub(crate) port: u16,
 }
 
-impl Recipe {
-    /// The recipe with this heading. Its files have the names that end the line before them.
-    pub(crate) fn named(heading: &str) -> Self {
+/// The blocks of a recipe.
+pub(crate) struct Blocks {
+    pub(crate) commands: Vec<String>,
+    /// With the names that end the line before them.
+    pub(crate) files: Vec<(String, String)>,
+    /// Of configuration that is neither of these.
+    pub(crate) others: Vec<String>,
+    pub(crate) port: u16,
+}
+
+impl Blocks {
+    /// The blocks of the recipe with this heading, with a free port in place of 8080.
+    pub(crate) fn of(heading: &str) -> Self {
         let document = fs::read_to_string(DOCUMENT).unwrap();
         let (_, rest) = document.split_once(&format!("### {heading}\n")).unwrap();
         let section = rest.split("\n## ").next().unwrap();
         let section = section.split("\n### ").next().unwrap();
         let port = free_port();
         let section = section.replace("8080", &port.to_string());
-        let (desk, mut commands) = (Desk::with([]), Vec::new());
+        let mut blocks = Self {
+            commands: Vec::new(),
+            files: Vec::new(),
+            others: Vec::new(),
+            port,
+        };
         let parts: Vec<_> = section.split("```").collect();
         for (before, block) in parts.iter().step_by(2).zip(parts.iter().skip(1).step_by(2)) {
             let (language, text) = block.split_once('\n').unwrap();
-            match language {
-                "sh" => commands.push(text.to_owned()),
-                "yaml" => {
-                    let name = before.trim_end().trim_end_matches("`:");
-                    let name = name.rsplit('`').next().unwrap();
-                    fs::write(desk.path().join(name), text).unwrap();
+            let before = before.trim_end().strip_suffix("`:");
+            let name = before.and_then(|before| before.rsplit('`').next());
+            match (language, name) {
+                ("sh", _) => blocks.commands.push(text.to_owned()),
+                ("yaml" | "nginx", Some(name)) => {
+                    blocks.files.push((name.to_owned(), text.to_owned()));
                 }
-                language => panic!("a block in {language}"),
+                ("yaml" | "ini", _) => blocks.others.push(text.to_owned()),
+                (language, _) => panic!("a block in {language}"),
             }
         }
+        blocks
+    }
+}
+
+impl Recipe {
+    /// The recipe with this heading, and its files.
+    pub(crate) fn named(heading: &str) -> Self {
+        let blocks = Blocks::of(heading);
+        let desk = Desk::with([]);
+        for (name, text) in &blocks.files {
+            let path = desk.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
         Self {
+            directory: desk.path().to_owned(),
             desk,
-            commands,
-            port,
+            commands: blocks.commands,
+            port: blocks.port,
+        }
+    }
+
+    /// The recipe for `larder exec` with the heading `exec`, for an agent: its manifest is in the directory `m`, and its
+    /// pod has what the recipe with the heading `agent` adds to it.
+    pub(crate) fn of_agent(exec: &str, agent: &str) -> Self {
+        let recipe = Self::named(exec);
+        let added = Blocks::of(agent).others.remove(0);
+        let added = added.strip_prefix("metadata:\n").unwrap();
+        let directory = recipe.path().join("m");
+        fs::create_dir(&directory).unwrap();
+        for entry in fs::read_dir(recipe.path()).unwrap() {
+            let from = entry.unwrap().path();
+            if from.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            let text = fs::read_to_string(&from).unwrap();
+            let (objects, pod) = text.split_once("kind: Pod\nmetadata: {").unwrap();
+            let (name, rest) = pod.split_once("}\n").unwrap();
+            let text = format!("{objects}kind: Pod\nmetadata:\n  {name}\n{added}{rest}");
+            fs::write(directory.join(from.file_name().unwrap()), text).unwrap();
+            fs::remove_file(from).unwrap();
+        }
+        Self {
+            directory,
+            ..recipe
         }
     }
 
@@ -58,7 +116,7 @@ impl Recipe {
     }
 
     /// Adds an executable file.
-    fn program(&self, name: &str, text: &str) {
+    pub(crate) fn program(&self, name: &str, text: &str) {
         let path = self.path().join(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -70,16 +128,22 @@ impl Recipe {
         let mut command = Command::new("sh");
         command
             .args(["-c", script])
-            .current_dir(self.path())
+            .current_dir(&self.directory)
             .env_clear()
+            .env("LARDER_LOG", "warn")
             .env("PATH", path);
         command
     }
 
     /// Runs the first command of the recipe.
     pub(crate) fn start(&self) -> RunningRecipe {
+        self.start_command(0)
+    }
+
+    /// Starts the command at this place, which runs in the background.
+    pub(crate) fn start_command(&self, place: usize) -> RunningRecipe {
         let mut child = self
-            .shell(&format!("{} wait $!", self.commands[0].trim_end()))
+            .shell(&format!("{} wait $!", self.commands[place].trim_end()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -90,11 +154,12 @@ impl Recipe {
             stdout: BufReader::new(child.stdout.take().unwrap()),
             stderr: BufReader::new(child.stderr.take().unwrap()),
             child,
+            directory: self.path().to_owned(),
         }
     }
 
     /// Runs the command at this place.
-    fn run(&self, place: usize) {
+    pub(crate) fn run(&self, place: usize) {
         assert!(
             self.shell(&self.commands[place])
                 .status()
@@ -105,14 +170,7 @@ impl Recipe {
 
     /// Asks the server of the recipe; `None` if none listens.
     pub(crate) fn ask(&self) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        let request = "GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        Some(body.trim_end().to_owned())
+        ask(self.port)
     }
 
     /// Asks until the answer stays `expected`: a worker of before a reload may answer some last requests.
@@ -124,6 +182,18 @@ impl Recipe {
             in_a_row = if is_expected { in_a_row + 1 } else { 0 };
         }
     }
+}
+
+/// Asks the server at this port; `None` if none listens.
+pub(crate) fn ask(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let request = "GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    Some(body.trim_end().to_owned())
 }
 
 /// A port that no client gets by chance: such ports begin at 32768.
@@ -140,6 +210,7 @@ pub(crate) struct RunningRecipe {
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
+    directory: PathBuf,
 }
 
 impl RunningRecipe {
@@ -152,7 +223,7 @@ impl RunningRecipe {
         }
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
@@ -174,6 +245,7 @@ impl Drop for RunningRecipe {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
+        unmount_all(&self.directory);
     }
 }
 
@@ -207,6 +279,11 @@ fn nginx_reloads_what_it_has_tested() {
     fs::write(&path, manifest.replace("goodbye", "again")).unwrap();
     recipe.ask_until(&mut running, "again");
 }
+
+/// The worker of two recipes.
+pub(crate) const WORKER: &str = "#!/bin/sh
+trap 'echo HUP $(cat /etc/worker/rules)' HUP; trap 'exit 0' TERM
+echo started $LOG_LEVEL; while :; do sleep 100 & wait $!; done\n";
 
 /// Serves the file, and reads it again when it is asked to.
 const SERVER: &str = r#"#!/usr/bin/perl
@@ -242,9 +319,7 @@ fn worker_restarts_when_a_variable_changes() {
         return;
     }
     let recipe = Recipe::named("Restart when a variable changes, signal when a file does");
-    let script = "#!/bin/sh\ntrap 'echo HUP $(cat /etc/worker/rules)' HUP; trap 'exit 0' TERM
-        echo started $LOG_LEVEL; while :; do sleep 100 & wait $!; done\n";
-    recipe.program("worker", script);
+    recipe.program("worker", WORKER);
     let mut running = recipe.start();
     assert_eq!(running.line(), "started info");
     recipe.run(1);

@@ -124,13 +124,17 @@ impl Drop for Agent<'_> {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // As root it mounts, and what is mounted keeps the desk from being cleared.
-        let root = fs::canonicalize(self.desk.path()).unwrap();
-        for line in fs::read_to_string("/proc/mounts").unwrap().lines() {
-            let mounted = Path::new(line.split(' ').nth(1).unwrap_or_default());
-            if mounted.starts_with(&root) {
-                let _ = unmount(mounted, UnmountFlags::DETACH);
-            }
+        unmount_all(self.desk.path());
+    }
+}
+
+/// As root an agent mounts, and what is mounted keeps the directory from being cleared.
+pub(crate) fn unmount_all(directory: &Path) {
+    let directory = fs::canonicalize(directory).unwrap();
+    for line in fs::read_to_string("/proc/mounts").unwrap().lines() {
+        let mounted = Path::new(line.split(' ').nth(1).unwrap_or_default());
+        if mounted.starts_with(&directory) {
+            let _ = unmount(mounted, UnmountFlags::DETACH);
         }
     }
 }

@@ -126,6 +126,43 @@ fn reload_takes_up_what_it_can_and_names_the_rest() {
 }
 
 #[test]
+fn reload_takes_up_hooks() {
+    let desk = desk();
+    let (mut agent, manager) = start(&desk, "");
+    manager.until("READY=1");
+    let hooks = || {
+        let run = desk.run("status -o json --root-dir root");
+        let status: Value = serde_json::from_str(&run.stdout).unwrap();
+        status["pods"][0]["onChange"].clone()
+    };
+    assert!(hooks().as_array().is_none_or(Vec::is_empty), "{}", hooks());
+    let config = |text: &str| fs::write(desk.path().join("agent.yaml"), text).unwrap();
+    config(
+        "onChange: [{name: hup, pods: [default/web], signal: SIGHUP}]\nonChangeParallelism: 3\n",
+    );
+    agent.hang_up();
+    let event = agent.event("configuration reloaded");
+    assert_eq!(event["fields"], "onChange, onChangeParallelism");
+    while hooks()[0]["name"] != "hup" {}
+    let pod = fs::canonicalize(desk.path().join("root/by-name/default/web")).unwrap();
+    while !pod.join("on-change.json").exists() {}
+
+    // What cannot be used changes nothing.
+    config("onChange: [{pods: [default/web], signal: SIGFOO}]\n");
+    agent.hang_up();
+    let event = agent.event("failed to reload the configuration, keeping the one in use");
+    let error = event["error"].as_str().unwrap();
+    assert!(error.contains("expected one of SIGHUP"), "{error}");
+    assert_eq!(hooks()[0]["name"], "hup");
+
+    config("");
+    agent.hang_up();
+    agent.event("configuration reloaded");
+    while pod.join("on-change.json").exists() {}
+    assert!(hooks().as_array().is_none_or(Vec::is_empty), "{}", hooks());
+}
+
+#[test]
 fn reload_moves_the_http_api() {
     let desk = desk();
     fs::write(desk.path().join("agent.yaml"), "").unwrap();

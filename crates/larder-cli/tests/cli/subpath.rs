@@ -9,10 +9,14 @@ use crate::{
 
 const UPDATES: u32 = 1000;
 
+/// The content of the file: longer and shorter in turn, so that a mixture shows.
+fn content(number: u32) -> String {
+    format!("{number} ").repeat(1 + (number as usize % 7) * 300)
+}
+
 /// A pod with a file and a directory by subPath, one of them by subPathExpr.
 fn manifest(number: u32) -> String {
-    // Longer and shorter in turn, so that a mixture shows.
-    let content = format!("{number} ").repeat(1 + (number as usize % 7) * 300);
+    let content = content(number);
     format!(
         "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: '{content}', number: '{number}'}}}}
 ---
@@ -127,4 +131,55 @@ fn sub_path_that_is_gone_keeps_its_content() {
     );
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end(), ("7 ".to_owned(), Some(0)));
+}
+
+/// Runs a command under a filter that lets `move_mount` beneath another mount fail as on a kernel before Linux 6.5:
+/// with EINVAL, as for any flag that it does not know.
+const OLD_KERNEL: &str = r#"
+use strict;
+chomp(my $machine = `uname -m`);
+my %prctl = (x86_64 => 157, aarch64 => 167);
+my $prctl = $prctl{$machine} or die "unknown machine $machine\n";
+my ($move_mount, $beneath, $einval) = (429, 0x200, 22);
+# Instructions: load, jump if equal, jump if a bit is set, return.
+my @filter = (
+    [0x20, 0, 0, 0],
+    [0x15, 0, 3, $move_mount],
+    [0x20, 0, 0, 16 + 4 * 8],
+    [0x45, 0, 1, $beneath],
+    [0x06, 0, 0, 0x00050000 | $einval],
+    [0x06, 0, 0, 0x7fff0000],
+);
+my $code = join '', map { pack('S C C L', @$_) } @filter;
+my $program = pack('S x6 P', scalar @filter, $code);
+my ($no_new_privileges, $seccomp, $mode_filter) = (38, 22, 2);
+syscall($prctl, $no_new_privileges, 1, 0, 0, 0) == 0 or die "no_new_privs: $!\n";
+syscall($prctl, $seccomp, $mode_filter, $program, 0, 0) == 0 or die "seccomp: $!\n";
+exec @ARGV or die "exec: $!\n";
+"#;
+
+#[test]
+fn old_kernel_keeps_the_file_and_one_line_says_so_while_hooks_fire() {
+    if !may_mount() || !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return;
+    }
+    let desk = Desk::with([("app.yaml", manifest(1).as_str()), ("old.pl", OLD_KERNEL)]);
+    let script = "trap 'cat /larder-test/config/part/number /larder-test/part/number; cat /larder-test/key; echo' HUP
+        trap 'exit 0' TERM; echo ready; while :; do sleep 100 & wait $!; done";
+    let mut running = Running::under(
+        &["perl", "old.pl"],
+        &desk,
+        &["-f", "app.yaml", "--on-change", "signal:HUP"],
+        script,
+    );
+    assert_eq!(running.line(), "ready");
+    let old = content(1);
+    for number in [7, 14, 21] {
+        write(&desk, number);
+        // The volume has the new content, what is mounted by subPath the old one.
+        assert_eq!(running.line(), format!("{number}1{}", old.trim_end()));
+    }
+    running.signal(rustix::process::Signal::TERM);
+    let expected = "larder: /larder-test/key keeps its content until a restart: replacing a mount needs Linux 6.5 or later\n";
+    assert_eq!(running.errors(), expected, "one line in all");
 }

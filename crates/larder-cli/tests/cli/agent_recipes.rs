@@ -1,0 +1,132 @@
+//! The recipes of `docs/on-change.md` for the agent, whose containers are processes in mount namespaces of their own.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{TcpListener, UdpSocket},
+    path::PathBuf,
+};
+
+use crate::{
+    containers::{Container, permitted},
+    recipes::{Recipe, WORKER, has_nginx},
+    run::Agent,
+};
+
+/// The directory of a pod of the agent.
+fn pod(recipe: &Recipe, name: &str) -> PathBuf {
+    let link = recipe.path().join("root/by-name/default").join(name);
+    fs::canonicalize(link).unwrap()
+}
+
+#[test]
+fn agent_reloads_nginx_in_its_container() {
+    if !has_nginx() || !permitted() {
+        return;
+    }
+    let recipe = Recipe::named("nginx in a container: reload it");
+    let mut agent = recipe.start();
+    let summary = agent.line();
+    assert!(summary.contains(" serves 1 pod and 1 volume "), "{summary}");
+    let mut nginx = recipe.start_command(1);
+    recipe.ask_until(&mut nginx, "hello");
+    recipe.run(2);
+    recipe.ask_until(&mut nginx, "goodbye");
+    agent.assert_runs();
+}
+
+#[test]
+fn agent_restarts_a_container_whose_variable_has_changed() {
+    if !permitted() {
+        return;
+    }
+    let recipe = Recipe::of_agent(
+        "Restart when a variable changes, signal when a file does",
+        "A container that must restart when a variable changes",
+    );
+    recipe.program("worker", WORKER);
+    let mut agent = Agent::start(&recipe.desk);
+    agent.summary();
+    let pod = pod(&recipe, "worker");
+    let rules = pod.join("volumes/kubernetes.io~configmap/rules");
+    let start = || {
+        let variables = fs::read(pod.join("containers/worker/env.json")).unwrap();
+        let variables: BTreeMap<_, _> = serde_json::from_slice(&variables).unwrap();
+        let worker = recipe.path().join("worker").display().to_string();
+        Container::start(&[(&rules, "/etc/worker")], &variables, &worker)
+    };
+    let mut first = start();
+    assert_eq!(first.line(), "started info");
+    // A file restarts nothing.
+    recipe.run(1);
+    recipe.run(2);
+    assert_eq!(first.line(), "", "it ends, and hears of nothing else");
+    assert_eq!(fs::read_to_string(rules.join("rules")).unwrap(), "deny");
+    // As a container's runtime does.
+    assert_eq!(start().line(), "started debug");
+}
+
+/// An address of this machine that a pod could have; `None`, with a note, if it has only loopback ones. No packet is
+/// sent.
+fn own_address() -> Option<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let connected = socket.connect("198.51.100.1:9");
+    let address = connected.and_then(|()| socket.local_addr()).ok();
+    let address = address.filter(|address| !address.ip().is_loopback());
+    if address.is_none() {
+        // Straight to the stream, which no test runner captures.
+        let note = b"not tested: this machine has no address but loopback ones\n";
+        let _ = std::io::stderr().write_all(note);
+    }
+    Some(address?.ip().to_string())
+}
+
+#[test]
+fn agent_asks_a_pod_once_for_two_objects() {
+    let Some(ip) = own_address() else { return };
+    let recipe = Recipe::of_agent(
+        "A Secret and a ConfigMap that change together",
+        "A container that reloads once for two objects",
+    );
+    // What the container's runtime would report.
+    let path = recipe.path().join("m/pair.yaml");
+    let manifest = fs::read_to_string(&path).unwrap();
+    let status = format!("status:\n  podIPs:\n  - {{ip: {ip}}}\n");
+    fs::write(&path, manifest + &status).unwrap();
+    let listener = TcpListener::bind((ip.as_str(), recipe.port)).unwrap();
+    let mut agent = Agent::start(&recipe.desk);
+    agent.summary();
+    let volumes = pod(&recipe, "pair").join("volumes");
+    // What is in place when the request comes.
+    let asked = || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream);
+        let mut request = String::new();
+        while !request.ends_with("\r\n\r\n") {
+            assert!(lines.read_line(&mut request).unwrap() > 0, "{request}");
+        }
+        assert!(
+            request.starts_with("POST /-/reload HTTP/1.1\r\n"),
+            "{request}"
+        );
+        let read = |file: &str| fs::read_to_string(volumes.join(file)).unwrap();
+        let files = (
+            read("kubernetes.io~configmap/config/listen"),
+            read("kubernetes.io~secret/tls/tls.key"),
+        );
+        lines
+            .get_mut()
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .unwrap();
+        files
+    };
+    recipe.run(1);
+    recipe.run(2);
+    let files = |listen: &str, key: &str| (listen.to_owned(), key.to_owned());
+    let first = asked();
+    // Unless this machine has stood still for a second in between.
+    if first != files("two", "two") {
+        assert_eq!([first, asked()], [files("two", "one"), files("two", "two")]);
+    }
+}
