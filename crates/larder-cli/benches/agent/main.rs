@@ -6,6 +6,7 @@
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder-cli --bench agent   # etcd and kube-apiserver of that folder
 //! cargo bench -p larder-cli --bench agent -- --offline             # starts from the checkpoint, and what it costs
 //! cargo bench -p larder-cli --bench agent -- --manifests dir       # no API server: edits of manifests; default examples/
+//! cargo bench -p larder-cli --bench agent -- --on-change           # from the change to the signal, request or command
 //! ```
 //!
 //! `LARDER_BENCH_BINARY` names another build of the command to be measured instead. See BENCHMARKS.md for what the
@@ -20,6 +21,7 @@
 mod manifests;
 mod node;
 mod offline;
+mod on_change;
 mod process;
 mod push;
 mod reader;
@@ -40,18 +42,31 @@ use crate::{
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    // In a process of its own, whose start is timed.
+    if let [role, tag, socket] = arguments.as_slice()
+        && on_change::probe::run(role, tag, socket.as_ref())?
+    {
+        return Ok(());
+    }
+    tokio::runtime::Runtime::new()?.block_on(measure(arguments))
+}
+
+async fn measure(arguments: Vec<String>) -> anyhow::Result<()> {
+    let mut arguments = arguments
+        .into_iter()
+        .filter(|argument| argument != "--bench");
     match arguments.next().as_deref() {
         None => api().await,
         Some("--offline") => offline::run().await,
+        Some("--on-change") => on_change::run().await,
         Some("--manifests") => {
             let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
             let directory = arguments.next().map_or(examples.into(), PathBuf::from);
             manifests::run(&directory).await
         }
-        Some(other) => bail!("{other}? Only --offline and --manifests DIR are known"),
+        Some(other) => bail!("{other}? Only --offline, --manifests DIR and --on-change are known"),
     }
 }
 

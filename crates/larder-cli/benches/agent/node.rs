@@ -102,14 +102,24 @@ impl Node {
 
     /// Creates everything.
     pub(crate) async fn fill(client: Client, pods: PodForm) -> anyhow::Result<Self> {
+        let node = Self::empty(client).await?;
+        for object in Self::objects() {
+            node.create(&object.path(), &object.fresh().0).await?;
+        }
+        for index in 0..PODS {
+            node.create(&namespaced("pods"), &pod(index, pods)).await?;
+        }
+        Ok(node)
+    }
+
+    /// Creates the Node and the namespace only, and what controllers would make in it.
+    pub(crate) async fn empty(client: Client) -> anyhow::Result<Self> {
         let node = Self { client };
-        let namespaced = |path: &str| format!("/api/v1/namespaces/{NAMESPACE}/{path}");
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         node.create("/api/v1/namespaces", &namespace).await?;
         let this = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
         node.create("/api/v1/nodes", &this).await?;
-        // What controllers would make.
         let account =
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
         node.create(&namespaced("serviceaccounts"), &account)
@@ -119,12 +129,6 @@ impl Node {
             "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x".repeat(1100)},
         });
         node.create(&namespaced("configmaps"), &authority).await?;
-        for object in Self::objects() {
-            node.create(&object.path(), &object.fresh().0).await?;
-        }
-        for index in 0..PODS {
-            node.create(&namespaced("pods"), &pod(index, pods)).await?;
-        }
         Ok(node)
     }
 
@@ -146,11 +150,16 @@ impl Node {
         }
     }
 
-    async fn create(&self, path: &str, object: &Value) -> anyhow::Result<()> {
+    pub(crate) async fn create(&self, path: &str, object: &Value) -> anyhow::Result<()> {
         self.send(Method::POST, path, object).await
     }
 
-    async fn send(&self, method: Method, path: &str, object: &Value) -> anyhow::Result<()> {
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        object: &Value,
+    ) -> anyhow::Result<()> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -165,6 +174,11 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// A path in the namespace.
+pub(crate) fn namespaced(path: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/{path}")
 }
 
 /// What the pods have beside the objects.

@@ -71,6 +71,11 @@ impl Agent {
             .join(volume)
     }
 
+    /// Its memory that belongs to no file, in bytes.
+    pub(crate) fn anonymous(&self) -> anyhow::Result<u64> {
+        Ok(Usage::of(self.child.id())?.anonymous)
+    }
+
     /// Waits until at least `pods` pods are there, all of them in one of `phases`.
     pub(crate) async fn settled(
         &self,

@@ -7,6 +7,7 @@ use std::{
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -196,10 +197,13 @@ pub(crate) fn ask(port: u16) -> Option<String> {
     Some(body.trim_end().to_owned())
 }
 
-/// A port that no client gets by chance: such ports begin at 32768.
+/// A port that no client gets by chance: such ports begin at 32768. No test of this process gets it again, which may
+/// run beside this one and not listen yet.
 fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 10_000).unwrap();
-    let mut ports = (0..10_000).map(|next| 20_000 + (first + next) % 10_000);
+    let next = || NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
+    let mut ports = (0..10_000).map(|_| 20_000 + (first + next()) % 10_000);
     ports
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .unwrap()
