@@ -1,0 +1,285 @@
+//! The kustomizations of `deploy/` are applied as they stand, each base with each component.
+//!
+//! A real API server takes every object, with strict validation of its fields. The embedded one has no apps/v1 and no
+//! RBAC, so there a workload is created as the pod of its template, and roles are only checked for who is bound to them.
+//! On both, the pod of the template has to be admitted, and its configuration has to be one that the agent accepts.
+//! `rbac.rs` compares the roles with what the agent requests.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(clippy::print_stdout, reason = "says what was not created")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use http::Request;
+use kube::Client;
+use larder_agent::config::{Config, Flags, Host};
+use larder_e2e::Server;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The folder of the bases and components.
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+/// A folder of `deploy/` and its kustomization.
+struct Kustomization {
+    name: String,
+    content: Value,
+}
+
+impl Kustomization {
+    /// All of them, by name.
+    fn all() -> Vec<Self> {
+        let folders = fs::read_dir(deploy()).unwrap();
+        let paths = folders.map(|folder| folder.unwrap().path());
+        let mut all: Vec<_> = paths
+            .filter(|path| path.join("kustomization.yaml").exists())
+            .map(|path| Self {
+                name: path.file_name().unwrap().to_str().unwrap().to_owned(),
+                content: documents(&fs::read_to_string(path.join("kustomization.yaml")).unwrap())
+                    .remove(0),
+            })
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    fn is_component(&self) -> bool {
+        self.content["kind"] == "Component"
+    }
+
+    /// The objects of a component, which kustomize adds to those of a base.
+    fn resources(&self) -> Vec<Value> {
+        let files = self.content["resources"].as_array().unwrap().iter();
+        let texts = files.map(|file| {
+            let path = deploy().join(&self.name).join(file.as_str().unwrap());
+            fs::read_to_string(path).unwrap()
+        });
+        texts.flat_map(|text| documents(&text)).collect()
+    }
+}
+
+/// The documents of a YAML stream.
+fn documents(text: &str) -> Vec<Value> {
+    let documents = text.split("\n---\n");
+    documents
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect()
+}
+
+/// What `kubectl apply -k` would send; `None` without kubectl, which CI has to have.
+fn rendered(base: &str) -> Option<Vec<Value>> {
+    let output = Command::new("kubectl")
+        .arg("kustomize")
+        .arg(deploy().join(base))
+        .output();
+    let Ok(output) = output else {
+        assert!(std::env::var_os("CI").is_none(), "CI has to have kubectl");
+        println!("skipped: kubectl renders the bases");
+        return None;
+    };
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{base}: {error}");
+    Some(documents(str::from_utf8(&output.stdout).unwrap()))
+}
+
+/// Creates `object`, on a path made from its kind.
+async fn create(admin: &Client, object: &Value) {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    let (kind, version) = (text("/kind").unwrap(), text("/apiVersion").unwrap());
+    let group = if version.contains('/') {
+        format!("/apis/{version}")
+    } else {
+        format!("/api/{version}")
+    };
+    let namespace = text("/metadata/namespace")
+        .map(|namespace| format!("/namespaces/{namespace}"))
+        .unwrap_or_default();
+    let plural = match kind.to_lowercase() {
+        kind if kind.ends_with('y') => format!("{}ies", kind.trim_end_matches('y')),
+        kind => format!("{kind}s"),
+    };
+    let path = format!("{group}{namespace}/{plural}?fieldValidation=Strict");
+    let request = Request::post(path).body(object.to_string().into_bytes());
+    let answer = admin.request::<Value>(request.unwrap()).await;
+    if let Err(error) = answer {
+        panic!("{kind} {:?}: {error}", text("/metadata/name"));
+    }
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    let objects = objects.iter();
+    objects.filter(|object| object["kind"] == kind).collect()
+}
+
+/// Kinds that run pods from a template.
+const WORKLOADS: [&str; 2] = ["Deployment", "DaemonSet"];
+
+/// The kinds that the embedded API server does not have.
+fn is_embedded_kind(kind: &str) -> bool {
+    larder_apiserver::Kind::of_name(kind).is_some()
+}
+
+/// The pod that a controller would create from the template of a workload.
+fn pod_of(workload: &Value) -> Value {
+    let template = &workload["spec"]["template"];
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": template["metadata"], "spec": template["spec"],
+    });
+    pod["metadata"]["name"] = json!("of-template");
+    pod["metadata"]["namespace"] = workload["metadata"]["namespace"].clone();
+    pod
+}
+
+/// Every binding names a role and a service account among `objects`, and every role is bound.
+fn check_bindings(objects: &[Value]) {
+    let name = |object: &Value| {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
+        (
+            text("/metadata/namespace").unwrap_or_default().to_owned(),
+            text("/metadata/name").unwrap().to_owned(),
+        )
+    };
+    let accounts: Vec<_> = of_kind(objects, "ServiceAccount")
+        .into_iter()
+        .map(name)
+        .collect();
+    let mut bound = Vec::new();
+    for (kind, role_kinds) in [
+        ("RoleBinding", &["Role", "ClusterRole"][..]),
+        ("ClusterRoleBinding", &["ClusterRole"]),
+    ] {
+        for binding in of_kind(objects, kind) {
+            let role = &binding["roleRef"];
+            let role_kind = role["kind"].as_str().unwrap();
+            assert!(role_kinds.contains(&role_kind), "{binding}");
+            let namespace = match role_kind {
+                "Role" => name(binding).0,
+                _ => String::new(),
+            };
+            bound.push((
+                role_kind,
+                (namespace, role["name"].as_str().unwrap().to_owned()),
+            ));
+            let subjects = binding["subjects"].as_array().unwrap();
+            assert!(!subjects.is_empty(), "{binding}");
+            for subject in subjects {
+                let text = |field: &str| subject[field].as_str().unwrap().to_owned();
+                assert!(
+                    accounts.contains(&(text("namespace"), text("name"))),
+                    "{binding}"
+                );
+            }
+        }
+    }
+    let kinds = ["Role", "ClusterRole"];
+    let roles = kinds.map(|kind| {
+        of_kind(objects, kind)
+            .into_iter()
+            .map(move |role| (kind, name(role)))
+    });
+    let mut roles: Vec<_> = roles.into_iter().flatten().collect();
+    roles.sort_unstable();
+    bound.sort_unstable();
+    assert_eq!(bound, roles);
+}
+
+/// The workload runs under a service account of `objects`, with a configuration that the agent accepts.
+fn check_workload(workload: &Value, objects: &[Value]) {
+    let spec = &workload["spec"]["template"]["spec"];
+    let mut accounts = of_kind(objects, "ServiceAccount").into_iter();
+    assert!(
+        accounts.any(
+            |account| account["metadata"]["name"] == spec["serviceAccountName"]
+                && account["metadata"]["namespace"] == workload["metadata"]["namespace"]
+        ),
+        "{spec}"
+    );
+    let volumes = spec["volumes"].as_array().unwrap();
+    let mut maps = volumes
+        .iter()
+        .filter_map(|volume| volume["configMap"]["name"].as_str());
+    let name = maps.next().expect("the configuration is a volume");
+    let mut maps = of_kind(objects, "ConfigMap").into_iter();
+    let map = maps.find(|map| map["metadata"]["name"] == name).unwrap();
+    let folder = TempDir::with_prefix("larder-e2e-").unwrap();
+    let path = folder.path().join("agent.yaml");
+    fs::write(&path, map["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+    let (config, warning) = Config::load(Some(&path), Flags::default(), &Host::current()).unwrap();
+    assert_eq!(warning, None);
+    let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+    let is_writable = |mount: &Value| {
+        let path = mount["mountPath"].as_str().unwrap();
+        config.root_dir.starts_with(path) && mount["readOnly"] != true
+    };
+    assert!(
+        mounts.iter().any(is_writable),
+        "{}: {mounts:?}",
+        config.root_dir.display()
+    );
+}
+
+/// Applies `base` with all `components`; returns the kinds that the API server does not have.
+async fn apply(base: &Kustomization, components: &[&Kustomization]) -> Option<Vec<String>> {
+    let mut objects = rendered(&base.name)?;
+    objects.extend(
+        components
+            .iter()
+            .flat_map(|component| component.resources()),
+    );
+    check_bindings(&objects);
+    let server = Server::start().await.unwrap();
+    let admin = server.client().await.unwrap();
+    let is_real = matches!(server, Server::Real(_));
+    let mut unknown = Vec::new();
+    // Namespaces go first, as with kubectl.
+    objects.sort_by_key(|object| object["kind"] != "Namespace");
+    for object in &objects {
+        let kind = object["kind"].as_str().unwrap();
+        if is_real || is_embedded_kind(kind) {
+            create(&admin, object).await;
+        } else {
+            unknown.push(kind.to_owned());
+        }
+        if WORKLOADS.contains(&kind) {
+            check_workload(object, &objects);
+            create(&admin, &pod_of(object)).await;
+        }
+    }
+    unknown.sort_unstable();
+    unknown.dedup();
+    Some(unknown)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_base_is_applied_with_every_component() {
+    let (components, bases): (Vec<_>, Vec<_>) = Kustomization::all()
+        .into_iter()
+        .partition(Kustomization::is_component);
+    let components: Vec<_> = components.iter().collect();
+    // The Deployment that others build on is not complete without their roles.
+    let bases: Vec<_> = bases.iter().filter(|base| base.name != "agent").collect();
+    assert!(bases.len() >= 2 && components.len() >= 2);
+    for base in bases {
+        let Some(unknown) = apply(base, &components).await else {
+            return;
+        };
+        println!("{}: not created, only checked: {unknown:?}", base.name);
+        let others = [
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ];
+        let known = |kind: &String| others.contains(&&**kind) || WORKLOADS.contains(&&**kind);
+        assert!(unknown.iter().all(known), "{unknown:?}");
+    }
+}
