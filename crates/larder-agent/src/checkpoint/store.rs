@@ -62,7 +62,9 @@ use super::{
 const INDEX: &str = "index";
 const ASIDE: &str = "index.new";
 /// Files that are synced together, and open meanwhile.
-const SYNCED_TOGETHER: usize = 64;
+const SYNCED_TOGETHER: usize = 256;
+/// From this number of files on, one sync of the file system takes less time than a sync of each file.
+const MANY_FILES: usize = 16;
 /// Times of proofs that differ by less are the same: they are measured back from now.
 const SAME_PROOF: SignedDuration = SignedDuration::from_secs(5);
 
@@ -491,6 +493,11 @@ impl Store {
     }
 
     fn sync_files(&self, batch: &mut Batch) -> Result<(), StoreError> {
+        if batch.unsynced.len() >= MANY_FILES {
+            sys::sync_file_system(&self.directory)
+                .map_err(failed("sync the files of", &self.path))?;
+            batch.unsynced.clear();
+        }
         for file in batch.unsynced.drain(..) {
             sys::sync(&file).map_err(failed("sync a file of", &self.path))?;
         }

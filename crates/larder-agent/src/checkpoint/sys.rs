@@ -99,6 +99,14 @@ pub(super) fn sync(file: &OwnedFd) -> Result<()> {
     retry_on_intr(|| fs::fsync(file))
 }
 
+/// Returns when everything that was written to the file system of `directory` is on the disk.
+///
+/// Linux 5.8 or later also returns the errors of those writes.
+pub(super) fn sync_file_system(directory: &OwnedFd) -> Result<()> {
+    point()?;
+    retry_on_intr(|| fs::syncfs(directory))
+}
+
 /// Renames `from` of one directory to `to` of another, in one step.
 pub(super) fn rename(
     dir: BorrowedFd<'_>,

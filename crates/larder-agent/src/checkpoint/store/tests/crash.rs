@@ -110,6 +110,34 @@ fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
 }
 
 #[test]
+fn a_failed_sync_of_many_files_leaves_the_old_checkpoint_or_the_new_one() {
+    // offline 19 to 21
+    let many: Vec<_> = (0..40)
+        .map(|number| present(&format!("many-{number}"), number))
+        .collect();
+    let all: BTreeSet<_> = (0..40).map(|number| format!("many-{number}")).collect();
+    for at in 0.. {
+        let root = root_before(true);
+        let mut store = root.open().store;
+        let (result, reached) = during(at, Fault::Once(Errno::IO), || {
+            store.write(&many, time(1), false)
+        });
+        let found = root.open();
+        assert!(found.rejected.is_empty(), "at {at}");
+        let copies = names(&found.copies);
+        let is_new = copies.keys().cloned().collect::<BTreeSet<_>>() == all;
+        assert!(is_new || copies == old_names(), "at {at}: {copies:?}");
+        if result.is_ok() {
+            assert!(is_new, "at {at}: {copies:?}");
+        }
+        if !reached {
+            assert!(at >= 80, "{at} system calls cannot be a whole write");
+            break;
+        }
+    }
+}
+
+#[test]
 fn errors_say_what_failed_for_the_metric() {
     // offline 20, 21
     for (errno, label) in [
