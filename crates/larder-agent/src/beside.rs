@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The rest of the agent knows one
-//! thing about the mode: the reconciler starts a [`BesideWorker`] for each pod instead of one that writes.
+//! thing about the mode: the reconciler starts a `BesideWorker` for each pod instead of one that writes.
 //!
 //! Invariants:
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
