@@ -2,7 +2,11 @@
 //!
 //! Each passes through `point`, where tests let it fail, or let the process die before it.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{BorrowedFd, OwnedFd},
+    thread,
+    time::Duration,
+};
 
 use rustix::{
     fs::{self, AtFlags, Dir, FlockOperation, Mode, OFlags, Stat},
@@ -154,19 +158,33 @@ pub(super) fn list(dir: &OwnedFd) -> Result<Vec<String>> {
 
 /// Waits until no other handle has locked the directory, and locks it until the returned handle is closed.
 pub(super) fn lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
-    lock_with(dir, FlockOperation::LockExclusive)
-}
-
-/// The same, but `WOULDBLOCK` if another handle has locked the directory.
-pub(super) fn try_lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
-    lock_with(dir, FlockOperation::NonBlockingLockExclusive)
-}
-
-fn lock_with(dir: BorrowedFd<'_>, operation: FlockOperation) -> Result<OwnedFd> {
     let handle = open_dir(dir, c".")?;
     point()?;
-    retry_on_intr(|| fs::flock(&handle, operation))?;
+    retry_on_intr(|| fs::flock(&handle, FlockOperation::LockExclusive))?;
     Ok(handle)
+}
+
+/// The same, but `WOULDBLOCK` if another handle keeps the directory locked for a second.
+///
+/// A handle that was closed here lives on for an instant in a child process that has not yet become its program.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "flock has no form with a timeout; runs on a thread for blocking calls"
+)]
+pub(super) fn try_lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let handle = open_dir(dir, c".")?;
+    point()?;
+    let mut tries = 0;
+    loop {
+        match fs::flock(&handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(handle),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if tries < 100 => {
+                tries += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 #[cfg(not(test))]

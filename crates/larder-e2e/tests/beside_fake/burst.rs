@@ -44,10 +44,11 @@ async fn pods_that_share_an_object_are_all_touched_within_a_second_by_priority()
         .iter()
         .map(|patch| priority(name(&patch.path)))
         .collect();
-    assert!(
-        order[8..].is_sorted_by(|one, next| one >= next),
-        "{order:?}"
-    );
+    // The first eight find no queue. Later, each of eight that are under way is looked at once more before its request.
+    for (index, one) in order.iter().enumerate().skip(8) {
+        let later = order.iter().skip(index + 8).max();
+        assert!(later.is_none_or(|later| one >= later), "{order:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -157,7 +157,7 @@ pub(super) fn mode(directory: &OwnedFd, path: &Path) -> Result<u32, StoreError> 
     Ok(stat.st_mode & 0o7777)
 }
 
-/// The same without waiting for another process. The agent tries again later: its threads wait for nobody.
+/// Locks the directory if no other process keeps it locked for a second. The agent tries again later.
 #[must_use = "the lock ends with the handle"]
 pub(super) fn try_lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
     sys::try_lock(directory.as_fd()).map_err(failed("lock", path))
