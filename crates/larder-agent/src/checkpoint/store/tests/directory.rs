@@ -1,0 +1,141 @@
+//! The directory: moved, removed, replaced, shared, erased.
+
+use std::{
+    fs::Permissions,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
+
+use super::*;
+
+#[test]
+fn a_link_in_place_of_the_directory_is_not_followed() {
+    let root = TestRoot::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    symlink(elsewhere.path(), root.checkpoint()).unwrap();
+    assert!(root.open_with(&[1], owner(1, "node-1")).is_err());
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_open_directory_is_closed_to_other_users() {
+    let root = TestRoot::new();
+    fs::create_dir(root.checkpoint()).unwrap();
+    fs::set_permissions(root.checkpoint(), Permissions::from_mode(0o777)).unwrap();
+    root.open();
+    assert_eq!(
+        fs::metadata(root.checkpoint()).unwrap().mode() & 0o7777,
+        0o700
+    );
+}
+
+#[test]
+fn inspecting_and_erasing_leave_the_directory_its_mode() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let inspect = || {
+        let (directory, keys) = (root.handle(), Keyring::of_bytes(&[1]));
+        let found = Store::inspect(
+            directory.as_fd(),
+            &root.checkpoint(),
+            &keys,
+            &owner(1, "node-1"),
+        );
+        found.unwrap().unwrap()
+    };
+    assert!(inspect().rejected.is_empty());
+    let mode = || fs::metadata(root.checkpoint()).unwrap().mode() & 0o7777;
+    for exposed in [0o777, 0o710, 0o704] {
+        fs::set_permissions(root.checkpoint(), Permissions::from_mode(exposed)).unwrap();
+        let found = inspect();
+        assert_eq!(names(&found.copies), named([("a", "1")]));
+        let reason = format!(": mode {exposed:04o} lets other users enter, expected 0700");
+        assert_eq!(reasons(&found.rejected), [reason]);
+        assert_eq!(mode(), exposed);
+    }
+    Store::erase(root.handle().as_fd(), &root.checkpoint()).unwrap();
+    assert_eq!(mode(), 0o704);
+}
+
+#[test]
+fn a_directory_that_was_moved_or_removed_is_written_anew() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let wanted = [present("a", 1), present("b", 2)];
+    store.write(&wanted, time(0), false).unwrap();
+    let aside = root.path().join("aside");
+    fs::rename(root.checkpoint(), &aside).unwrap();
+    store.write(&wanted, time(1), false).unwrap();
+    let both = named([("a", "1"), ("b", "2")]);
+    assert_eq!(names(&root.open().copies), both);
+    fs::remove_dir_all(root.checkpoint()).unwrap();
+    store.write(&wanted, time(2), false).unwrap();
+    assert_eq!(names(&root.open().copies), both);
+    // An older one in its place is no copy to rely on.
+    fs::remove_dir_all(root.checkpoint()).unwrap();
+    fs::rename(&aside, root.checkpoint()).unwrap();
+    let wanted = [present("a", 1), present("b", 3)];
+    store.write(&wanted, time(3), false).unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "1"), ("b", "3")]));
+    // A link leads nowhere, and is no reason to stop trying.
+    fs::rename(root.checkpoint(), &aside).unwrap();
+    symlink(&aside, root.checkpoint()).unwrap();
+    let before = fs::read_dir(&aside).unwrap().count();
+    assert!(store.write(&[present("a", 2)], time(4), false).is_err());
+    assert_eq!(fs::read_dir(&aside).unwrap().count(), before);
+    fs::remove_file(root.checkpoint()).unwrap();
+    store.write(&[present("a", 2)], time(5), false).unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "2")]));
+}
+
+#[test]
+fn two_agents_in_one_directory_leave_no_more_than_what_they_keep() {
+    let root = TestRoot::new();
+    let mut one = root.open().store;
+    let mut other = root.open_with(&[1], owner(1, "node-2")).unwrap().store;
+    let wanted = [present("a", 1), present("b", 2)];
+    for second in 0..10 {
+        one.write(&wanted, time(second), false).unwrap();
+        other.write(&wanted, time(second), false).unwrap();
+    }
+    let files = root.files().len();
+    assert!(
+        files <= 8,
+        "{files} files, of which two copies and two pages count twice at most"
+    );
+}
+
+#[test]
+fn a_lock_that_another_process_holds_is_reported_and_not_waited_for() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::openat(CWD, root.checkpoint(), flags, Mode::empty()).unwrap();
+    let held = sys::lock(held.as_fd()).unwrap();
+    let error = store.write(&[present("a", 2)], time(1), false).unwrap_err();
+    assert_eq!(error.label(), "locked");
+    let error = root.open_with(&[1], owner(1, "node-1")).err().unwrap();
+    assert_eq!(error.label(), "locked");
+    drop(held);
+    store.write(&[present("a", 2)], time(2), false).unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "2")]));
+}
+
+#[test]
+fn an_erased_checkpoint_is_written_anew_at_the_next_change() {
+    // offline 32
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .unwrap();
+    let removed = Store::erase(root.handle().as_fd(), &root.checkpoint()).unwrap();
+    assert!(removed >= 4, "{removed}");
+    assert!(root.files().is_empty());
+    assert!(root.open().copies.is_empty());
+    store
+        .write(&[present("a", 1), present("b", 3)], time(1), false)
+        .unwrap();
+    assert_eq!(names(&root.open().copies), named([("a", "1"), ("b", "3")]));
+}

@@ -1,0 +1,263 @@
+//! Files that are not served: damaged, swapped, old, of others, hostile.
+
+use std::os::unix::fs::symlink;
+
+use expect_test::{Expect, expect};
+
+use super::*;
+use crate::checkpoint::seal::SealError;
+
+#[test]
+fn one_damaged_file_costs_one_copy() {
+    // offline 14
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .unwrap();
+    let damaged = root.file(&file_of(&store, "a"));
+    let mut bytes = fs::read(&damaged).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let mut found = root.open();
+    assert_eq!(names(&found.copies), named([("b", "2")]));
+    assert_eq!(
+        reasons(&found.rejected),
+        ["Secret prod/a: older or newer than the index says, or damaged"]
+    );
+    assert_eq!(
+        root.rejected(),
+        [damaged.file_name().unwrap().to_str().unwrap()]
+    );
+    // It is copied again, and the start after that finds nothing wrong.
+    let wanted = [present("a", 1), present("b", 2)];
+    found.store.write(&wanted, time(1), false).unwrap();
+    let found = root.open();
+    assert!(found.rejected.is_empty());
+    assert_eq!(names(&found.copies), named([("a", "1"), ("b", "2")]));
+}
+
+#[test]
+fn swapped_files_are_not_served() {
+    // offline 15
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(
+            &[present("a", 1), present("b", 2), present("c", 3)],
+            time(0),
+            false,
+        )
+        .unwrap();
+    let (a, b) = (
+        root.file(&file_of(&store, "a")),
+        root.file(&file_of(&store, "b")),
+    );
+    let aside = root.path().join("aside");
+    fs::rename(&a, &aside).unwrap();
+    fs::rename(&b, &a).unwrap();
+    fs::rename(&aside, &b).unwrap();
+    let found = root.open();
+    assert_eq!(names(&found.copies), named([("c", "3")]));
+    assert_eq!(found.rejected.len(), 2);
+}
+
+#[test]
+fn an_older_version_of_a_file_is_not_served() {
+    // offline 16
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 1)], time(0), false)
+        .unwrap();
+    let old = fs::read(root.file(&file_of(&store, "a"))).unwrap();
+    store
+        .write(&[present("a", 2), present("b", 1)], time(1), false)
+        .unwrap();
+    fs::write(root.file(&file_of(&store, "a")), old).unwrap();
+    let found = root.open();
+    assert_eq!(names(&found.copies), named([("b", "1")]));
+}
+
+#[test]
+fn another_nodes_or_clusters_checkpoint_is_rejected() {
+    // offline 17, 18
+    for other in [owner(1, "node-2"), owner(2, "node-1")] {
+        let root = TestRoot::new();
+        let mut store = root.open().store;
+        store.write(&[present("a", 1)], time(0), false).unwrap();
+        let found = root.open_with(&[1], other).unwrap();
+        assert!(found.copies.is_empty());
+        assert_eq!(
+            reasons(&found.rejected)[0],
+            ": damaged, or of another place, node or cluster"
+        );
+        assert_eq!(root.rejected().len(), 3, "index, page and copy");
+        assert!(root.files().is_empty());
+    }
+}
+
+#[test]
+fn a_lost_key_leaves_nothing_to_serve_and_says_so() {
+    // offline 12
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let mut found = root.open_with(&[2], owner(1, "node-1")).unwrap();
+    assert!(found.copies.is_empty());
+    assert_eq!(
+        reasons(&found.rejected),
+        [
+            ": its index does not open",
+            ": its index does not open",
+            ": sealed with a key that is not configured",
+        ]
+    );
+    found
+        .store
+        .write(&[present("a", 1)], time(1), false)
+        .unwrap();
+    let found = root.open_with(&[2], owner(1, "node-1")).unwrap();
+    assert_eq!(names(&found.copies), named([("a", "1")]));
+}
+
+#[test]
+fn a_new_first_key_opens_old_files_and_seals_them_again() {
+    // offline 13
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), absent("b")], time(0), false)
+        .unwrap();
+    let mut found = root.open_with(&[2, 1], owner(1, "node-1")).unwrap();
+    assert_eq!(names(&found.copies), named([("a", "1"), ("b", "absent")]));
+    let wanted = [present("a", 1), absent("b")];
+    let written = found.store.write(&wanted, time(1), false).unwrap();
+    assert!(written.files >= 3, "copy, pages and root: {written:?}");
+    assert_eq!(
+        found.store.write(&wanted, time(2), false).unwrap(),
+        Written::default()
+    );
+    // The old key is not needed any more.
+    let found = root.open_with(&[2], owner(1, "node-1")).unwrap();
+    assert_eq!(names(&found.copies), named([("a", "1"), ("b", "absent")]));
+    assert!(found.rejected.is_empty());
+}
+
+#[test]
+fn an_index_of_another_format_version_is_rejected_by_name() {
+    // offline 30
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let mut index = fs::read(root.file(INDEX)).unwrap();
+    index[8] = 0;
+    fs::write(root.file(INDEX), index).unwrap();
+    let found = root.open();
+    assert!(found.copies.is_empty());
+    assert_eq!(
+        reasons(&found.rejected)[0],
+        ": format version 0 is not supported"
+    );
+}
+
+#[test]
+fn hostile_files_in_the_directory_neither_hang_nor_lead_elsewhere() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let wanted = [
+        present("a", 1),
+        present("b", 2),
+        present("c", 3),
+        present("d", 4),
+    ];
+    store.write(&wanted, time(0), false).unwrap();
+    let victim = root.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| root.file(&file_of(&store, name)));
+    fs::remove_file(&a).unwrap();
+    symlink("../victim", &a).unwrap();
+    fs::remove_file(&b).unwrap();
+    rustix::fs::mkfifoat(CWD, &b, Mode::RUSR | Mode::WUSR).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&c)
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    symlink(
+        "../../victim",
+        root.file("0123456789abcdef0123456789abcdef"),
+    )
+    .unwrap();
+    let found = root.open();
+    assert_eq!(names(&found.copies), named([("d", "4")]));
+    assert_eq!(found.rejected.len(), 3);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    // Only one generation is kept.
+    let first = root.rejected();
+    fs::write(root.file(INDEX), "not sealed").unwrap();
+    root.open();
+    assert!(first.iter().all(|name| !root.rejected().contains(name)));
+}
+
+#[test]
+fn directories_in_place_of_files_are_set_aside_each_time() {
+    let root = TestRoot::new();
+    for second in 0..3 {
+        let mut store = root.open().store;
+        store
+            .write(&[present("a", 1)], time(second), false)
+            .unwrap();
+        fs::remove_file(root.file(INDEX)).unwrap();
+        fs::create_dir(root.file(INDEX)).unwrap();
+        let found = root.open();
+        assert!(found.problem.is_none(), "{:?}", found.problem);
+        assert_eq!(
+            reasons(&found.rejected)[0],
+            ": its index does not open",
+            "{:?}",
+            reasons(&found.rejected)
+        );
+    }
+}
+
+#[test]
+fn an_older_index_alone_brings_no_older_copy_back() {
+    // offline 16
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 1)], time(0), false)
+        .unwrap();
+    let old = fs::read(root.file(INDEX)).unwrap();
+    store
+        .write(&[present("a", 2), present("b", 1)], time(1), false)
+        .unwrap();
+    fs::write(root.file(INDEX), old).unwrap();
+    let found = root.open();
+    let copies = names(&found.copies);
+    assert!(!copies.contains_key("a"), "{copies:?}");
+    assert!(!found.rejected.is_empty());
+}
+
+#[test]
+fn rejected_files_are_named_with_their_reason() {
+    let check = |file: RejectedFile, expected: Expect| expected.assert_eq(&file.to_string());
+    check(
+        RejectedFile {
+            file: "3f2a".to_owned(),
+            id: Some(id("tls")),
+            reason: Rejection::OtherVersion,
+        },
+        expect!["3f2a (Secret prod/tls): older or newer than the index says, or damaged"],
+    );
+    check(
+        RejectedFile {
+            file: INDEX.to_owned(),
+            id: None,
+            reason: SealError::UnknownKey.into(),
+        },
+        expect!["index: sealed with a key that is not configured"],
+    );
+}

@@ -1,0 +1,191 @@
+//! What is written, and how much.
+
+use super::*;
+
+#[test]
+fn what_was_written_is_found_at_the_next_start() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let wanted = [present("a", 1), present("b", 2), absent("c")];
+    store.write(&wanted, time(0), false).unwrap();
+    let found = root.open();
+    assert_eq!(
+        names(&found.copies),
+        named([("a", "1"), ("b", "2"), ("c", "absent")])
+    );
+    assert!(found.rejected.is_empty());
+    assert!(found.copies.iter().all(|copy| copy.proven == time(0)));
+    assert_eq!(
+        fs::metadata(root.checkpoint()).unwrap().mode() & 0o7777,
+        0o700
+    );
+    for name in root.files() {
+        let metadata = fs::metadata(root.file(&name)).unwrap();
+        assert_eq!((metadata.mode() & 0o7777, metadata.len() % 512), (0o600, 0));
+    }
+}
+
+#[test]
+fn an_equal_checkpoint_is_not_written_again() {
+    // offline 23
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), absent("c")], time(0), false)
+        .unwrap();
+    let before = fs::metadata(root.file(INDEX)).unwrap().ino();
+    let mut again = root.open().store;
+    let written = again
+        .write(&[present("a", 1), absent("c")], time(60), false)
+        .unwrap();
+    assert_eq!(written, Written::default());
+    assert_eq!(fs::metadata(root.file(INDEX)).unwrap().ino(), before);
+    // The times of proofs alone are written when they are asked for, and cost the root.
+    let written = again
+        .write(&[present("a", 1), absent("c")], time(60), true)
+        .unwrap();
+    assert_eq!(written.files, 1);
+    assert!(
+        root.open()
+            .copies
+            .iter()
+            .all(|copy| copy.proven == time(60))
+    );
+}
+
+#[test]
+fn copies_that_are_no_longer_wanted_go_with_their_files() {
+    // offline 24
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .unwrap();
+    let gone = file_of(&store, "b");
+    store.write(&[present("a", 1)], time(1), false).unwrap();
+    assert!(!root.file(&gone).exists());
+    assert_eq!(names(&root.open().copies), named([("a", "1")]));
+    store.write(&[], time(2), false).unwrap();
+    assert_eq!(root.files(), [""; 0]);
+    assert!(root.open().copies.is_empty());
+}
+
+#[test]
+fn an_object_about_which_nothing_is_known_keeps_its_copy_and_proof() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store
+        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .unwrap();
+    let wanted = [unknown("a"), present("b", 3), unknown("never seen")];
+    store.write(&wanted, time(100), false).unwrap();
+    let copies = root.open().copies;
+    assert_eq!(names(&copies), named([("a", "1"), ("b", "3")]));
+    let proven: Vec<_> = copies.iter().map(|copy| copy.proven).collect();
+    assert_eq!(proven, [time(0), time(100)]);
+}
+
+#[test]
+fn a_copy_that_was_proven_earlier_says_so() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let old = WantedCopy {
+        proven: Some(time(-500)),
+        ..present("a", 1)
+    };
+    store
+        .write(&[old, present("b", 1)], time(0), false)
+        .unwrap();
+    let copies = root.open().copies;
+    assert_eq!(copies[0].proven, time(-500));
+    assert_eq!(copies[1].proven, time(0));
+    assert_eq!(store.oldest_proof(), Some(time(-500)));
+}
+
+#[test]
+fn the_size_is_that_of_the_files() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    assert_eq!(store.size(), 0);
+    let measured = |root: &TestRoot| -> u64 {
+        let files = root.files();
+        let names = files.iter().map(String::as_str).chain([INDEX]);
+        names
+            .map(|name| fs::metadata(root.file(name)).unwrap().len())
+            .sum()
+    };
+    store
+        .write(&[present("a", 1), absent("c")], time(0), false)
+        .unwrap();
+    assert_eq!(store.size(), measured(&root));
+    assert_eq!(root.open().store.size(), measured(&root));
+    store.write(&[], time(1), false).unwrap();
+    assert_eq!(store.size(), measured(&root));
+}
+
+#[test]
+fn no_plain_byte_reaches_the_disk() {
+    // offline 28
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    for version in 1..5 {
+        store
+            .write(&[present("tls-of-prod", version)], time(0), false)
+            .unwrap();
+    }
+    for name in root.files().iter().map(String::as_str).chain([INDEX]) {
+        let bytes = fs::read(root.file(name)).unwrap();
+        for canary in [CANARY, "tls-of-prod", "prod", "node-1"] {
+            let found = bytes
+                .windows(canary.len())
+                .any(|window| window == canary.as_bytes());
+            assert!(!found, "{name} shows {canary}");
+        }
+    }
+}
+
+#[test]
+fn budgets_of_size_and_of_one_change_are_met() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let wanted = |changed: u8| -> Vec<_> {
+        (0..500)
+            .map(|number| {
+                let id = id(&format!("settings-of-an-application-{number}"));
+                let version = if number == 77 { changed } else { 0 };
+                let key = id.clone();
+                let content = move || {
+                    let object = larder_objects::ConfigMap {
+                        metadata: larder_objects::ObjectMeta {
+                            namespace: key.namespace.as_str().into(),
+                            name: key.name.as_str().into(),
+                            uid: "2c1b0a2e-6b2f-4b5e-9b0a-0123456789ab".into(),
+                            resource_version: larder_objects::ResourceVersion::new("12345678"),
+                        },
+                        data: [("settings", "x".repeat(1024).into())].into(),
+                        ..larder_objects::ConfigMap::default()
+                    };
+                    CopyContent::ConfigMap(Arc::new(object)).encode()
+                };
+                WantedCopy {
+                    id,
+                    state: WantedState::Present {
+                        version: [version; 16],
+                        content: Box::new(content),
+                    },
+                    proven: None,
+                }
+            })
+            .collect()
+    };
+    store.write(&wanted(0), time(0), false).unwrap();
+    let size: u64 = root
+        .files()
+        .iter()
+        .map(|name| fs::metadata(root.file(name)).unwrap().len())
+        .sum();
+    assert!(size <= 2 << 20, "{size} bytes");
+    let written = store.write(&wanted(1), time(1), false).unwrap();
+    assert_eq!(written.files, 3, "the copy, a page and the root");
+    assert!(written.bytes <= 8 << 10, "{written:?}");
+}

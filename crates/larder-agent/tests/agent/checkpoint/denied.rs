@@ -1,0 +1,173 @@
+//! Nodes and Secrets that the API server denies.
+
+use std::{fs, time::Duration};
+
+use larder_agent::checkpoint::{CheckpointConfig, KeySource};
+use larder_apiserver::Fault;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::harness::*;
+use crate::harness::{NODE, pod};
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_accepted_gets_no_copies() {
+    // offline 5
+    for code in [401, 403] {
+        let mut node = prepare();
+        apply_web(&node);
+        node.run();
+        recorded(&node).await;
+        reboot(&mut node).await;
+        let denied = node.server.faults().inject(Fault::on_any().status(code));
+        node.run();
+        sleep(Duration::from_secs(10)).await;
+        assert!(node.status().pods.is_empty());
+        assert!(checkpoint(&node).serving.is_none());
+        // Nor when it stops answering after that.
+        denied.lift();
+        let away = node.server.faults().inject(Fault::on_any().status(503));
+        sleep(Duration::from_mins(1)).await;
+        assert!(node.status().pods.is_empty());
+        away.lift();
+        node.until("web", "tls", &[("key", CANARY)]).await;
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_is_denied_is_not_served_and_loses_its_copy() {
+    // offline 6
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    assert_eq!(checkpoint(&node).entries, 5);
+    reboot(&mut node).await;
+    node.server
+        .faults()
+        .inject(Fault::on_any().resource("secrets").name("tls").status(403));
+    node.run();
+    node.until("web", "cfg", &[("a", "1"), ("b", "2")]).await;
+    node.wait("the denial", |node| {
+        let reason = node.volume("web", "tls")?.delivery.reason;
+        reason
+            .contains("not allowed to read secret default/tls")
+            .then_some(())
+    })
+    .await;
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(node.files("web", "tls"), None);
+    assert_eq!(checkpoint(&node).entries, 4);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_is_denied_after_it_was_served_stays_in_its_volume_and_reaches_no_other() {
+    // offline 6: the files stay, as those of any object that is denied or deleted
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    let away = node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    let path = node.volume_path("web", "tls").unwrap().join("..data");
+    let set = fs::read_link(&path).unwrap();
+    let stale_as_of = node.volume("web", "tls").unwrap().stale_as_of;
+    assert!(stale_as_of.is_some());
+
+    let denied = node
+        .server
+        .faults()
+        .inject(Fault::on_any().resource("secrets").name("tls").status(403));
+    away.lift();
+    let words = "not allowed to read secret default/tls";
+    failing(&node, "web", "tls", words).await;
+    let mode = json!({"secret": {"secretName": "tls"}});
+    node.apply(&pod("late").volume("tls", mode).build());
+    failing(&node, "late", "tls", words).await;
+    // Repairs change nothing.
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(node.files("late", "tls"), None);
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    assert_eq!(fs::read_link(&path).unwrap(), set);
+    assert_eq!(
+        node.volume("web", "tls").unwrap().stale_as_of,
+        stale_as_of,
+        "its files are still those of the copy"
+    );
+    assert_eq!(node.environment("web", "main").unwrap()["key"], CANARY);
+    assert_eq!(
+        checkpoint(&node).entries,
+        5,
+        "two pods, the ConfigMap, node and Services"
+    );
+
+    // Nor does the next start serve it, which finds the files of this one.
+    node.stop().await;
+    let away = node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.wait("the pods from the checkpoint", |node| {
+        (node.status().pods.len() == 2).then_some(())
+    })
+    .await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(node.files("late", "tls"), None);
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    away.lift();
+    denied.lift();
+    // A denial is asked about again less and less often.
+    sleep(Duration::from_mins(5)).await;
+    node.until("late", "tls", &[("key", CANARY)]).await;
+    node.wait("the mark to go", |node| {
+        let tls = node.volume("web", "tls")?;
+        tls.stale_as_of.is_none().then_some(())
+    })
+    .await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_denied_after_copies_were_served_serves_them_to_no_new_pod() {
+    // offline 5
+    for code in [401, 403] {
+        let mut node = prepare();
+        node.follow_static_pods = true;
+        let key = tempfile::tempdir().unwrap();
+        let key_file = KeySource::File(key.path().join("key"));
+        let mut config = CheckpointConfig::new(vec![key_file]);
+        config.after = Duration::from_millis(300);
+        node.checkpoint = Some(config);
+        apply_web(&node);
+        node.run();
+        node.wait("the checkpoint", |node| {
+            (checkpoint(node).entries == 5).then_some(())
+        })
+        .await;
+        reboot(&mut node).await;
+        let away = node.server.faults().inject(Fault::on_any().status(503));
+        node.run();
+        node.until("web", "tls", &[("key", CANARY)]).await;
+        let before = tree(node.path());
+        let away_problems = node.status().problems;
+        node.server.faults().inject(Fault::on_any().status(code));
+        away.lift();
+        failing(&node, "web", "tls", "").await;
+        node.wait("the denial of the pods", |node| {
+            let problems = node.status().problems;
+            (!problems.is_empty() && problems != away_problems).then_some(())
+        })
+        .await;
+        node.static_pod(pod("late").config_map("cfg", "app").build());
+        let late = format!("late-{NODE}");
+        failing(&node, &late, "cfg", "").await;
+        assert_eq!(node.files(&late, "cfg"), None, "{code}");
+        // What runs keeps what it has.
+        let mut now = tree(node.path());
+        now.retain(|path, _| before.contains_key(path));
+        assert_eq!(now, before, "{code}");
+        node.stop().await;
+    }
+}

@@ -1,0 +1,133 @@
+//! A node with a checkpoint, which a test reboots.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use larder_agent::{
+    agent::PodDeletion,
+    checkpoint::{CheckpointConfig, KeySource},
+    status::{CheckpointStatus, Phase},
+};
+use larder_apiserver::Options;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::harness::{Node, config_map, pod, secret};
+
+/// What no file of the checkpoint may show.
+pub(super) const CANARY: &str = "hunter2-canary";
+
+/// A node with a checkpoint and without static pods, whose agent does not run yet. Its key lies in `static_pods`, which
+/// the reboot does not empty.
+pub(super) fn prepare() -> Node {
+    let mut node = Node::prepare_with(Options::default().fill_namespaces(true));
+    node.follow_static_pods = false;
+    node.pod_deletion = PodDeletion::External;
+    let key = KeySource::File(node.static_pods.path().join("key"));
+    node.checkpoint = Some(CheckpointConfig::new(vec![key]));
+    node
+}
+
+pub(super) fn checkpoint(node: &Node) -> CheckpointStatus {
+    node.status().checkpoint.unwrap()
+}
+
+/// Waits until the checkpoint holds what the API server has by now.
+pub(super) async fn recorded(node: &Node) {
+    let expected = |node: &Node| {
+        let status = node.status();
+        let pods = status.pods.iter().filter(|pod| pod.source == "api").count();
+        // The facts about the node and the Services, too.
+        pods + status.objects.len() + 2
+    };
+    node.settled().await;
+    // The writes of a second join.
+    sleep(Duration::from_secs(3)).await;
+    node.wait("the checkpoint", |node| {
+        (checkpoint(node).entries == expected(node)).then_some(())
+    })
+    .await;
+}
+
+/// What is left of the root directory after a reboot: the checkpoint.
+fn empty_root(node: &Node) {
+    for entry in fs::read_dir(node.path()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() == "checkpoint" {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            fs::remove_dir_all(entry.path()).unwrap();
+        } else {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+/// Stops the agent and reboots the machine.
+pub(super) async fn reboot(node: &mut Node) {
+    node.stop().await;
+    empty_root(node);
+}
+
+/// All files of the pods as readers see them, with their modes.
+pub(super) fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, String)> {
+    fn collect(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, (u32, String)>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let path = entry.path();
+            if name.starts_with("..20") {
+                continue;
+            }
+            let Ok(metadata) = fs::metadata(&path) else {
+                continue;
+            };
+            if metadata.is_dir() {
+                collect(root, &path, found);
+            } else {
+                let content = fs::read_to_string(&path).unwrap();
+                let path = path.strip_prefix(root).unwrap().to_owned();
+                found.insert(path, (metadata.permissions().mode(), content));
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(root, &root.join("pods"), &mut found);
+    found
+}
+
+/// Waits until a volume fails for a reason with these words.
+pub(super) async fn failing(node: &Node, pod: &str, volume: &str, words: &str) {
+    node.wait(&format!("{pod}/{volume} to fail: {words}"), |node| {
+        let delivery = node.volume(pod, volume)?.delivery;
+        let is_failing = delivery.phase == Phase::Failing && delivery.reason.contains(words);
+        is_failing.then_some(())
+    })
+    .await;
+}
+
+/// Objects of both kinds, and a pod that has them as volumes and variables.
+pub(super) fn apply_web(node: &Node) {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"},
+        "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 5432}]},
+    });
+    node.apply(&service);
+    node.apply(&config_map("app", &[("a", "1"), ("b", "2")]));
+    node.apply(&secret("tls", &[("key", CANARY)]));
+    let mode = json!({"secret": {"secretName": "tls", "defaultMode": 0o400}});
+    let limit = json!({"resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}, "path": "cpu"});
+    let web = pod("web")
+        .config_map("cfg", "app")
+        .volume("tls", mode)
+        .volume("facts", json!({"downwardAPI": {"items": [limit]}}))
+        .env_from(json!({"secretRef": {"name": "tls"}}))
+        .env(json!({"name": "B", "valueFrom": {"configMapKeyRef": {"name": "app", "key": "b"}}}));
+    node.apply(&web.build());
+}

@@ -1,0 +1,143 @@
+//! Copies that expire, and keys that are exposed, lost or rotated.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+
+use larder_agent::{
+    checkpoint::{CheckpointConfig, KeySource},
+    status::Phase,
+};
+use larder_apiserver::Fault;
+use tokio::time::sleep;
+
+use super::harness::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_secret_is_not_served_and_says_so() {
+    // offline 9
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    let proven = node.clock.now();
+    node.set_clock_ahead(8 * 24 * 3600);
+    node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.until("web", "cfg", &[("a", "1"), ("b", "2")]).await;
+    let reason = node.wait("the expiry", |node| {
+        let delivery = node.volume("web", "tls")?.delivery;
+        (delivery.phase == Phase::Failing).then_some(delivery.reason)
+    });
+    let reason = reason.await;
+    let day = proven.to_string();
+    let (day, _) = day.split_once('T').unwrap();
+    assert!(
+        reason.starts_with(&format!("last known good of {day}")),
+        "{reason}"
+    );
+    assert!(reason.contains(" has expired: "), "{reason}");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_in_1970_makes_no_copy_expire() {
+    // offline 10
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    let now = node.clock.now();
+    node.set_clock_ahead(-now.as_second());
+    node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exposed_key_turns_the_checkpoint_off_and_nothing_else() {
+    // offline 11
+    let mut node = prepare();
+    apply_web(&node);
+    let key = node.static_pods.path().join("key");
+    fs::write(&key, [7; 32]).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    node.run();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    let problem = checkpoint(&node).problem;
+    assert!(problem.contains("has mode 0644"), "{problem}");
+    assert!(!node.path().join("checkpoint").exists());
+    // As soon as it is private, it is used.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    recorded(&node).await;
+    assert_eq!(checkpoint(&node).problem, "");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_key_starts_an_empty_checkpoint_and_says_so() {
+    // offline 12
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    fs::remove_file(node.static_pods.path().join("key")).unwrap();
+    node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.wait("the rejection", |node| {
+        (!checkpoint(node).rejected.is_empty()).then_some(())
+    })
+    .await;
+    let status = checkpoint(&node);
+    assert_eq!(status.entries, 0);
+    assert!(status.key_beside_data);
+    let index = status
+        .rejected
+        .iter()
+        .find(|text| text.starts_with("index"));
+    assert_eq!(
+        index.unwrap(),
+        "index: sealed with a key that is not configured"
+    );
+    assert!(
+        fs::read_dir(node.path().join("checkpoint/rejected"))
+            .unwrap()
+            .count()
+            > 5
+    );
+    sleep(Duration::from_secs(5)).await;
+    assert!(node.status().pods.is_empty());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotated_key_opens_old_copies_and_seals_new_ones() {
+    // offline 13
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    let keys = |names: &[&str]| {
+        let keys = names
+            .iter()
+            .map(|name| KeySource::File(node.static_pods.path().join(name)));
+        CheckpointConfig::new(keys.collect())
+    };
+    let (both, new) = (keys(&["new", "key"]), keys(&["new"]));
+    node.checkpoint = Some(both);
+    let away = node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    away.lift();
+    recorded(&node).await;
+    reboot(&mut node).await;
+    node.checkpoint = Some(new);
+    node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    assert!(checkpoint(&node).rejected.is_empty());
+    node.stop().await;
+}

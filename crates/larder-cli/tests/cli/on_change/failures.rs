@@ -1,0 +1,125 @@
+//! Hooks that fail.
+
+use super::harness::*;
+use crate::exec::{Running, desk, edit, may_mount};
+
+// on-change 37
+#[test]
+fn missing_handler_is_reported_after_the_timeout() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let flags = [
+        "--on-change",
+        "signal:HUP",
+        "--on-change-timeout",
+        "50ms",
+        "--on-change-retry",
+        "1s:1s:1",
+    ];
+    let mut running = Running::with_errors(&desk, &flags, "echo ready; read line; exit 7");
+    assert_eq!(running.line(), "ready");
+    edit(&desk, "two", "1");
+    let line = running.error_line();
+    assert!(
+        line.starts_with("larder: on change, 0-signal: process "),
+        "{line}"
+    );
+    assert!(line.ends_with(" does not handle SIGHUP"), "{line}");
+    let line = running.error_line();
+    assert_eq!(
+        line,
+        "larder: on change, 0-signal: gave up until the next change"
+    );
+    running.write("end\n");
+    assert_eq!(running.end(), (String::new(), Some(7)));
+}
+
+// on-change 32
+#[test]
+fn failed_step_ends_the_round() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "{steps: [{exec: [grep, -q, good, /larder-test/config/key]}, {signal: HUP}], retry: {min: 1s, attempts: 1}}";
+    let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "bad", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: exit status 1"
+    );
+    edit(&desk, "good", "1");
+    assert_eq!(running.line(), "HUP good");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 33
+#[test]
+fn hook_that_keeps_failing_may_restart_the_command() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "[{exec: ['false'], onFailure: Restart, retry: {min: 1ms, attempts: 2}}]";
+    let mut running = start(&desk, &["--on-change", hook]);
+    edit(&desk, "two", "1");
+    assert_eq!(running.line(), "ready 1");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+#[test]
+fn missing_command_of_a_hook_is_named() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let flags = ["--on-change", "exec:no-such-command"];
+    let mut running = Running::with_errors(&desk, &flags, WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "two", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: no such command"
+    );
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 44
+#[test]
+fn hook_that_exceeds_its_time_is_killed() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "[{exec: [sh, -c, 'trap \"\" TERM; sleep 1000 & wait; wait'], timeout: 50ms, retry: {min: 1s, attempts: 1}}]";
+    let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 100 & wait $!; done";
+    let mut running = Running::with_errors(&desk, &["--on-change", hook], script);
+    assert_eq!(running.line(), "ready");
+    edit(&desk, "two", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: timed out after 50ms"
+    );
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 30
+#[test]
+fn newer_change_is_tried_at_once_after_a_failure() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "{steps: [{exec: [grep, -q, good, /larder-test/config/key]}, {signal: HUP}], retry: {min: 1h, max: 1h}}";
+    let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "bad", "1");
+    let failed = "larder: on change, 0-exec: exit status 1";
+    assert_eq!(running.error_line(), failed);
+    edit(&desk, "good", "1");
+    assert_eq!(running.line(), "HUP good");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
