@@ -1,0 +1,335 @@
+//! Building an agent: everything that can fail before it runs.
+
+use std::{fmt, sync::Arc};
+
+use fastrand::Rng;
+use futures::FutureExt as _;
+use kube::Client;
+use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
+use larder_on_change::Hook;
+use larder_pods::{
+    PodManager, PodMetrics, PodSource,
+    source::{HttpSource, HttpSourceError},
+    static_pod::StaticPods,
+};
+use larder_projection::disk::VolumeHost;
+use larder_watch::NodeContext;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use super::{Agent, AgentHandle, handle::AgentInfo};
+use crate::{
+    beside::{Beside, KubeletDirError},
+    certificates::Certificates,
+    checkpoint::{CheckpointBoard, ClusterId},
+    clock::Clock,
+    config::Config,
+    events::Events,
+    facts::Facts,
+    metrics::Metrics,
+    on_change::{OnChange, OnChangeParts, PodChange, PodSelector, ProgramHook},
+    reconcile::{AgentContext, Board},
+    root_dir::RootDir,
+    tokens::Tokens,
+};
+
+/// The component that deletes a pod after the API server has marked it as deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodDeletion {
+    /// The component that runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and
+    /// posts events.
+    External,
+    /// The agent, at once: no containers run, and no user reads events. For the embedded API server.
+    ByAgent,
+}
+
+/// The agent cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A setting of the managers.
+    #[error("invalid configuration of the object managers")]
+    Config(#[source] larder::ConfigError),
+    /// `staticPodURL` or `staticPodURLHeader`.
+    #[error("invalid staticPodURL or staticPodURLHeader")]
+    StaticPodUrl(#[source] HttpSourceError),
+    /// The kubelet's root directory, in the mode `Beside`.
+    #[error("cannot read the kubelet's root directory")]
+    KubeletDir(#[source] KubeletDirError),
+}
+
+/// Builds an [`Agent`]; made by [`Agent::builder`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct AgentBuilder {
+    config: Config,
+    root: RootDir,
+    host: VolumeHost,
+    client: Client,
+    pod_deletion: PodDeletion,
+    clock: Clock,
+    registry: Registry,
+    rng: Rng,
+    incomplete: Option<watch::Receiver<bool>>,
+    hooks: Vec<ProgramHook>,
+    cluster: Option<ClusterId>,
+}
+
+impl fmt::Debug for AgentBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentBuilder")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AgentBuilder {
+    pub(super) fn new(config: Config, root: RootDir, host: VolumeHost, client: Client) -> Self {
+        Self {
+            config,
+            root,
+            host,
+            client,
+            pod_deletion: PodDeletion::External,
+            clock: Clock::system(),
+            registry: Registry::default(),
+            rng: Rng::new(),
+            incomplete: None,
+            hooks: Vec::new(),
+            cluster: None,
+        }
+    }
+
+    /// Sets which component deletes pods. Defaults to [`PodDeletion::External`]. Has no effect beside a kubelet, which
+    /// deletes its pods.
+    pub fn pod_deletion(mut self, pod_deletion: PodDeletion) -> Self {
+        if self.config.beside.is_none() {
+            self.pod_deletion = pod_deletion;
+        }
+        self
+    }
+
+    /// Sets the wall clock, for tests. Defaults to the [machine's](Clock::system).
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets the registry that metrics are added to, with a prefix of the caller's choice. Metrics that the kubelet has
+    /// too keep the kubelet's names, without that prefix. Defaults to an empty registry without a prefix.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// Seeds every random choice, so that a test can be repeated. Defaults to a random seed.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.rng = Rng::with_seed(seed);
+        self
+    }
+
+    /// For an API server that is filled from manifests. `incomplete` is true while a manifest cannot be read, so the
+    /// server may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as missing:
+    /// nothing on disk is torn down, and no volume is rewritten without an optional object.
+    pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
+        self.incomplete = Some(incomplete);
+        self
+    }
+
+    /// Calls `handler` after each delivered change of a selected pod's content. `hook` sets the filter, the quiet period,
+    /// the retries and the timeout, which defaults to none; its steps are not used. A handler that returns an error is
+    /// called again. The error is a text without values. The handler is called at least once for each change, also
+    /// across restarts of the program.
+    pub fn on_change<F, R>(mut self, pods: PodSelector, hook: Hook, handler: F) -> Self
+    where
+        F: Fn(PodChange) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.hooks.push(ProgramHook {
+            pods,
+            hook: Arc::new(hook),
+            handler: Arc::new(move |change| handler(change).boxed()),
+        });
+        self
+    }
+
+    /// Binds the configured checkpoint to this cluster. Without a cluster there is no checkpoint, because an embedded API
+    /// server needs none.
+    pub fn cluster(mut self, cluster: ClusterId) -> Self {
+        self.cluster = Some(cluster);
+        self
+    }
+
+    /// Builds the agent.
+    ///
+    /// # Errors
+    ///
+    /// A setting of the managers or of the source of static pods is invalid.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn build(self) -> Result<Agent, BuildError> {
+        let Self {
+            config,
+            root,
+            host,
+            client,
+            pod_deletion,
+            clock,
+            mut registry,
+            mut rng,
+            incomplete,
+            hooks,
+            cluster,
+        } = self;
+        let node_ttl = NodeTtl::default();
+        let node_context = NodeContext::with_seed(rng.u64(..));
+        let managers = managers(&config, &node_ttl, &node_context);
+        let counters = ManagerMetrics::default();
+        counters.register(&mut registry);
+        let http = http_source(&config, &root)?;
+        let manager = PodManager::default();
+        let pod_metrics = PodMetrics::new(manager.reader());
+        // Under the kubelet's own names, which dashboards use.
+        let mut kubelets = Registry::with_prefix("kubelet");
+        pod_metrics.register(&mut kubelets);
+        let facts = initial_facts(incomplete.as_ref());
+        let (certificates, issuer) = Certificates::new(
+            client.clone(),
+            clock.clone(),
+            &config.node_name,
+            rng.fork(),
+            &node_context,
+        );
+        let metrics = Metrics::register(&mut registry, clock.now());
+        let posts_events = pod_deletion == PodDeletion::External;
+        let events = posts_events.then(|| {
+            let (client, node) = (client.clone(), &config.node_name);
+            Arc::new(Events::new(client, node, metrics.clone()))
+        });
+        let host = Arc::new(host);
+        let beside = beside(&config, &client, &clock, &mut registry, &mut rng)?;
+        let on_change = OnChange::new(OnChangeParts {
+            config: config.on_change.clone(),
+            program: hooks,
+            host: Arc::clone(&host),
+            clock: clock.clone(),
+            events: events.clone(),
+            registry: &mut registry,
+            rng: rng.fork(),
+        });
+        let context = AgentContext {
+            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
+            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
+            tokens: Tokens::new(client.clone(), clock.clone(), rng.fork()),
+            certificates,
+            events,
+            facts: facts.subscribe(),
+            wants_trust_bundles: watch::Sender::new(false),
+            host,
+            beside,
+            metrics,
+            on_change,
+            board: Board::new(clock.now()),
+            checkpoint: CheckpointBoard::default(),
+            sync_frequency: config.sync_frequency.into(),
+            clock,
+        };
+        let checkpoint = config.checkpoint.clone().zip(cluster);
+        context.checkpoint.start(checkpoint.as_ref(), &mut registry);
+        let info = AgentInfo {
+            node: config.node_name.clone(),
+            started: context.clock.now(),
+            change_detection: config.change_detection.to_string(),
+            watch_scope: config.watch_scope.to_string(),
+        };
+        let handle = AgentHandle {
+            context: Arc::new(context),
+            node_context: node_context.clone(),
+            pods: manager.reader(),
+            sources: Arc::default(),
+            registries: Arc::new([registry, kubelets]),
+            info: Arc::new(info),
+        };
+        Ok(Agent {
+            config,
+            client,
+            node_context,
+            pod_deletion,
+            http,
+            facts,
+            node_ttl,
+            manager,
+            pod_metrics,
+            handle,
+            issuer,
+            incomplete,
+            rng,
+            root,
+            checkpoint,
+        })
+    }
+}
+
+/// What the workers share in the mode `Beside`.
+fn beside(
+    config: &Config,
+    client: &Client,
+    clock: &Clock,
+    registry: &mut Registry,
+    rng: &mut Rng,
+) -> Result<Option<Arc<Beside>>, BuildError> {
+    let Some(settings) = config.beside.clone() else {
+        return Ok(None);
+    };
+    let (client, clock) = (client.clone(), clock.clone());
+    let beside = Beside::new(
+        settings,
+        &config.node_name,
+        client,
+        clock,
+        registry,
+        rng.fork(),
+    );
+    let beside = beside.map_err(BuildError::KubeletDir)?;
+    Ok(Some(Arc::new(beside)))
+}
+
+/// The facts before the first report.
+fn initial_facts(incomplete: Option<&watch::Receiver<bool>>) -> watch::Sender<Facts> {
+    watch::Sender::new(Facts {
+        incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
+        ..Facts::default()
+    })
+}
+
+/// The configuration of both managers.
+fn managers(config: &Config, node_ttl: &NodeTtl, node_context: &NodeContext) -> ManagerConfig {
+    ManagerConfig::default()
+        .strategy(config.change_detection)
+        .watch_scope(config.watch_scope)
+        .sync_frequency(config.sync_frequency)
+        .node_ttl(node_ttl.clone())
+        .max_watches(config.max_watches)
+        .max_requests_in_flight(config.max_requests_in_flight)
+        .node_context(node_context)
+}
+
+/// The source of static pods at `staticPodURL`.
+fn http_source(config: &Config, root: &RootDir) -> Result<Option<HttpSource>, BuildError> {
+    let Some(url) = config.static_pod_url.as_deref() else {
+        return Ok(None);
+    };
+    let headers = config.static_pod_url_headers.values();
+    let period = config.http_check_frequency;
+    let source = HttpSource::new(url, headers, period, static_pods(config));
+    let source = source.map_err(BuildError::StaticPodUrl)?;
+    Ok(Some(source.remembering(root.manifests(PodSource::Http))))
+}
+
+/// How the pods of files and of `staticPodURL` are read.
+pub(super) fn static_pods(config: &Config) -> StaticPods {
+    StaticPods::new(&config.node_name, config.static_pod_api_references)
+}

@@ -1,0 +1,215 @@
+//! Starting the tasks of an agent.
+
+use std::{fs, io, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use larder_objects::chain;
+use larder_pods::{
+    PodSource,
+    mirror::{MirrorClient, MirrorReconciler, MirrorScope},
+    source::{ApiSource, FileSource, SourceReport},
+};
+use larder_projection::disk::{Memory, VolumeHost};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Agent, AgentHandle, build::static_pods};
+use crate::{
+    blocking::blocking,
+    checkpoint::{ApiContact, Checkpoint, CheckpointConfig, CheckpointDir, ClusterId, StaleNode},
+    config::Config,
+    facts::{follow_facts, follow_incomplete, follow_trust_bundles},
+    node,
+    root_dir::RootDir,
+    tasks::Tasks,
+};
+
+/// Bounds of the delay between two attempts to register the Node; a random part of up to as much is added.
+const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Longest wait for the last write of the checkpoint at the shutdown.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// Removes leftovers of an earlier agent: links to pods without a directory, and copies of the manifests of a source
+    /// that is now disabled.
+    pub(super) async fn tidy(&self) {
+        let host = self.handle.context.host.clone();
+        let sources = [
+            (PodSource::File, self.config.static_pod_path.is_none()),
+            (PodSource::Http, self.config.static_pod_url.is_none()),
+        ];
+        let off = sources.into_iter().filter(|(_, off)| *off);
+        let copies: Vec<_> = off.map(|(source, _)| self.root.manifests(source)).collect();
+        blocking(move || {
+            if let Err(error) = host.prune_names() {
+                warn!(error = chain(&error), "failed to remove stale links by name, leaving them");
+            }
+            for path in copies {
+                match fs::remove_dir_all(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        warn!(%error, path = %path.display(), "failed to remove copies of manifests, leaving them");
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Starts the tasks that report pods or facts; returns the sources of pods.
+    pub(super) fn start_sources(
+        &mut self,
+        reports: mpsc::Sender<SourceReport>,
+        tasks: &mut Tasks,
+    ) -> Vec<PodSource> {
+        let (client, node_name) = (&self.client, &self.config.node_name);
+        let beside = self.handle.context.beside.as_ref();
+        let node_state = beside.map(|beside| beside.kubelet()).unwrap_or_default();
+        let facts = follow_facts(
+            client.clone(),
+            node_name.clone(),
+            self.facts.clone(),
+            self.node_ttl.clone(),
+            node_state,
+            self.node_context.clone(),
+        );
+        tasks.spawn("facts", facts);
+        let trust_bundles = follow_trust_bundles(
+            client.clone(),
+            self.handle.context.wants_trust_bundles.subscribe(),
+            self.facts.clone(),
+            self.node_context.clone(),
+        );
+        tasks.spawn("trust bundles", trust_bundles);
+        let mut expected = vec![PodSource::Api];
+        let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
+        tasks.spawn("pod source api", source.run(reports.clone()));
+        // Static pods are the kubelet's, and name no objects.
+        if let Some(beside) = &self.handle.context.beside {
+            beside.start(tasks, &self.node_context, self.rng.fork());
+            return expected;
+        }
+        if let Some(path) = &self.config.static_pod_path {
+            let period = self.config.file_check_frequency;
+            let file = FileSource::new(path, period, static_pods(&self.config))
+                .remembering(self.root.manifests(PodSource::File));
+            tasks.spawn("pod source file", file.run(reports.clone()));
+            expected.push(PodSource::File);
+        }
+        if let Some(http) = self.http.take() {
+            tasks.spawn("pod source http", http.run(reports));
+            expected.push(PodSource::Http);
+        }
+        expected
+    }
+
+    /// Starts the task that keeps the mirror pods, and registers the Node if that is configured.
+    pub(super) fn start_mirrors(&mut self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
+        let scope = watch::Sender::new(MirrorScope::default());
+        // Mirror pods and the Node are the kubelet's.
+        if self.handle.context.beside.is_some() {
+            return scope;
+        }
+        let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
+        if self.config.register_node {
+            mirrors = mirrors.registering(node::of_this_host(&self.config.node_name));
+            tasks.spawn_finite(
+                "node registration",
+                register_node(mirrors.clone(), self.rng.fork()),
+            );
+        }
+        let reconciler = MirrorReconciler::new(mirrors, self.manager.reader(), scope.subscribe());
+        self.handle.sources.lock().mirrors = Some(reconciler.problems());
+        tasks.spawn("mirror pods", reconciler.run());
+        scope
+    }
+
+    /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which is asked
+    /// once it is complete.
+    pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
+        let incomplete = self.incomplete.take()?;
+        tasks.spawn(
+            "manifests",
+            follow_incomplete(incomplete, self.facts.clone()),
+        );
+        let source = ApiSource::new(self.client.clone(), &self.config.node_name);
+        Some(source.with_context(&self.node_context))
+    }
+}
+
+/// The ends of the checkpoint's task.
+pub(super) struct RunningCheckpoint {
+    pub(super) stale: mpsc::Receiver<StaleNode>,
+    /// Ends when the last write is done; `None` if there is no checkpoint.
+    finished: Option<oneshot::Receiver<()>>,
+}
+
+impl RunningCheckpoint {
+    /// Waits for the last write after the shutdown, but not for a disk that hangs.
+    pub(super) async fn finish(self) {
+        if let Some(finished) = self.finished {
+            // Its sender is dropped, whether or not the write failed, which is in the log.
+            let _ = timeout(LAST_WRITE_TIMEOUT, finished).await;
+        }
+    }
+}
+
+/// Starts the task of the checkpoint, if there is one.
+pub(super) fn start_checkpoint(
+    settings: Option<(CheckpointConfig, ClusterId)>,
+    config: &Config,
+    root: &RootDir,
+    handle: &AgentHandle,
+    (contact, pods_changed): (watch::Receiver<ApiContact>, watch::Receiver<()>),
+    tasks: &mut Tasks,
+    shutdown: &CancellationToken,
+) -> RunningCheckpoint {
+    let (sender, stale) = mpsc::channel(1);
+    let finished = settings.map(|(settings, cluster)| {
+        let (done, finished) = oneshot::channel();
+        let checkpoint = Checkpoint {
+            config: settings,
+            cluster,
+            node: config.node_name.clone(),
+            directory: CheckpointDir::new(config, root),
+            context: Arc::clone(&handle.context),
+            pods: handle.pods.clone(),
+            pods_changed,
+            contact,
+            stale: sender,
+            done,
+        };
+        tasks.spawn("checkpoint", checkpoint.run(shutdown.clone()));
+        finished
+    });
+    RunningCheckpoint { stale, finished }
+}
+
+/// Creates the Node if there is none, as soon as the API server permits it.
+async fn register_node(client: MirrorClient, mut rng: Rng) {
+    let mut delay = REGISTRATION.0;
+    while let Err(error) = client.node().await {
+        warn!(error = chain(&error), "failed to register node, will retry");
+        sleep(delay.mul_f64(1.0 + rng.f64())).await;
+        delay = (delay * 2).min(REGISTRATION.1);
+    }
+}
+
+/// Warns if Secrets may leave memory.
+pub(super) fn warn_of_exposed_secrets(host: &VolumeHost) {
+    match host.memory() {
+        Memory::Directory { in_memory: false } => warn!(
+            path = %host.path().display(),
+            "Secrets are kept on disk: this process may not mount a tmpfs, and the root directory is not in memory"
+        ),
+        Memory::Tmpfs { noswap: false } => warn!(
+            path = %host.path().display(),
+            "Secrets may get into swap space: tmpfs takes no `noswap` here (it needs Linux 6.4, outside of user namespaces)"
+        ),
+        Memory::Tmpfs { noswap: true } | Memory::Directory { in_memory: true } => {}
+    }
+}
