@@ -1,4 +1,4 @@
-# Read by the scripts of this directory; defines where they are, what they build and when it counts as built.
+# Sourced by the scripts of this directory. Sets their directory, version, target and time stamp.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"

@@ -190,7 +190,7 @@ impl Row {
         let watches = times * count(self.watches);
         println!(
             "\nCalculated for {nodes} nodes with {OBJECTS} objects each: {watches:.0} watches on {:.0} connections; {:.1} GiB of memory; \
-             {:.1} min of one processor until all have come; {:.0} % of one processor without changes.",
+             {:.1} min of one CPU until all are synced; {:.0} % of one CPU without changes.",
             times * count(self.connections),
             (empty.resident + watches * self.grown.max(0.0)) / KIB / MIB,
             watches * self.joined_millis / 1e3 / 60.0,

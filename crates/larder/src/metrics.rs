@@ -249,7 +249,7 @@ impl Collector for Managers {
         let gauges = [
             (
                 "references",
-                "References of registered pods on objects",
+                "References of registered pods to objects",
                 None,
                 by_kind(|count| count.references as f64),
             ),

@@ -77,28 +77,28 @@ impl BesideMetrics {
         }
         registry.register(
             "touches",
-            "Pods that the kubelet was told to sync, and what the API server answered",
+            "Touches of pods, by the API server's answer",
             metrics.touches.clone(),
         );
         registry.register(
             "verifications",
-            "Changes of volumes, and how they turned out to be in place",
+            "Changes of volumes, by the result of their verification",
             metrics.verifications.clone(),
         );
         registry.register_with_unit(
             "delivery",
-            "Time from a change that arrived to its verified content in the volume",
+            "Time from the arrival of a change to its verified content in the volume",
             Unit::Seconds,
             metrics.delivery.clone(),
         );
         registry.register(
             "touches_per_delivery",
-            "Touches that were sent for a change before it was verified",
+            "Touches sent for a change until it was verified",
             metrics.touches_per_delivery.clone(),
         );
         registry.register(
             "volumes",
-            "Volumes by what is known of their content",
+            "Volumes by the state of their content",
             metrics.volumes.clone(),
         );
         registry.register(

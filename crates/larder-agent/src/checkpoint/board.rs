@@ -66,7 +66,7 @@ impl CheckpointBoard {
             ("entries", "Copies in the checkpoint", &metrics.entries),
             (
                 "size_bytes",
-                "Length of the files of the checkpoint on disk, those in rejected/ aside",
+                "Size of the checkpoint's files on disk, without those in rejected/",
                 &metrics.size,
             ),
             (
@@ -76,7 +76,7 @@ impl CheckpointBoard {
             ),
             (
                 "oldest_proof_timestamp_seconds",
-                "When the copy that was proven least recently was proven current; 0 without copies",
+                "Time of the oldest freshness check among all copies, in seconds since 1970; 0 without copies",
                 &metrics.oldest_proof,
             ),
             (
@@ -99,11 +99,7 @@ impl CheckpointBoard {
             "Failures to open or write the checkpoint",
             metrics.failures.clone(),
         );
-        registry.register(
-            "key",
-            "Where the key that seals comes from",
-            metrics.key.clone(),
-        );
+        registry.register("key", "Source of the sealing key", metrics.key.clone());
         // They exist from the start, so that the first increase is seen as one.
         for reason in ["key", "foreign", "locked", "no_space", "read_only", "io"] {
             drop(metrics.failures.get_or_create(&FailureLabels { reason }));

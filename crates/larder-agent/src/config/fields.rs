@@ -43,7 +43,7 @@ pub const FIELDS: &[Field] = &[
         form: "path",
         default: "none",
         reloads: false,
-        about: "Directory of manifests that are served instead, without an API server. Its edits are followed. Not together with `kubeconfig`.",
+        about: "Directory of manifests to serve instead of the pods of an API server. Edits take effect at once. Cannot be combined with `kubeconfig`.",
         example: "/etc/larder/manifests",
     },
     Field {
@@ -75,7 +75,7 @@ pub const FIELDS: &[Field] = &[
         form: "`Get`, `Cache` or `Watch`",
         default: "`Watch`",
         reloads: false,
-        about: "How changes of ConfigMaps and Secrets are noticed. `Get` reads on demand, `Cache` reads when a copy has expired.",
+        about: "How the agent notices changes of ConfigMaps and Secrets. `Get` reads on demand, `Cache` reads when a copy has expired.",
         example: "Watch",
     },
     Field {
@@ -83,7 +83,7 @@ pub const FIELDS: &[Field] = &[
         form: "`Object`, `Namespace` or `Auto`",
         default: "`Object`",
         reloads: false,
-        about: "What one watch covers. `Namespace` needs permission to list and watch the namespace; `Auto` asks for it, and otherwise watches objects.",
+        about: "Scope of a watch. `Namespace` needs permission to list and watch the namespace. `Auto` uses it where it is granted, and otherwise `Object`.",
         example: "Object",
     },
     Field {
@@ -179,7 +179,7 @@ pub const FIELDS: &[Field] = &[
         form: "list of hooks",
         default: "none",
         reloads: true,
-        about: "What is done when the content of a pod's volumes or variables has changed and is in place. Each hook selects pods by `pods` or `selector`. Only hooks in this file may run commands on this machine; with one, an agent that is root starts only if others cannot write the file. See on-change.md.",
+        about: "Hooks: actions after changed content of a pod's volumes or variables is in place. Each hook selects pods by `pods` or `selector`. Only hooks in this file may run commands on this machine. If one does, an agent that runs as root starts only if no other user can write to the file. See on-change.md.",
         example: "[{pods: [web/nginx-*], volumes: [config], steps: [{exec: [nginx, -t]}, {exec: [systemctl, reload, nginx]}]}]",
     },
     Field {
@@ -187,7 +187,7 @@ pub const FIELDS: &[Field] = &[
         form: "list of `signal`, `http` and `restart`",
         default: "`[signal, http, restart]`",
         reloads: true,
-        about: "What annotations of pods may ask for: `larder.dev/on-change` and `on-change.larder.dev/CONTAINER`. `[]` turns them off.",
+        about: "Actions that the annotations `larder.dev/on-change` and `on-change.larder.dev/CONTAINER` of pods may request. `[]` turns the annotations off.",
         example: "[signal, http, restart]",
     },
     Field {
@@ -195,7 +195,7 @@ pub const FIELDS: &[Field] = &[
         form: "number, at least 1",
         default: "`8`",
         reloads: true,
-        about: "Limit of hooks that run at once. Others wait, the longest due first.",
+        about: "Limit of hooks that run at the same time. The others wait; the one that is due longest runs first.",
         example: "8",
     },
     Field {
@@ -211,7 +211,7 @@ pub const FIELDS: &[Field] = &[
         form: "`key`, `after`, `maxAge`",
         default: "none",
         reloads: false,
-        about: "Sealed copies of pods and objects, for a start while the API server is away. `key` is `credential:NAME` or `file:PATH`, or a list of them, of which the first seals. `after` (1s) is the wait for the API server. `maxAge` limits the age of copies by kind (`Secret: 168h`, `ConfigMap: 0s`; 0s is no limit).",
+        about: "Sealed copies of pods and objects, for a start while the API server is unreachable. `key` is `credential:NAME` or `file:PATH`, or a list of them, of which the first seals. `after` (1s) limits the wait for the API server. `maxAge` limits the age of copies by kind (`Secret: 168h`, `ConfigMap: 0s`; 0s is no limit).",
         example: "{key: 'credential:larder-checkpoint', after: 1s, maxAge: {Secret: 168h, ConfigMap: 0s}}",
     },
     Field {

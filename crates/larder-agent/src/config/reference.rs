@@ -12,7 +12,7 @@ fn reference() -> String {
 
 `larder run --config FILE` reads YAML with the kubelet's field names where the kubelet has the setting.
 `apiVersion: larder.dev/v1alpha1` and `kind: AgentConfiguration` are optional. A `KubeletConfiguration` is accepted as
-well; one warning names its fields that have no effect here. A flag wins over the file, paths are relative to it, and
+well; one warning names its fields that have no effect here. A flag overrides the file, paths are relative to it, and
 durations are written as in `1m30s`.
 
 SIGHUP reloads the file: `systemctl reload larder`. A file that cannot be used changes nothing. Of the fields that have

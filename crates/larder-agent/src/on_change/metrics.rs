@@ -58,7 +58,7 @@ impl RoundMetrics {
         }
         registry.register(
             "on_change_runs",
-            "Actions of hooks, and how they ended",
+            "Actions of hooks, by outcome",
             metrics.runs.clone(),
         );
         registry.register_with_unit(

@@ -245,7 +245,7 @@ async fn measure_starts(
     let ((best, _), (worst, _)) = (times[0], times[STARTS - 1]);
     let (typical, processor) = times[STARTS / 2];
     let what = format!(
-        "start without the API server, after `checkpoint.after`: {} pods, {} files ({} to {} ms, {} ms of processor)",
+        "start without the API server, after `checkpoint.after`: {} pods, {} files ({} to {} ms, {} ms of CPU time)",
         node::PODS,
         before.len(),
         best.as_millis(),

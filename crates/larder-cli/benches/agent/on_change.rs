@@ -71,7 +71,7 @@ const SIGNAL: Contest = Contest {
 };
 const SEARCH: Contest = Contest {
     pods: ["search", "loop-search"],
-    about: "swap to signal, process to be found among 500",
+    about: "swap to signal, process found among 500",
     budget: (5.0, 15.0),
 };
 const REQUEST: Contest = Contest {

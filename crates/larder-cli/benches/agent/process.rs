@@ -175,11 +175,11 @@ impl Part {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Code => "code of the binary",
-            Self::Constants => "its constants, tables of unwinding and of relocations",
+            Self::Constants => "its constants, unwind tables and relocation tables",
             Self::Relocated => {
                 "its constants with addresses in them, and its variables (anonymous)"
             }
-            Self::Libraries => "the C library and its kin",
+            Self::Libraries => "the C library and related libraries",
             Self::Heap => "heap and stacks (anonymous)",
         }
     }
