@@ -1,6 +1,6 @@
-//! The mode *beside a kubelet*: an ordinary kubelet runs the pods and writes their volumes. When larder computes other
-//! content than the kubelet has written, it *touches* the pod, which makes the kubelet sync it at once, and verifies on
-//! disk that the computed bytes have arrived.
+//! The mode *beside a kubelet*: an ordinary kubelet runs the pods and writes their volumes. When the computed content
+//! differs from the kubelet's files, larder *touches* the pod, which makes the kubelet sync it at once. larder then
+//! verifies on disk that the computed bytes have arrived.
 //!
 //! ```text
 //!  plan, inputs ─► look: compute, compare ─► rules ─► queue ─► look ─► touch ─► API server ─► kubelet
@@ -9,14 +9,14 @@
 //!            Node, lease, rights, lock ────────┘
 //! ```
 //!
-//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The rest of the agent knows one
-//! thing about the mode: the reconciler starts a `BesideWorker` for each pod instead of one that writes.
+//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The rest of the agent depends on
+//! the mode in one place: the reconciler starts a `BesideWorker` for each pod instead of a worker that writes.
 //!
 //! Invariants:
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
-//! 2. A pod is touched only for a difference that was read from disk when its turn had come (R4).
+//! 2. Before a pod is touched, its volumes are compared once more, when its turn has come (R4).
 //! 3. Volumes are shown as `Delivered` only after a look that found the computed bytes.
-//! 4. Of payloads, only fingerprints under a key in memory outlive a look.
+//! 4. No payload is kept after a look, only keyed fingerprints. The key exists in memory only.
 
 pub(crate) mod host_lock;
 pub(crate) mod kubelet_dir;

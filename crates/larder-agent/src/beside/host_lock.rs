@@ -1,8 +1,8 @@
 //! One larder of a node touches pods (beside-kubelet R28): the one that holds the lock in a directory of the host. During
 //! an update of a DaemonSet, or by mistake, there may be two.
 //!
-//! Directory and file pass the checks of [`crate::root_dir`]: another user can neither hold the lock nor have a file
-//! written through it.
+//! Directory and file pass the checks of [`crate::root_dir`]: no other user can hold the lock, or make larder write to
+//! another file through it.
 
 use std::{fs::File, path::Path, time::Duration};
 
@@ -14,24 +14,24 @@ use crate::{
     root_dir::{RootDirError, lock_file, open_private},
 };
 
-/// Held by the larder that touches; holds the number of its process, for people.
+/// Locked by the larder that touches. Contains the PID of its process, for people.
 const LOCK: &str = "beside.lock";
 
-/// How long after the end of its predecessor a larder begins, at most.
+/// Longest time until a waiting larder takes over from one that has exited.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right to touch, until it is dropped. The kernel releases it too, also after `kill -9`.
+/// The right to touch, until it is dropped. The kernel also releases it when the process ends, even after `kill -9`.
 #[derive(Debug)]
 #[must_use = "dropping it lets another larder touch"]
 pub(crate) struct HostLock(#[expect(dead_code, reason = "held open")] File);
 
 impl HostLock {
-    /// Takes the lock in `directory`, which is created if need be; `None` while another larder holds it. Errors name
+    /// Takes the lock in `directory`, which is created if missing; `None` while another larder holds it. Errors name
     /// `option`, with which the user chooses the directory. Blocks on files.
     ///
     /// # Errors
     ///
-    /// The directory or the lock cannot be used, or other users could.
+    /// The directory or the lock cannot be used, or another user could use them.
     pub(crate) fn try_lock(
         directory: &Path,
         option: &'static str,
@@ -52,7 +52,7 @@ impl HostLock {
     ///
     /// # Cancel safety
     ///
-    /// Safe: a lock that nobody receives is released.
+    /// Cancel-safe: dropping the future releases a lock that it has taken.
     pub(crate) async fn wait(directory: &Path, option: &'static str) -> Result<Self, RootDirError> {
         let mut waits = false;
         loop {

@@ -1,5 +1,5 @@
-//! The kubelet's root directory, only ever read: which volumes of a pod are set up, and which of their files differ from
-//! the computed ones.
+//! The kubelet's root directory, opened for reading only: finds the volumes of a pod that are set up, and their files
+//! that differ from the computed ones.
 //!
 //! ```text
 //! <root>/pods/<UID>/volumes/kubernetes.io~<plugin>/<volume>/..data -> ..2026_11_22_04_34_06.1234
@@ -11,12 +11,12 @@
 //!
 //! Invariants:
 //! 1. Nothing below the root directory is written, created or locked (beside-kubelet R1).
-//! 2. Only the root directory stays open. What is open on a volume is closed after [`OPEN_BUDGET`] and the comparison of
-//!    one file, because an open file lets the kubelet's unmount fail with EBUSY (R21).
-//! 3. Each name is one element, resolved beneath an open directory. No link is followed but `..data`, and that only to a
-//!    directory beside it.
-//! 4. Only regular files are opened, and only the bytes that the computed file has are read.
-//! 5. Bytes from the disk are compared while they are read, and wiped. No result and no error has any of them.
+//! 2. Only the root directory stays open. Files and directories of a volume are closed after [`OPEN_BUDGET`] and the
+//!    comparison of one file, because an open one makes the kubelet's unmount fail with EBUSY (R21).
+//! 3. Each name is one element, resolved beneath an open directory. The only link that is followed is `..data`, and
+//!    only to a directory beside it.
+//! 4. Only regular files are opened, and no more bytes are read than the computed file has.
+//! 5. Bytes from the disk are compared while they are read, and wiped. No result and no error contains them.
 
 mod compare;
 mod content;
@@ -43,8 +43,8 @@ pub(crate) use self::{
     subpath::SubPathId,
 };
 
-/// How long something may be open on a volume before it is closed, and opened again to go on. The kubelet's unmount
-/// must not meet it; 50 ms are the limit (R21).
+/// How long files of a volume stay open before they are closed, and opened again to continue. They must not disturb the
+/// kubelet's unmount; the limit is 50 ms (R21).
 const OPEN_BUDGET: Duration = Duration::from_millis(20);
 
 /// How often a set that vanished while it was read is read again (R21).
@@ -53,10 +53,10 @@ const READ_AGAIN: usize = 3;
 /// The link to the current set of a volume.
 const DATA: &str = "..data";
 
-/// Whether volumes in memory are mount points that this process must see.
+/// Whether volumes in memory must be mount points to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounts {
-    /// As the kubelet has them. A Secret volume that is no mount point was mounted where this process does not see it.
+    /// As with a kubelet. A Secret volume that is not a mount point was mounted where this process does not see it.
     Required,
     /// Every volume is a plain directory: tests without the right to mount.
     NotExpected,
@@ -83,24 +83,24 @@ pub(crate) struct VolumeId<'a> {
     pub(crate) name: &'a str,
 }
 
-/// The directory of a volume, as the file system knows it. Another identity during the life of a pod: the volume was
-/// torn down under its containers (R22).
+/// Identity of a volume's directory in its file system. If it changes during the life of a pod, the volume was torn
+/// down under its containers (R22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeIdentity {
     device: u64,
     inode: u64,
-    /// ext4 gives a directory that is made anew the inode of the old one, unless a container keeps that.
+    /// ext4 gives a recreated directory the inode of the old one, unless a container still holds that inode.
     created: Option<sys::CreationTime>,
 }
 
-/// The set of files that a volume holds. The kubelet never reuses a name, so another name means a swap.
+/// Name of the set of files in a volume. The kubelet never reuses a name, so a different name means a swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SetName(Box<str>);
 
-/// Why nothing is known of the content of a volume, or of a mount of it.
+/// Why the content of a volume, or of a mount of it, is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unseen {
-    /// The kubelet has not set it up, or has torn it down.
+    /// The kubelet has not set it up yet, or has torn it down.
     #[error("not set up by the kubelet")]
     NotSetUp,
     /// The kubelet has mounted it where this process does not see it (R23).
@@ -218,7 +218,7 @@ impl KubeletDir {
         Err(ReadError::Replaced { path }.into())
     }
 
-    /// The comparison with the current set; `None` if it was replaced meanwhile, so that what was seen means nothing.
+    /// The comparison with the current set; `None` if the set was replaced meanwhile, so that the result is void.
     fn compare_once(
         &self,
         id: &VolumeId<'_>,
@@ -242,7 +242,7 @@ impl KubeletDir {
                 Err(errno) => return Err(ReadError::io("open", &path)(errno).into()),
             };
             let is_done = comparer.advance(&directory, self.open_budget)?;
-            // The kubelet removes a set once it has another. So what was missing may have been removed meanwhile.
+            // The kubelet removes a set once it has written another. So a missing file may have been removed meanwhile.
             if self.current_set(id, &open)? != set {
                 return Ok(None);
             }
@@ -256,7 +256,7 @@ impl KubeletDir {
         }
     }
 
-    /// Opens the directory of a volume, if it is what the kubelet has mounted.
+    /// Opens the directory of a volume, if the kubelet has mounted it.
     fn open_volume(&self, id: &VolumeId<'_>) -> Result<OpenVolume, Unseen> {
         let path = self.volume_path(id);
         let plugin = plugin_directory(id.kind);
@@ -353,7 +353,7 @@ impl KubeletDir {
     }
 }
 
-/// The failure of a system call; an entry that does not exist is not set up.
+/// Turns the failure of a system call into an error. An entry that does not exist means that the volume is not set up.
 fn unseen(errno: Errno, operation: &'static str, path: &Path) -> Unseen {
     match errno {
         Errno::NOENT => Unseen::NotSetUp,

@@ -1,5 +1,5 @@
-//! Where the kubelet of this machine has its kubeconfig and its root directory, if the user does not say. The kubeconfig
-//! is the identity of the node, which may do all that larder does beside a kubelet (beside-kubelet 10.4).
+//! Finds the kubeconfig and the root directory of this machine's kubelet, unless the user names them. The kubeconfig
+//! has the identity of the node, which may do everything that larder does beside a kubelet (beside-kubelet 10.4).
 
 use std::{
     fmt, io,
@@ -41,7 +41,7 @@ pub struct KubeletFiles {
 /// No kubeconfig of a kubelet was found.
 #[derive(Debug)]
 pub struct NoKubeconfig {
-    /// Those that exist and cannot be examined.
+    /// The paths that exist but cannot be examined.
     failed: Vec<(PathBuf, io::Error)>,
 }
 

@@ -1,12 +1,13 @@
-//! Forbids this process to write outside of its own directories, below the kubelet's above all (beside-kubelet R1).
+//! Denies this process writes outside its own directories, above all below the kubelet's (beside-kubelet R1).
 //!
-//! A container's read-only mount covers the top of the kubelet's directory only: volumes in memory below it stay
-//! writable. Landlock covers them all, also those that are mounted later.
+//! The read-only mount of a container covers only the kubelet's directory itself; volumes in memory below it stay
+//! writable. Landlock covers all of them, including those that are mounted later.
 //!
 //! Invariants:
-//! 1. Reading and executing are left as they are. Every way to change a file, a directory or a link is forbidden but in
-//!    the directories that were named.
-//! 2. It binds the calling thread and all threads and processes that it starts. So it comes before any other thread.
+//! 1. Reading and executing are not restricted. Every way to change a file, directory or link is denied except in the
+//!    named directories.
+//! 2. It restricts the calling thread and all threads and processes that it starts. So it is called before any other
+//!    thread runs.
 
 use std::{
     fs, io,
@@ -18,18 +19,18 @@ use landlock::{
     RulesetCreatedAttr as _, RulesetError, RulesetStatus,
 };
 
-/// The version of Landlock that has every right to write (Linux 6.2). Older kernels enforce what they know.
+/// The Landlock version that covers every kind of write (Linux 6.2). Older kernels enforce the kinds that they know.
 const WANTED: ABI = ABI::V3;
 
-/// Commands that larder starts, such as credential plugins, get their output discarded there.
+/// Commands that larder starts, such as credential plugins, discard their output there.
 const DISCARD: &str = "/dev/null";
 
-/// What the kernel enforces.
+/// How much the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProtection {
     /// All of it.
     Full,
-    /// Nearly all: the kernel is older than 6.2 and does not guard every way to write.
+    /// Nearly all: the kernel is older than 6.2 and does not cover every kind of write.
     Partial,
     /// Nothing: the kernel is older than 5.13, or Landlock is off.
     Unavailable,
@@ -39,13 +40,13 @@ pub enum WriteProtection {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteProtectionError {
-    /// Threads that run already would not be bound.
+    /// Threads that run already would not be restricted.
     #[error("cannot restrict a process that has {0} threads")]
     Threads(usize),
     /// The system does not list the threads.
     #[error("cannot list the threads of this process")]
     ListThreads(#[source] io::Error),
-    /// A directory of larder cannot be opened.
+    /// One of larder's directories cannot be opened.
     #[error("cannot open {}", path.display())]
     Directory {
         /// The directory.
@@ -58,7 +59,7 @@ pub enum WriteProtectionError {
     Rules(#[source] RulesetError),
 }
 
-/// Forbids this process, for its whole life, to write anywhere but below `writable`, directories that exist.
+/// Denies this process, for its whole life, writes anywhere but below the existing directories `writable`.
 ///
 /// Call it in `main`, before the runtime starts its threads.
 ///

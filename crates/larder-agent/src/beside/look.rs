@@ -1,7 +1,7 @@
-//! One look at the parts of a pod: computes each, and compares it with what the kubelet has written. Synchronous and
-//! whole; runs on a blocking thread.
+//! One look at the parts of a pod: computes each, and compares it with the kubelet's files. Synchronous and whole; runs
+//! on a blocking thread.
 //!
-//! Invariant: bytes of objects live no longer than the look. What remains are fingerprints under a key in memory.
+//! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::reconcile::plan::{PartKind, PodPlan};
 
-/// What stands for tokens and certificates, which are not compared.
+/// Placeholder for tokens and certificates, which are not compared.
 const PLACEHOLDER: &str = "placeholder";
 
 /// A look at some parts of a pod.
@@ -43,16 +43,16 @@ pub(super) struct LookJob {
     pub(super) has_started: bool,
 }
 
-/// What was seen of a part.
+/// The result of a look at a part.
 pub(super) enum SeenPart {
     Volume(SeenVolume),
     Environment(Result<SeenEnvironment, String>),
 }
 
-/// What was seen of a volume.
+/// The result of a look at a volume.
 pub(super) struct SeenVolume {
     pub(super) sight: Sight,
-    /// Stands for its computed files that come from objects.
+    /// Fingerprint of its computed files that come from objects.
     pub(super) payload: Option<ContentDigest>,
     /// Its directory and set, if they could be seen.
     pub(super) place: Option<(VolumeIdentity, SetName)>,
@@ -65,16 +65,16 @@ pub(super) struct SeenVolume {
 pub(super) struct SeenSubPath {
     pub(super) container: SmolStr,
     pub(super) mount_path: String,
-    /// The container sees other content than is computed now.
+    /// Whether the container sees content that differs from the computed one.
     pub(super) is_outdated: bool,
-    /// The objects that the volume is made of.
+    /// The objects that the volume projects.
     pub(super) objects: String,
 }
 
 /// The computed variables of a container.
 pub(super) struct SeenEnvironment {
     pub(super) digest: ContentDigest,
-    /// Of the variables that come from objects: what stands for the value, and the object.
+    /// For each variable from an object: the fingerprint of its value, and the object.
     pub(super) variables: BTreeMap<SmolStr, (ContentTag, SmolStr)>,
 }
 
@@ -168,7 +168,7 @@ impl LookJob {
         }
     }
 
-    /// Stands for the files that can be a reason to touch.
+    /// Fingerprint of the files that can be a reason to touch.
     fn fingerprint(&self, volume: &str, projection: &Projection<'_>) -> ContentDigest {
         let mut digester = Digester::new(&self.beside.key);
         for (path, file) in &projection.payload {
@@ -280,7 +280,8 @@ fn objects_of(projection: &Projection<'_>) -> std::collections::BTreeSet<String>
     objects.collect()
 }
 
-/// Fills in what is not read in this mode: tokens and certificates, whose files must only exist, and env files.
+/// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist,
+/// and env files.
 fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
     let needs = Needs::of_pod(pod);
     for request in needs.tokens {
@@ -302,7 +303,7 @@ fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
     }
 }
 
-/// The first differences, in words.
+/// The first differences, as text.
 fn shown(differences: &Differences) -> String {
     let named = differences.named().iter().map(|(path, kind)| match kind {
         DifferenceKind::Missing => format!("{path} is missing"),

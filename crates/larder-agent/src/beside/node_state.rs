@@ -1,5 +1,5 @@
-//! What decides whether and when the kubelet of this node follows a touch: the Node, its lease, and the CSI drivers of
-//! the cluster (beside-kubelet R12, R13, R15, R20).
+//! Whether and when the kubelet of this node acts on a touch, by the Node, its lease, and the CSI drivers of the
+//! cluster (beside-kubelet R12, R13, R15, R20).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,15 +32,15 @@ const CSI_DRIVERS: Resource = Resource::new("storage.k8s.io", "v1", "csidrivers"
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// A kubelet that runs renews its lease every 10 s (kubelet 1.36, `nodeLeaseDurationSeconds` / 4). The node controller
-/// waits 40 s before it takes the node for not ready, and so does R13.
+/// waits 40 s before it marks the node not ready, and so does R13.
 const LEASE_TIMEOUT: SignedDuration = SignedDuration::from_secs(40);
 
-/// What the Node says of its kubelet. By default nothing is known, and the kubelet counts as not ready.
+/// The kubelet's state according to its Node. By default it is unknown, and the kubelet counts as not ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeState {
     /// Whether the condition `Ready` is `True`.
     pub(crate) ready: bool,
-    /// Since when the condition has its value, if known.
+    /// When the condition last changed, if known.
     pub(crate) since: Option<Timestamp>,
     /// The annotation `node.alpha.kubernetes.io/ttl`.
     pub(crate) ttl: Option<Duration>,
@@ -76,12 +76,12 @@ impl NodeState {
         }
     }
 
-    /// Whether the kubelet would follow a touch at `now` (R13). `lease` is the result of [`lease_renewed`]; `None` if
-    /// there is none or this identity may not read it, so that the Node alone counts.
+    /// Checks whether the kubelet would act on a touch at `now` (R13). `lease` is the result of [`lease_renewed`];
+    /// `None` if there is none or this identity may not read it, so that the Node alone counts.
     ///
     /// # Errors
     ///
-    /// It would not. The touch would wait for the kubelet, which catches up by itself.
+    /// It would not. A touch is pointless: the kubelet catches up by itself.
     pub(crate) fn check(
         &self,
         lease: Option<Timestamp>,
@@ -99,11 +99,11 @@ impl NodeState {
     }
 }
 
-/// When the kubelet of the node has last renewed its lease; `None` if it never has. One request.
+/// When the kubelet of the node last renewed its lease; `None` if it never has. Sends one request.
 ///
 /// # Errors
 ///
-/// The request failed. One that is forbidden stays so: the Node alone has to decide.
+/// The request failed. If it is forbidden, the Node alone decides.
 pub(crate) async fn lease_renewed(
     client: &Client,
     node_name: &str,
@@ -121,8 +121,8 @@ pub(crate) async fn lease_renewed(
     }
 }
 
-/// Keeps `drivers` the names of the CSI drivers with `requiresRepublish`, which are called at each sync of a pod (R15).
-/// Ends only when dropped.
+/// Keeps in `drivers` the names of the CSI drivers with `requiresRepublish`, which the kubelet calls at each sync of a
+/// pod (R15). Runs until dropped.
 pub(crate) async fn follow_republishing_drivers(
     client: Client,
     drivers: watch::Sender<BTreeSet<String>>,
@@ -155,8 +155,8 @@ pub(crate) async fn follow_republishing_drivers(
     }
 }
 
-/// The name of a driver, and whether it requires republishing. One that cannot be decoded counts as such: the mistake
-/// costs a late update, the other one a mount (beside-kubelet 11.3).
+/// The name of a driver, and whether it requires republishing. A driver that cannot be decoded counts as such: this
+/// mistake costs a late update, the opposite one a mount (beside-kubelet 11.3).
 fn republishes(driver: Found<CSIDriver>) -> (String, bool) {
     let republishes = driver
         .object

@@ -1,7 +1,7 @@
-//! The objects that pods of the node refer to: how many pods read each, and which immutable ones were seen.
+//! The objects that pods of the node reference: the number of pods that read each, and the immutable ones seen so far.
 //!
-//! Invariant: an entry lives as long as a pod refers to its object. As long, a kubelet serves an immutable object that it
-//! has read, even if another one of that name exists by now (R26).
+//! Invariant: an entry lives as long as a pod references its object. For the same time, a kubelet serves an immutable
+//! object that it has read, even if it was deleted and recreated (R26).
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,7 +15,7 @@ pub(super) struct Objects(Arc<Mutex<HashMap<(Kind, ObjectKey), ObjectUse>>>);
 #[derive(Debug, Default)]
 struct ObjectUse {
     pods: usize,
-    /// The identity of the object when it was seen to be immutable.
+    /// The identity of the object when it was first seen as immutable.
     immutable: Option<Uid>,
 }
 
@@ -46,7 +46,7 @@ impl Objects {
         self.0.lock().get(key).map_or(0, |found| found.pods)
     }
 
-    /// Notes an object that was read. Returns whether the kubelet serves an earlier, immutable one in its place.
+    /// Records an object that was read. Returns whether the kubelet serves an earlier, immutable one in its place.
     pub(super) fn is_pinned(&self, key: &(Kind, ObjectKey), uid: &Uid, is_immutable: bool) -> bool {
         let mut objects = self.0.lock();
         let Some(found) = objects.get_mut(key) else {

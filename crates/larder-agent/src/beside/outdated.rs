@@ -1,9 +1,9 @@
-//! What a container sees of its objects only after a restart: variables, and mounts with `subPath` (section 7).
+//! Content that a container sees only after a restart: variables, and mounts with `subPath` (section 7).
 //!
-//! Mounts are known exactly, since what they show is on disk. Variables are known only of a container whose start
-//! larder has seen: its variables were computed before the status showed the container, and were the same when it did.
+//! Mounts are known exactly, since their content is on disk. Variables are known only of a container whose start larder
+//! has seen: if they were computed before the status showed the container, and were still the same when it did.
 //!
-//! Invariant: values are held as tags under a key in memory.
+//! Invariant: values are held as keyed tags. The key exists in memory only.
 
 use std::collections::BTreeMap;
 
@@ -14,34 +14,34 @@ use smol_str::SmolStr;
 use super::{look::SeenSubPath, rules::RunningContainer};
 use crate::status::OutdatedStatus;
 
-/// Variables that come from objects: what stands for the value, and the object.
+/// Variables that come from objects: the tag of the value, and the object.
 pub(super) type Variables = BTreeMap<SmolStr, (ContentTag, SmolStr)>;
 
 /// The containers of one pod.
 #[derive(Debug, Default)]
 pub(super) struct Outdated {
     containers: BTreeMap<SmolStr, ContainerContent>,
-    /// The pod's status was seen before.
+    /// Whether the pod's status was seen before.
     is_known: bool,
 }
 
 #[derive(Debug, Default)]
 struct ContainerContent {
-    /// Of the container that runs.
+    /// ID of the running container.
     id: Option<SmolStr>,
     computed: Option<Variables>,
-    /// They have changed since the status was seen last.
+    /// Whether they have changed since the status was last seen.
     has_changed: bool,
     /// The variables that the container was started with, if known.
     at_start: Option<Variables>,
     /// Mounts that are out of date, by mount path.
     sub_paths: BTreeMap<(SmolStr, String), SmolStr>,
-    /// Since when something is out of date, by kind and name.
+    /// When each entry became out of date, by kind and name.
     since: BTreeMap<(&'static str, String), Timestamp>,
 }
 
 impl Outdated {
-    /// The status of the pod says that these containers run.
+    /// Takes in the containers that run by the status of the pod.
     pub(super) fn running(&mut self, containers: &[RunningContainer]) {
         for container in containers {
             let content = self.containers.entry(container.name.clone()).or_default();
@@ -59,7 +59,7 @@ impl Outdated {
         self.is_known = true;
     }
 
-    /// These variables are computed now.
+    /// Takes in the variables as computed now.
     pub(super) fn computed(&mut self, container: &str, variables: Variables) {
         let content = self.containers.entry(container.into()).or_default();
         if content.computed.as_ref() != Some(&variables) {
@@ -68,7 +68,7 @@ impl Outdated {
         }
     }
 
-    /// What containers see of a volume by mounts with `subPath`.
+    /// Takes in the content that containers see through `subPath` mounts of a volume.
     pub(super) fn sub_paths(&mut self, volume: &SmolStr, seen: Vec<SeenSubPath>) {
         for content in self.containers.values_mut() {
             content.sub_paths.retain(|(of, _), _| of != volume);
@@ -80,7 +80,7 @@ impl Outdated {
         }
     }
 
-    /// What is out of date in `container` at `now`.
+    /// The variables and mounts of `container` that are out of date at `now`.
     pub(super) fn of(&mut self, container: &str, now: Timestamp) -> Vec<OutdatedStatus> {
         let Some(content) = self.containers.get_mut(container) else {
             return Vec::new();

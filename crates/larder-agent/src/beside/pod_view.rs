@@ -1,4 +1,4 @@
-//! What the mode reads of a pod beside its plan. Pure.
+//! The parts of a pod that the mode reads in addition to its plan. Pure.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use super::{
 /// The reason of a container that waits for an object of its environment (R6).
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
-/// What decides about the touches of a pod.
+/// The parts of a pod that decide about its touches.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodTraits {
     /// `spec.priority`.
     pub(super) priority: i32,
-    /// A DaemonSet owns it.
+    /// Whether a DaemonSet owns it.
     pub(super) is_daemon_set: bool,
-    /// A container of it runs, or has run.
+    /// Whether one of its containers runs, or has run.
     pub(super) has_started: bool,
     /// Containers that run.
     pub(super) running: BTreeSet<SmolStr>,
@@ -47,7 +47,7 @@ impl PodTraits {
     }
 }
 
-/// What the rules read of `pod`.
+/// The view of `pod`.
 pub(super) fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
     let running = statuses(pod).filter(|status| is_running(status));
     let running = running.filter_map(|status| {

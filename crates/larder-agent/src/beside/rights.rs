@@ -1,4 +1,4 @@
-//! What the identity of larder may do, as the API server says: self subject access reviews.
+//! The permissions of larder's identity, from the API server's self subject access reviews.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Right {
 pub(super) struct Rights {
     /// The user name; empty if unknown.
     pub(super) identity: String,
-    /// In the order of [`Right::ALL`]; `None` is unknown.
+    /// Whether each is granted, in the order of [`Right::ALL`]; `None` is unknown.
     granted: [Option<bool>; 3],
 }
 
@@ -84,7 +84,7 @@ struct UserInfo {
 }
 
 impl Rights {
-    /// Asks the API server. What it does not answer stays unknown.
+    /// Asks the API server. A permission without an answer stays unknown.
     pub(super) async fn review(client: &Client, node_name: &str) -> Self {
         let subject =
             json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});

@@ -1,14 +1,15 @@
-//! When the kubelet is told that a pod's volumes are out of date, and what is known of each. Pure: time, looks at the
-//! disk and answers in; touches, phases and notices out.
+//! Decides when to touch a pod, and tracks the state of each of its volumes. Pure: takes in time, results of looks and
+//! answers; returns touches, phases and notices.
 //!
 //! Rules are cited by their number in `docs/spec/beside-kubelet.md`.
 //!
 //! Invariants:
 //! 1. At most one touch of a pod is under way (R10).
-//! 2. A touch is wanted only for a part whose last look found a reason (R3, R4), and only while its payload can be
+//! 2. A touch is due only for a part whose last look found a reason (R3, R4), and only while its payload can be
 //!    computed (R5).
-//! 3. For one payload of a part at most four touches are sent (R12), one where a touch may do harm (R15, R23, R6).
-//! 4. A touch that was not accepted counts for nothing: it is sent again when the answer allows it.
+//! 3. For one payload of a part at most four touches are sent (R12), and only one if further ones could do harm or
+//!    cannot help (R15, R23, R6).
+//! 4. A touch that was not accepted does not count. It is sent again when the answer allows it.
 
 mod part;
 #[cfg(test)]
@@ -28,18 +29,18 @@ use tokio::time::Instant;
 use self::part::TrackedPart;
 use crate::{backoff::RetryBackoff, status::Phase};
 
-/// How long a touch is under way unless it is verified before (R10).
+/// How long a touch is under way unless it is verified earlier (R10).
 pub(super) const UNDER_WAY: Duration = Duration::from_millis(1500);
-/// How long the other volumes may follow the first one that was swapped: the kubelet sets up all volumes of a pod at
-/// the same time, and its reconciler looks for those every 100 ms.
+/// How long the other volumes may take to follow the first swapped one: the kubelet sets up all volumes of a pod at the
+/// same time, and its reconciler looks for them every 100 ms.
 const FOLLOWERS: Duration = Duration::from_millis(200);
 /// Within this time after the Node has become Ready the kubelet catches up by itself (R13).
 const CATCH_UP: Duration = Duration::from_secs(5);
-/// Touches of a pod in a minute, and the distance of further ones (R14).
+/// Touches of a pod per minute, and the interval of further ones (R14).
 const MAX_TOUCHES: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 const FURTHER: Duration = Duration::from_secs(15);
-/// How long a pod is left alone whose touch admission has refused (R18).
+/// How long a pod is not touched after admission has rejected a touch (R18).
 const REFUSED: Duration = Duration::from_mins(10);
 /// Pause after an answer that asks for the same touch again.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -54,10 +55,10 @@ pub(super) enum PartName {
     Environment(SmolStr),
 }
 
-/// What a look found of one part.
+/// The state of one part according to a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
-    /// Something that it reads has not been read yet; completes "waiting for".
+    /// One of its inputs has not been read yet; completes "waiting for".
     Unread(String),
     /// It cannot be computed: the kubelet's message.
     Uncomputable(String),
@@ -65,13 +66,13 @@ pub(super) enum Sight {
     NotMounted,
     /// Its files cannot be read (R23): why.
     Invisible(String),
-    /// The kubelet serves an immutable object that is gone (R26): which one.
+    /// The kubelet serves this immutable object, which was deleted (R26).
     Pinned(String),
-    /// It is as computed.
+    /// Its files are as computed.
     Same,
-    /// Only content differs that is no reason to touch (R3, R7): which.
+    /// Only content differs that is no reason to touch (R3, R7). Names it.
     LeftToKubelet(String),
-    /// It differs from what is computed: where.
+    /// Its files differ from the computed ones. Names the differences.
     Outdated(String),
 }
 
@@ -79,13 +80,13 @@ pub(super) enum Sight {
 #[derive(Clone, Debug)]
 pub(super) struct Look {
     pub(super) sight: Sight,
-    /// Stands for the computed content; `None` if it could not be computed.
+    /// Fingerprint of the computed content; `None` if it could not be computed.
     pub(super) payload: Option<ContentDigest>,
-    /// The volume's directory is another one than at the last look (R22).
+    /// Whether the volume's directory was recreated since the last look (R22).
     pub(super) remade: bool,
-    /// The volume's set is another one than at the last look.
+    /// Whether the volume has been swapped since the last look.
     pub(super) swapped: bool,
-    /// When the change arrived that led to this look.
+    /// Arrival of the change that led to this look.
     pub(super) changed_at: Instant,
     /// How long a first touch waits (R20).
     pub(super) delay: Duration,
@@ -95,9 +96,9 @@ pub(super) struct Look {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodView {
     pub(super) containers: Vec<RunningContainer>,
-    /// It has a CSI volume of a driver that wants to be republished (R15).
+    /// Whether it has a CSI volume of a driver that requires republishing (R15).
     pub(super) republishes: bool,
-    /// It is deleted or has ended, so its content is frozen (R2).
+    /// Whether it is terminating or has terminated, so its content is frozen (R2).
     pub(super) ending: bool,
 }
 
@@ -105,7 +106,7 @@ pub(super) struct PodView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RunningContainer {
     pub(super) name: SmolStr,
-    /// Its ID, which is another one after a restart.
+    /// Its ID, which a restart changes.
     pub(super) id: SmolStr,
     /// The volumes that it mounts.
     pub(super) volumes: BTreeSet<SmolStr>,
@@ -120,7 +121,7 @@ pub(super) enum Gate {
     Unknown,
     /// The kubelet does not run (R13): since when, if known.
     KubeletNotReady(Option<Timestamp>),
-    /// This identity may not (R18): the missing permission.
+    /// This identity may not touch pods (R18). Names the missing permission.
     Forbidden(String),
     /// Another larder touches the pods of this node (R28).
     Locked,
@@ -137,8 +138,8 @@ impl fmt::Display for Gate {
             Self::KubeletNotReady(Some(since)) => write!(f, "kubelet not ready since {since:.0}"),
             Self::KubeletNotReady(None) => f.write_str("kubelet not ready"),
             Self::Forbidden(permission) => write!(f, "permission is missing: {permission}"),
-            Self::Locked => f.write_str("another larder of this node tells the kubelet"),
-            Self::DryRun => f.write_str("dry run: the kubelet is not told"),
+            Self::Locked => f.write_str("another larder on this node touches the pods"),
+            Self::DryRun => f.write_str("dry run: no pod is touched"),
         }
     }
 }
@@ -149,7 +150,7 @@ pub(super) enum Notice {
     Verified {
         part: PartName,
         how: Verification,
-        /// From the change to now; `None` for what was there when larder started.
+        /// Time since the change; `None` for a change before larder's start.
         delay: Option<Duration>,
         touches: u32,
     },
@@ -164,7 +165,7 @@ pub(super) enum Notice {
     NotRefreshed { volume: SmolStr },
 }
 
-/// How content came to be as computed.
+/// How the computed content arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verification {
     /// Without a touch.
@@ -180,14 +181,14 @@ pub(super) enum Verification {
 pub(super) enum Answer {
     /// The API server has a new version of the pod.
     Touched,
-    /// Nothing has changed, or somebody else has changed the pod: send again (R9, R17).
+    /// Nothing has changed, or another client has changed the pod: send again (R9, R17).
     Again,
     /// The pod is gone (R17).
     Gone,
     Throttled(Option<Duration>),
-    /// By authorization: the permission that is missing. The gate closes.
+    /// Authorization denies it: the missing permission. The gate closes.
     Forbidden(String),
-    /// By admission, with its text.
+    /// Admission rejects it, with this text.
     Refused(String),
     /// No answer, or the API server's own failure.
     Failed,
@@ -197,7 +198,7 @@ pub(super) enum Answer {
 #[derive(Clone, Debug)]
 struct UnderWay {
     sent_at: Instant,
-    /// When a first volume turned out to be swapped.
+    /// When the first swapped volume was noticed.
     first_swap: Option<Instant>,
     /// The parts that it was sent for.
     parts: BTreeSet<PartName>,
@@ -222,9 +223,9 @@ pub(super) struct PodRules {
     under_way: Option<UnderWay>,
     /// The last touches, at most [`MAX_TOUCHES`].
     recent: VecDeque<Instant>,
-    /// When the pod may be touched again, after an answer that was none.
+    /// When the pod may be touched again, after a touch that was not accepted.
     not_before: Option<Instant>,
-    /// What admission said, until when it counts.
+    /// Admission's text, and until when it applies.
     refused: Option<(Instant, String)>,
     backoff: RetryBackoff,
     gone: bool,
@@ -246,7 +247,7 @@ impl PodRules {
         }
     }
 
-    /// Sets what is known of the pod, and forgets every part that is none of `parts`.
+    /// Sets the view of the pod, and forgets every part that is not in `parts`.
     pub(super) fn set_pod(&mut self, view: PodView, parts: &BTreeSet<PartName>) {
         self.view = view;
         self.parts.retain(|name, _| parts.contains(name));
@@ -255,8 +256,8 @@ impl PodRules {
         }
     }
 
-    /// Sets whether pods of the node may be touched. What became due while the kubelet did not run is left to the
-    /// kubelet for a while (R13).
+    /// Sets whether pods of the node may be touched. Touches that became due while the kubelet did not run are left to
+    /// the kubelet for a while (R13).
     pub(super) fn set_gate(&mut self, gate: Gate, now: Instant) {
         let was_not_ready = matches!(self.gate, Gate::KubeletNotReady(_));
         self.gate = gate;
@@ -291,7 +292,7 @@ impl PodRules {
         let notices = part.look(name, look, &self.view, is_under_way, now, wall);
         if let Some(under_way) = &mut self.under_way {
             if swapped && is_outdated {
-                // The kubelet has read something else than is computed now.
+                // The kubelet has read content that is outdated by now.
                 self.under_way = None;
             } else if swapped {
                 under_way.first_swap.get_or_insert(now);
@@ -311,7 +312,7 @@ impl PodRules {
             .map(|(name, _)| name)
     }
 
-    /// The parts whose next set is waited for: those, and volumes that the kubelet is setting up.
+    /// The parts whose next swap is awaited: those, and volumes that the kubelet is setting up.
     pub(super) fn awaited(&self) -> impl Iterator<Item = &PartName> {
         let may_come = self.gate == Gate::Open && !self.view.ending && !self.gone;
         let parts = self.parts.iter();
@@ -320,7 +321,7 @@ impl PodRules {
             .map(|(name, _)| name)
     }
 
-    /// When the pod wants to be touched; `None` if it does not, as far as is known.
+    /// When a touch of the pod is due; `None` if none is, as far as is known.
     pub(super) fn wanted_at(&self) -> Option<Instant> {
         if self.gone || self.view.ending || self.gate != Gate::Open {
             return None;
@@ -337,12 +338,12 @@ impl PodRules {
         Some(due.max(self.limited_until(due)))
     }
 
-    /// Whether the pod wants to be touched now.
+    /// Whether a touch of the pod is due now.
     pub(super) fn wants_touch(&self, now: Instant) -> bool {
         self.wanted_at().is_some_and(|at| at <= now)
     }
 
-    /// Whether the touch only brings a pod up to date that was out of date when larder started (R27).
+    /// Whether the touch is only for content that was out of date when larder started (R27).
     pub(super) fn is_catching_up(&self) -> bool {
         let mut outstanding = self.parts.values().filter(|part| part.is_outstanding());
         outstanding.all(TrackedPart::is_first)
@@ -381,7 +382,7 @@ impl PodRules {
             Answer::Again => self.not_before = Some(now + AGAIN),
             Answer::Gone => self.gone = true,
             Answer::Throttled(after) => self.not_before = Some(now + after.unwrap_or(THROTTLED)),
-            // The node learns of it, too, and opens the gate again.
+            // The node records it, too, and opens the gate again.
             Answer::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
             Answer::Refused(text) => self.refused = Some((now + REFUSED, text)),
             Answer::Failed => self.not_before = Some(now + self.backoff.next_delay()),
@@ -399,7 +400,7 @@ impl PodRules {
         }
     }
 
-    /// What has become worth an event with time alone.
+    /// Notices that are due because time has passed.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<Notice> {
         if self.gate != Gate::Open || self.refused.is_some() {
             return Vec::new();
@@ -410,7 +411,7 @@ impl PodRules {
         overdue.collect()
     }
 
-    /// The next time at which something is to be done without a change.
+    /// When the rules need to run again without a change.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let ladder = self.ladder();
         let parts = self.parts.iter();
@@ -428,7 +429,7 @@ impl PodRules {
         Some(part.phase(&self.gate, refused, self.ttl, wall))
     }
 
-    /// How long the last change of a volume took to be verified, if it is.
+    /// Time from the last change of a volume to its verification, if it is verified.
     pub(super) fn verified_in(&self, name: &PartName) -> Option<Duration> {
         self.parts.get(name)?.verified_in()
     }
@@ -449,7 +450,7 @@ impl PodRules {
         match (self.recent.front(), self.recent.back()) {
             (Some(&first), Some(&last)) if self.recent.len() == MAX_TOUCHES => {
                 if due < first + MINUTE {
-                    // Not later than the minute is over.
+                    // At the end of the minute at the latest.
                     due.max((last + FURTHER).min(first + MINUTE))
                 } else {
                     due

@@ -18,22 +18,22 @@ const POLICY: (&str, &str) = ("larder.dev/refresh-policy", "never");
 pub struct BesideConfig {
     /// Root directory of the kubelet. `beside.kubeletRootDir`; defaults to `/var/lib/kubelet`.
     pub kubelet_root_dir: PathBuf,
-    /// Namespaces whose pods are touched; all if there is none. `beside.namespaces`.
+    /// Namespaces whose pods are touched; all if empty. `beside.namespaces`.
     pub namespaces: BTreeSet<String>,
     /// Labels that a pod must have to be touched. `beside.selector`; none by default.
     pub selector: BTreeMap<String, String>,
-    /// Whether volumes are touched that differ only in `kube-root-ca.crt` or `openshift-service-ca.crt`, which every
+    /// Whether to touch pods whose volumes differ only in `kube-root-ca.crt` or `openshift-service-ca.crt`, which every
     /// pod of a cluster mounts (R7). `beside.refreshClusterCAs`; off by default.
     pub refresh_cluster_cas: bool,
-    /// Whether an event of a pod says that a container needs a restart to see a change. `beside.restartEvents`; off by
+    /// Whether to post an event when a container needs a restart to see a change. `beside.restartEvents`; off by
     /// default.
     pub restart_events: bool,
     /// Directory of the lock that lets one larder of a node touch. `beside.lockDir`; defaults to `/run/larder`. In a
     /// container, a directory of the host.
     pub lock_dir: PathBuf,
-    /// Whether only to say what would be touched. `--dry-run`.
+    /// Whether to show only which pods would be touched. `--dry-run`.
     pub dry_run: bool,
-    /// Whether volumes in memory are mounts. Tests without the right to mount say that they are not.
+    /// Whether volumes in memory are mounts. Tests that may not mount set that they are not.
     pub mounts: Mounts,
     /// How swaps are noticed. Tests with paused time poll.
     pub swaps: SwapDetection,
@@ -58,7 +58,7 @@ impl BesideConfig {
     /// The kubelet's default root directory.
     pub const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
 
-    /// Why a pod is left alone (R8); `None` if it is not.
+    /// Why a pod is never touched (R8); `None` if it may be touched.
     pub(crate) fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
         let metadata = &pod.metadata;
         let annotation = metadata.annotations.as_ref();

@@ -1,8 +1,8 @@
-//! What all pods of a node share in this mode, and the tasks that keep it.
+//! The state that all pods of a node share in this mode, and the tasks that maintain it.
 //!
 //! Invariants:
-//! 1. One value, [`NodeView`], says whether any pod may be touched; each worker follows it.
-//! 2. While a permission is missing, no touch is sent. The API server is asked for it every 5 to 10 min (R18).
+//! 1. One value, [`NodeView`], decides whether any pod may be touched; each worker follows it.
+//! 2. While a permission is missing, no touch is sent. The permission is checked every 5 to 10 min (R18).
 
 use std::{collections::BTreeSet, fmt, path::Path, sync::Arc, time::Duration};
 
@@ -41,24 +41,24 @@ use crate::{
 
 /// Time to live of objects where the Node has no annotation (managers.md, T12).
 const DEFAULT_TTL: Duration = Duration::from_mins(1);
-/// Between two looks at the lease of the Node. The kubelet renews it every 10 s.
+/// Interval between two reads of the Node's lease. The kubelet renews it every 10 s.
 const LEASE: Duration = Duration::from_secs(10);
 /// Longest wait for the lease.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Shortest time between two questions for a missing permission; up to as much is added (R18).
+/// Shortest time between two checks of a missing permission; up to as much again is added (R18).
 const ASK_AGAIN: Duration = Duration::from_mins(5);
-/// Between two attempts to take the lock, after an error.
+/// Pause between two attempts to take the lock, after an error.
 const LOCK_AGAIN: Duration = Duration::from_secs(30);
 /// The setting that names the directory of the lock.
 const LOCK_OPTION: &str = "beside.lockDir";
 
-/// What decides for all pods of the node.
+/// The facts that decide for all pods of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeView {
     pub(super) gate: Gate,
     /// The annotation of the Node.
     pub(super) ttl: Option<Duration>,
-    /// CSI drivers that want their volumes to be republished (R15).
+    /// CSI drivers that require republishing of their volumes (R15).
     pub(super) republishing: Arc<BTreeSet<String>>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Beside {
     pub(super) queue: TouchQueue,
     pub(super) objects: Objects,
     pub(super) metrics: BesideMetrics,
-    /// Of the fingerprints of payloads, in memory only.
+    /// Key of the fingerprints of payloads, in memory only.
     pub(super) key: DigestKey,
     pub(super) node: watch::Receiver<NodeView>,
     client: Client,
@@ -90,7 +90,7 @@ pub(crate) struct Beside {
     rights: Mutex<Rights>,
     /// Why the lock cannot be taken.
     lock_problem: Mutex<Option<String>>,
-    /// Whether the last volume in memory that was looked at was visible.
+    /// Whether the last examined volume in memory was visible.
     disk_visible: Mutex<Option<bool>>,
 }
 
@@ -119,7 +119,7 @@ impl Beside {
         let directory = Arc::new(KubeletDir::open(&config.kubelet_root_dir, config.mounts)?);
         let mut key = [0; DigestKey::BYTES];
         rng.fill(&mut key);
-        // Fingerprints are compared and never shown, so a key that can be guessed reveals nothing either.
+        // Fingerprints are compared and never shown, so even a key that can be guessed reveals nothing.
         let key = DigestKey::generate().unwrap_or(key);
         let initial = NodeView {
             gate: Gate::Unknown,
@@ -188,10 +188,7 @@ impl Beside {
         self.missing.send_if_modified(|missing| {
             let is_news = missing.is_none();
             if is_news {
-                warn!(
-                    permission,
-                    "not permitted to tell the kubelet, will ask again"
-                );
+                warn!(permission, "not permitted to touch pods, will check again");
                 *missing = Some(permission.to_owned());
             }
             is_news
@@ -203,9 +200,9 @@ impl Beside {
         *self.disk_visible.lock() = Some(is_visible);
     }
 
-    /// Holds the lock as long as the agent runs (R28).
+    /// Holds the lock while the agent runs (R28).
     async fn keep_lock(&self, locked: watch::Sender<bool>) {
-        // A dry run touches nothing, so it takes no lock away.
+        // A dry run touches nothing, so it takes no lock.
         if self.config.dry_run {
             locked.send_replace(true);
             return std::future::pending().await;
@@ -277,7 +274,7 @@ impl Beside {
         }
     }
 
-    /// The time of the lease, or the last known one. A lease that may not be read does not count (R13).
+    /// The time of the lease, or the last known one. A lease that this identity may not read does not count (R13).
     async fn lease(&self, known: Option<Timestamp>) -> Option<Timestamp> {
         match timeout(LEASE_TIMEOUT, lease_renewed(&self.client, &self.node_name)).await {
             Ok(Ok(lease)) => lease,
@@ -323,7 +320,7 @@ impl Beside {
             let may_touch = rights.may(Right::Touch);
             *self.rights.lock() = rights;
             if missing.borrow_and_update().is_some() && may_touch != Some(false) {
-                info!("permission to tell the kubelet is there, continuing");
+                info!("permission to touch pods granted, continuing");
                 self.missing.send_replace(None);
                 missing.mark_unchanged();
             }
@@ -388,7 +385,7 @@ impl Beside {
         self.metrics.observe(volumes, outdated, self.queue.rate());
     }
 
-    /// Why the pod is left alone; `None` if it is not (R8).
+    /// Why the pod is never touched; `None` if it may be touched (R8).
     pub(crate) fn excludes(&self, pod: &larder_pods::StoredPod) -> Option<&'static str> {
         self.config.excludes(pod)
     }

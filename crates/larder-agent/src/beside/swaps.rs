@@ -2,13 +2,13 @@
 //! (beside-kubelet R25).
 //!
 //! One inotify instance serves all pods of the node. There is no task: each waiter waits for the instance to become
-//! readable, and the first one that finds it so hands the events to all. A watch holds no file open and hinders no
-//! unmount. A volume without a watch (no inotify, no watches left, the directory is being made anew) is polled.
+//! readable, and the first one to read it passes the events to all. A watch keeps no file open and blocks no unmount. A
+//! volume without a watch (no inotify, no watches left, the directory is being recreated) is polled.
 //!
 //! Invariants:
-//! 1. A signal says that reading the volume is worthwhile, never what it holds.
-//! 2. No swap is missed: an overflow of the kernel's queue, and the end of a watch, are signals for all that they
-//!    concern. A volume is polled from the end of its watch until it is followed again.
+//! 1. A signal means that reading the volume is worthwhile. It carries no content.
+//! 2. No swap is missed: an overflow of the kernel's queue, and the end of a watch, are signals for every affected
+//!    volume. A volume is polled from the end of its watch until it is followed again.
 //! 3. A watch ends with the last [`PodSwaps`] that follows its directory.
 
 use std::{
@@ -34,13 +34,13 @@ use tracing::warn;
 
 use super::kubelet_dir::{KubeletDir, Unseen, VolumeId};
 
-/// How volumes are polled: up to each age, at each interval (R25). After the last age, at [`SLOW_POLL`].
+/// Polling intervals by the time since the touch (R25). After the last one, [`SLOW_POLL`] applies.
 const POLLS: [(Duration, Duration); 2] = [
     (Duration::from_millis(500), Duration::from_millis(20)),
     (Duration::from_millis(1500), Duration::from_millis(100)),
 ];
 
-/// Interval of polling a volume that nobody has touched lately.
+/// Polling interval of a volume without a recent touch.
 const SLOW_POLL: Duration = Duration::from_secs(1);
 
 /// What a watch of a volume's directory reports.
@@ -49,7 +49,7 @@ const EVENTS: WatchFlags = WatchFlags::MOVED_TO
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// Events that end a watch, or make it one of a directory that is no longer the volume's.
+/// Events that end a watch, or show that its directory is no longer the volume's.
 const ENDS: ReadFlags = ReadFlags::UNMOUNT
     .union(ReadFlags::DELETE_SELF)
     .union(ReadFlags::MOVE_SELF)
@@ -61,7 +61,7 @@ const EVENT_BYTES: usize = 16 << 10;
 /// How swaps are noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapDetection {
-    /// By the kernel's notices, where it sends them, and by polling elsewhere.
+    /// By inotify where the kernel supports it, and by polling otherwise.
     Inotify,
     /// By polling only: tests with paused time.
     Polling,
@@ -70,9 +70,9 @@ pub enum SwapDetection {
 /// What happened to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SwapSignal {
-    /// It is polled, or notices were lost: its set may be another one.
+    /// It is polled, or events were lost: it may have been swapped.
     Look,
-    /// It has another set.
+    /// It was swapped.
     Swapped,
     /// Its directory was unmounted, removed or moved away. It is polled until it is followed again.
     Gone,
@@ -296,7 +296,7 @@ impl Inotify {
         Ok(watch)
     }
 
-    /// Ends the part of a watch that belongs to one volume of one pod, and with the last part the watch.
+    /// Ends one volume's share in a watch. With the last share, ends the watch.
     fn end(&self, watch: i32, inbox: &Arc<Inbox>, key: usize) {
         let mut watches = self.watches.lock();
         let Some(followers) = watches.get_mut(&watch) else {
@@ -305,7 +305,7 @@ impl Inotify {
         followers.retain(|follower| follower.key != key || !Arc::ptr_eq(&follower.inbox, inbox));
         if followers.is_empty() {
             watches.remove(&watch);
-            // The directory may be gone, and the watch with it.
+            // The directory may have been removed, and the watch with it.
             let _ = inotify::remove_watch(self.instance.get_ref(), watch);
         }
     }
@@ -345,7 +345,7 @@ fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<Follower>>) -> Resu
                 follower.inbox.put(follower.key, SwapSignal::Gone);
             }
             if !flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT | ReadFlags::DELETE_SELF) {
-                // Moved away: the watch lives on.
+                // The directory was moved away: the watch continues.
                 let _ = inotify::remove_watch(instance, event.wd());
             }
         } else if event.file_name() == Some(c"..data") {
@@ -356,7 +356,7 @@ fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<Follower>>) -> Resu
     }
 }
 
-/// Notices were lost: each volume may have another set.
+/// Events were lost: any volume may have been swapped.
 fn overflow(watches: &BTreeMap<i32, Vec<Follower>>) {
     for follower in watches.values().flatten() {
         follower.inbox.put(follower.key, SwapSignal::Look);

@@ -2,11 +2,11 @@
 //! (beside-kubelet 4, R9, R17, R18).
 //!
 //! Invariants:
-//! 1. The body is `metadata.uid` and the annotation, nothing else. The UID keeps the touch from a pod that has taken the
-//!    name of another one.
-//! 2. The value is a time: it tells nothing of any payload.
-//! 3. One call is one request. Answers that ask for another one say so, since each counts for the limiter.
-//! 4. No text of the API server is passed on at full length, or with a control character.
+//! 1. The body is `metadata.uid` and the annotation, nothing else. With the UID, a touch never reaches another pod of
+//!    the same name.
+//! 2. The value is a time: it reveals nothing about any payload.
+//! 3. One call is one request. The caller repeats it if the answer says so, since each request counts for the limiter.
+//! 4. Texts of the API server are passed on with limited length and without control characters.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) const REFRESH: &str = "larder.dev/refresh";
 /// The owner of the annotation in `metadata.managedFields`.
 const FIELD_MANAGER: &str = "larder";
 
-/// The permission that a touch takes, as an administrator has to grant it.
+/// The permission that a touch needs, as an administrator grants it.
 const PERMISSION: &str = "patch pods/status";
 
 /// Longest text of the API server that is shown, in bytes.
@@ -35,7 +35,7 @@ const MAX_TEXT: usize = 512;
 /// Precision of the annotation.
 const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
 
-/// The pod of a touch, as it is known.
+/// The pod of a touch, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodToTouch {
     pub(crate) namespace: SmolStr,
@@ -50,8 +50,8 @@ pub(crate) struct PodToTouch {
 pub(crate) struct RefreshValue(String);
 
 impl RefreshValue {
-    /// The value for a touch at `now`. It differs from `previous`, the value that the pod has or that was sent last,
-    /// whatever the clock shows: a pod with the same value is not synced.
+    /// The value for a touch at `now`. Whatever the clock shows, it differs from `previous`, the pod's value or the one
+    /// sent last: the kubelet does not sync a pod whose value stays the same.
     pub(crate) fn next(now: Timestamp, previous: Option<&str>) -> Self {
         let value = Self::of(now);
         if previous != Some(value.as_str()) {
@@ -81,16 +81,16 @@ pub(crate) enum TouchAnswer {
     },
     /// The pod had the value before, so nothing happened: send a later one (R9).
     NoOp,
-    /// Other writers were faster: send it again (R17).
+    /// Another client has changed the pod meanwhile: send it again (R17).
     Conflict,
-    /// The pod is gone, or another pod has its name (R17).
+    /// The pod was deleted, or another pod has its name (R17).
     Gone,
     /// The API server has too many requests (R17).
     Throttled {
         /// How long it asks to wait.
         retry_after: Option<Duration>,
     },
-    /// This identity has no right to touch any pod (R18).
+    /// This identity may not touch any pod (R18).
     Forbidden {
         /// The permission that is missing, and where.
         permission: String,

@@ -1,14 +1,14 @@
-//! How many touches this node sends, and which pod's comes first (beside-kubelet R19, R20, R27).
+//! Rate and order of the touches that this node sends (beside-kubelet R19, R20, R27).
 //!
 //! Pure: time and random numbers are passed in.
 //!
 //! Invariants:
 //! 1. At most [`IN_FLIGHT`] touches are under way, and none is sent before its time.
-//! 2. The rate is between [`MIN_RATE`] and [`MAX_RATE`] per second. After a change of the rate, the burst is two seconds'
-//!    worth and more only at full rate, so that halving is felt at once.
+//! 2. The rate is between [`MIN_RATE`] and [`MAX_RATE`] per second. After a change of the rate, the burst is two
+//!    seconds' worth, and larger only at full rate, so that halving takes effect at once.
 //! 3. While `Retry-After` holds, nothing is sent.
-//! 4. Of the touches that are due, that of the pod with the highest priority goes first. Pods of one priority go in
-//!    random order. Touches that catch up come after all others.
+//! 4. Of the touches that are due, the pod with the highest priority comes first. Pods of equal priority come in random
+//!    order. Touches that catch up come after all others.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -27,27 +27,27 @@ const IN_FLIGHT: usize = 8;
 const MAX_RATE: u32 = 50;
 /// Touches per second after many failures.
 const MIN_RATE: u32 = 2;
-/// So many go at once after a quiet time: the pods of a node.
+/// Burst after a quiet time: the pods of a node.
 const BURST: u32 = 110;
-/// Touches per second that catch up with what happened before the start (R27).
+/// Touches per second that catch up with changes before the start (R27).
 const CATCH_UP_RATE: u32 = 10;
 /// The rate is doubled after a time without trouble.
 const QUIET: Duration = Duration::from_mins(1);
 /// The API server is overloaded if the 90th percentile of its answers takes longer.
 const SLOW: Duration = Duration::from_millis(500);
-/// So many answers make up a percentile.
+/// Number of answers for a percentile.
 const WINDOW: usize = 20;
-/// Wait after a 429 that does not say how long.
+/// Wait after a 429 without `Retry-After`.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// When a touch may be sent, and before which others.
+/// When a touch may be sent, and its priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Urgency {
     /// `spec.priority` of the pod.
     pub(crate) priority: i32,
     /// Not before this time.
     pub(crate) not_before: Instant,
-    /// The change may have happened before the start of larder (R27).
+    /// Whether the change may have happened before the start of larder (R27).
     pub(crate) is_catch_up: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Urgency {
 pub(crate) enum NextTouch<K> {
     /// Send this touch, and call [`TouchLimiter::answered`].
     Send(K),
-    /// Ask again at this time, or earlier when a touch is added or answered.
+    /// Call again at this time, or earlier when a touch is added or answered.
     At(Instant),
     /// Nothing can be sent before a touch is added or answered.
     Idle,
@@ -88,9 +88,9 @@ struct Waiting {
 pub(crate) struct TouchLimiter<K> {
     random: Rng,
     waiting: HashMap<K, Waiting>,
-    /// Not yet due, by the time from which they are.
+    /// Touches that are not due yet, by the time at which they are.
     later: BTreeSet<(Instant, Rank, K)>,
-    /// Due; those that catch up come after all others.
+    /// Touches that are due; those that catch up come after all others.
     due: BTreeSet<(bool, Rank, K)>,
     in_flight: usize,
     rate: u32,
@@ -98,9 +98,9 @@ pub(crate) struct TouchLimiter<K> {
     catch_up: TokenBucket,
     /// Durations of the last answers.
     answers: VecDeque<Duration>,
-    /// The rate was changed then, or there was trouble.
+    /// Time of the last change of the rate, or of the last trouble.
     calm_since: Instant,
-    /// The API server asks for silence until then.
+    /// No touch is sent before this time, by the API server's `Retry-After`.
     silent_until: Instant,
 }
 
@@ -193,7 +193,7 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
         NextTouch::Send(touch)
     }
 
-    /// A touch that was sent has been answered, or given up, after `took`.
+    /// Records that a touch was answered or given up after `took`.
     pub(crate) fn answered(&mut self, now: Instant, took: Duration, throttled: Option<Throttled>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Some(Throttled { retry_after }) = throttled {
@@ -211,7 +211,7 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
         }
     }
 
-    /// A touch that was to be sent was not, because the pod no longer needs it. It counts for nothing.
+    /// Records that a touch was not sent after all, because the pod no longer needs it. It does not count.
     pub(crate) fn not_sent(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.bucket.give_back();
@@ -258,7 +258,7 @@ fn bucket(rate: u32, burst: u32, now: Instant) -> TokenBucket {
     TokenBucket::new(Duration::from_secs(1) / rate, burst, now)
 }
 
-/// The longest wait of a touch in a cluster whose nodes have this TTL, which tells its size (R20): for pods of
+/// The longest wait of a touch in a cluster whose nodes have this TTL, which reflects its size (R20): for pods of
 /// DaemonSets, and for changes that concern more than ten pods of the node.
 pub(crate) fn longest_spread(ttl: Option<Duration>) -> Duration {
     let secs = match ttl.map_or(0, |ttl| ttl.as_secs()) {

@@ -2,9 +2,9 @@
 //! [limiter](super::touch_limiter).
 //!
 //! Invariants:
-//! 1. A touch is sent with a permit in hand, and the permit is dropped when it is answered. So what is in flight is
-//!    counted whatever becomes of its worker.
-//! 2. A permit that nobody waits for any more is dropped at once.
+//! 1. A touch is sent with a permit, which is dropped when the touch is answered. So touches in flight are counted even
+//!    if their worker ends.
+//! 2. A permit whose receiver has stopped waiting is dropped at once.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ struct QueueInner {
 
 struct QueueState {
     limiter: TouchLimiter<u64>,
-    /// Who waits for a permit, by the number of the touch.
+    /// The receivers of permits, by the number of the touch.
     waiting: HashMap<u64, oneshot::Sender<Permit>>,
     last: u64,
 }
@@ -73,7 +73,7 @@ impl Drop for Permit {
     }
 }
 
-/// A place in the queue; dropping it gives the place up.
+/// A place in the queue; dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedTouch {
     queue: TouchQueue,
@@ -119,7 +119,7 @@ impl TouchQueue {
         }))
     }
 
-    /// Queues a touch. Where the limits allow it, its permit is there at once.
+    /// Queues a touch. If the limits allow it, its permit is granted at once.
     pub(crate) fn enqueue(&self, urgency: Urgency) -> QueuedTouch {
         let (sender, permit) = oneshot::channel();
         let mut state = self.0.state.lock();
@@ -143,19 +143,19 @@ impl TouchQueue {
         self.0.state.lock().limiter.rate()
     }
 
-    /// Grants permits when they are due. Ends only when dropped.
+    /// Grants permits when they are due. Runs until dropped.
     pub(crate) async fn run(self) {
         loop {
             let changed = self.0.changed.notified();
             match self.grant() {
-                // A timeout and a change both lead to another look.
+                // A timeout and a change both lead to another round of grants.
                 Some(at) => drop(timeout_at(at, changed).await),
                 None => changed.await,
             }
         }
     }
 
-    /// Grants what may be sent now; returns when to look again.
+    /// Grants the permits that are due now; returns when the next one is.
     fn grant(&self) -> Option<Instant> {
         loop {
             let mut state = self.0.state.lock();
@@ -172,7 +172,7 @@ impl TouchQueue {
                 throttled: None,
             };
             match waiting {
-                // Whoever has left drops the permit with the receiver.
+                // If the receiver is gone, this drops the permit.
                 Some(waiting) => drop(waiting.send(permit)),
                 None => drop(permit),
             }

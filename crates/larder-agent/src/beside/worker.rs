@@ -1,5 +1,5 @@
-//! The worker of one pod: gathers what its parts read, looks at the disk, and tells the kubelet what the
-//! [rules](super::rules) want it to know.
+//! The worker of one pod: gathers the inputs of its parts, looks at the disk, and touches the pod when the
+//! [rules](super::rules) say so.
 //!
 //! ```text
 //!  inbox, fetched, swaps, timers, node ─► look (one blocking call) ─► rules ─► permit ─► look again ─► PATCH ─► answer
@@ -8,7 +8,7 @@
 //! Invariants:
 //! 1. Every touch follows a look that was made after its permit was granted (R4), or in the same step.
 //! 2. The rules decide when to touch. The worker's own timer is the repair pass only.
-//! 3. A part that waits for an input or fails holds up no other part.
+//! 3. A part that waits for an input or fails delays no other part.
 
 mod report;
 mod touching;
@@ -53,19 +53,19 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Changes of objects that more pods of the node read are spread (R20).
+/// Changes of objects that more than this number of pods read are spread over time (R20).
 const MANY_READERS: usize = 10;
 
 /// The state of one part of the plan.
 #[derive(Debug)]
 struct PartState {
-    /// To be looked at.
+    /// Due for a look.
     due: bool,
-    /// Something that it reads is being fetched; it is due when that arrives.
+    /// One of its inputs is being fetched; it is due when that arrives.
     waits: bool,
-    /// When the oldest change arrived that was not looked at yet.
+    /// Arrival of the oldest change since the last look.
     changed_at: Option<Instant>,
-    /// Many pods read what has changed.
+    /// Whether many pods read the changed object.
     is_crowded: bool,
     /// Directory and set of the volume at the last look.
     place: Option<(VolumeIdentity, SetName)>,
@@ -87,7 +87,7 @@ pub(crate) struct BesideWorker {
     decoded: Option<Box<Pod>>,
     traits: PodTraits,
     objects: PodObjects,
-    /// Of the parts of the plan, in their order.
+    /// States of the plan's parts, in their order.
     parts: Vec<PartState>,
     gathering: Gathering,
     rules: PodRules,
@@ -97,7 +97,7 @@ pub(crate) struct BesideWorker {
     followed: BTreeSet<usize>,
     node: watch::Receiver<NodeView>,
     touching: Touching,
-    /// The value of the last touch, which the next one differs from.
+    /// The value of the last touch; the next one must differ.
     last_value: Option<RefreshValue>,
     repair_at: Instant,
 }
@@ -141,7 +141,7 @@ impl BesideWorker {
         loop {
             let wake = self.next_wake();
             let mut permit = None;
-            // Every arm is cancel-safe. The inbox goes before what was fetched, which may belong to an older plan. The
+            // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan. The
             // sender of the node lives as long as the agent.
             tokio::select! {
                 biased;
@@ -169,7 +169,7 @@ impl BesideWorker {
                 self.schedule_repair();
                 self.parts.iter_mut().for_each(|state| state.due = true);
             }
-            // A touch that became due by time needs a fresh look, too.
+            // A touch that became due because of time needs a new look, too.
             if permit.is_some() || self.is_touch_due(now) {
                 self.mark_outstanding(&plan);
             }
@@ -273,7 +273,7 @@ impl BesideWorker {
         self.parts.iter_mut().for_each(|state| state.due = true);
     }
 
-    /// Tells the rules what they read of the pod.
+    /// Passes the view of the pod to the rules.
     fn view_pod(&mut self, plan: &PodPlan, pod: &Pod) {
         self.traits = PodTraits::of(pod);
         let republishing = Arc::clone(&self.node.borrow().republishing);
@@ -284,7 +284,7 @@ impl BesideWorker {
         self.rules.set_pod(view, &parts);
     }
 
-    /// The part as the rules know it; `None` for one that causes no touch.
+    /// The part's identity for the rules; `None` for a part that causes no touch.
     fn part_name(&self, part: &Part) -> Option<PartName> {
         match &part.kind {
             PartKind::Volume(name, _) => Some(PartName::Volume(name.as_str().into())),
@@ -315,7 +315,7 @@ impl BesideWorker {
             state.due = true;
         }
         if signal == SwapSignal::Gone {
-            // Its directory is another one, if it is there.
+            // Its directory was recreated, or is missing.
             self.followed.remove(&key);
         }
     }
@@ -339,7 +339,7 @@ impl BesideWorker {
         }
     }
 
-    /// Looks at the parts that are due and have everything that they read.
+    /// Looks at the parts that are due and whose inputs are complete.
     async fn look(&mut self, plan: &Arc<PodPlan>) {
         let reads = plan.parts.iter().zip(&self.parts);
         let reads: BTreeSet<&Need> = reads
@@ -372,7 +372,7 @@ impl BesideWorker {
         self.gathering.retain(&reads);
     }
 
-    /// Sorts the parts that are due: returns the ones that can be computed, and lets the others wait.
+    /// Returns the due parts that can be computed, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
         let (now, wall) = (Instant::now(), self.context.clock.now());
         let mut ready = Vec::new();
@@ -404,7 +404,7 @@ impl BesideWorker {
         ready
     }
 
-    /// Takes in what was seen of a part.
+    /// Takes in the result of a look at a part.
     fn seen(&mut self, plan: &PodPlan, index: usize, seen: SeenPart) -> Vec<Notice> {
         let (now, wall) = (Instant::now(), self.context.clock.now());
         let part = &plan.parts[index];
@@ -481,7 +481,7 @@ impl BesideWorker {
         }
     }
 
-    /// The immutable object of the part in whose place the kubelet serves an earlier one (R26).
+    /// The immutable object of the part for which the kubelet serves an earlier one (R26).
     fn pinned(&self, part: &Part, plan: &PodPlan) -> Option<String> {
         let objects = part.reads.iter().filter_map(|need| match need {
             Need::Object(kind, name) => Some((*kind, name)),
@@ -503,7 +503,7 @@ impl BesideWorker {
         pinned
     }
 
-    /// Follows the swaps of the volumes whose next set is waited for, and of no others.
+    /// Follows the swaps of exactly the volumes whose next swap is awaited.
     fn follow_swaps(&mut self, plan: &PodPlan) {
         let awaited: BTreeSet<_> = self.rules.awaited().cloned().collect();
         for (key, part) in plan.parts.iter().enumerate() {
@@ -520,10 +520,10 @@ impl BesideWorker {
                     kind: *kind,
                     name: volume,
                 };
-                // A few system calls. What cannot be watched is polled.
+                // A few system calls. A volume that cannot be watched is polled.
                 let _ = self.swaps.follow(key, &id);
                 self.followed.insert(key);
-                // A swap before that was not signaled.
+                // A swap before this call was not signaled.
                 self.parts[key].due = true;
             } else {
                 self.swaps.unfollow(key);
@@ -553,7 +553,7 @@ impl PartState {
     }
 }
 
-/// Whether larder reads it in this mode: what is issued to pods is the kubelet's business.
+/// Whether larder reads it in this mode. Tokens and certificates are left to the kubelet.
 fn is_read(need: &Need) -> bool {
     !matches!(need, Need::Token(_) | Need::PodCertificate(_))
 }

@@ -209,7 +209,7 @@ async fn dry_run_says_what_it_would_touch() {
     beside.node.run();
     let wait = beside.node.wait("its reason", |node| {
         let reason = node.volume("web", "config")?.delivery.reason;
-        (reason == "would tell the kubelet: level differs").then_some(())
+        (reason == "would touch the pod: level differs").then_some(())
     });
     wait.await;
     assert_eq!(beside.touches("web"), 0);

@@ -1,10 +1,10 @@
-//! Compares a directory with the files that it has to hold.
+//! Compares a directory with the files that it must contain.
 //!
-//! 1. Each computed file, in order of its path: is it there, and is it the same by its [`Rule`]?
-//! 2. The directories that hold computed files: is there anything else in them? The first such entry ends the search,
-//!    so that a directory of a hundred thousand files costs no more than the computed ones.
+//! 1. Each computed file, in order of its path: does it exist, and is it equal by its [`Rule`]?
+//! 2. The directories of computed files: do they contain any other entry? The first one ends the search, so a directory
+//!    of a hundred thousand files costs no more than the computed files.
 //!
-//! Both steps stop when the time is over, and go on with a directory that was opened anew.
+//! Both steps stop when their time is up, and continue with a newly opened directory.
 
 use std::{
     collections::btree_map,
@@ -33,7 +33,7 @@ use super::{
 /// ConfigMaps that each namespace of a cluster has, and that most pods mount (beside-kubelet R7).
 const CLUSTER_AUTHORITIES: [&str; 2] = ["kube-root-ca.crt", "openshift-service-ca.crt"];
 
-/// So many differences are named; the others are only counted.
+/// Number of differences that are named; the others are only counted.
 const MAX_NAMED: usize = 8;
 
 /// How one file differs.
@@ -43,11 +43,11 @@ pub(crate) enum DifferenceKind {
     Missing,
     /// It has other content.
     Changed,
-    /// It is there and was not computed.
+    /// It exists, but was not computed.
     Extra,
 }
 
-/// Why a difference is one that a touch of the pod repairs.
+/// Why a touch of the pod would repair a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TouchReason {
     /// Files differ that come from `kube-root-ca.crt` or `openshift-service-ca.crt` (R7), and no others.
@@ -70,12 +70,12 @@ impl Differences {
         self.count == 0
     }
 
-    /// The reason to touch the pod; `None` if nothing differs but downward content, tokens and certificates (R3).
+    /// The reason to touch the pod; `None` if only downward content, tokens and certificates differ (R3).
     pub(crate) fn reason(&self) -> Option<TouchReason> {
         self.reason
     }
 
-    /// How many were found; of entries that were not computed, only the first counts.
+    /// Number of differences found; of entries that were not computed, only the first counts.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -94,12 +94,12 @@ impl Differences {
     }
 }
 
-/// Compares one directory with the part of a projection that it has to hold.
+/// Compares one directory with the part of a projection that it must contain.
 pub(super) struct Comparer<'a> {
     projection: &'a Projection<'a>,
     /// Path in the volume that the directory stands for: empty, or with a final slash.
     prefix: &'a str,
-    /// What an entry that was not computed may come from.
+    /// Possible origins of an entry that was not computed.
     extra: Option<TouchReason>,
     files: btree_map::Range<'a, VolumePath, File<'a>>,
     /// Directories still to be listed, with a final slash; without [`Self::prefix`].
@@ -130,7 +130,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Goes on with the comparison, for `budget` and at least one step. Returns whether it is done.
+    /// Continues the comparison for `budget`, and at least one step. Returns whether it is complete.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Notes that `path` was not computed, although it is there.
+    /// Records that `path` exists, but was not computed.
     pub(super) fn not_computed(&mut self, path: &str) {
         self.differences
             .add(path, DifferenceKind::Extra, self.extra);
@@ -175,7 +175,7 @@ impl<'a> Comparer<'a> {
         self.differences
     }
 
-    /// Compares an opened file with `file`, which has to be at `path` of the volume.
+    /// Compares an opened file with `file`, which belongs at `path` of the volume.
     pub(super) fn check(
         &mut self,
         opened: rustix::io::Result<(OwnedFd, Stat)>,
@@ -193,7 +193,7 @@ impl<'a> Comparer<'a> {
                 }
                 DifferenceKind::Changed
             }
-            // In the place of the file, or of a directory above it, is nothing or something else.
+            // The file, or a directory above it, is missing or of another type.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::XDEV) => {
                 DifferenceKind::Missing
             }
@@ -211,7 +211,7 @@ impl<'a> Comparer<'a> {
         };
         let directory = match way.open(set.as_fd(), &listed) {
             Ok(directory) => directory,
-            // Its files are missing, which is known by now.
+            // Its files are missing, and are recorded as such.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(true),
             Err(errno) => return Err(ReadError::io("open", &self.path.join(&listed))(errno)),
         };
@@ -226,7 +226,7 @@ impl<'a> Comparer<'a> {
         });
         match found {
             Ok(()) => {}
-            // It was removed after it was opened: by the kubelet, which has written another set by then, or by hand.
+            // It was removed after it was opened: by the kubelet, which has then written another set, or by hand.
             Err(Errno::NOENT) => self
                 .differences
                 .add(&listed, DifferenceKind::Missing, self.extra),
@@ -234,13 +234,13 @@ impl<'a> Comparer<'a> {
         }
         if let Some(path) = extra {
             self.not_computed(&format!("{}{path}", self.prefix));
-            // One is enough: the kubelet writes all files anew.
+            // One is enough: the kubelet rewrites all files.
             self.directories.clear();
         }
         Ok(true)
     }
 
-    /// What the entry `name` of the directory `listed` is by the projection.
+    /// The role of the entry `name` of the directory `listed` in the projection.
     fn computed(&self, listed: &str, name: &CStr, kind: FileType) -> Entry {
         let Ok(name) = name.to_str() else {
             return Entry::Extra(format!("{listed}{}", name.to_string_lossy()));
@@ -257,7 +257,7 @@ impl<'a> Comparer<'a> {
             .next()
             .is_some_and(|(file, _)| file.as_str().starts_with(&path));
         if holds_files {
-            // If it is no directory, the files below it are missing, which is known by now.
+            // If it is not a directory, the files below it are missing, and are recorded as such.
             return if kind == FileType::Directory {
                 Entry::Directory(path.split_off(self.prefix.len()))
             } else {
@@ -289,8 +289,8 @@ fn open_file_beneath(set: &OwnedFd, path: &str) -> rustix::io::Result<(OwnedFd, 
     }
 }
 
-/// The way to the directory that was listed last, as some open directories on it. So the depth of a path is paid for
-/// once, and not again with each directory on the way.
+/// Open directories on the path to the directory that was listed last. So a deep path is resolved once, and not again
+/// for each directory on it.
 #[derive(Default)]
 struct Way(Vec<(String, OwnedFd)>);
 

@@ -1,4 +1,4 @@
-//! What makes one file equal to its computed content (beside-kubelet R24), by where the content comes from.
+//! When a file counts as equal to its computed content (beside-kubelet R24), by the origin of the content.
 
 use std::{collections::HashSet, os::fd::OwnedFd};
 
@@ -15,11 +15,11 @@ use super::sys;
 /// Bytes that are compared at a time.
 const CHUNK: usize = 16 << 10;
 
-/// Longest text that is read as a whole, if the computed one is not longer. Annotations have 256 KiB at most, of which
-/// quoting makes four times that.
+/// Longest text that is read as a whole, unless the computed one is longer. Annotations have at most 256 KiB, which
+/// quoting expands to at most four times that.
 const MAX_TEXT: usize = 2 << 20;
 
-/// Annotations whose values only the kubelet knows, and the touch itself.
+/// Annotations whose values only the kubelet knows, and that of the touch.
 const UNKNOWN_ANNOTATIONS: [&str; 2] = ["kubernetes.io/config.", "larder.dev/"];
 
 /// How a file is compared.
@@ -27,7 +27,7 @@ const UNKNOWN_ANNOTATIONS: [&str; 2] = ["kubernetes.io/config.", "larder.dev/"];
 pub(super) enum Rule {
     /// Byte by byte.
     Bytes,
-    /// It has to exist: a token or certificate is issued to the kubelet, and larder does not have it.
+    /// It must exist. Its content is unknown, because a token or certificate is issued to the kubelet.
     Existence,
     /// The same certificates in any order: the kubelet shuffles them.
     TrustAnchors,

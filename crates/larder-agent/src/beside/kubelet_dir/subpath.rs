@@ -1,4 +1,4 @@
-//! What a container sees of a volume that it mounts with `subPath`: the bytes of its start (beside-kubelet 7.2).
+//! The content that a container sees through a `subPath` mount: that of its start (beside-kubelet 7.2).
 
 use std::{
     os::fd::{AsFd as _, OwnedFd},
@@ -23,7 +23,7 @@ pub(crate) struct SubPathId<'a> {
     pub(crate) volume: VolumeId<'a>,
     /// Name of the container.
     pub(crate) container: &'a str,
-    /// Place of the mount in the container's `volumeMounts`, from 0.
+    /// Index of the mount in the container's `volumeMounts`, from 0.
     pub(crate) index: usize,
     /// `subPath`, or the expanded `subPathExpr`.
     pub(crate) sub_path: &'a str,
@@ -34,7 +34,7 @@ impl KubeletDir {
     ///
     /// # Errors
     ///
-    /// The kubelet has not mounted it, or it cannot be seen.
+    /// The kubelet has not mounted it, or this process cannot see it.
     pub(crate) fn compare_subpath(
         &self,
         id: &SubPathId<'_>,
@@ -86,7 +86,7 @@ impl KubeletDir {
         };
         let opened = opened.map_err(|errno| unseen(errno, "open", path))?;
         if self.mounts == Mounts::Required {
-            // What the kubelet mounts on is an empty file or directory.
+            // The kubelet mounts on an empty file or directory.
             let is_mount_point = sys::is_mount_point(parent.as_fd(), opened.handle().as_fd());
             if !is_mount_point.map_err(ReadError::io("examine", path))? {
                 return Err(Unseen::NotVisible);
@@ -95,7 +95,7 @@ impl KubeletDir {
         Ok(opened)
     }
 
-    /// For errors only: it is never resolved.
+    /// The path of the mount, for errors only: it is never resolved.
     fn subpath_path(&self, id: &SubPathId<'_>) -> PathBuf {
         let pod = self.path.join("pods").join(id.volume.pod_uid);
         let mounts = pod.join(SUBPATHS).join(id.volume.name);

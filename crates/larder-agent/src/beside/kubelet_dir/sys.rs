@@ -23,7 +23,7 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
     fs::open(path, PLACE, Mode::empty())
 }
 
-/// Opens the directory `name` of `dir`, for opening what is in it.
+/// Opens the directory `name` of `dir`, for opening its entries.
 pub(super) fn open_dir(dir: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd> {
     fs::openat(dir, name, PLACE.union(OFlags::NOFOLLOW), Mode::empty())
 }
@@ -33,7 +33,7 @@ pub(super) fn open_dir_beneath(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedF
     let flags = PLACE.union(OFlags::NOFOLLOW);
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match fs::openat2(dir, path, flags, Mode::empty(), resolve) {
-        // Linux before 5.6, or a filter that does not know the call.
+        // Linux before 5.6, or a seccomp filter that does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => open_by_elements(dir, path),
         opened => opened,
     }
@@ -88,7 +88,7 @@ pub(super) fn read(file: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
 /// When a file was created, in seconds and nanoseconds.
 pub(super) type CreationTime = (i64, u32);
 
-/// When `file` was created, if its file system and the kernel tell.
+/// When `file` was created, if its file system and the kernel record it.
 pub(super) fn creation_time(file: impl AsFd) -> Option<CreationTime> {
     let found = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
     let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -99,7 +99,7 @@ pub(super) fn stat(file: impl AsFd) -> Result<Stat> {
     fs::fstat(file)
 }
 
-/// What the entry `name` of `dir` is; a link itself, not its target.
+/// Type of the entry `name` of `dir`; of a link itself, not of its target.
 pub(super) fn stat_entry(dir: BorrowedFd<'_>, name: impl Arg) -> Result<Stat> {
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
@@ -138,8 +138,8 @@ pub(super) fn list(
     Ok(())
 }
 
-/// Whether something is mounted at `child`, an entry of the directory `parent`. A bind mount can have the device number
-/// of its surroundings, so the mounts themselves are compared.
+/// Whether `child`, an entry of the directory `parent`, is a mount point. A bind mount can have the device number of
+/// its parent, so the mount IDs are compared.
 pub(super) fn is_mount_point(parent: BorrowedFd<'_>, child: BorrowedFd<'_>) -> Result<bool> {
     Ok(mount_id(parent)? != mount_id(child)?)
 }

@@ -11,9 +11,8 @@ fn on_a_thread(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn nothing_is_written_outside_of_the_named_directories() {
-    // beside-kubelet 29
-    // Removed by the outer thread, which may.
+fn nothing_is_written_outside_the_named_directories() {
+    // beside-kubelet 29 Removed by the outer thread, which is not restricted.
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [kubelet, own] = directories
         .each_ref()
@@ -25,7 +24,7 @@ fn nothing_is_written_outside_of_the_named_directories() {
         fs::create_dir(at("d")).unwrap();
         let protection = restrict_thread(&[&own]).unwrap();
         if protection == WriteProtection::Unavailable {
-            assert!(std::env::var_os("CI").is_none(), "CI has to have Landlock");
+            assert!(std::env::var_os("CI").is_none(), "CI must have Landlock");
             return;
         }
         let denied = |result: io::Result<()>| {
@@ -51,10 +50,10 @@ fn nothing_is_written_outside_of_the_named_directories() {
                     .map(drop),
             );
         }
-        // Reading goes on, also what is new.
+        // Reading still works, also of new files.
         assert_eq!(fs::read_to_string(&file).unwrap(), "1");
         assert_eq!(fs::read_dir(&kubelet).unwrap().count(), 2);
-        // Its own directory is as before.
+        // Its own directory stays writable.
         fs::write(own.join("a"), "").unwrap();
         fs::rename(own.join("a"), own.join("b")).unwrap();
         fs::remove_file(own.join("b")).unwrap();

@@ -26,7 +26,7 @@ fn node(status: &str) -> Node {
 }
 
 #[test]
-fn node_tells_readiness_ttl_and_version() {
+fn readiness_ttl_and_version_are_read_from_the_node() {
     for (status, ready) in [("True", true), ("False", false), ("Unknown", false)] {
         let expected = NodeState {
             ready,
@@ -41,7 +41,7 @@ fn node_tells_readiness_ttl_and_version() {
 }
 
 #[test]
-fn kubelet_that_is_not_ready_or_silent_is_not_told() {
+fn kubelet_that_is_not_ready_or_silent_gets_no_touch() {
     // beside-kubelet 10
     let (ready, not_ready) = (
         NodeState::new(&node("True")),

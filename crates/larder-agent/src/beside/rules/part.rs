@@ -1,4 +1,4 @@
-//! One part of a pod under the rules: its payload, the touches for it, and what is known of it.
+//! One part of a pod under the rules: its payload, the touches for it, and its state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(122);
 pub(super) struct TrackedPart {
     sight: Sight,
     payload: Option<ContentDigest>,
-    /// No other payload was seen since larder started.
+    /// Whether this is the first payload since larder started.
     is_first: bool,
     changed_at: Instant,
     /// The first touch for the payload, or the time at which it is due.
@@ -35,10 +35,10 @@ pub(super) struct TrackedPart {
     /// When the first and the last of them were sent.
     told: Option<(Timestamp, Timestamp)>,
     last_touch: Option<Instant>,
-    /// The look that found the payload in place has been noticed.
+    /// Whether the payload was found in place, and a notice says so.
     verified: bool,
     verified_in: Option<Duration>,
-    /// An event has said that the payload does not arrive.
+    /// Whether an event has reported that the payload does not arrive.
     is_overdue_noticed: bool,
     /// Since when it cannot be computed.
     failing_since: Option<Instant>,
@@ -84,7 +84,7 @@ impl TrackedPart {
             notices.extend(self.detach(volume, view));
         }
         match (&look.sight, look.payload) {
-            // What was known stays so until more is known.
+            // The last known state stays until a look finds another one.
             (Sight::Unread(_), _) if self.payload.is_some() || self.failing_since.is_some() => {
                 return notices;
             }
@@ -108,7 +108,7 @@ impl TrackedPart {
         notices
     }
 
-    /// Takes in the payload of a look; a new one starts anew. Returns whether it is new.
+    /// Takes in the payload of a look. A new one resets the touches. Returns whether it is new.
     fn computed(
         &mut self,
         payload: ContentDigest,
@@ -155,7 +155,7 @@ impl TrackedPart {
         }
     }
 
-    /// The volume was torn down and set up anew: what containers see that mounted it before is no longer known.
+    /// The volume was torn down and set up again. Containers that had mounted it see unknown content from now on.
     fn detach(&mut self, volume: &SmolStr, view: &PodView) -> Option<Notice> {
         let mounting = view.containers.iter();
         let mounting = mounting.filter(|container| container.volumes.contains(volume));
@@ -197,7 +197,7 @@ impl TrackedPart {
         is_reason && self.detached.is_empty()
     }
 
-    /// Whether the kubelet has all that it takes to set it up, and has not done so.
+    /// Whether the kubelet has everything to set the volume up, and has not done so.
     pub(super) fn is_being_set_up(&self) -> bool {
         self.sight == Sight::NotMounted && self.payload.is_some()
     }
@@ -210,7 +210,7 @@ impl TrackedPart {
         Some(self.first_touch + *after)
     }
 
-    /// The steps of the ladder that apply: what cannot be verified, and a container that waits, get one touch (R23,
+    /// The steps of the ladder that apply. A volume that cannot be verified and a waiting container get one touch (R23,
     /// R6).
     fn ladder<'a>(&self, name: &PartName, ladder: &'a [Duration]) -> &'a [Duration] {
         match (name, &self.sight) {
@@ -247,7 +247,7 @@ impl TrackedPart {
         }
     }
 
-    /// When an event is to say that the payload does not arrive.
+    /// When an event is due because the payload does not arrive.
     pub(super) fn overdue_at(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
         let is_volume = matches!(name, PartName::Volume(_));
         let ladder = self.ladder(name, ladder);
@@ -316,7 +316,7 @@ impl TrackedPart {
             Sight::Outdated(what) => {
                 let reason = self.waiting(gate, refused, ttl, wall);
                 let reason = reason.unwrap_or_else(|| match gate {
-                    Gate::DryRun => format!("would tell the kubelet: {what}"),
+                    Gate::DryRun => format!("would touch the pod: {what}"),
                     _ => format!("out of date: {what}"),
                 });
                 (Phase::Waiting, reason)
@@ -324,7 +324,7 @@ impl TrackedPart {
         }
     }
 
-    /// What an outdated part waits for; `None` for the first touch.
+    /// The reason why an outdated part waits; `None` for the first touch.
     fn waiting(
         &self,
         gate: &Gate,

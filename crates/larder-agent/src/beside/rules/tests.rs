@@ -1,4 +1,4 @@
-//! The rules as tables: what happens in the world, and which touches and notices follow. Times are milliseconds.
+//! The rules as tables: events in the world, and the touches and notices that follow. Times are milliseconds.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::*;
 const NO_TTL: Duration = Duration::ZERO;
 const DEFAULT_TTL: Duration = Duration::from_mins(1);
 
-/// One pod, what is computed for it, what its kubelet has on disk, and what the rules make of it.
+/// One pod, its computed content, its kubelet's files, and the rules.
 struct World {
     rules: PodRules,
     start: Instant,
@@ -122,7 +122,7 @@ impl World {
         self.touch();
     }
 
-    /// Sends the touch that is wanted now, if any.
+    /// Sends the touch that is due now, if any.
     fn touch(&mut self) {
         if self.rules.wants_touch(self.now) {
             self.rules.sent(self.now, self.wall());
@@ -143,7 +143,7 @@ impl World {
         self
     }
 
-    /// Objects change so that this is computed.
+    /// Objects change; this content is computed now.
     fn compute(&mut self, at: u64, name: &'static str, content: u8) -> &mut Self {
         self.until(at);
         self.computed.insert(name, Some(content));
@@ -151,7 +151,7 @@ impl World {
         self
     }
 
-    /// An object that is required is deleted.
+    /// A required object is deleted.
     fn lose(&mut self, at: u64, name: &'static str) -> &mut Self {
         self.until(at);
         self.computed.insert(name, None);
@@ -380,7 +380,7 @@ fn a_pod_that_differs_at_the_start_is_touched_as_soon_as_the_node_is_known() {
 
 // beside-kubelet 11
 #[test]
-fn an_object_that_is_missing_causes_no_touch_until_it_is_back() {
+fn a_missing_object_causes_no_touch_until_it_is_back() {
     World::new(NO_TTL)
         .lose(100, "a")
         .phase("a")
@@ -405,7 +405,7 @@ fn an_object_that_is_missing_causes_no_touch_until_it_is_back() {
 
 // beside-kubelet 12
 #[test]
-fn a_volume_in_back_off_waits_with_the_time_of_the_kubelets_retry() {
+fn a_volume_in_back_off_shows_when_the_kubelet_retries() {
     World::new(DEFAULT_TTL)
         .lose(0, "a")
         .compute(60_000, "a", 2)
@@ -446,7 +446,7 @@ fn a_payload_that_never_arrives_is_reported_once() {
 }
 
 #[test]
-fn a_pod_that_changes_all_the_time_is_touched_ten_times_a_minute_and_then_every_15_seconds() {
+fn a_constantly_changing_pod_gets_ten_touches_a_minute_then_one_every_15_s() {
     let mut world = World::new(NO_TTL);
     for (change, content) in (2..=200).enumerate() {
         let at = u64::try_from(change).unwrap() * 500;
@@ -506,7 +506,7 @@ fn a_pinned_volume_is_held() {
 
 // beside-kubelet 19
 #[test]
-fn a_pod_that_ends_or_is_gone_is_not_touched() {
+fn a_terminated_or_deleted_pod_is_not_touched() {
     let mut world = World::new(NO_TTL);
     world.view.ending = true;
     world.set_view();
@@ -556,7 +556,7 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
 
 // beside-kubelet 23
 #[test]
-fn a_throttled_touch_is_sent_after_the_time_that_the_api_server_asks_for() {
+fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
         .answer(5, Answer::Throttled(Some(Duration::from_secs(2))))
@@ -570,7 +570,7 @@ fn a_throttled_touch_is_sent_after_the_time_that_the_api_server_asks_for() {
 }
 
 #[test]
-fn a_touch_that_has_changed_nothing_or_was_not_answered_does_not_count() {
+fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
         .answer(5, Answer::Again)
@@ -658,7 +658,7 @@ fn a_pod_with_a_volume_that_is_republished_gets_the_first_touch_only() {
 }
 
 #[test]
-fn a_touch_that_is_spread_over_the_cluster_waits_its_time() {
+fn a_touch_waits_for_its_random_time_in_a_large_cluster() {
     let mut world = World::new(NO_TTL);
     world.delay = Duration::from_millis(3200);
     world.compute(1000, "a", 2).until(6000).check(expect![[r#"

@@ -67,7 +67,7 @@ impl Kubelet {
 async fn next(swaps: &mut PodSwaps) -> (usize, SwapSignal) {
     timeout(PATIENCE, swaps.next())
         .await
-        .expect("the kernel sends a notice")
+        .expect("the kernel sends an event")
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ async fn swap_is_signaled_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn each_pod_gets_its_own_signals_whoever_reads_them() {
+async fn each_pod_gets_its_own_signals_whichever_reader_reads_them() {
     let mut kubelet = Kubelet::new();
     let other = VolumeId { pod_uid: "w", ..ID };
     kubelet.write(&ID);
@@ -146,7 +146,7 @@ async fn each_pod_gets_its_own_signals_whoever_reads_them() {
 }
 
 #[tokio::test]
-async fn directory_made_anew_is_polled_until_it_is_followed_again() {
+async fn recreated_directory_is_polled_until_it_is_followed_again() {
     let mut kubelet = Kubelet::new();
     kubelet.write(&ID);
     let swaps = kubelet.swaps(SwapDetection::Inotify);
@@ -171,7 +171,7 @@ async fn directory_made_anew_is_polled_until_it_is_followed_again() {
 }
 
 #[tokio::test]
-async fn overflow_of_the_queue_makes_all_volumes_worth_a_look() {
+async fn overflow_of_the_queue_signals_all_volumes() {
     let mut kubelet = Kubelet::new();
     kubelet.write(&ID);
     let quiet = VolumeId {
@@ -198,12 +198,12 @@ async fn overflow_of_the_queue_makes_all_volumes_worth_a_look() {
 }
 
 #[tokio::test]
-async fn watch_hinders_no_unmount_and_ends_with_it() {
+async fn watch_blocks_no_unmount_and_ends_with_it() {
     // beside-kubelet 28
     let root = tempfile::tempdir().unwrap();
     let host = VolumeHost::open(root.path()).unwrap();
     if !matches!(host.memory(), Memory::Tmpfs { .. }) {
-        assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+        assert!(std::env::var_os("CI").is_none(), "CI must run as root");
         return;
     }
     let id = VolumeId {

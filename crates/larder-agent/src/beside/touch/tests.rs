@@ -77,7 +77,7 @@ fn body_is_uid_and_annotation() {
 }
 
 #[tokio::test]
-async fn value_that_is_there_already_is_a_no_op() {
+async fn unchanged_value_is_a_no_op() {
     let (_server, client, mut pod) = server().await;
     let toucher = Toucher::new(client);
     let now = at("2026-11-22T04:34:06.987Z");
@@ -139,7 +139,7 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
     );
 }
 
-/// The answer of an API server that answers each request alike.
+/// The result of a touch on an API server that gives every request this answer.
 async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> TouchAnswer {
     let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
         let body = kube::client::Body::from(body.to_string().into_bytes());
@@ -161,7 +161,7 @@ fn status(message: &str) -> Value {
 }
 
 #[tokio::test]
-async fn missing_permission_is_told_from_admission() {
+async fn missing_permission_is_distinguished_from_admission() {
     // beside-kubelet 22
     for user in [
         "system:node:a",
@@ -225,7 +225,7 @@ async fn uid_of_another_pod_is_recognized_in_both_forms() {
 }
 
 #[tokio::test]
-async fn throttling_and_outages_are_told_apart() {
+async fn throttling_and_outages_are_distinguished() {
     // beside-kubelet 23
     for (header, expected) in [(Some("2"), Some(Duration::from_secs(2))), (None, None)] {
         let answer = answered(429, header, status("too many")).await;

@@ -17,7 +17,8 @@ fn urgency(priority: i32, now: Instant) -> Urgency {
     }
 }
 
-/// Sends what can be sent until `end`, answering each touch `took` after it was sent. Returns what was sent when.
+/// Sends all touches that can be sent until `end`, answering each `took` after it was sent. Returns the touches with
+/// their times.
 fn run(
     limiter: &mut TouchLimiter<u32>,
     mut now: Instant,
@@ -46,7 +47,7 @@ fn run(
         let Some(wake) = wake.into_iter().chain(answer).min() else {
             return sent;
         };
-        assert!(wake > now, "it asks to be asked at once");
+        assert!(wake > now, "it asks to be called at once");
         if wake > end {
             return sent;
         }
@@ -55,7 +56,7 @@ fn run(
 }
 
 #[test]
-fn touches_of_a_node_go_in_one_burst_eight_at_a_time() {
+fn touches_of_a_node_are_sent_in_one_burst_eight_at_a_time() {
     // beside-kubelet 24
     let (mut limiter, now) = limiter();
     for pod in 0..105 {
@@ -74,7 +75,7 @@ fn touches_of_a_node_go_in_one_burst_eight_at_a_time() {
 }
 
 #[test]
-fn after_the_burst_fifty_go_each_second() {
+fn after_the_burst_fifty_are_sent_each_second() {
     let (mut limiter, now) = limiter();
     for pod in 0..1000 {
         limiter.enqueue(pod, urgency(0, now));
@@ -141,7 +142,7 @@ fn retry_after_silences_the_node_and_halves_the_rate() {
     assert_eq!(limiter.rate(), 25);
     let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
     assert!(sent.iter().all(|(at, _)| *at >= Duration::from_secs(2)));
-    // What was added to the bucket in three seconds, at most two seconds' worth at once.
+    // Three seconds' worth of tokens, of which the bucket holds at most two.
     assert!((50..=76).contains(&sent.len()), "{}", sent.len());
     // Without a time, a second.
     limiter.answered(now, MS, Some(THROTTLED));
@@ -189,7 +190,7 @@ fn each_quiet_minute_doubles_the_rate() {
         limiter.next(now);
         assert_eq!(limiter.rate(), expected);
     }
-    // Trouble begins the minute anew.
+    // Trouble restarts the minute.
     let late = now + QUIET * 10;
     limiter.answered(late, MS, Some(THROTTLED));
     limiter.next(late + QUIET - MS);
@@ -200,7 +201,7 @@ fn each_quiet_minute_doubles_the_rate() {
 }
 
 #[test]
-fn touches_of_a_start_go_at_ten_a_second_and_give_way() {
+fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     // beside-kubelet R27
     let (mut limiter, now) = limiter();
     for pod in 0..100 {
@@ -246,7 +247,7 @@ fn large_clusters_spread_their_touches() {
 }
 
 #[test]
-fn touch_that_was_not_sent_counts_for_nothing() {
+fn touch_that_was_not_sent_does_not_count() {
     let (mut limiter, now) = limiter();
     for pod in 0..500 {
         limiter.enqueue(pod, urgency(0, now));

@@ -1,4 +1,4 @@
-//! What a worker shows: metrics, log, events and status of its pod.
+//! Metrics, log messages, events and status of a worker's pod.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ impl BesideWorker {
                     metrics.verified("detached");
                     let containers = containers.join(", ");
                     let message = format!(
-                        "Volume {volume:?} was torn down under its running containers and set up anew; they do not see \
+                        "Volume {volume:?} was torn down under its running containers and set up again; they do not see \
                          its changes until they are restarted: {containers}"
                     );
                     warn!(%pod, %volume, containers, "volume was torn down under running containers");
@@ -59,7 +59,7 @@ impl BesideWorker {
                 }
                 Notice::NotRefreshed { volume } => {
                     let message = format!(
-                        "The kubelet was told that volume {volume:?} is out of date, and has not refreshed it for 3 minutes"
+                        "The kubelet has not refreshed the outdated volume {volume:?} for 3 minutes"
                     );
                     warn!(%pod, %volume, "the kubelet does not refresh the volume");
                     self.post(plan, BesideEvent::VolumeNotRefreshed, &message);
@@ -148,14 +148,14 @@ impl BesideWorker {
         self.entry.publish(worst, &reason, statuses, wall);
         for (container, objects) in restart_needed {
             let message = format!(
-                "Container {container:?} sees {objects} as of its start; a restart brings it up to date"
+                "Container {container:?} sees {objects} as of its start, until it is restarted"
             );
             self.post(plan, BesideEvent::RestartNeeded, &message);
         }
     }
 }
 
-/// The objects of what is out of date, each once.
+/// The objects of outdated variables and mounts, each once.
 fn objects_of(outdated: &[&OutdatedStatus]) -> String {
     let objects = outdated.iter().map(|found| found.object.as_str());
     let objects: BTreeSet<_> = objects.collect();

@@ -18,14 +18,14 @@ use crate::beside::{
 /// Longest wait for the answer to a touch.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How far a touch is.
+/// The progress of a touch.
 pub(super) enum Touching {
     Idle,
     Queued(QueuedTouch),
     Sent(BoxFuture<'static, (Permit, Option<TouchAnswer>)>),
 }
 
-/// What became of a touch.
+/// The result of a touch.
 pub(super) enum TouchStep {
     Granted(Permit),
     /// `None` if no answer came in time.
@@ -47,7 +47,7 @@ impl Touching {
 }
 
 impl BesideWorker {
-    /// Queues or sends a touch if the rules want one. `permit` is one that was granted before the last look.
+    /// Queues or sends a touch if one is due. `permit` was granted before the last look.
     pub(super) fn touch(&mut self, permit: Option<Permit>) {
         let now = Instant::now();
         if !matches!(self.touching, Touching::Idle) || !self.rules.wants_touch(now) {
@@ -114,12 +114,12 @@ impl BesideWorker {
         }
     }
 
-    /// The answer, as the rules know it.
+    /// The answer, in the terms of the rules.
     fn answer(&self, answer: TouchAnswer, permit: &mut Permit) -> Answer {
         let pod = &self.entry.name;
         match answer {
             TouchAnswer::Touched { resource_version } => {
-                debug!(%pod, %resource_version, "told the kubelet");
+                debug!(%pod, %resource_version, "touched the pod");
                 Answer::Touched
             }
             TouchAnswer::NoOp | TouchAnswer::Conflict => Answer::Again,
@@ -133,12 +133,12 @@ impl BesideWorker {
                 Answer::Forbidden(permission)
             }
             TouchAnswer::Refused { message } => {
-                warn!(%pod, error = message, "API server refused to tell the kubelet, will retry");
+                warn!(%pod, error = message, "API server rejected the touch, will retry");
                 Answer::Refused(message)
             }
             TouchAnswer::Failed(error) => {
                 let error = larder_objects::chain(&error);
-                debug!(%pod, error, "failed to tell the kubelet, will retry");
+                debug!(%pod, error, "failed to touch the pod, will retry");
                 Answer::Failed
             }
         }

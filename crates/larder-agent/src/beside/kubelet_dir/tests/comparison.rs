@@ -52,7 +52,7 @@ fn extra_missing_and_changed_files_are_reasons_to_touch() {
     );
     check(&[("a", "1")], "Extra d Some(Object)");
     check(&[("d/e", CANARY)], "Extra a Some(Object)");
-    // A file in the place of a directory, and the other way round.
+    // A file in place of a directory, and vice versa.
     check(
         &[("a/b", "1"), ("d", CANARY)],
         "Missing a/b, Missing d Some(Object)",
@@ -194,7 +194,7 @@ fn differences_are_counted_and_only_some_are_named() {
 }
 
 #[test]
-fn comparison_goes_on_where_it_had_to_close() {
+fn comparison_continues_where_its_time_was_up() {
     let kubelet = Kubelet::new();
     let names: Vec<_> = (0..40)
         .map(|number| format!("d{}/e/f{number:02}", number / 8))

@@ -38,7 +38,7 @@ impl Kubelet {
         }
     }
 
-    /// With tmpfs mounts; `None` where this process may not mount.
+    /// With tmpfs mounts; `None` if this process may not mount.
     pub(super) fn with_mounts() -> Option<Self> {
         let root = tempfile::tempdir().unwrap();
         let host = VolumeHost::open(root.path()).unwrap();

@@ -61,7 +61,7 @@ fn set_outside_of_the_volume_is_not_read() {
         let expected = matches!(error, Unseen::Unreadable(ReadError::NotASet { .. }));
         assert!(expected, "{target}: {error}");
     }
-    // A set that is gone, for good.
+    // A set that was removed for good.
     fs::remove_file(&data).unwrap();
     symlink("..gone", &data).unwrap();
     let error = compare().unwrap_err();

@@ -59,7 +59,7 @@ fn mounted_volume_is_read_and_can_be_unmounted_at_once() {
         assert!(found.differences.is_none());
         identities.push(found.identity);
     }
-    // The same tmpfs, and then one made anew while a container keeps the old one.
+    // The same tmpfs, and then a new one while a container keeps the old one.
     assert_eq!(identities[0], identities[1]);
     let path = kubelet.path(&SECRET);
     let container = fs::File::open(&path).unwrap();
@@ -73,7 +73,7 @@ fn mounted_volume_is_read_and_can_be_unmounted_at_once() {
 }
 
 #[test]
-fn directory_made_anew_has_another_identity() {
+fn recreated_directory_has_another_identity() {
     // beside-kubelet 30
     let kubelet = Kubelet::new();
     let directory = kubelet.open(Mounts::NotExpected);
@@ -89,14 +89,14 @@ fn directory_made_anew_has_another_identity() {
 }
 
 #[test]
-fn directory_made_anew_with_the_old_inode_has_another_identity() {
+fn recreated_directory_with_the_old_inode_has_another_identity() {
     // beside-kubelet 30
     let kubelet = Kubelet::new();
     let directory = kubelet.open(Mounts::NotExpected);
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     let mut last = directory.presence(&CONFIG_MAP).unwrap();
     if last.created.is_none() {
-        // This file system does not tell when a directory was created.
+        // This file system does not record when a directory was created.
         return;
     }
     for _ in 0..5 {
