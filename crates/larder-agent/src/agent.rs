@@ -72,7 +72,7 @@ pub struct Agent {
     issuer: certificates::Issuer,
     incomplete: Option<watch::Receiver<bool>>,
     rng: Rng,
-    /// Locked as long as the agent lives.
+    /// Locked while the agent lives.
     root: RootDir,
     checkpoint: Option<(CheckpointConfig, ClusterId)>,
 }
@@ -85,7 +85,7 @@ impl fmt::Debug for Agent {
     }
 }
 
-/// Everything that wakes the agent.
+/// The events that wake the agent.
 enum AgentEvent {
     Report(SourceReport),
     Object(Kind, ObjectKey),
@@ -103,7 +103,7 @@ enum AgentEvent {
 }
 
 impl Agent {
-    /// Prepares an agent that serves the pods of `config.node_name` at the API server of `client` on `host`, whose
+    /// Prepares an agent that serves the pods of `config.node_name`, from the API server of `client`, on `host`, whose
     /// directory `root` has locked.
     pub fn builder(
         config: Config,

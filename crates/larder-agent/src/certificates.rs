@@ -14,8 +14,8 @@
 //!
 //! Invariants:
 //! 1. A key leaves this process in the pod's volume only; a restart makes new keys.
-//! 2. An issued certificate is served until its successor is, or until the pod is gone. A rejection is final for the
-//!    pod.
+//! 2. An issued certificate is served until its successor is issued, or until the pod is removed. A rejection is final
+//!    for the pod.
 //! 3. One watch follows the requests, only while a pod has such a source.
 
 mod key;

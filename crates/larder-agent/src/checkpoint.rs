@@ -1,5 +1,5 @@
-//! The checkpoint: the pods of the node and the objects that they refer to, sealed on disk, for a start while the API
-//! server cannot be reached.
+//! The checkpoint: the pods of the node and the objects that they reference, sealed on disk, for a start while the API
+//! server is unreachable.
 //!
 //! ```text
 //!            start                        `after` without an answer                API source reports all pods
@@ -9,21 +9,21 @@
 //!
 //! | module | one sentence |
 //! | --- | --- |
-//! | `seal` | makes a file unreadable, and notices when it was changed or moved |
+//! | `seal` | encrypts a file, and detects that it was changed or moved |
 //! | `key` | the keys, from credentials of the unit or from files |
-//! | `codec` | what is copied, as bytes and back |
-//! | `index` | which copies there are, in which files |
+//! | `codec` | encodes and decodes the copies |
+//! | `index` | the list of copies and their files |
 //! | `store` | the directory: one transaction for each write |
-//! | `serve` | what of the copies is served, and when |
-//! | `record` | what is to be copied, from what the managers know |
+//! | `serve` | the copies to serve, and when |
+//! | `record` | the copies to write, from the managers' known state |
 //! | `inspect` | the checkpoint of an agent that need not run, for `larder checkpoint` |
 //! | `board` | status and metrics |
 //!
 //! Invariants:
 //! 1. Nothing is written before the API server has reported all pods of the node. So a start without an API server
 //!    loses no copy.
-//! 2. A copy is served only to a manager that knows nothing of the object; see [`larder::ObjectState::Stale`].
-//! 3. Nothing of the checkpoint stops the agent: what fails is in status, log and metrics, and is tried again.
+//! 2. A copy is served only if the manager does not know the object's state yet; see [`larder::ObjectState::Stale`].
+//! 3. No failure of the checkpoint stops the agent. Status, log and metrics report it, and the agent retries.
 //! 4. Reading and writing happen on blocking threads, and no delivery waits for them.
 
 mod board;
@@ -78,10 +78,11 @@ use crate::{
 
 /// The directory of the sealed files, in the root directory of the agent.
 pub(crate) const DEFAULT_DIR: &str = "checkpoint";
-/// Time from a change to its write, in which further changes join it. Below a second with the write itself, and long
-/// enough that a second of changes costs two writes at most.
+/// Time from a change to its write, in which further changes join it. Less than a second together with the write, and
+/// long enough that a second of changes costs at most two writes.
 const COALESCE: Duration = Duration::from_millis(900);
-/// Parts of the shortest maximal age after which the times of the proofs are written although nothing has changed.
+/// Fraction of the shortest maximum age after which the times of the freshness checks are written although nothing has
+/// changed.
 const REFRESHES_PER_AGE: u32 = 8;
 /// Shortest time between two such writes.
 const SHORTEST_REFRESH: Duration = Duration::from_mins(1);
@@ -90,11 +91,11 @@ const SHORTEST_REFRESH: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointConfig {
-    /// Where the keys come from, at least one: the first seals, all of them open. `checkpoint.key`.
+    /// Sources of the keys, at least one: the first seals, all of them open. `checkpoint.key`.
     pub keys: Vec<KeySource>,
     /// How long a start waits for the API server before it serves copies. `checkpoint.after`; defaults to 1 s.
     pub after: Duration,
-    /// Age at which a copy of a Secret is not served any more, since it was last proven current.
+    /// Time since its last freshness check after which a copy of a Secret is no longer served.
     /// `checkpoint.maxAge.Secret`; defaults to 7 days; `None` (0s): never.
     pub max_age_secrets: Option<Duration>,
     /// The same for ConfigMaps. `checkpoint.maxAge.ConfigMap`; defaults to never.
@@ -112,7 +113,7 @@ impl CheckpointConfig {
         }
     }
 
-    /// Time after which the times of the proofs are written although nothing has changed.
+    /// Time after which the times of the freshness checks are written although nothing has changed.
     fn refresh(&self) -> Option<Duration> {
         let ages = [self.max_age_secrets, self.max_age_config_maps];
         let shortest = ages.into_iter().flatten().min()?;
@@ -140,10 +141,10 @@ impl ClusterId {
     }
 }
 
-/// Where the sealed files lie.
+/// The directory of the sealed files.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointDir {
-    /// The root directory of the agent, if they lie there.
+    /// The root directory of the agent, if the files are in it.
     root: Option<Arc<OwnedFd>>,
     path: PathBuf,
 }
@@ -185,16 +186,16 @@ pub(crate) struct Checkpoint {
     pub(crate) directory: CheckpointDir,
     pub(crate) context: Arc<AgentContext>,
     pub(crate) pods: Pods,
-    /// Changes whenever the pods may have.
+    /// Changes whenever the pods may have changed.
     pub(crate) pods_changed: watch::Receiver<()>,
     pub(crate) contact: watch::Receiver<ApiContact>,
-    /// What is served goes here.
+    /// Receives the copies to serve.
     pub(crate) stale: mpsc::Sender<StaleNode>,
-    /// Dropped when the last write is done after the shutdown.
+    /// Dropped after the last write during the shutdown.
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// What the recording is woken by.
+/// The events that wake the recording.
 struct Wakes {
     config_maps: Changes,
     secrets: Changes,
@@ -214,7 +215,7 @@ impl Wakes {
         }
     }
 
-    /// Forgets what has come, which the next write holds.
+    /// Forgets the pending events; the next write covers them.
     fn clear(&mut self) {
         while let Some(Some(_)) = self.config_maps.next().now_or_never() {}
         while let Some(Some(_)) = self.secrets.next().now_or_never() {}
@@ -224,7 +225,8 @@ impl Wakes {
 }
 
 impl Checkpoint {
-    /// Serves and records until `shutdown`, and then writes the times of the proofs. Ends only when dropped.
+    /// Serves and records until `shutdown`, and then writes the times of the freshness checks. Returns only when
+    /// dropped.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let context = Arc::clone(&self.context);
         let mut wakes = Wakes {
@@ -250,7 +252,7 @@ impl Checkpoint {
             self.record(&mut recorder, &mut wakes).await;
         };
         shutdown.run_until_cancelled(work).await;
-        // `None` while a write is under way, which holds the same.
+        // `None` while a write is under way, which covers the same.
         if recorder.is_some() {
             let _ = self.write(&mut recorder, true).await;
         }
@@ -316,7 +318,7 @@ impl Checkpoint {
         let newest = store.newest_proof();
         let stale = StaleNode::new(copies, newest, now, &self.config);
         if now < newest {
-            warn!(%now, checkpoint = %newest, "the clock stands before the checkpoint, so ages are unknown and count as zero");
+            warn!(%now, checkpoint = %newest, "the clock is earlier than the checkpoint, so ages are unknown and count as zero");
         }
         info!(
             pods = stale.pods.len(), as_of = %newest,
@@ -326,7 +328,7 @@ impl Checkpoint {
         let _ = self.stale.send(stale).await;
     }
 
-    /// Follows every change. Ends only when dropped.
+    /// Follows every change. Returns only when dropped.
     async fn record(&self, recorder: &mut Option<Recorder>, wakes: &mut Wakes) {
         let refresh = self.config.refresh();
         let mut backoff = RetryBackoff::default();
@@ -354,7 +356,7 @@ impl Checkpoint {
                 tokio::select! {
                     () = wakes.next() => break,
                     () = refresh_due => {
-                        // A failure is in status and metrics; the next one is due soon enough.
+                        // Status and metrics show a failure; the next write is due soon enough.
                         let _ = self.write(recorder, true).await;
                     }
                 }
@@ -362,7 +364,7 @@ impl Checkpoint {
         }
     }
 
-    /// Writes what the managers know now.
+    /// Writes the managers' known state.
     async fn write(&self, recorder: &mut Option<Recorder>, refresh: bool) -> Result<(), ()> {
         let Some(mut writing) = recorder.take() else {
             return Ok(());

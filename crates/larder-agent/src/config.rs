@@ -1,9 +1,9 @@
 //! The agent's configuration: file and flags become complete, checked settings.
 //!
 //! The file is YAML with the kubelet's field names where the kubelet has the setting. `apiVersion: larder.dev/v1alpha1`
-//! and `kind: AgentConfiguration` are optional. A `KubeletConfiguration` is taken as well; its fields that mean nothing
-//! here are named in one warning. Defaults are kubelet 1.36's (`pkg/kubelet/apis/config/v1beta1/defaults.go`) where it
-//! has the field.
+//! and `kind: AgentConfiguration` are optional. A `KubeletConfiguration` is accepted as well; one warning names its
+//! fields that have no effect here. Defaults are kubelet 1.36's (`pkg/kubelet/apis/config/v1beta1/defaults.go`) where
+//! it has the field.
 //!
 //! Invariants:
 //! 1. A [`Config`] is complete and checked; no later code checks a value again.
@@ -81,13 +81,14 @@ pub struct Config {
     /// `configMapAndSecretChangeDetectionStrategy`; defaults to `Watch`.
     pub change_detection: Strategy,
     /// `watchScope`: whether one watch covers an object (`Object`, the default), a namespace (`Namespace`), or
-    /// whichever the API server grants (`Auto`). Has a meaning under change detection `Watch` only.
+    /// whichever the API server grants (`Auto`). Applies under change detection `Watch` only.
     pub watch_scope: WatchScope,
-    /// Time between two repairing passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
+    /// Time between two repair passes over all volumes, before jitter. `syncFrequency`; defaults to 1 min.
     pub sync_frequency: Duration,
     /// File or directory of static pods. `staticPodPath`, relative to the configuration file; off by default.
     pub static_pod_path: Option<PathBuf>,
-    /// Time between two reads of `staticPodPath`, besides notification. `fileCheckFrequency`; defaults to 20 s.
+    /// Time between two reads of `staticPodPath`; edits are also noticed at once. `fileCheckFrequency`; defaults to 20
+    /// s.
     pub file_check_frequency: Duration,
     /// URL of static pods. `staticPodURL`; off by default.
     pub static_pod_url: Option<String>,
@@ -107,10 +108,9 @@ pub struct Config {
     /// defaults to
     /// 64. See [`larder::ManagerConfig::max_requests_in_flight`].
     pub max_requests_in_flight: usize,
-    /// What happens in applications when their content has changed: `onChange`, `onChangeFromPods` and
-    /// `onChangeParallelism`.
+    /// The settings of hooks: `onChange`, `onChangeFromPods` and `onChangeParallelism`.
     pub on_change: OnChangeConfig,
-    /// The sealed copies for a start while the API server is away. `checkpoint`; off by default.
+    /// The sealed copies for a start while the API server is unreachable. `checkpoint`; off by default.
     pub checkpoint: Option<CheckpointConfig>,
     /// The directory of the sealed copies. `checkpointDir`, relative to the configuration file; `None`: `checkpoint` in
     /// the root directory.
@@ -215,7 +215,7 @@ pub enum ConfigError {
         /// The mistake and its line.
         source: FileError,
     },
-    /// The managers of another strategy keep nothing that could be copied or served.
+    /// The managers of other strategies keep no objects that could be copied or served.
     #[error("checkpoint needs change detection Watch, not {strategy}")]
     Checkpoint {
         /// The strategy, from flag or file.
@@ -238,8 +238,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The configuration of `file` (defaults without one) under `flags`, and a warning if something in the file has no
-    /// effect.
+    /// The configuration of `file` (defaults without one) overridden by `flags`, and a warning if a field of the file
+    /// has no effect.
     ///
     /// # Errors
     ///

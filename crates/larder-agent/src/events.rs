@@ -114,7 +114,7 @@ impl Events {
         }
     }
 
-    /// Notes something that has happened to a hook of the pod with `metadata`, for the first time or again.
+    /// Notes an event about a hook of the pod with `metadata`, for the first time or again.
     pub(crate) fn of_hook(
         &self,
         metadata: &ObjectMeta,
@@ -160,7 +160,7 @@ impl Events {
                     continue;
                 }
                 NextPost::After(time) => {
-                    // A timeout and a new event both lead to another look.
+                    // A timeout and a new event both start another round.
                     let _ = timeout_at(time, self.wake.notified()).await;
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! What the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod references any.
+//! Facts that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod references any.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

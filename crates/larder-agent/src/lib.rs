@@ -1,7 +1,6 @@
 //! The larder node agent: from object events to swapped volumes.
 //!
-//! This crate joins the others. It knows what happens when; how objects are cached and how volumes are written is
-//! theirs.
+//! This crate joins the others and decides when things happen. Other crates cache objects and write volumes.
 
 pub mod agent;
 mod backoff;

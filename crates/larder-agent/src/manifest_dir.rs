@@ -1,4 +1,4 @@
-//! A directory of manifests, followed as it is edited: the source of the embedded API server.
+//! A directory of manifests whose edits are followed: the source of the embedded API server.
 //!
 //! ```text
 //! kernel ─► watch ─► schedule ─► files ─► catalogue ─► ManifestDiff
@@ -49,17 +49,17 @@ const PASS: Duration = Duration::from_secs(20);
 /// Time between two passes over a directory that cannot be watched.
 const POLL: Duration = Duration::from_millis(500);
 
-/// What the embedded API server must change to match the directory.
+/// The changes that make the embedded API server match the directory.
 #[derive(Debug, Default)]
 pub struct ManifestDiff {
-    /// New and changed objects. Pods stand last, so that they find what they refer to.
+    /// New and changed objects. Pods come last, so that the objects that they reference exist.
     pub upserts: Vec<RawObject>,
-    /// Objects that are in no file any more. Pods come first.
+    /// Objects that are no longer in any file. Pods come first.
     pub deletes: Vec<ObjectId>,
 }
 
 impl ManifestDiff {
-    /// Whether nothing changes.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.upserts.is_empty() && self.deletes.is_empty()
     }
@@ -79,18 +79,18 @@ pub struct ManifestDir {
     path: PathBuf,
     catalogue: Catalogue,
     stamps: BTreeMap<PathBuf, Stamp>,
-    /// Files that have lost an object, in which state, and since when.
+    /// Files that have lost an object, with their state and the time of the loss.
     doubts: BTreeMap<PathBuf, (Stamp, Instant)>,
     schedule: ReadSchedule,
     watch: DirectoryWatch,
     next_pass: Instant,
     problems: latest::Sender<Arc<[String]>>,
-    /// Files that have been wrong since the start.
+    /// Files that have been invalid since the start.
     broken_since_start: BTreeSet<PathBuf>,
     incomplete: latest::Sender<bool>,
 }
 
-/// What wakes the follower.
+/// The events that wake the follower.
 enum DirEvent {
     Signal(Signal),
     Due(BTreeSet<PathBuf>),
@@ -116,7 +116,7 @@ impl ManifestDir {
             broken_since_start: BTreeSet::new(),
             incomplete: latest::Sender::new(false),
         };
-        // Watched before it is read: what changes in between is read twice, rather than never.
+        // Watched before it is read: a file that changes in between is read twice, rather than never.
         this.rearm();
         match this.look(BTreeSet::new()).await {
             Ok(changes) => {
@@ -134,7 +134,7 @@ impl ManifestDir {
         }
     }
 
-    /// What is wrong with the files at present, each text with its place.
+    /// The present problems of the files, each with its place.
     pub fn problems(&self) -> latest::Receiver<Arc<[String]>> {
         self.problems.subscribe()
     }
@@ -149,7 +149,7 @@ impl ManifestDir {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel-safe: what a dropped future has read may be missing from later changes.
+    /// Not cancel-safe: changes that a dropped future has read may be missing later.
     pub async fn next(&mut self) -> ManifestDiff {
         loop {
             let touched = match self.event().await {
@@ -167,7 +167,7 @@ impl ManifestDir {
                 Ok(changes) if changes.is_empty() => {}
                 Ok(changes) => return changes,
                 Err(error) => self.report(vec![format!(
-                    "{}: cannot be read, what it held stays served: {error}",
+                    "{}: cannot be read, keeping its last good content: {error}",
                     self.path.display()
                 )]),
             }
@@ -195,7 +195,7 @@ impl ManifestDir {
         }
     }
 
-    /// Reads the files of `touched` and all whose stamp differs, but for those in the middle of a change.
+    /// Reads the files of `touched` and all whose stamp differs, except those in the middle of a change.
     async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<ManifestDiff> {
         self.next_pass = Instant::now() + if self.watch.is_armed() { PASS } else { POLL };
         let directory = self.path.clone();
@@ -239,7 +239,7 @@ impl ManifestDir {
             ..ManifestDiff::default()
         };
         for (id, path) in plan.upsert {
-            // An object may come from a file that did not change: when the file that had it first is gone.
+            // An object may come from a file that did not change: when the file that had it first was removed.
             if !read.contains_key(&path) {
                 let file = path.clone();
                 let reading = blocking(move || files::read(file)).await;
@@ -285,7 +285,7 @@ impl ManifestDir {
             .read(&reading.path, reading.documents, reading.problems)
     }
 
-    /// Logs new problems, and those that are gone.
+    /// Logs new problems, and those that are resolved.
     fn report(&self, problems: Vec<String>) {
         let before = self.problems.borrow().clone();
         if *before == *problems {
@@ -297,7 +297,7 @@ impl ManifestDir {
         }
         let current: HashSet<_> = problems.iter().collect();
         for problem in before.iter().filter(|problem| !current.contains(problem)) {
-            info!(%problem, "manifest problem is gone");
+            info!(%problem, "manifest problem resolved");
         }
         self.problems.send_replace(problems.into());
     }

@@ -1,6 +1,6 @@
 //! Metrics of the agent. `docs/metrics.md` lists those of all crates.
 //!
-//! Invariant: every label set exists from the start, so that a counter's first increase is seen as one.
+//! Invariant: every label set exists from the start, so that a counter's first increase is visible.
 
 use std::time::Duration;
 
@@ -40,18 +40,18 @@ struct EventLabels {
     outcome: &'static str,
 }
 
-/// How posting an event ended.
+/// The outcome of posting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventOutcome {
     /// The API server has it.
     Posted,
-    /// The agent is not permitted to; it will retry.
+    /// The agent is not permitted to post it; it will retry.
     Forbidden,
     /// The API server will never accept it.
     Rejected,
 }
 
-/// How a delivery ended.
+/// The outcome of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeliveryOutcome {
     /// New content is in place.

@@ -1,4 +1,4 @@
-//! Hooks of pods: when the content of volumes or variables has changed and is in place, the application learns of it.
+//! Hooks of pods: they notify an application once changed content of its volumes or variables is in place.
 //!
 //! ```text
 //!  annotations, configuration ─► hooks of the pod ─┐  in its plan
@@ -8,18 +8,18 @@
 //!                                        record of the pod ◄── told, uncertain ◄────────────── success, failure ◄──────────┘
 //! ```
 //!
-//! `OnChange` is shared by all workers. A worker whose pod has hooks passes an `Observer` to each pass. It looks at
-//! each part after its swap, on the thread that has written it, and hands over at the end of the pass (rule F1). One
-//! task, `OnChange::run`, waits for what is due next and starts rounds.
+//! `OnChange` is shared by all workers. A worker whose pod has hooks passes an `Observer` to each pass. The observer
+//! tags each part after its swap, on the thread that has written it, and hands the tags over at the end of the pass
+//! (rule F1). One task, `OnChange::run`, starts rounds when they are due.
 //!
 //! The contract is `docs/spec/on-change.md`; rules are cited by their letters.
 //!
 //! Invariants:
 //! 1. A pod without hooks costs one comparison for each pass, and no memory.
-//! 2. Content is held as tags of its bytes under the key of the machine, never as bytes.
-//! 3. No worker waits for a round: what a pass hands over is taken in under a lock that is held for computations only.
-//! 4. Before the first step of an attempt the record says that its outcome is uncertain. So the application learns of
-//!    each change at least once, across any crash (rule P4).
+//! 2. Content is held as keyed tags of its bytes, never as bytes.
+//! 3. No worker waits for a round: a pass hands its tags over under a lock that is held for computations only.
+//! 4. Before the first step of an attempt, the record says that its outcome is uncertain. So the application is
+//!    notified of each change at least once, across any crash (rule P4).
 
 mod content;
 mod key;

@@ -66,21 +66,21 @@ use crate::{
 /// Name of the workers' tasks in errors.
 const WORKER: &str = "pod worker";
 
-/// What all workers use.
+/// The state that all workers use.
 #[derive(Debug)]
 pub(crate) struct AgentContext {
     pub(crate) config_maps: ConfigMapManager,
     pub(crate) secrets: SecretManager,
     pub(crate) tokens: Tokens,
     pub(crate) certificates: Certificates,
-    /// `None` where no user looks for events.
+    /// `None` if events are not posted.
     pub(crate) events: Option<Arc<Events>>,
     pub(crate) facts: watch::Receiver<Facts>,
-    /// Whether any pod reads ClusterTrustBundles; they are watched only then.
+    /// Whether any pod reads ClusterTrustBundles; only then are they watched.
     pub(crate) wants_trust_bundles: watch::Sender<bool>,
     pub(crate) clock: Clock,
     pub(crate) host: Arc<VolumeHost>,
-    /// A kubelet writes the volumes: what its workers share.
+    /// The state that workers beside a kubelet share; `None` in the other mode.
     pub(crate) beside: Option<Arc<Beside>>,
     pub(crate) metrics: Metrics,
     pub(crate) on_change: OnChange,
@@ -119,7 +119,7 @@ impl Registration {
 /// A pod that is served or being torn down.
 #[derive(Debug)]
 struct TrackedPod {
-    /// Of the worker, which may have left.
+    /// The inbox of the worker, which may have left.
     inbox: Arc<Inbox>,
     /// `None` while the pod is being torn down.
     plan: Option<Arc<PodPlan>>,
@@ -210,13 +210,13 @@ impl Reconciler {
         self.set_plan(&uid, Some(plan));
     }
 
-    /// Whether the settings or the pod itself exclude it: nothing of it is read.
+    /// Whether the settings or the pod itself exclude it, so that nothing of it is read.
     fn is_excluded(&self, pod: &StoredPod) -> bool {
         let beside = self.context.beside.as_ref();
         beside.is_some_and(|beside| beside.excludes(pod).is_some())
     }
 
-    /// Tears down whatever there is of `pod`, which [`Self::worker_ended`] then returns.
+    /// Tears down the volumes of `pod`, which [`Self::worker_ended`] then returns.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
@@ -303,7 +303,7 @@ impl Reconciler {
         }
     }
 
-    /// The configuration has other hooks. Only the workers of pods that this concerns hear of it.
+    /// The hooks of the configuration have changed. Notifies only the workers of affected pods.
     pub(crate) fn hooks_changed(&mut self) {
         let pods = self.pods.iter();
         let plans = pods.filter_map(|(uid, tracked)| Some((uid.clone(), tracked.plan.clone()?)));
@@ -346,7 +346,7 @@ impl Reconciler {
             let Ok(uid) = ended else {
                 return Err(TaskError::new(WORKER, &ended));
             };
-            // A pod that has come back has another worker.
+            // A pod that reappeared has another worker.
             let tracked = self.pods.get(&uid);
             if tracked.is_some_and(|tracked| tracked.inbox.has_left()) {
                 self.forget_left(&uid);
@@ -410,7 +410,7 @@ impl Reconciler {
         let (context, rng) = (Arc::clone(&self.context), self.rng.fork());
         let (shutdown, left) = (self.shutdown.clone(), uid.clone());
         let (work, span) = (Arc::clone(&inbox), info_span!("pod", uid = %uid));
-        // The one place where the modes part: who brings the volumes up to date.
+        // The modes differ only here: in the worker that updates the volumes.
         match context.beside.clone() {
             None => {
                 let worker = PodWorker::new(context, work, entry, rng);

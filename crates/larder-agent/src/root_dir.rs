@@ -51,7 +51,7 @@ pub struct RootDir {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootDirError {
-    /// Preparing the directory failed.
+    /// A step of the preparation failed.
     #[error("cannot {operation} {}", path.display())]
     Io {
         /// What failed, as a verb: `create`, `open`, `lock`.
@@ -121,7 +121,7 @@ pub enum RootDirError {
 }
 
 impl RootDir {
-    /// Creates the directory if need be (mode 0750, as the kubelet's) and locks it.
+    /// Creates the directory if missing (mode 0750, as the kubelet's) and locks it.
     ///
     /// # Errors
     ///
@@ -155,12 +155,12 @@ impl RootDir {
         VolumeHost::open_at(&self.directory, &self.path)
     }
 
-    /// Where the last good manifests of a source of static pods are kept.
+    /// The directory for the last good manifests of a source of static pods.
     pub fn manifests(&self, source: PodSource) -> PathBuf {
         self.path.join(MANIFESTS).join(source.as_str())
     }
 
-    /// Where the agent's local API listens.
+    /// The path of the agent's local API.
     pub fn socket(&self) -> PathBuf {
         socket(&self.path)
     }
@@ -173,14 +173,14 @@ impl RootDir {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub fn bind_socket(&self) -> Result<UnixListener, RootDirError> {
         let path = self.socket();
         match rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(failed("remove", &path)(errno.into())),
         }
-        // The one way to create a socket relative to a handle.
+        // The only way to create a socket relative to a handle.
         let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         let bound = Path::new(&directory).join(SOCKET);
         let listener = UnixListener::bind(&bound).map_err(failed("create socket", &path))?;
@@ -191,12 +191,12 @@ impl RootDir {
     }
 }
 
-/// Where an agent with the root directory `path` listens, whether or not there is one.
+/// The socket of an agent with the root directory `path`, whether or not one runs.
 pub fn socket(path: &Path) -> PathBuf {
     path.join(SOCKET)
 }
 
-/// Opens the directory `path`, created if need be (mode 0750), and returns it with its absolute path without links.
+/// Opens the directory `path`, created if missing (mode 0750), and returns it with its absolute path without links.
 /// Errors name `option`, with which the user chooses it.
 ///
 /// # Errors
@@ -212,7 +212,7 @@ pub(crate) fn open_private(
         .mode(0o750)
         .create(path)
         .map_err(failed("create", path))?;
-    // In a directory such as /tmp, anyone can create a link to a directory of ours.
+    // In a directory such as /tmp, any user can create a link to a directory of ours.
     let named = fs::symlink_metadata(path).map_err(failed("examine", path))?;
     check_owner(path, named.uid(), named.mode(), user, option)?;
     // The absolute path is what links and mount tables need.
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_agent_is_refused_until_the_first_exits() {
+    fn a_second_agent_is_rejected_until_the_first_exits() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("new/root");
         let first = RootDir::lock(&path).unwrap();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_directory_writable_by_others_is_refused() {
+    fn a_root_directory_writable_by_others_is_rejected() {
         let temp = tempfile::tempdir().unwrap();
         for mode in [0o777, 0o1777, 0o770, 0o702, 0o2775] {
             set_mode(temp.path(), mode);
@@ -419,9 +419,9 @@ mod tests {
     }
 
     #[test]
-    fn a_root_directory_of_another_user_is_refused() {
+    fn a_root_directory_of_another_user_is_rejected() {
         if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+            assert!(std::env::var_os("CI").is_none(), "CI must run as root");
             return;
         }
         let temp = tempfile::tempdir().unwrap();

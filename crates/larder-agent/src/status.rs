@@ -21,7 +21,7 @@ pub struct AgentStatus {
     pub change_detection: String,
     /// Watch scope, as configured.
     pub watch_scope: String,
-    /// Under `Auto`, what was chosen for each namespace with references, by kind and namespace.
+    /// Under `Auto`, the scope of each namespace with references, by kind and namespace.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub watch_scopes: Vec<WatchScopeStatus>,
     /// Pod sources that have not reported yet; nothing is removed while the list is not empty.
@@ -36,7 +36,7 @@ pub struct AgentStatus {
     pub beside: Option<BesideStatus>,
     /// The pods, by namespace and name.
     pub pods: Vec<PodStatus>,
-    /// The objects that pods refer to, by kind, namespace and name.
+    /// The objects that pods reference, by kind, namespace and name.
     pub objects: Vec<ObjectStatus>,
 }
 
@@ -44,7 +44,7 @@ pub struct AgentStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BesideStatus {
-    /// The user that the API server knows larder as; empty if unknown.
+    /// larder's user name at the API server; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub identity: String,
     /// The permissions that the mode uses.
@@ -56,12 +56,12 @@ pub struct BesideStatus {
     pub kubelet_root_dir: String,
     /// How long the kubelet serves copies of objects if it caches them.
     pub ttl_secs: u64,
-    /// Whether volumes in memory are visible to larder; `None` until one was looked at.
+    /// Whether volumes in memory are visible to larder; `None` until one was examined.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub disk_visible: Option<bool>,
-    /// Whether larder only says what it would do.
+    /// Whether this is a dry run, which touches no pod.
     pub dry_run: bool,
-    /// Why no pod is touched at present; empty if pods are.
+    /// Why no pod is touched at present; empty if pods are touched.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub problem: String,
 }
@@ -105,7 +105,7 @@ pub struct WatchScopeStatus {
     pub reason: String,
 }
 
-/// The sealed copies on disk for a start while the API server is away.
+/// The sealed copies on disk for a start while the API server is unreachable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointStatus {
@@ -118,7 +118,7 @@ pub struct CheckpointStatus {
     /// When it was last written.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub written: Option<Timestamp>,
-    /// Last proof of the copy that was proven least recently.
+    /// Time of the oldest freshness check among all copies.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oldest_proof: Option<Timestamp>,
     /// The files that did not open at the start, each with the reason.
@@ -154,7 +154,7 @@ pub struct PodStatus {
     pub name: String,
     /// UID under which its directory is found.
     pub uid: String,
-    /// Where the pod comes from: `api`, `file` or `http`.
+    /// Source of the pod: `api`, `file` or `http`.
     pub source: String,
     /// UID of its mirror pod; static pods only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -182,7 +182,7 @@ pub struct PodStatus {
 pub struct HookStatus {
     /// Its name; empty for an annotation with an error.
     pub name: String,
-    /// What it does, as in `signal:SIGHUP`.
+    /// Its action, as in `signal:SIGHUP`.
     pub action: String,
     /// The annotation, or `configuration`.
     pub place: String,
@@ -191,10 +191,10 @@ pub struct HookStatus {
     /// Since when it is so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub since: Option<Timestamp>,
-    /// Why the last attempt failed, what the hook waits for, or what is wrong with the annotation.
+    /// Why the last attempt failed, what the hook waits for, or the error of the annotation.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
-    /// How many attempts in a row have failed.
+    /// Number of failed attempts in a row.
     pub attempts: u32,
     /// When a round succeeded last.
     #[serde(skip_serializing_if = "Option::is_none", default)]

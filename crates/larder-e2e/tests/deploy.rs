@@ -72,14 +72,14 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What `kubectl apply -k` would send; `None` without kubectl, which CI has to have.
+/// What `kubectl apply -k` would send; `None` without kubectl, which CI must have.
 fn rendered(base: &str) -> Option<Vec<Value>> {
     let output = Command::new("kubectl")
         .arg("kustomize")
         .arg(deploy().join(base))
         .output();
     let Ok(output) = output else {
-        assert!(std::env::var_os("CI").is_none(), "CI has to have kubectl");
+        assert!(std::env::var_os("CI").is_none(), "CI must have kubectl");
         println!("skipped: kubectl renders the bases");
         return None;
     };

@@ -86,7 +86,7 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime, under strategy `Watch`: its worker runs there.
+    /// Outside a tokio runtime, under strategy `Watch`: its worker runs there.
     pub fn new(client: kube::Client, config: &ManagerConfig) -> Result<Self, ConfigError> {
         Self::counted_in(client, config, Metrics::new(K::KIND))
     }
@@ -141,7 +141,7 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub fn watching(client: kube::Client) -> Self {
         Self::of(client, Strategy::Watch)
     }

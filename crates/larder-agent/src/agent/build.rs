@@ -39,7 +39,7 @@ pub enum PodDeletion {
     /// The component that runs its containers: a kubelet, a provider. The agent serves the pod until it is gone, and
     /// posts events.
     External,
-    /// The agent, at once: no containers run, and no user reads events. For the embedded API server.
+    /// The agent, immediately: no containers run, and no user reads events. For the embedded API server.
     ByAgent,
 }
 
@@ -99,8 +99,8 @@ impl AgentBuilder {
         }
     }
 
-    /// Sets which component deletes pods. Defaults to [`PodDeletion::External`]. Has no effect beside a kubelet, which
-    /// deletes its pods.
+    /// Sets the component that deletes pods. Defaults to [`PodDeletion::External`]. Has no effect beside a kubelet,
+    /// which deletes its pods.
     pub fn pod_deletion(mut self, pod_deletion: PodDeletion) -> Self {
         if self.config.beside.is_none() {
             self.pod_deletion = pod_deletion;
@@ -114,8 +114,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets the registry that metrics are added to, with a prefix of the caller's choice. Metrics that the kubelet has
-    /// too keep the kubelet's names, without that prefix. Defaults to an empty registry without a prefix.
+    /// Sets the registry that metrics are added to, with a prefix of the caller's choice. Metrics of the kubelet keep
+    /// their names, without that prefix. Defaults to an empty registry without a prefix.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
@@ -128,8 +128,8 @@ impl AgentBuilder {
     }
 
     /// For an API server that is filled from manifests. `incomplete` is true while a manifest cannot be read, so the
-    /// server may lack objects of an earlier run. Meanwhile an object that it lacks counts as unknown, not as missing:
-    /// nothing on disk is torn down, and no volume is rewritten without an optional object.
+    /// server may lack objects of an earlier run. Meanwhile an object that the server lacks counts as unknown, not as
+    /// missing: nothing on disk is torn down, and no volume is rewritten without an optional object.
     pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
         self.incomplete = Some(incomplete);
         self
@@ -152,8 +152,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Binds the configured checkpoint to this cluster. Without a cluster there is no checkpoint, because an embedded API
-    /// server needs none.
+    /// Binds the configured checkpoint to this cluster. An embedded API server has no cluster, and needs no checkpoint.
     pub fn cluster(mut self, cluster: ClusterId) -> Self {
         self.cluster = Some(cluster);
         self
@@ -167,7 +166,7 @@ impl AgentBuilder {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub fn build(self) -> Result<Agent, BuildError> {
         let Self {
             config,
@@ -273,7 +272,7 @@ impl AgentBuilder {
     }
 }
 
-/// What the workers share in the mode `Beside`.
+/// The state that workers share in the mode `Beside`.
 fn beside(
     config: &Config,
     client: &Client,

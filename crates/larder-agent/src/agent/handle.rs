@@ -36,12 +36,12 @@ pub struct AgentHandle {
 
 /// Whether the agent works; from [`AgentHandle::health`].
 ///
-/// For liveness probes and watchdogs, which restart an agent that stays unhealthy. So it holds only what a restart may
-/// heal: an API server that is away, or an object that is missing, is no problem here.
+/// For liveness probes and watchdogs, which restart an agent that stays unhealthy. So it reports only problems that a
+/// restart may fix. An unreachable API server or a missing object is not one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// What is wrong, one line each, sorted; empty while the agent works.
+    /// The problems, one line each, sorted; empty while the agent works.
     pub problems: Vec<String>,
 }
 
@@ -64,16 +64,17 @@ pub(super) struct AgentInfo {
 /// The state of the sources.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// All have reported, and the pods that they reported are on the board.
+    /// Whether all have reported and their pods are on the board.
     pub(super) ready: bool,
     pub(super) silent: Vec<PodSource>,
     pub(super) problems: BTreeMap<PodSource, Vec<String>>,
-    /// Of the feeds of the API server.
+    /// Problems of the feeds of the API server.
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
 }
 
-/// Before the first report, the API server is known to be silent: nobody may take the agent for one without pods.
+/// The source `api` counts as silent until its first report. So an agent that has just started never looks like an
+/// agent without pods.
 impl Default for Sources {
     fn default() -> Self {
         Self {
@@ -92,11 +93,11 @@ impl AgentHandle {
         self.sources.lock().feeds.push(problems);
     }
 
-    /// Whether the agent works. Each watch has to prove that it is alive, by an answer, event or bookmark that is
-    /// younger than its timeout, or by a failure that the status shows.
+    /// Whether the agent works. Each watch must show that it is alive: by an answer, event or bookmark that is younger
+    /// than its timeout, or by a failure that the status shows.
     ///
-    /// Asks the API server nothing and waits for nothing, so it may be called every second. A background task that ends
-    /// unexpectedly is no matter of health: it ends [`Agent::run`](super::Agent::run).
+    /// Sends no request and does not wait, so it may be called every second. Background tasks are not checked: one that
+    /// ends unexpectedly ends [`Agent::run`](super::Agent::run).
     pub fn health(&self) -> Health {
         let silent = self.node_context.silent_watches();
         let mut problems: Vec<_> = silent.iter().map(ToString::to_string).collect();
@@ -109,7 +110,7 @@ impl AgentHandle {
         self.sources.lock().ready && self.context.board.is_settled()
     }
 
-    /// When the agent started, and the time now, both by its clock.
+    /// When the agent started, and the current time, both by its clock.
     pub(crate) fn started_and_now(&self) -> (Timestamp, Timestamp) {
         (self.info.started, self.context.clock.now())
     }
@@ -119,9 +120,9 @@ impl AgentHandle {
         &self.context.board.journal
     }
 
-    /// Takes up the fields of `config` that can be [reloaded](crate::config::Field::reloads) and are the agent's:
-    /// `syncFrequency`, from the next repair pass of each pod, and the hooks with what pods may ask of them. A hook that
-    /// stays as it was keeps what it has told of. Watches and volumes are not touched.
+    /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::Field::reloads):
+    /// `syncFrequency`, from the next repair pass of each pod on, and the settings of hooks. An unchanged hook keeps
+    /// the record of its notifications. Watches and volumes are not affected.
     pub fn reload(&self, config: &Config) {
         *self.context.sync_frequency.lock() = config.sync_frequency;
         self.context.on_change.reload(&config.on_change);
@@ -196,7 +197,7 @@ impl AgentHandle {
         statuses
     }
 
-    /// The pod of this name, if the agent serves it; of several, the one that is not being removed.
+    /// The pod with this name, if the agent serves it; of several, the one that is not being removed.
     pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
         let statuses = self.pod_statuses().into_iter();
         let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);

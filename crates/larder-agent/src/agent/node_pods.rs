@@ -35,24 +35,24 @@ pub(super) struct NodePods {
     pub(super) handle: AgentHandle,
     /// All sources have reported.
     pub(super) ready: bool,
-    /// Volumes of an earlier agent are to be looked for once more.
+    /// Whether to look once more for volumes of an earlier agent.
     pub(super) rescan: bool,
     pub(super) known: ApiState,
     /// See [`MirrorScope::epoch`].
     pub(super) epoch: u64,
     pub(super) facts: watch::Sender<Facts>,
-    /// What the API server has said about the pods.
+    /// The API server's strongest answer about the pods.
     pub(super) contact: watch::Sender<ApiContact>,
-    /// Changes whenever the pods may have.
+    /// Changes whenever the pods may have changed.
     pub(super) changed: watch::Sender<()>,
 }
 
 /// The last known state of the API server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ApiState {
-    /// It has the Node.
+    /// Whether it has the Node.
     pub(super) node: bool,
-    /// It may lack objects of an earlier run.
+    /// Whether it may lack objects of an earlier run.
     pub(super) incomplete: bool,
 }
 
@@ -83,7 +83,8 @@ impl NodePods {
         }
     }
 
-    /// Notes what the API server has said. Once it has reported pods, or denied them, new pods are not served copies.
+    /// Records an answer of the API server. Once it has reported pods, or denied them, no copies are served to new
+    /// pods.
     fn note_contact(&self, contact: ApiContact) {
         let context = &self.handle.context;
         let is_news = self.contact.send_if_modified(|known| {
@@ -110,8 +111,8 @@ impl NodePods {
         }
     }
 
-    /// Serves the pods of the checkpoint like pods of the API server, unless that has answered by now. They are no
-    /// complete set, so nothing is removed before the API server has reported one.
+    /// Serves the pods of the checkpoint like pods of the API server, unless the server has answered by now. They are
+    /// not a complete set, so nothing is removed before the API server has reported one.
     pub(super) fn serve_stale(&mut self, stale: StaleNode) {
         if *self.contact.borrow() >= ApiContact::Denied {
             return;
@@ -144,7 +145,7 @@ impl NodePods {
         };
         let before = mem::replace(&mut self.known, known);
         if before.incomplete && !known.incomplete {
-            info!("every manifest is readable or gone, resuming removals");
+            info!("every manifest is readable or was removed, resuming removals");
             self.reconciler.any_object_changed();
             self.rescan = true;
         }
@@ -153,7 +154,7 @@ impl NodePods {
         }
     }
 
-    /// Mirror pods are created again: the API server or the Node has come back.
+    /// The API server or the Node has come back: mirror pods are created again.
     fn begin_epoch(&mut self) {
         self.epoch += 1;
         self.publish();
@@ -243,8 +244,8 @@ impl NodePods {
         self.ready && mem::take(&mut self.rescan)
     }
 
-    /// Removes the volumes that an earlier agent left of pods that are gone or have ended. While the API server is
-    /// incomplete, such pods may still exist, and their volumes are kept.
+    /// Removes the volumes that an earlier agent left of pods that were removed or have terminated. While the API
+    /// server is incomplete, such pods may still exist, and their volumes are kept.
     pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
         match on_disk {
             Ok(found) => {

@@ -28,14 +28,14 @@ use crate::{
     tasks::Tasks,
 };
 
-/// Bounds of the delay between two attempts to register the Node; a random part of up to as much is added.
+/// Bounds of the delay between two attempts to register the Node; a random part of up to the same length is added.
 const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Longest wait for the last write of the checkpoint at the shutdown.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// Removes leftovers of an earlier agent: links to pods without a directory, and copies of the manifests of a source
-    /// that is now disabled.
+    /// Removes leftovers of an earlier agent: links to missing directories of pods, and copies of the manifests of a
+    /// source that is now disabled.
     pub(super) async fn tidy(&self) {
         let host = self.handle.context.host.clone();
         let sources = [
@@ -88,7 +88,7 @@ impl Agent {
         let mut expected = vec![PodSource::Api];
         let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
         tasks.spawn("pod source api", source.run(reports.clone()));
-        // Static pods are the kubelet's, and name no objects.
+        // Static pods belong to the kubelet, and reference no objects.
         if let Some(beside) = &self.handle.context.beside {
             beside.start(tasks, &self.node_context, self.rng.fork());
             return expected;
@@ -107,10 +107,10 @@ impl Agent {
         expected
     }
 
-    /// Starts the task that keeps the mirror pods, and registers the Node if that is configured.
+    /// Starts the task that maintains the mirror pods, and registers the Node if configured.
     pub(super) fn start_mirrors(&mut self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
         let scope = watch::Sender::new(MirrorScope::default());
-        // Mirror pods and the Node are the kubelet's.
+        // Mirror pods and the Node belong to the kubelet.
         if self.handle.context.beside.is_some() {
             return scope;
         }
@@ -128,8 +128,8 @@ impl Agent {
         scope
     }
 
-    /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which is asked
-    /// once it is complete.
+    /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which lists
+    /// them once the server is complete.
     pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
         let incomplete = self.incomplete.take()?;
         tasks.spawn(
@@ -149,10 +149,10 @@ pub(super) struct RunningCheckpoint {
 }
 
 impl RunningCheckpoint {
-    /// Waits for the last write after the shutdown, but not for a disk that hangs.
+    /// Waits for the last write during the shutdown, but not for a hanging disk.
     pub(super) async fn finish(self) {
         if let Some(finished) = self.finished {
-            // Its sender is dropped, whether or not the write failed, which is in the log.
+            // Its sender is dropped whether or not the write failed. The log has the failure.
             let _ = timeout(LAST_WRITE_TIMEOUT, finished).await;
         }
     }
@@ -208,7 +208,7 @@ pub(super) fn warn_of_exposed_secrets(host: &VolumeHost) {
         ),
         Memory::Tmpfs { noswap: false } => warn!(
             path = %host.path().display(),
-            "Secrets may get into swap space: tmpfs takes no `noswap` here (it needs Linux 6.4, outside of user namespaces)"
+            "Secrets may get into swap space: tmpfs does not accept `noswap` here (it needs Linux 6.4, outside of user namespaces)"
         ),
         Memory::Tmpfs { noswap: true } | Memory::Directory { in_memory: true } => {}
     }

@@ -14,7 +14,7 @@ use rcgen::{
 };
 use rsa::{RsaPrivateKey, rand_core::OsRng};
 
-/// A key that was made for one request.
+/// A key for one request.
 pub(super) enum PodKey {
     /// One that ring uses.
     Ring(Box<KeyPair>),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_for_the_key_and_names_nobody() {
+    fn a_request_is_for_the_key_and_has_no_subject() {
         // projection 74
         for (key_type, expected) in [
             ("RSA3072", PublicKey::Rsa(3072)),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_there_is_not_is_named() {
+    fn an_unknown_key_type_is_named() {
         let Err(error) = PodKey::generate("RSA2048") else {
             panic!("made")
         };

@@ -72,7 +72,7 @@ pub(crate) enum CertificateRequestError {
     Read(&'static str, #[source] larder_watch::RequestError),
     #[error("cannot create a PodCertificateRequest")]
     Create(#[source] larder_watch::RequestError),
-    #[error("cannot ask for a certificate")]
+    #[error("cannot request a certificate")]
     Key(#[source] PodKeyError),
 }
 

@@ -100,7 +100,7 @@ impl CheckpointBoard {
             metrics.failures.clone(),
         );
         registry.register("key", "Source of the sealing key", metrics.key.clone());
-        // They exist from the start, so that the first increase is seen as one.
+        // They exist from the start, so that the first increase is visible.
         for reason in ["key", "foreign", "locked", "no_space", "read_only", "io"] {
             drop(metrics.failures.get_or_create(&FailureLabels { reason }));
         }
@@ -111,7 +111,7 @@ impl CheckpointBoard {
         self.status.lock().clone()
     }
 
-    /// When the copy of an object was proven that is too old to be served, if there is one.
+    /// The last freshness check of an object's copy that is too old to serve, if there is one.
     pub(crate) fn expired(&self, kind: Kind, key: &ObjectKey) -> Option<Timestamp> {
         self.expired.lock().get(&(kind, key.clone())).copied()
     }
@@ -159,7 +159,7 @@ impl CheckpointBoard {
         });
     }
 
-    /// The checkpoint is served from now on; the API server has been away since `since`.
+    /// The checkpoint is served from now on; the API server has been unreachable since `since`.
     pub(crate) fn serving(&self, stale: &StaleNode, since: Timestamp) {
         self.metrics.serving.set(1);
         self.expired.lock().clone_from(&stale.expired);

@@ -1,10 +1,10 @@
-//! What is copied, as bytes and back.
+//! Encodes and decodes the copies.
 //!
 //! Numbers are little-endian, texts and lists have their length before them. Pods are JSON, as they are stored anyway.
 //!
 //! Invariants:
 //! 1. The bytes of an object are written to one allocation of the right size: no copy stays in freed memory.
-//! 2. Decoding allocates no more than a constant multiple of the bytes that there are, whatever lengths they claim.
+//! 2. Decoding allocates at most a constant multiple of the input's length, whatever lengths the input claims.
 
 use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
@@ -18,7 +18,7 @@ use larder_pods::{
 use larder_projection::{NodeFacts, ServiceFacts, ServicePortFacts};
 use zeroize::Zeroizing;
 
-/// What a copy is of.
+/// The subject of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum CopyKind {
     Pod,
@@ -83,7 +83,7 @@ impl fmt::Display for CopyId {
     }
 }
 
-/// What is copied.
+/// The content of a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum CopyContent {
     Pod(Box<StoredPod>),
@@ -93,7 +93,7 @@ pub(crate) enum CopyContent {
     Services(Arc<[ServiceFacts]>),
 }
 
-/// Bytes that are not what they should be. Seen only if a program with the key has sealed them.
+/// Malformed bytes. They occur only if a program with the key has sealed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("content is malformed")]
 pub(super) struct Malformed;
@@ -129,7 +129,7 @@ impl CopyContent {
     }
 }
 
-/// Where bytes are put.
+/// A sink for bytes.
 pub(super) trait Sink {
     fn put(&mut self, bytes: &[u8]);
 
@@ -188,7 +188,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// What `put` puts, in an allocation of its size.
+/// The output of `put`, in an allocation of its size.
 pub(super) fn encoded(put: impl Fn(&mut dyn Sink)) -> Zeroizing<Vec<u8>> {
     let mut counter = Counter(0);
     put(&mut counter);
@@ -197,7 +197,7 @@ pub(super) fn encoded(put: impl Fn(&mut dyn Sink)) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// Bytes that are taken from the front.
+/// Input that is consumed from the front.
 pub(super) struct Source<'a>(pub(super) &'a [u8]);
 
 impl<'a> Source<'a> {
@@ -244,7 +244,7 @@ impl<'a> Source<'a> {
         Timestamp::from_millisecond(millis).map_err(|_| Malformed)
     }
 
-    /// A list, whose length says nothing about how much is allocated.
+    /// A list. Its claimed length does not decide how much is allocated.
     pub(super) fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<T, Malformed>,
@@ -257,7 +257,7 @@ impl<'a> Source<'a> {
         Ok(items)
     }
 
-    /// Nothing is left.
+    /// Checks that no input is left.
     pub(super) fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() {
             Ok(())
@@ -267,8 +267,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The copy of a pod: without managed fields, without what this agent added, without the version that grows with each
-/// status, and with as much of the status as projection and lifecycle read.
+/// The copy of a pod: without managed fields, without this agent's additions, without the version that grows with each
+/// status, and with the parts of the status that projection and lifecycle read.
 pub(super) fn encode_pod(pod: &StoredPod) -> Zeroizing<Vec<u8>> {
     let mut pod = pod.decode();
     pod.metadata.resource_version = None;
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_decoded_as_it_was_encoded() {
+    fn decoding_returns_what_was_encoded() {
         for (id, content) in contents() {
             let decoded = CopyContent::decode(&id, &content.encode()).unwrap();
             let is_same = match (&content, &decoded) {
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_status_is_no_new_copy() {
+    fn a_new_status_needs_no_new_copy() {
         let pod = |version: &str, ready: &str| {
             let pod = serde_json::from_value(json!({
                 "metadata": {

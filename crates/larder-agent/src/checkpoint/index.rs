@@ -1,13 +1,13 @@
-//! The sealed index: which copies there are, in which files, and when each was last proven current.
+//! The sealed index: the copies, their files, and the time of the last freshness check of each.
 //!
-//! The root lists [`PAGES`] pages, a page lists the copies whose names fall to it. So one change writes a copy, a page
-//! and the root, and not a list of all copies.
+//! The root lists [`PAGES`] pages, a page lists the copies whose names hash to it. So one change writes a copy, a page
+//! and the root, not a list of all copies.
 //!
 //! Invariants:
-//! 1. A file counts only if the index lists its digest: one that is older or newer is not served.
+//! 1. A file counts only if the index lists its digest. An older or newer file is not served.
 //! 2. The counter of the root grows with each write.
-//! 3. A copy without a time of its own was proven when the root was written. So the proofs of all watched objects cost
-//!    the root alone.
+//! 3. A copy without a time of its own was fresh when the root was written. So recording the freshness of all watched
+//!    objects writes the root alone.
 
 use std::collections::BTreeMap;
 
@@ -31,18 +31,18 @@ pub(super) struct FileRef {
     pub(super) digest: Digest,
 }
 
-/// A copy that is kept.
+/// A copy in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     pub(super) kept: CopyState,
-    /// When it was last proven current; `None`: when the root was written.
+    /// Time of its last freshness check; `None`: when the root was written.
     pub(super) proven: Option<Timestamp>,
 }
 
-/// What is kept of something.
+/// The kept state of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyState {
-    /// That it does not exist.
+    /// It does not exist.
     Absent,
     /// A copy.
     File { file: FileRef, version: Version },

@@ -1,4 +1,4 @@
-//! The checkpoint of an agent that need not run: what it holds, whether it opens, and how to remove it.
+//! Lists, verifies and removes the checkpoint of an agent, which need not run.
 
 use std::{os::fd::AsFd as _, path::Path};
 
@@ -10,12 +10,12 @@ use super::{
     store::{Contents, open_parent},
 };
 
-/// What a checkpoint holds, without any value.
+/// The content of a checkpoint, without values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// The copies, by kind, namespace and name.
     pub copies: Vec<CopyInfo>,
-    /// The files that do not open, each with the reason; also the directory, if other users can enter it.
+    /// The files that do not open, with their reasons; also the directory, if other users can enter it.
     pub rejected: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct CopyInfo {
     pub name: String,
     /// Whether it is known not to exist.
     pub is_absent: bool,
-    /// When it was last proven current.
+    /// Time of its last freshness check.
     pub proven: Timestamp,
     /// Length of its file; 0 if it is absent.
     pub bytes: u64,

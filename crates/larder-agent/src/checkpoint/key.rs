@@ -1,13 +1,13 @@
-//! The keys of the checkpoint, and where they come from.
+//! The keys of the checkpoint and their sources.
 //!
 //! | source | file |
 //! | --- | --- |
-//! | `credential:NAME` | `NAME` in `$CREDENTIALS_DIRECTORY`, where systemd puts what it has decrypted for the unit |
-//! | `file:PATH` | 32 random bytes that only the agent's user can read; created when absent |
+//! | `credential:NAME` | `NAME` in `$CREDENTIALS_DIRECTORY`, where systemd puts the unit's decrypted credentials |
+//! | `file:PATH` | 32 random bytes that only the agent's user can read; created if missing |
 //!
 //! Invariants:
-//! 1. A key is 32 bytes. No error, log or `Debug` text holds any of them.
-//! 2. A file that another user may have read or written is refused, by name and with the reason.
+//! 1. A key is 32 bytes. No error, log or `Debug` text contains any of them.
+//! 2. A file that another user may have read or written is rejected, with its name and the reason.
 
 use std::{
     ffi::OsStr,
@@ -27,7 +27,7 @@ use super::{
     sys,
 };
 
-/// Where a key comes from.
+/// The source of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A credential of the unit, by its name.
@@ -36,7 +36,7 @@ pub enum KeySource {
     File(PathBuf),
 }
 
-/// A text that names no source of a key.
+/// A text that is not a valid source of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected credential:NAME or file:PATH")]
 pub struct UnknownKeySource;
@@ -117,7 +117,7 @@ pub(super) struct Keyring {
 }
 
 impl Keyring {
-    /// Reads the keys of `sources`, of which there is at least one. The first file is created when it is absent.
+    /// Reads the keys of `sources`, at least one. The first file is created if missing.
     pub(super) fn load(
         sources: &[KeySource],
         credentials: Option<&OsStr>,
@@ -219,8 +219,8 @@ fn is_private(stat: &Stat, user: u32) -> bool {
     stat.st_uid == user && stat.st_mode & OF_OTHERS == 0
 }
 
-/// systemd gives the files of a unit's credentials to root, and lets the unit's user read them by an ACL, which shows
-/// as bits of the group.
+/// systemd gives the files of a unit's credentials to root, and lets the unit's user read them by an ACL, which appears
+/// as permission bits of the group.
 fn is_private_credential(stat: &Stat, user: u32) -> bool {
     (stat.st_uid == user || stat.st_uid == 0) && stat.st_mode & 0o027 == 0
 }
@@ -237,7 +237,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
     let mut aside = file_name.to_owned();
     aside.push(".new");
     let create = || -> rustix::io::Result<SealingKey> {
-        // A link in a parent is the operator's choice, as in any path of the configuration.
+        // A link in a parent directory is the operator's choice, as in any path of the configuration.
         let directory: OwnedFd = rustix::fs::open(
             parent,
             rustix::fs::OFlags::RDONLY
@@ -245,7 +245,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
                 | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        // What a crash left.
+        // Left by a crash.
         sys::remove_file(directory.as_fd(), &*aside)?;
         let file = sys::create_file(directory.as_fd(), &*aside)?;
         let key = SealingKey::random();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_key_file_is_created_once() {
+    fn a_missing_key_file_is_created_once() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("key");
         let source = format!("file:{}", path.display());
@@ -310,7 +310,7 @@ mod tests {
         );
         let again = load(&source).unwrap();
         assert_eq!(first.sealing().id(), again.sealing().id());
-        // A further key is there to open what it has sealed, so a new one would be useless.
+        // A further key only opens what it has sealed, so creating one would be useless.
         let sources = [
             source.parse().unwrap(),
             "file:/nonexistent/key".parse().unwrap(),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exposed_key_file_is_refused_by_name() {
+    fn an_exposed_key_file_is_rejected_by_name() {
         // offline 11
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("key");

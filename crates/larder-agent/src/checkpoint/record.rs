@@ -1,8 +1,8 @@
-//! What is to be copied, from what the managers know.
+//! The copies to write, from the managers' known state.
 //!
 //! Invariants:
-//! 1. Only what pods on this node refer to is copied: a manager knows nothing else.
-//! 2. An object of which nothing is known keeps the copy that there is. One that the API server denies loses it.
+//! 1. Only objects that pods on this node reference are copied: a manager knows no others. 2. An object whose state is
+//!    unknown keeps its copy. An object that the API server denies loses it.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::reconcile::AgentContext;
 
-/// What is known at one time.
+/// The known state at one time.
 pub(super) struct Snapshot {
     pods: Vec<Arc<StoredPod>>,
     config_maps: Vec<KnownObject<ConfigMap>>,
@@ -33,12 +33,12 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// What is known now. Takes no longer than a look at each object.
+    /// The state known now. Takes no longer than one read of each object.
     pub(super) fn of(context: &AgentContext, pods: &Pods) -> Self {
         let mut pods = pods.pods();
         pods.retain(|pod| {
             let metadata = &pod.metadata;
-            // Manifests have copies of their own, and a pod that has ended needs nothing.
+            // Manifests have copies of their own, and a terminated pod needs none.
             !is_static_pod(metadata) && !is_mirror_pod(metadata) && !pod.is_terminal()
         });
         let facts = context.facts.borrow();
@@ -56,7 +56,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub(super) struct Recorder {
     store: Store,
-    /// Of each pod as it was last seen, since it takes decoding it to know.
+    /// The copy of each pod as last seen, since making one requires decoding the pod.
     versions: HashMap<PodUid, (Arc<StoredPod>, Version)>,
 }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_replaces_a_copy() {
+    fn only_a_known_state_replaces_a_copy() {
         let state = |state| known(state, Duration::ZERO, false).unwrap().state;
         assert!(matches!(
             state(ObjectState::Synced),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn proofs_date_from_the_end_of_the_last_watch() {
+    fn freshness_dates_from_the_end_of_the_last_watch() {
         let proven = |age| known(ObjectState::Synced, age, false).unwrap().proven;
         assert_eq!(proven(Duration::ZERO), None);
         let earlier = Timestamp::from_second(700).unwrap();

@@ -1,4 +1,4 @@
-//! Sealing: what makes a file unreadable, and noticed when it was changed or moved.
+//! Sealing: encrypts a file, and detects that it was changed or moved.
 //!
 //! ```text
 //! magic 8 │ format version 2 │ key id 8 │ salt 32 │ ciphertext: length 4, content, zeros │ tag 16
@@ -6,12 +6,12 @@
 //!
 //! Invariants:
 //! 1. Key and nonce of a file come from HKDF-SHA256 over the key of the checkpoint and 32 random bytes. So no pair of
-//!    key and nonce is used twice, and no counter has to survive a crash.
+//!    key and nonce is used twice, and no counter must survive a crash.
 //! 2. The header, the cluster, the node and the place of the file are authenticated (ChaCha20-Poly1305). A file opens
 //!    in its own place only.
-//! 3. A file is a multiple of [`BLOCK`] bytes long, so its length shows no more than that.
-//! 4. Content is wiped where it was sealed and where it was opened. Keys are wiped too: the key of the checkpoint lies in
-//!    one place of the heap, and what `ring` leaves of derived keys lies on the stack, which is wiped after each use.
+//! 3. A file is a multiple of [`BLOCK`] bytes long, so its length reveals no more than that.
+//! 4. Content is wiped where it was sealed and where it was opened. Keys are wiped too: the key of the checkpoint is in
+//!    one place of the heap. `ring` leaves parts of derived keys on the stack, which is wiped after each use.
 
 use ring::{
     aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
@@ -32,10 +32,10 @@ const TAG_BYTES: usize = 16;
 const LENGTH_BYTES: usize = 4;
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
-/// Stack that is wiped after each use of a key: several times what `ring` and its callers here take.
+/// Bytes of stack that are wiped after each use of a key: several times the need of `ring` and its callers here.
 const WIPED_BYTES: usize = 16 << 10;
 
-/// The bytes of a key. On the heap: moved, they would leave copies of themselves behind.
+/// The bytes of a key. On the heap, because a move would leave copies behind.
 pub(super) type KeyBytes = Box<Zeroizing<[u8; KEY_BYTES]>>;
 
 /// SHA-256.
@@ -64,7 +64,7 @@ impl std::fmt::Debug for SealingKey {
     }
 }
 
-/// The place of a file, which it is bound to.
+/// The place that a file is bound to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SealContext<'a> {
     owner: &'a Owner,
@@ -122,14 +122,14 @@ pub(super) enum SealError {
     Damaged,
 }
 
-/// A sealed file, and what names it.
+/// A sealed file and its name.
 pub(super) struct Sealed {
     pub(super) bytes: Vec<u8>,
-    /// A name that shows nothing of the place, and that no other file has had.
+    /// A name that reveals nothing about the place, and that no other file has had.
     pub(super) name: String,
 }
 
-/// What was in a file.
+/// The content of a file.
 pub(super) struct Opened {
     pub(super) content: Zeroizing<Vec<u8>>,
     pub(super) key: KeyId,
@@ -221,7 +221,7 @@ impl SealingKey {
     }
 }
 
-/// Bytes of the hash that a file is named by.
+/// Bytes of the hash that names a file.
 const NAME_BYTES: usize = 16;
 
 /// Whether `name` can be the name of a file that [`SealingKey::seal`] has named.
@@ -278,7 +278,7 @@ fn open_unwiped(
     })
 }
 
-/// Does `work`, and wipes the stack that it has used.
+/// Runs `work`, and wipes the stack that it has used.
 fn wiping_stack<T>(work: impl FnOnce() -> T) -> T {
     let done = in_frame_of_its_own(work);
     wipe_stack();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_whole_blocks_and_names_never_repeat() {
+    fn sizes_are_multiples_of_a_block_and_names_never_repeat() {
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, "Secret", "prod", "tls");
         for (length, size) in [(0, 512), (400, 512), (442, 512), (443, 1024), (5000, 5120)] {

@@ -1,4 +1,4 @@
-//! What of the copies is served, and when.
+//! Which copies are served, and when.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,8 +17,8 @@ use super::{
     store::SavedCopy,
 };
 
-/// What the API server has said about the pods of the node since the start. It only grows: an API server that has
-/// denied them and then goes away has denied them.
+/// The API server's strongest answer about the pods of the node since the start. It never goes back: a denial stays one
+/// even if the API server is unreachable afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ApiContact {
     /// Nothing yet.
@@ -26,13 +26,13 @@ pub(crate) enum ApiContact {
     Silent,
     /// Requests fail for a reason that concerns every request alike.
     Away,
-    /// 401 or 403: this node has lost the right to its pods.
+    /// 401 or 403: this node may no longer read its pods.
     Denied,
     /// It has reported pods.
     Answered,
 }
 
-/// What a report of the API server's pods says about the API server.
+/// The answer of the API server that a report of its pods implies.
 pub(crate) fn contact(event: &SourceEvent) -> ApiContact {
     let problems = match event {
         SourceEvent::Pods(_) => return ApiContact::Answered,
@@ -52,7 +52,7 @@ pub(crate) fn contact(event: &SourceEvent) -> ApiContact {
     contacts.max().unwrap_or_default()
 }
 
-/// What is served while the API server is away.
+/// The content served while the API server is unreachable.
 #[derive(Debug, Default)]
 pub(crate) struct StaleNode {
     pub(crate) pods: Vec<StoredPod>,
@@ -60,14 +60,14 @@ pub(crate) struct StaleNode {
     pub(crate) secrets: HashMap<ObjectKey, StaleObject<Secret>>,
     pub(crate) node: Option<Arc<NodeFacts>>,
     pub(crate) services: Option<Arc<[ServiceFacts]>>,
-    /// Copies that are too old, with the time of their last proof.
+    /// Copies that are too old, with the time of their last freshness check.
     pub(crate) expired: HashMap<(Kind, ObjectKey), Timestamp>,
     /// When the checkpoint was written.
     pub(crate) as_of: Timestamp,
 }
 
 impl StaleNode {
-    /// What of `copies` may be served at `now`; nothing was proven after `newest`.
+    /// The `copies` that may be served at `now`; no freshness check happened after `newest`.
     pub(super) fn new(
         copies: Vec<SavedCopy>,
         newest: Timestamp,
@@ -103,7 +103,7 @@ impl StaleNode {
             _ => None,
         };
         if let Some((kind, Some(max_age))) = limits {
-            // Where the clock stands before the proof, the age is unknown and counts as zero.
+            // If the clock is earlier than the freshness check, the age is unknown and counts as zero.
             let age = std::time::Duration::try_from(now.duration_since(as_of)).unwrap_or_default();
             if age > max_age {
                 self.expired.insert((kind, key), as_of);
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn ages_count_as_zero_when_the_clock_stands_before_the_checkpoint() {
+    fn ages_count_as_zero_when_the_clock_is_earlier_than_the_checkpoint() {
         // offline 10
         assert_eq!(served(Timestamp::UNIX_EPOCH), (2, 1, 0));
     }
 
     #[test]
-    fn a_limit_of_the_operator_is_kept_for_each_kind() {
+    fn the_operators_limit_applies_to_each_kind() {
         let mut config = CheckpointConfig::new(Vec::new());
         config.max_age_secrets = None;
         config.max_age_config_maps = Some(Duration::from_mins(1));

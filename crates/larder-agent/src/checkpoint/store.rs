@@ -8,9 +8,9 @@
 //!
 //! # A write
 //!
-//! 1. Look for the directory again if another one, or none, is in its place now, and lock it. If `index` is not the
-//!    file that was written last, somebody has erased the checkpoint, and everything is written again.
-//! 2. Compare what is wanted with the index. If no copy differs, end here: nothing is written.
+//! 1. Open the directory again if it was replaced or removed, and lock it. If `index` is not the file that was written
+//!    last, the checkpoint was erased, and everything is written again.
+//! 2. Compare the wanted copies with the index. If none differs, end here: nothing is written.
 //! 3. Write each new copy and each changed page to a file of a new name, and sync it.
 //! 4. Write the root to `index.new`, sync it, and sync the directory.
 //! 5. Rename `index.new` to `index`. **This is the commit**, and it is atomic. Sync the directory.
@@ -24,8 +24,8 @@
 //! Invariants:
 //! 1. No link is followed. The directory belongs to this process's user, and no other user can enter it while an agent
 //!    uses it.
-//! 2. A file is read with bounded memory, whatever lies in its place.
-//! 3. One file that does not open costs nothing but its own copy, or the copies of its page.
+//! 2. A file is read with bounded memory, whatever is in its place.
+//! 3. A file that does not open costs only its own copy, or the copies of its page.
 
 pub(super) mod directory;
 mod load;
@@ -61,35 +61,35 @@ use super::{
 
 const INDEX: &str = "index";
 const ASIDE: &str = "index.new";
-/// Files that are synced together, and open meanwhile.
+/// Number of files that are synced together, and open meanwhile.
 const SYNCED_TOGETHER: usize = 256;
 /// From this number of files on, one sync of the file system takes less time than a sync of each file.
 const MANY_FILES: usize = 16;
-/// Times of proofs that differ by less are the same: they are measured back from now.
+/// Times of freshness checks that differ by less count as equal: they are computed back from now.
 const SAME_PROOF: SignedDuration = SignedDuration::from_secs(5);
 
-/// Something that the checkpoint is to hold.
+/// A copy that the checkpoint must contain.
 pub(crate) struct WantedCopy {
     pub(crate) id: CopyId,
     pub(crate) state: WantedState,
-    /// When it was last proven current; `None`: now.
+    /// Time of its last freshness check; `None`: now.
     pub(crate) proven: Option<Timestamp>,
 }
 
-/// What is known of something that is to be kept.
+/// The known state of a subject.
 pub(crate) enum WantedState {
-    /// It exists. Its bytes are made only if the checkpoint has another version.
+    /// It exists. It is encoded only if the checkpoint has another version.
     Present {
         version: Version,
         content: Box<dyn Fn() -> Zeroizing<Vec<u8>> + Send>,
     },
     /// It does not exist.
     Absent,
-    /// Nothing: the checkpoint keeps what it has.
+    /// Unknown: the checkpoint keeps its copy.
     Unknown,
 }
 
-/// What a write has done.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Number of files.
@@ -100,7 +100,7 @@ pub(crate) struct Written {
 /// The sealed files of one agent.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// Where the directory is.
+    /// The path of the directory.
     parent: OwnedFd,
     directory: OwnedFd,
     path: PathBuf,
@@ -108,9 +108,9 @@ pub(crate) struct Store {
     owner: Owner,
     root: Root,
     entries: Entries,
-    /// Copies to be sealed again with the first key.
+    /// Copies that need sealing again with the first key.
     resealed: BTreeSet<CopyId>,
-    /// The next write writes every page and the root, whether or not a copy differs.
+    /// Whether the next write writes every page and the root even if no copy differs.
     rewrite_index: bool,
     /// The `index` that was read or written last.
     index: Option<FileIdentity>,
@@ -120,13 +120,13 @@ pub(crate) struct Store {
     size: u64,
 }
 
-/// What a checkpoint holds.
+/// The content of a checkpoint.
 pub(crate) struct Contents {
     pub(crate) copies: Vec<SavedCopy>,
     pub(crate) rejected: Vec<RejectedFile>,
 }
 
-/// What [`Store::open`] found.
+/// The result of [`Store::open`].
 pub(crate) struct Found {
     pub(crate) store: Store,
     pub(crate) copies: Vec<SavedCopy>,
@@ -136,8 +136,8 @@ pub(crate) struct Found {
 }
 
 impl Store {
-    /// Opens the checkpoint in the directory `path`, whose parent is `parent`, and creates the directory if need be.
-    /// What does not open is moved to `rejected/`.
+    /// Opens the checkpoint in the directory `path`, whose parent is `parent`, and creates the directory if missing.
+    /// Files that do not open are moved to `rejected/`.
     pub(crate) fn open(
         parent: BorrowedFd<'_>,
         path: &Path,
@@ -179,7 +179,7 @@ impl Store {
         })
     }
 
-    /// The checkpoint in the directory `path` as it lies there, without changing anything; `None` if there is none.
+    /// Reads the checkpoint in the directory `path` without changing anything; `None` if there is none.
     pub(crate) fn inspect(
         parent: BorrowedFd<'_>,
         path: &Path,
@@ -239,12 +239,12 @@ impl Store {
         self.size
     }
 
-    /// When the index was written; nothing was proven later.
+    /// When the index was written; no freshness check is later.
     pub(crate) fn newest_proof(&self) -> Timestamp {
         self.root.proven
     }
 
-    /// When the copy that was proven least recently was proven.
+    /// Time of the oldest freshness check among all copies.
     pub(crate) fn oldest_proof(&self) -> Option<Timestamp> {
         let proofs = self.entries.values();
         proofs
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With `refresh` the index is written even
-    /// if no copy differs, to carry the times of the proofs.
+    /// if no copy differs, to record the times of the freshness checks.
     pub(crate) fn write(
         &mut self,
         wanted: &[WantedCopy],
@@ -269,7 +269,7 @@ impl Store {
             Err(errno) => return Err(failed("examine", &self.path.join(INDEX))(errno)),
         };
         if found != self.index {
-            // An index of another program lists none of them.
+            // The index of another program lists none of these files.
             let old = files(&self.entries, &self.root).map(str::to_owned);
             self.garbage.extend(old);
             let counter = self.root.counter;
@@ -309,7 +309,7 @@ impl Store {
         Ok(written)
     }
 
-    /// Follows a directory that was replaced or removed: what is written to the old one would be lost.
+    /// Opens a directory that was replaced or removed again: files written to the old one would be lost.
     fn find_directory(&mut self) -> Result<(), StoreError> {
         let held = sys::stat(&self.directory).map_err(failed("examine", &self.path))?;
         let name = self.path.file_name().unwrap_or_default();
@@ -321,7 +321,7 @@ impl Store {
         Ok(())
     }
 
-    /// Length of the files that the index lists, and of the index; of those that can be examined.
+    /// Total length of the index and of the files that it lists, as far as they can be examined.
     fn measure(&self) -> u64 {
         let names = files(&self.entries, &self.root).chain([INDEX]);
         let sizes = names.filter_map(|name| {
@@ -451,7 +451,8 @@ impl Store {
         Ok(FileIdentity::of(&stat))
     }
 
-    /// Removes the files of a write that failed. What cannot be removed is tried again at the next write or start.
+    /// Removes the files of a write that failed. A file that cannot be removed is tried again at the next write or
+    /// start.
     fn discard(&mut self, batch: Batch) {
         self.garbage.extend(batch.created);
         self.remove_garbage();
@@ -475,7 +476,8 @@ impl Store {
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
         let sealed = self.keys.sealing().seal(place, content);
-        // Named by the directory alone: the name is new each time, and a failure that lasts is to be told once.
+        // The error names the directory only: a file's name is new each time, and a lasting failure must be reported
+        // once.
         let file = sys::create_file(self.directory.as_fd(), &*sealed.name)
             .map_err(failed("create a file of", &self.path))?;
         batch.created.push(sealed.name.clone());
@@ -508,7 +510,7 @@ impl Store {
         SealContext::new(&self.owner, kind, namespace, name)
     }
 
-    /// Step 6. What cannot be removed is tried again at the next write.
+    /// Step 6. A file that cannot be removed is tried again at the next write.
     fn remove_garbage(&mut self) {
         let directory = self.directory.as_fd();
         self.garbage

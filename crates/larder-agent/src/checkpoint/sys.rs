@@ -1,6 +1,6 @@
 //! The system calls of the checkpoint, relative to open directories; none follows a link.
 //!
-//! Each passes through `point`, where tests let it fail, or let the process die before it.
+//! Each passes through `point`, where tests make it fail or kill the process.
 
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
@@ -52,13 +52,13 @@ pub(super) fn set_mode(dir: &OwnedFd, mode: u32) -> Result<()> {
     fs::fchmod(dir, Mode::from_raw_mode(mode))
 }
 
-/// What an open file is.
+/// Status of an open file.
 pub(super) fn stat(file: &OwnedFd) -> Result<Stat> {
     point()?;
     fs::fstat(file)
 }
 
-/// What the entry `name` of `dir` is; a link itself, not its target.
+/// Status of the entry `name` of `dir`; of a link itself, not of its target.
 pub(super) fn stat_entry(dir: BorrowedFd<'_>, name: impl Arg) -> Result<Stat> {
     point()?;
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -122,7 +122,7 @@ pub(super) fn rename(
     fs::renameat(dir, from, to_dir, to)
 }
 
-/// Removes a file; it may be gone already.
+/// Removes a file, which may be missing.
 pub(super) fn remove_file(dir: BorrowedFd<'_>, name: impl Arg) -> Result<()> {
     point()?;
     match fs::unlinkat(dir, name, AtFlags::empty()) {
@@ -131,7 +131,7 @@ pub(super) fn remove_file(dir: BorrowedFd<'_>, name: impl Arg) -> Result<()> {
     }
 }
 
-/// Removes an empty directory; it may be gone already.
+/// Removes an empty directory, which may be missing.
 pub(super) fn remove_dir(dir: BorrowedFd<'_>, name: impl Arg) -> Result<()> {
     point()?;
     match fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
@@ -166,7 +166,7 @@ pub(super) fn lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// The same, but `WOULDBLOCK` if another handle keeps the directory locked for a second.
 ///
-/// A handle that was closed here lives on for an instant in a child process that has not yet become its program.
+/// A handle that was closed here stays open for an instant in a forked child that has not called `exec` yet.
 #[expect(
     clippy::disallowed_methods,
     reason = "flock has no form with a timeout; runs on a thread for blocking calls"
@@ -201,7 +201,7 @@ fn point() -> Result<()> {
 #[cfg(test)]
 use faults::point;
 
-/// Failures and deaths at a chosen system call, for tests.
+/// Failures and kills at a chosen system call, for tests.
 #[cfg(test)]
 pub(super) mod faults {
     use std::cell::Cell;
@@ -214,7 +214,7 @@ pub(super) mod faults {
     /// What happens at a fault point.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::checkpoint) enum Fault {
-        /// The call fails; those after it do not.
+        /// The call fails; later ones do not.
         Once(Errno),
         /// The call and all after it fail.
         FromNowOn(Errno),

@@ -1,7 +1,7 @@
 //! Permissions of the configuration file (rule S2 of `docs/spec/on-change.md`).
 //!
-//! The agent runs the commands in the file with its own rights. So if the agent is root, only root may write the file,
-//! replace it, or replace a directory on the path to it.
+//! The agent runs the commands in the file with its own privileges. So if the agent is root, only root may be able to
+//! write the file, replace it, or replace a directory on the path to it.
 
 use std::{
     fs::{self, Metadata},
@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Checks the file and every directory on the path to it, before and after links are resolved. If all of them pass,
-/// only root can have replaced the file since it was read.
+/// only root can have changed the file since it was read.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ mod tests {
     /// A directory of root that only root can write, all the way up.
     fn private() -> Option<tempfile::TempDir> {
         if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+            assert!(std::env::var_os("CI").is_none(), "CI must run as root");
             return None;
         }
         Some(tempfile::tempdir_in("/run").unwrap())

@@ -16,13 +16,13 @@ use super::Config;
 pub struct Field {
     /// Its name, as in the file.
     pub name: &'static str,
-    /// What it holds.
+    /// The form of its value.
     pub form: &'static str,
-    /// Its value where the file has none.
+    /// Its value if the file has none.
     pub default: &'static str,
-    /// Whether a reload takes up a new value; the others need a restart.
+    /// Whether a reload applies a new value; the others need a restart.
     pub reloads: bool,
-    /// What it is for, in whole sentences.
+    /// Its purpose, in whole sentences.
     pub about: &'static str,
     /// A value for the annotated example, as YAML.
     pub example: &'static str,
@@ -241,7 +241,7 @@ pub const FIELDS: &[Field] = &[
 ];
 
 impl Config {
-    /// The values in use by field name, as `/configz` shows them; `null` where there is none. Values of headers are
+    /// The values in use by field name, as `/configz` shows them; `null` for a missing one. Values of headers are
     /// masked, and a URL has neither user nor query.
     pub fn values(&self) -> Map<String, Value> {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -257,7 +257,7 @@ impl Config {
             ApiReferences::Refuse => "Refuse",
             ApiReferences::Allow => "Allow",
         };
-        // Without words, bodies and variables, which may be credentials.
+        // Without arguments, bodies and variables, which may be credentials.
         let hooks = self.on_change.hooks.iter();
         let hooks: Vec<_> = hooks
             .map(|found| json!({"name": found.hook.name, "action": found.hook.action()}))

@@ -43,7 +43,7 @@ changed, those marked *reload* take effect at once, and one warning names those 
     text
 }
 
-/// `packaging/agent.yaml`: what the package installs. Some fields are set, the others show an example.
+/// `packaging/agent.yaml`: the file that the package installs. Some fields are set, the others show an example.
 fn example() -> String {
     let mut text = "# The configuration of `larder run`. All fields are optional; docs/configuration.md describes them.
 # After an edit: systemctl reload larder. A warning in the log names fields that need a restart.

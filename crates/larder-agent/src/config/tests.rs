@@ -220,7 +220,7 @@ fn text_at_a_mistake_is_not_quoted() {
 }
 
 #[test]
-fn text_that_is_no_mapping_is_refused_with_its_line() {
+fn text_that_is_not_a_mapping_is_rejected_with_its_line() {
     for text in ["- a", "nodeName: [", "a: 1\na: 2\n"] {
         let error = parse(text).expect_err(text);
         assert!(
@@ -231,7 +231,7 @@ fn text_that_is_no_mapping_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_kubelets_file_is_taken_and_its_other_fields_are_named_once() {
+fn a_kubelets_file_is_accepted_and_one_warning_names_other_fields() {
     let (config, warning) = parse(
         "
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -259,7 +259,7 @@ cgroupDriver: systemd
 }
 
 #[test]
-fn a_flag_wins_over_the_file() {
+fn a_flag_overrides_the_file() {
     let (mut config, _) = parse("nodeName: from-file\nrootDir: /from/file\n").unwrap();
     config
         .apply(Flags {
@@ -276,7 +276,7 @@ fn a_flag_wins_over_the_file() {
 }
 
 #[test]
-fn a_node_name_that_the_api_would_refuse_is_refused_at_once() {
+fn a_node_name_that_the_api_would_reject_is_rejected_at_once() {
     for name in ["", "Node", "a_b", "-a", "a..b"] {
         let flags = Flags {
             node_name: Some(name.to_owned()),
@@ -392,7 +392,7 @@ fn a_checkpoint_is_on_when_it_names_a_key() {
 }
 
 #[test]
-fn a_checkpoint_that_means_nothing_is_rejected() {
+fn an_invalid_checkpoint_is_rejected() {
     refused(
         "checkpoint: {key: 'tpm:0'}",
         expect!["line 1: checkpoint: key: expected credential:NAME or file:PATH"],

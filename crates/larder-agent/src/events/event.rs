@@ -25,7 +25,7 @@ pub(crate) enum EventSubject<'a> {
     Beside(BesideEvent),
 }
 
-/// What there is to say of a pod whose volumes a kubelet writes.
+/// Events about a pod whose volumes a kubelet writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BesideEvent {
     /// A volume was torn down under running containers.
@@ -50,12 +50,12 @@ impl BesideEvent {
     }
 }
 
-/// What there is to say of a hook. The reasons are larder's own.
+/// Events about a hook. The reasons are larder's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HookEvent {
     /// An annotation has an error.
     Invalid,
-    /// An attempt to tell the application failed.
+    /// An attempt to notify the application failed.
     Failed,
     /// An attempt succeeded after a failure.
     Succeeded,
@@ -93,9 +93,9 @@ pub(super) struct PodEvent {
     pub(super) count: u32,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
-    /// The API server has the event, with some count.
+    /// Whether the API server has the event, with some count.
     pub(super) posted: bool,
-    /// The API server does not have its count yet.
+    /// Whether the API server does not have its count yet.
     pub(super) due: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The description of the socket's API in OpenAPI 3.1. `docs/openapi.json` is this document; the socket serves it, too.
 //!
-//! Objects of the agent have no fields but those described, so a test of the answers notices a field without a
+//! Objects of the agent have no other fields than those described, so a test of the answers detects a field without a
 //! description.
 
 use serde_json::{Map, Value, json};

@@ -1,9 +1,9 @@
 //! Decides when a changed file is read.
 //!
-//! An editor writes a file in several steps, and between two of them it may be empty, half there, or gone. A file that
-//! was closed or renamed into place is whole: it is read after [`SETTLE`]. One that is still being written, or that has
-//! just vanished, waits for [`PATIENCE`], unless another event comes first. So the usual edit is served without delay,
-//! and a half-written file or a series of renames removes no object.
+//! An editor writes a file in several steps. Between two of them the file may be empty, incomplete or missing. A file
+//! that was closed or renamed into place is complete: it is read after [`SETTLE`]. A file that is still being written,
+//! or that has just vanished, is read after [`PATIENCE`], unless another event comes first. So the usual edit is served
+//! without delay, and a half-written file or a series of renames removes no object.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ impl ReadSchedule {
         entry.due = (now + wait).min(entry.first + LONGEST);
     }
 
-    /// When [`Self::take_due`] has something next.
+    /// When [`Self::take_due`] next returns a file.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.values().map(|entry| entry.due).min()
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_in_the_middle_of_a_change_does_not_hold_up_another() {
+    async fn a_file_in_the_middle_of_a_change_does_not_delay_another() {
         let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         schedule.touch("being-written".into(), Touch::Writing, start);
         schedule.touch("vanished".into(), Touch::Gone, start);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_rename_dance_ends_in_one_read_of_the_new_file() {
+    async fn a_series_of_renames_ends_in_one_read_of_the_new_file() {
         let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         schedule.touch("a".into(), Touch::Gone, start);
         schedule.touch("a".into(), Touch::Settled, start + 5 * MS);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_that_is_written_without_pause_is_read_all_the_same() {
+    async fn a_file_that_is_written_without_pause_is_still_read() {
         let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         let mut now = start;
         while now < start + LONGEST {

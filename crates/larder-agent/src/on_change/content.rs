@@ -1,4 +1,4 @@
-//! The content that the hooks of a pod look at, as tags of its bytes.
+//! The content that the hooks of a pod select, as tags of its bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use super::pod_hooks::PodHook;
 
-/// Names a part of a pod. Ordered, so that a content is.
+/// Names a part of a pod. Ordered, so that content is ordered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PartKey {
     /// The volume of this name.
@@ -31,16 +31,16 @@ pub(super) struct Item {
     pub(super) is_token: bool,
 }
 
-/// A part as it was delivered.
+/// A delivered part.
 #[derive(Debug)]
 pub(super) struct PartContent {
     /// Sorted by name.
     pub(super) items: Box<[Item]>,
-    /// When it was put in place, since the machine's boot; `None` if an earlier agent did.
+    /// When it was put in place, as time since boot; `None` if an earlier agent did so.
     pub(super) swapped: Option<Duration>,
 }
 
-/// The parts of a pod that its hooks look at; sorted, each once. Parts are shared between contents.
+/// The parts of a pod that its hooks select; sorted, each once. Contents share their parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content(Box<[(PartKey, Arc<PartContent>)]>);
 
@@ -79,7 +79,7 @@ impl Content {
         Self(kept.cloned().collect())
     }
 
-    /// The digest of what `hook` looks at (rule F2).
+    /// The digest of the content that `hook` selects (rule F2).
     pub(super) fn digest(&self, hook: &PodHook, key: &DigestKey) -> ContentDigest {
         self.digester(hook, key).finish()
     }
@@ -103,19 +103,19 @@ impl Content {
         digester
     }
 
-    /// Whether `hook` looks at anything here.
+    /// Whether `hook` selects any of this content.
     pub(super) fn concerns(&self, hook: &PodHook) -> bool {
         self.parts().any(|(part, _)| hook.looks_at_part(part))
     }
 
-    /// What `hook` sees differently from `before`: paths of files and names of variables, without the directories of
-    /// volumes.
+    /// The differences from `before` that `hook` selects: paths of files and names of variables, without the
+    /// directories of volumes.
     pub(super) fn changes_since(&self, before: &Self, hook: &PodHook, key: &DigestKey) -> Changes {
         let items = |content: &Self| content.digester(hook, key).finish_with_items().1;
         items(self).changes_since(&items(before))
     }
 
-    /// The containers whose variables `hook` sees differently from `before`.
+    /// The containers with variables that `hook` selects and that differ from `before`.
     pub(super) fn changed_environments(&self, before: &Self, hook: &PodHook) -> BTreeSet<SmolStr> {
         let keys = self.0.iter().chain(&before.0).map(|(key, _)| key);
         let items = |content: &Self, key: &PartKey| {
@@ -133,7 +133,7 @@ impl Content {
             .collect()
     }
 
-    /// When the last of these parts was put in place, since boot; `None` if that is unknown of one.
+    /// When the last of these parts was put in place, as time since boot; `None` if that is unknown for one.
     pub(super) fn swapped<'a>(&self, parts: impl Iterator<Item = &'a PartKey>) -> Option<Duration> {
         let mut last = None;
         for key in parts {
@@ -143,7 +143,7 @@ impl Content {
         last
     }
 
-    /// The parts in which the two differ, as `hook` sees them.
+    /// The parts that `hook` selects and in which the two differ.
     pub(super) fn changed_parts<'a>(
         &'a self,
         before: &'a Self,

@@ -1,8 +1,8 @@
 //! The key of all digests, in memory only (rule P2).
 //!
-//! It lies in a file of a directory that is on a tmpfs, so that it outlives the agent and ends with the machine's
-//! uptime. The first agent that needs it makes it; agents that start at once agree on one. Where no such directory can
-//! be used, the key lives as long as the agent, and the record of an earlier one counts as written under another key.
+//! It is in a file on a tmpfs, so that it outlives the agent but not a reboot. The first agent that needs it creates
+//! it; agents that start at the same time agree on one. If no such directory can be used, the key lives as long as the
+//! agent, and the record of an earlier agent counts as written under another key.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -49,7 +49,7 @@ pub(super) fn load(directories: &[PathBuf]) -> (DigestKey, Option<PathBuf>) {
     if !directories.is_empty() {
         warn!(
             error = reasons.join(", "),
-            "no directory in memory for the key of digests: after a restart, hooks compare with the files on disk"
+            "no directory in memory for the key of digests, hooks will compare with the files on disk after a restart"
         );
     }
     (DigestKey::from_bytes(&new_key()), None)
@@ -90,7 +90,7 @@ fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
         return Err(DigestKeyError::Exposed(directory.to_owned()));
     }
     let path = directory.join(FILE);
-    // Twice: another agent may be the first to make one.
+    // Twice: another agent may be the first to create one.
     for _ in 0..2 {
         match read(&path, user) {
             Ok(Some(key)) => return Ok(DigestKey::from_bytes(&key)),
@@ -101,7 +101,7 @@ fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
     Err(failed("read", &path)(io::ErrorKind::NotFound.into()))
 }
 
-/// The key in the file; `None` if there is no file, or one that cannot be a key.
+/// The key in the file; `None` if there is no file, or its content cannot be a key.
 fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, DigestKeyError> {
     let failed = |source| DigestKeyError::Io {
         operation: "read",
@@ -162,7 +162,7 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
         }
     });
     if renamed.is_err() {
-        // What failed is the error.
+        // The error names the failed operation.
         let _ = std::fs::remove_file(&tmp);
     }
     renamed
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn key_outlives_the_agent_that_made_it() {
+    fn key_outlives_the_agent_that_created_it() {
         let memory = in_memory();
         let directory = memory.path().join("larder");
         let first = load(std::slice::from_ref(&directory)).0.fingerprint();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_start_at_once_agree_on_one_key() {
+    fn agents_that_start_together_agree_on_one_key() {
         let memory = in_memory();
         let keys: Vec<_> = std::thread::scope(|scope| {
             let load = || scope.spawn(|| load_from(memory.path()).unwrap().fingerprint());

@@ -49,7 +49,7 @@ impl RoundMetrics {
             last_failed: Gauge::default(),
             pending: Gauge::default(),
         };
-        // They exist from the start, so that the first increase is seen as one.
+        // They exist from the start, so that the first increase is visible.
         for action in ["signal", "http", "restart", "exec", "program"] {
             for outcome in ["succeeded", "skipped", "failed", "timed_out"] {
                 drop(metrics.runs.get_or_create(&RunLabels { action, outcome }));

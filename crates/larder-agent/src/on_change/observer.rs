@@ -1,4 +1,4 @@
-//! What a pass over a pod hands over to its hooks: the tags of what they look at, taken when a part is in place.
+//! The tags that a pass over a pod hands over to its hooks, taken when a part is in place.
 //!
 //! Runs on the thread that writes the pod's files, after the swap of each part.
 
@@ -24,7 +24,7 @@ use super::{
     record::Record,
 };
 
-/// What earlier runs have left of a pod, read before the first pass with its hooks.
+/// The state that earlier runs left of a pod, read before the first pass with its hooks.
 #[derive(Debug)]
 pub(super) struct Past {
     /// The parts on disk.
@@ -38,7 +38,7 @@ pub(crate) struct Observer {
     on_change: OnChange,
     pod: Arc<StoredPod>,
     hooks: Arc<PodHooks>,
-    /// The hooks are new to the worker, so what is known of the pod's content may lack what they look at.
+    /// Whether the hooks are new to the worker, so that the known content of the pod may lack parts that they select.
     is_new: bool,
     past: Option<Past>,
     known: Arc<Content>,
@@ -66,7 +66,7 @@ impl Observer {
         }
     }
 
-    /// Before the pass: reads what is on disk of `parts`, if the hooks are new.
+    /// Before the pass: reads the files of `parts` on disk, if the hooks are new.
     pub(crate) fn begin(&mut self, pod: &Pod, parts: impl Iterator<Item = PartKey>) {
         self.tokens = tokens(pod);
         if !self.is_new {
@@ -177,13 +177,13 @@ impl Observer {
         self.pod.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// Whether the content of the part has to be looked at.
+    /// Whether a hook selects content of the part.
     fn wants(&self, part: &PartKey, swapped: bool) -> bool {
         let is_known = !self.is_new && self.known.get(part).is_some();
         (swapped || !is_known) && self.hooks.look_at_part(part)
     }
 
-    /// The item, if a hook looks at it.
+    /// The item, if a hook selects it.
     fn item(&self, part: &PartKey, name: &str, bytes: &[u8], key: &DigestKey) -> Option<Item> {
         let name = SmolStr::new(name);
         let is_token = match part {

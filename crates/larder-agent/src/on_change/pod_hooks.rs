@@ -19,7 +19,7 @@ use super::{
     settings::{OnChangeConfig, PodSelector, shown_error},
 };
 
-/// Where a hook stands.
+/// The origin of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The annotation with this key.
@@ -52,9 +52,9 @@ pub(crate) struct ProgramHook {
 pub(crate) struct PodHook {
     pub(crate) place: Place,
     pub(crate) hook: Arc<Hook>,
-    /// In place of steps.
+    /// Called instead of steps.
     pub(crate) handler: Option<Handler>,
-    /// What its user should know beside its state (rule F7).
+    /// A note for its user in addition to its state (rule F7).
     pub(crate) note: Option<Box<str>>,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for PodHook {
 }
 
 impl PodHook {
-    /// Whether the hook looks at anything of the part.
+    /// Whether the hook selects content of the part.
     pub(super) fn looks_at_part(&self, part: &PartKey) -> bool {
         match part {
             PartKey::Volume(name, _) => self.hook.looks_at_volume(name),
@@ -79,7 +79,7 @@ impl PodHook {
         }
     }
 
-    /// Whether the hook looks at the item of the part.
+    /// Whether the hook selects the item of the part.
     pub(super) fn looks_at(&self, part: &PartKey, item: &Item) -> bool {
         match part {
             PartKey::Volume(name, _) => self.hook.looks_at_file(name, &item.name, item.is_token),
@@ -93,7 +93,7 @@ impl PodHook {
             && (Arc::ptr_eq(&self.hook, &other.hook) || self.hook == other.hook)
     }
 
-    /// What it does, in short.
+    /// Its action, in short.
     pub(crate) fn action(&self) -> String {
         if self.handler.is_some() {
             return "program".to_owned();
@@ -106,16 +106,16 @@ impl PodHook {
 #[derive(Debug)]
 pub(crate) struct PodHooks {
     pub(crate) hooks: Box<[PodHook]>,
-    /// Why annotations have no hooks, or only those that they had before: place, field, problem.
+    /// Errors of annotations, whose hooks are missing or are the last valid ones: place, field, problem.
     pub(crate) errors: Box<[String]>,
     /// Containers that hooks may have as a target (rule F9).
     targets: Box<[SmolStr]>,
-    /// Where earlier rounds have found the containers.
+    /// The containers that earlier rounds have found.
     pub(super) known_containers: KnownContainers,
 }
 
 impl PodHooks {
-    /// Whether both say the same of the same hooks.
+    /// Whether both have the same hooks and errors.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let mut pairs = self.hooks.iter().zip(&other.hooks);
         self.hooks.len() == other.hooks.len()
@@ -124,7 +124,7 @@ impl PodHooks {
             && self.targets == other.targets
     }
 
-    /// Whether a hook looks at anything of the part.
+    /// Whether a hook selects content of the part.
     pub(super) fn look_at_part(&self, part: &PartKey) -> bool {
         if let PartKey::Environment(container) = part
             && !self.targets.contains(container)
@@ -134,13 +134,13 @@ impl PodHooks {
         self.hooks.iter().any(|hook| hook.looks_at_part(part))
     }
 
-    /// Whether a hook looks at this item.
+    /// Whether a hook selects this item.
     pub(super) fn look_at(&self, part: &PartKey, item: &Item) -> bool {
         self.hooks.iter().any(|hook| hook.looks_at(part, item))
     }
 }
 
-/// What decides on the hooks of the pods of a node.
+/// Decides on the hooks of the pods of a node.
 pub(super) struct HookSources {
     /// Replaced by a reload.
     config: Mutex<Arc<OnChangeConfig>>,
@@ -160,7 +160,7 @@ impl HookSources {
         Arc::clone(&self.config.lock())
     }
 
-    /// Replaces the settings of hooks. What is known of earlier pods is [out of date](Self::current) then.
+    /// Replaces the settings of hooks. The hooks of earlier pods are [out of date](Self::current) then.
     pub(super) fn reload(&self, config: OnChangeConfig) {
         *self.config.lock() = Arc::new(config);
     }
@@ -186,7 +186,7 @@ impl HookSources {
 
     /// The hooks of `pod`, which had `before` until now, by the settings in use; `None` if it has none.
     ///
-    /// A pod without a hook's annotation that no hook selects is not decoded.
+    /// A pod is not decoded if it has no annotation of hooks and no hook selects it.
     pub(super) fn current(
         &self,
         pod: &StoredPod,
@@ -279,7 +279,7 @@ impl HookSources {
     }
 }
 
-/// Whether the pod has anything that the hook looks at. A hook of the configuration is for many pods.
+/// Whether the pod has any content that the hook selects. A hook of the configuration applies to many pods.
 fn applies(hook: &Hook, facts: &PodFacts) -> bool {
     let delivered = |name: &SmolStr| {
         let mut volumes = facts.volumes.iter();
@@ -299,7 +299,7 @@ fn applies(hook: &Hook, facts: &PodFacts) -> bool {
     (looks_at_volumes || hook.environment) && hook.container.as_ref().is_none_or(has_container)
 }
 
-/// The annotations that are about hooks, in the order of their keys.
+/// The annotations that define hooks, in the order of their keys.
 fn known_annotations(pod: &StoredPod) -> impl Iterator<Item = (&String, &String)> {
     let annotations = pod.metadata.annotations.iter().flatten();
     annotations.filter(|(key, _)| *key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX))

@@ -30,10 +30,10 @@ pub(super) struct HookRecord {
     name: String,
     /// Identifies the hook's definition.
     definition: String,
-    /// Of the content of the last success; absent before the first delivery.
+    /// Digest of the content of the last success; absent before the first delivery.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<String>,
-    /// An attempt began, and no success followed.
+    /// Whether an attempt began that no success followed.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     uncertain: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]

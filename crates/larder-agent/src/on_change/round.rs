@@ -81,9 +81,9 @@ pub(super) struct Attempt {
 pub(super) enum AttemptEnd {
     Succeeded,
     Failed(String),
-    /// It must not begin before this time, for this reason.
+    /// It may not begin before this time, for this reason.
     Deferred(Instant, String),
-    /// The pod is gone, or the agent ends.
+    /// The pod was removed, or the agent shuts down.
     Interrupted,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct AttemptReport {
     pub(super) end: AttemptEnd,
     /// The containers whose main process was ended.
     pub(super) restarted: Vec<SmolStr>,
-    /// The change, in words.
+    /// The change, as text.
     pub(super) summary: String,
     pub(super) took: Duration,
 }
@@ -376,7 +376,7 @@ impl Attempt {
         }
     }
 
-    /// The values of Secrets that a command could print: the files of volumes that may hold some, as they are now.
+    /// The values of Secrets that a command could print: the present files of volumes that may contain some.
     async fn withheld(&self, on_change: &OnChange, uid: &SmolStr, pod: &Pod) -> Withheld {
         let volumes = pod
             .spec
@@ -450,7 +450,7 @@ fn ips(pod: &Pod) -> Vec<IpAddr> {
     ips
 }
 
-/// The reason that is shown of a hook that depends on a `subPath`, which keeps the old file (rule F7).
+/// The note for a hook that depends on a `subPath` mount, which keeps the old file (rule F7).
 pub(super) fn sub_path_note(pod: &Pod, hook: &PodHook) -> Option<String> {
     if hook.hook.restarts() {
         return None;

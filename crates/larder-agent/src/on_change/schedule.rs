@@ -1,11 +1,11 @@
-//! The hooks of all pods of the node as a value: what a pass has brought, what is due, how rounds have ended.
+//! The hooks of all pods of the node as a value: takes in passes and ends of rounds, and decides which rounds are due.
 //!
 //! Time and random numbers are passed in, and nothing here waits, starts a process or touches a file.
 //!
 //! Invariants:
-//! 1. Each hook of each pod is in `hooks` as long as it may fire, and then its timer, if it has one, is in `timers`.
-//! 2. A round that was started keeps its place in the queue of the node until its end is reported, even when its hook
-//!    is gone meanwhile.
+//! 1. Each hook of each pod is in `hooks` as long as it may fire. Its timer, if it has one, is then in `timers`.
+//! 2. A started round keeps its place in the queue of the node until its end is reported, even if its hook is removed
+//!    meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -51,10 +51,10 @@ pub(super) struct PodSchedule {
     pod: Arc<StoredPod>,
     pub(super) hooks: Arc<PodHooks>,
     present: Arc<Content>,
-    /// The parts of which only what was on disk at the start is known.
+    /// The parts that are known only from the files on disk at the start.
     unconfirmed: BTreeSet<PartKey>,
     pub(super) tracked: Box<[TrackedHook]>,
-    /// The record on disk is older than what it should say.
+    /// Whether the record on disk is out of date.
     is_dirty: bool,
     /// The restarts of containers within [`RESTART_WINDOW`].
     restarts: Vec<(SmolStr, Instant)>,
@@ -73,14 +73,14 @@ pub(super) struct Ended {
     pub(super) pod: Arc<StoredPod>,
     pub(super) hook: String,
     pub(super) action: String,
-    /// The pod had an event that the hook fails.
+    /// Whether the pod has an event about the hook's failure.
     pub(super) was_reported: bool,
-    /// It is the first failure, or one with another reason.
+    /// Whether it is the first failure, or one with another reason.
     pub(super) is_news: bool,
 }
 
 impl Schedule {
-    /// No pod has hooks yet; at most `parallelism` rounds run at once.
+    /// A schedule without hooks; at most `parallelism` rounds run at the same time.
     pub(super) fn new(parallelism: usize, rng: Rng) -> Self {
         Self {
             pods: BTreeMap::new(),
@@ -92,7 +92,7 @@ impl Schedule {
         }
     }
 
-    /// From now on at most so many rounds run at once.
+    /// Limits the rounds that run at the same time from now on.
     pub(super) fn set_parallelism(&mut self, parallelism: usize) {
         self.queue.set_parallelism(parallelism);
     }
@@ -107,7 +107,7 @@ impl Schedule {
         self.pods.values().flat_map(|pod| &pod.tracked)
     }
 
-    /// The content of a pod, as far as it was delivered by this agent.
+    /// The content of a pod, as far as this agent delivered it.
     pub(super) fn content_of(&self, uid: &str) -> Arc<Content> {
         match self.pods.get(uid) {
             None => Arc::default(),
@@ -133,7 +133,7 @@ impl Schedule {
         }
     }
 
-    /// The pod has other metadata or another status.
+    /// The pod's metadata or status has changed.
     pub(super) fn updated(&mut self, uid: &str, pod: &Arc<StoredPod>) {
         let Some(found) = self.pods.get_mut(uid) else {
             return;
@@ -182,10 +182,10 @@ impl Schedule {
         }
     }
 
-    /// Sees to it that the pod has `hooks`. Hooks that it had before keep their engines.
+    /// Gives the pod `hooks`. Hooks that it had before keep their engines.
     #[expect(
         clippy::too_many_arguments,
-        reason = "one call, with all that a pass knows"
+        reason = "one call, with all facts of a pass"
     )]
     pub(super) fn take_hooks(
         &mut self,
@@ -219,8 +219,8 @@ impl Schedule {
             content: Content::default(),
             record: None,
         });
-        // The past of a pod that had hooks under this agent is no past: new hooks start from the present content (rule
-        // P5).
+        // If the pod had hooks under this agent, its past does not count: new hooks start from the present content
+        // (rule P5).
         let own_past = old_hooks.is_none().then_some(&past);
         let mut tracked = Vec::with_capacity(hooks.hooks.len());
         for (index, hook) in hooks.hooks.iter().enumerate() {
@@ -259,7 +259,7 @@ impl Schedule {
         self.pods.insert(uid.clone(), pod);
     }
 
-    /// Takes in the parts of a pass; returns whether the record is to be written.
+    /// Takes in the parts of a pass; returns whether the record needs writing.
     pub(super) fn pass(
         &mut self,
         uid: &SmolStr,
@@ -295,7 +295,7 @@ impl Schedule {
         is_dirty
     }
 
-    /// Sets the timer of a hook to the time at which its engine wants to be looked at.
+    /// Sets the timer of a hook to the next deadline of its engine.
     fn reschedule(&mut self, id: HookId) {
         let Some((tracked, _)) = Self::tracked(&mut self.pods, &self.hooks, id) else {
             return;
@@ -323,7 +323,7 @@ impl Schedule {
         Some((pod.tracked.get_mut(*index)?, uid.clone()))
     }
 
-    /// Lets time pass, and begins the rounds that are due and that may run. Returns also when to look again.
+    /// Advances the time, and begins the rounds that are due and may run. Also returns when to call it again.
     pub(super) fn due(&mut self, now: Instant, time: Timestamp) -> (Vec<Attempt>, Option<Instant>) {
         while let Some(&(at, id)) = self.timers.first()
             && at <= now
@@ -344,7 +344,7 @@ impl Schedule {
         while let Some(id) = self.queue.pop() {
             match self.begin(id, time) {
                 Some(attempt) => attempts.push(attempt),
-                // There and back while it was in the queue, or gone.
+                // The content changed back while the hook was queued, or the hook was removed.
                 None => self.queue.finished(id),
             }
         }
@@ -400,7 +400,7 @@ impl Schedule {
         match &report.end {
             AttemptEnd::Succeeded => {
                 tracked.engine.finished(Outcome::Succeeded, now, random);
-                // What was missing until now has become part of it.
+                // Parts that were missing until now belong to it.
                 let content =
                     running.map_or(Arc::clone(&report.content), |running| running.content);
                 tracked.succeeded(content, time);
@@ -445,7 +445,7 @@ impl Schedule {
         Some(ended)
     }
 
-    /// Ends what runs or is due for a pod, without forgetting what its hooks have told of.
+    /// Ends the running and due rounds of a pod, but keeps the records of its hooks.
     fn rest(&mut self, uid: &str) {
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
@@ -460,7 +460,7 @@ impl Schedule {
         }
     }
 
-    /// Ends what runs or is due for a hook.
+    /// Ends the running and due rounds of a hook.
     fn retire(&mut self, tracked: &TrackedHook) {
         if let Some(running) = &tracked.running {
             running.cancel.cancel();

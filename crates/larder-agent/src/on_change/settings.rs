@@ -1,4 +1,4 @@
-//! What the agent's configuration says of hooks: the operator's own, and what pods may ask for.
+//! The agent's configuration of hooks: the operator's own, and the actions that pods may request.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -9,20 +9,20 @@ use larder_on_change::{
 use larder_pods::StoredPod;
 use serde_json::{Map, Value};
 
-/// How many rounds run at once, by default.
+/// Default limit of rounds that run at the same time.
 const PARALLELISM: usize = 8;
 
 /// The settings of hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnChangeConfig {
-    /// What annotations of pods may ask for. `onChangeFromPods`; everything but commands by default.
+    /// Actions that annotations of pods may request. `onChangeFromPods`; everything but commands by default.
     pub from_pods: AllowedActions,
-    /// Most rounds at once. `onChangeParallelism`; defaults to 8.
+    /// Limit of rounds that run at the same time. `onChangeParallelism`; defaults to 8.
     pub parallelism: usize,
     /// The operator's hooks. `onChange`; none by default.
     pub hooks: Vec<ConfiguredHook>,
-    /// Directories in memory for the key of all digests, in order of preference; one that is not in memory is passed
-    /// over. Defaults to `/run/larder` for root, `$XDG_RUNTIME_DIR/larder` for others, then the root directory.
+    /// Directories in memory for the key of all digests, in order of preference; one that is not in memory is skipped.
+    /// Defaults to `/run/larder` for root, `$XDG_RUNTIME_DIR/larder` for others, then the root directory.
     pub key_dirs: Vec<PathBuf>,
 }
 
@@ -101,7 +101,7 @@ impl PodSelector {
 ///
 /// # Errors
 ///
-/// The field below the entry, and what is wrong with it.
+/// The field below the entry, and the problem with it.
 pub(crate) fn configured_hook(value: &Value, position: usize) -> Result<ConfiguredHook, String> {
     let Value::Object(fields) = value else {
         return Err(format!("[{position}]: expected a hook with fields"));

@@ -1,13 +1,13 @@
 //! The handle of all hooks of the node, and the task that starts their rounds.
 //!
-//! The decisions are in `schedule`. Here are the clock, the lock, the records on disk and the rounds that run.
+//! `schedule` makes the decisions. This module has the clock, the lock, the records on disk and the running rounds.
 //!
 //! Invariants:
 //! 1. The lock of the schedule is held for computations only, never across a wait, a file or a process.
 //! 2. A record is written from a snapshot that is taken while no other record of the pod is being written, so the last
 //!    one wins.
-//! 3. What a worker hands over for a pod that was forgotten meanwhile is forgotten by the worker itself, before it
-//!    tears the pod down.
+//! 3. A worker may hand over a pass of a pod that was forgotten meanwhile. The worker forgets it, before it tears the
+//!    pod down.
 
 mod report;
 
@@ -51,12 +51,12 @@ use super::{
 };
 use crate::{clock::Clock, events::Events};
 
-/// Time that running steps get when the agent ends (rule T9).
+/// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);
-/// Records that may be written at once, of different pods.
+/// Records of different pods that may be written at the same time.
 const WRITERS: usize = 16;
 
-/// What [`OnChange`] is made of.
+/// The shared state of [`OnChange`].
 pub(crate) struct OnChangeParts<'a> {
     pub(crate) config: OnChangeConfig,
     pub(crate) program: Vec<ProgramHook>,
@@ -82,9 +82,9 @@ struct Shared {
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
     schedule: Mutex<Schedule>,
-    /// Something may be due earlier than the task waits for.
+    /// Notified when a round may be due earlier than the task expects.
     wake: Notify,
-    /// The hooks of pods may be others.
+    /// Notified when the hooks of pods may have changed.
     reloaded: Notify,
     /// Held while a record is written, each for a share of the pods.
     writers: [Mutex<()>; WRITERS],
@@ -129,7 +129,7 @@ impl OnChange {
         }))
     }
 
-    /// The hooks of `pod`, which was `before` with these hooks. Annotations with an error that is new are reported.
+    /// The hooks of `pod`, which was `before` with these hooks. Reports new errors of annotations.
     pub(crate) fn hooks(
         &self,
         pod: &StoredPod,
@@ -141,7 +141,7 @@ impl OnChange {
         Some(hooks)
     }
 
-    /// The same for a pod that stays as it is, after [a reload](Self::reload).
+    /// The same for an unchanged pod, after [a reload](Self::reload).
     pub(crate) fn reloaded_hooks(
         &self,
         pod: &StoredPod,
@@ -152,7 +152,7 @@ impl OnChange {
         Some(hooks)
     }
 
-    /// Takes up the settings of hooks. The task that waits for [`reloaded`](Self::reloaded) then hands each pod its
+    /// Replaces the settings of hooks. The task that waits for [`reloaded`](Self::reloaded) then hands each pod its
     /// [new hooks](Self::reloaded_hooks).
     pub(crate) fn reload(&self, config: &OnChangeConfig) {
         if *self.0.sources.config() == *config {
@@ -179,13 +179,13 @@ impl OnChange {
         Observer::new(self.clone(), Arc::clone(pod), Arc::clone(hooks), is_new)
     }
 
-    /// The pod has other metadata or another status.
+    /// The pod's metadata or status has changed.
     pub(crate) fn updated(&self, pod: &Arc<StoredPod>) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.0.schedule.lock().updated(uid, pod);
     }
 
-    /// No hook of the pod fires any more: it has ended or is gone.
+    /// No hook of the pod fires any more: it has terminated or was removed.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.schedule.lock().forget(uid);
     }
@@ -203,7 +203,7 @@ impl OnChange {
         }
     }
 
-    /// Starts rounds when they are due. Ends after `shutdown`, when running steps have ended or their time is over;
+    /// Starts rounds when they are due. Returns after `shutdown`, when running steps have ended or their time is up;
     /// then [`drained`](Self::drained) returns.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
@@ -238,7 +238,7 @@ impl OnChange {
         };
         if timeout(DRAIN, drain).await.is_err() {
             warn!(
-                "rounds of hooks still running at the shutdown deadline, the next start continues with their changes"
+                "rounds of hooks still running at the shutdown deadline, will retry at the next start"
             );
         }
         rounds.shutdown().await;
@@ -290,7 +290,7 @@ impl OnChange {
         })
     }
 
-    /// The content of a pod, as far as it was delivered by this agent.
+    /// The content of a pod, as far as this agent delivered it.
     pub(super) fn content_of(&self, uid: &str) -> Arc<Content> {
         self.0.schedule.lock().content_of(uid)
     }
@@ -351,7 +351,7 @@ impl OnChange {
         self.0.schedule.lock().restarted(uid, names, Instant::now());
     }
 
-    /// The rounds to begin now, and when to look again.
+    /// The rounds to begin now, and when to call it again.
     fn due(&self) -> (Vec<Attempt>, Option<Instant>) {
         let mut schedule = self.0.schedule.lock();
         let (now, time) = (Instant::now(), self.0.clock.now());

@@ -50,8 +50,8 @@ pub(super) struct RunningRound {
 }
 
 impl TrackedHook {
-    /// A hook that is new to this agent. Its last notification is taken from its record or, without a usable record,
-    /// from the files on disk (rule P3).
+    /// A hook that is new to this agent. Its last notification comes from its record or, without a usable record, from
+    /// the files on disk (rule P3).
     ///
     /// `past` is `None` if the pod had other hooks under this agent. Then the hook starts from the current content
     /// (rule P5).
@@ -65,7 +65,7 @@ impl TrackedHook {
     ) -> Self {
         let on_disk = past.map(|past| &past.content);
         let on_disk = on_disk.filter(|content| content.concerns(hook));
-        // What was missing until now counts as delivered before (rule F4).
+        // Parts that were missing until now count as delivered before (rule F4).
         let baseline = || {
             on_disk.map(|content| {
                 let new = arrived

@@ -24,7 +24,7 @@ pub(crate) struct BoardEntry {
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
     pub(crate) name: ObjectKey,
     status: Mutex<PodStatus>,
-    /// The pod was tried, although it may wait for a kubelet.
+    /// Whether the pod was tried, although it may wait for a kubelet.
     is_settled: AtomicBool,
     /// Set when the entry is put on the board.
     journal: OnceLock<Arc<Journal>>,
@@ -84,7 +84,7 @@ impl BoardEntry {
         }
     }
 
-    /// Notes that everything was tried that can be, and that only a kubelet is waited for.
+    /// Records that the pod was tried as far as possible, and only waits for a kubelet.
     pub(crate) fn settle(&self) {
         self.is_settled.store(true, Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ use larder_projection::{
 use super::plan::{PartKind, PodPlan};
 use crate::on_change::Observer;
 
-/// What to deliver, with all that it takes.
+/// One delivery and its inputs.
 pub(super) struct Job {
     pub(super) plan: Arc<PodPlan>,
     /// The pod of the plan, if it is decoded already.
@@ -26,13 +26,13 @@ pub(super) struct Job {
     pub(super) inputs: Inputs,
     /// The parts to deliver, by their index in the plan.
     pub(super) parts: Vec<usize>,
-    /// Whether to remove what is on disk beside the parts of the plan, and to make the pod's link by name.
+    /// Whether to remove everything on disk but the parts of the plan, and to create the pod's link by name.
     pub(super) tidy: bool,
     /// Namespace and name of the pod.
     pub(super) name: ObjectKey,
     pub(super) host: Arc<VolumeHost>,
     pub(super) now: Timestamp,
-    /// Hands the pass over to the pod's hooks, if it has any.
+    /// The observer of the pod's hooks, if it has any.
     pub(super) observer: Option<Observer>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Job {
 pub(super) struct JobReport {
     /// Of each part, in the order of the job.
     pub(super) parts: Vec<Result<Delivered, DeliveryFailure>>,
-    /// Why tidying the pod's directory failed; empty when it did not, `None` when it was not asked for.
+    /// Why tidying the pod's directory failed; empty on success, `None` if not requested.
     pub(super) tidied: Option<String>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> PodParts<'a> {
             .iter()
             .flat_map(|spec| spec.volumes.iter().flatten())
         {
-            // A volume of no kind that is served is not in the plan.
+            // The plan omits volumes of types that are not served.
             if VolumeKind::of(volume).is_some() {
                 parts.volumes.entry(&volume.name).or_insert(volume);
             }
@@ -230,7 +230,7 @@ impl Job {
         })
     }
 
-    /// Removes what the pod no longer has, and makes its link by name; returns what failed. A failure blocks no
+    /// Removes parts that the pod no longer has, and creates its link by name; returns the failure. A failure blocks no
     /// delivery.
     fn tidy_directory(&self, uid: &str) -> String {
         let (mut volumes, mut containers) = (Vec::new(), Vec::new());
@@ -246,7 +246,7 @@ impl Job {
             .err()
             .unwrap_or_default();
         if self.plan.hooks.is_none() {
-            // Of hooks that were removed while no agent ran.
+            // Records of hooks that were removed while no agent ran.
             errors.extend(self.host.remove_record(uid).err());
         }
         let link = self

@@ -21,12 +21,12 @@ const FACTS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The result of fetching one [`Need`].
 #[derive(Debug)]
 pub(crate) enum Fetched {
-    /// With the time of the copy in the checkpoint, if it is one.
+    /// An object; with the time of the copy if it comes from the checkpoint.
     ConfigMap(Result<Arc<ConfigMap>, Unavailable>, Option<Timestamp>),
     Secret(Result<Arc<Secret>, Unavailable>, Option<Timestamp>),
     Token(Result<Arc<SecretBytes>, Unavailable>),
     PodCertificate(Result<Arc<PodCertificate>, Unavailable>),
-    /// Node, Services and trust bundles are read from the facts when they are used; they were only waited for.
+    /// Node, Services and trust bundles are known. They are read from the facts when they are used.
     Facts,
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn fetch(
     };
     let namespace = &plan.identity.namespace;
     let fetched = match &need {
-        // The mark is asked for before the object: what is read after that may be newer than its mark, never older.
+        // The mark is read before the object, so the object may be newer than its mark, never older.
         Need::Object(kind @ Kind::ConfigMap, name) => {
             let stale = context.config_maps.stale_as_of(namespace, name);
             let object = context.config_maps.get_for(&plan.identity, name).await;
@@ -85,7 +85,7 @@ async fn wait(context: &AgentContext, is_known: impl FnMut(&Facts) -> bool) -> F
 }
 
 impl Fetched {
-    /// The time of the copy in the checkpoint, if it is one.
+    /// The time of the copy, if it comes from the checkpoint.
     pub(crate) fn stale_as_of(&self) -> Option<Timestamp> {
         match self {
             Self::ConfigMap(_, stale) | Self::Secret(_, stale) => *stale,

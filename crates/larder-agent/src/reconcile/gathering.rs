@@ -1,7 +1,7 @@
-//! What a pod's worker has fetched for its next pass, and what is on its way.
+//! The inputs that a pod's worker has fetched for its next pass or is fetching.
 //!
-//! Invariant: a need is fetched once at a time. Nothing that was fetched outlives the pass that needs it, unless the
-//! worker retains it: the managers hold the objects.
+//! Invariant: a need is fetched once at a time. No fetched input outlives the pass that needs it, unless the worker
+//! retains it: the managers hold the objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// Starts to fetch each of `needs` that is neither at hand nor on its way.
+    /// Starts to fetch each of `needs` that is neither fetched nor being fetched.
     pub(crate) fn fetch<'a>(
         &mut self,
         context: &Arc<AgentContext>,
@@ -45,13 +45,13 @@ impl Gathering {
         }
     }
 
-    /// Waits for something that is on its way; `None` if nothing is. Cancel-safe.
+    /// Waits for one of the fetches; `None` if there is none. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Need> {
         let (need, fetched) = self.fetching.next().await?;
         Some(self.keep(need, fetched))
     }
 
-    /// Takes in what has been fetched by now. What a manager has in memory is fetched at once.
+    /// Takes in the completed fetches. An object that a manager has in memory is fetched at once.
     pub(crate) fn collect(&mut self) -> BTreeSet<Need> {
         let mut arrived = BTreeSet::new();
         while let Some(Some((need, fetched))) = self.fetching.next().now_or_never() {
@@ -66,17 +66,17 @@ impl Gathering {
         need
     }
 
-    /// Whether `need` is at hand.
+    /// Whether `need` is fetched.
     pub(crate) fn has(&self, need: &Need) -> bool {
         self.fetched.contains_key(need)
     }
 
-    /// Of when the copy in the checkpoint is that `need` was read from.
+    /// The time of the copy in the checkpoint that `need` was read from.
     pub(crate) fn stale_as_of(&self, need: &Need) -> Option<Timestamp> {
         self.fetched.get(need)?.stale_as_of()
     }
 
-    /// The identity of an object that is at hand, and whether it is immutable.
+    /// The identity of a fetched object, and whether it is immutable.
     pub(crate) fn identity(&self, kind: Kind, name: &SmolStr) -> Option<(Uid, bool)> {
         match self.fetched.get(&Need::Object(kind, name.clone()))? {
             Fetched::ConfigMap(Ok(object), _) => {
@@ -89,12 +89,12 @@ impl Gathering {
         }
     }
 
-    /// The inputs of a projection that reads no more than what is at hand.
+    /// The inputs of a projection that reads only fetched needs.
     pub(crate) fn inputs(&self, facts: &Facts) -> Inputs {
         inputs(&self.fetched, facts)
     }
 
-    /// Forgets the value of `need`, which has another one.
+    /// Forgets the value of `need`, which has changed.
     pub(crate) fn forget(&mut self, need: &Need) {
         self.fetched.remove(need);
     }
@@ -104,7 +104,7 @@ impl Gathering {
         self.fetched.clear();
     }
 
-    /// Forgets all values, and what is on its way: it may not be registered any more.
+    /// Forgets all values and fetches: the new plan may no longer register them.
     pub(crate) fn stop(&mut self) {
         *self = Self::default();
     }

@@ -20,11 +20,11 @@ pub(crate) enum DesiredState {
         /// The pod of the plan for the first pass, if it was decoded for the plan.
         decoded: Option<Box<Pod>>,
     },
-    /// The pod has ended or is gone: its volumes are torn down, and then its worker leaves.
+    /// The pod has terminated or was removed: its volumes are torn down, and then its worker leaves.
     Retire,
 }
 
-/// Changes since the worker looked last.
+/// Changes since the worker last took them.
 #[derive(Debug, Default)]
 pub(crate) struct PendingChanges {
     /// The new desired state.
@@ -69,7 +69,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Notes that `need` has another value. Does nothing once the worker has left.
+    /// Notes that `need` has changed. Does nothing once the worker has left.
     pub(crate) fn note_change(&self, need: Need) {
         if let Some(changes) = self.changes.lock().as_mut() {
             changes.needs.insert(need);

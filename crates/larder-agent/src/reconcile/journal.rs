@@ -1,4 +1,4 @@
-//! The journal: which pods have changed, in the order of their last change, for clients that follow them.
+//! The journal: the changed pods in the order of their last change, for clients that follow them.
 //!
 //! Invariants:
 //! 1. Each change has a sequence number greater than all before it, also those of an earlier agent: numbers begin with

@@ -1,4 +1,4 @@
-//! The plan of a pod: its parts, and what each of them reads. Pure.
+//! The plan of a pod: its parts, and the inputs of each. Pure.
 //!
 //! Invariant: a plan is made once for each specification of a pod. A pod whose metadata or status changes keeps its
 //! plan.
@@ -23,7 +23,7 @@ use crate::{
     on_change::{PartKey, PodHooks},
 };
 
-/// Something that must be at hand before a part of a pod can be delivered.
+/// An input that a part of a pod needs before it can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Need {
     /// A ConfigMap or Secret of the pod's namespace, optional ones included.
@@ -54,7 +54,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// What a part is.
+/// The kind of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PartKind {
     /// The volume of this name.
@@ -80,7 +80,7 @@ impl PartKind {
         }
     }
 
-    /// The part, as hooks know it.
+    /// The part's identity for hooks.
     pub(crate) fn observed(&self) -> PartKey {
         match self {
             Self::Volume(name, kind) => PartKey::Volume(name.as_str().into(), *kind),

@@ -1,4 +1,4 @@
-//! The worker of one pod: gathers what the parts of the pod read, and delivers each part once it has all of it.
+//! The worker of one pod: gathers the inputs of the pod's parts, and delivers each part once its inputs are complete.
 //!
 //! ```text
 //!  inbox ─┐
@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
-//! 2. A part that waits or fails holds up no other part.
+//! 2. A part that waits or fails delays no other part.
 //! 3. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then
 //!    is the pod unregistered. Both are done by the [reconciler](super::Reconciler).
 
@@ -56,14 +56,14 @@ const LONGEST_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
 struct PartState {
     /// To be delivered in the next pass.
     due: bool,
-    /// Something that it reads is being fetched; it is due when that arrives.
+    /// One of its inputs is being fetched; it is due when that arrives.
     waits: bool,
     retry_at: Option<Instant>,
     backoff: RetryBackoff,
     delivery: Delivery,
     last_swap: Option<Timestamp>,
     files: usize,
-    /// Of when the copies in the checkpoint are that its content comes from.
+    /// The time of the checkpoint's copies that its content comes from.
     stale_as_of: Option<Timestamp>,
 }
 
@@ -82,8 +82,9 @@ impl PartState {
     }
 }
 
-/// The pod's directory beside its parts: nothing in it that the pod no longer has, and a link by name to it. Tidied
-/// whenever the pod changes (perhaps it did while no agent ran), in every repair pass, and again after a failure.
+/// The pod's directory apart from its parts: it contains nothing that the pod no longer has, and a link by name leads
+/// to it. Tidied whenever the pod changes (perhaps while no agent ran), in every repair pass, and again after a
+/// failure.
 #[derive(Debug, Default)]
 struct Tidying {
     /// With the next delivery.
@@ -104,18 +105,18 @@ pub(super) struct PodWorker {
     plan: Option<Arc<PodPlan>>,
     /// The pod of the plan, until the first pass: decoded, a pod takes ten times as much memory.
     decoded: Option<Box<Pod>>,
-    /// Of the parts of the plan, in their order.
+    /// States of the plan's parts, in their order.
     parts: Vec<PartState>,
     gathering: Gathering,
     write_limiter: WriteLimiter,
-    /// When the oldest change arrived that is not delivered yet.
+    /// Arrival of the oldest change that is not delivered yet.
     changed_at: Option<Instant>,
-    /// Time of the next repair pass, which looks at everything.
+    /// Time of the next repair pass, which covers all parts.
     repair_at: Instant,
     tidying: Tidying,
     /// The hooks that earlier passes were handed over to.
     observed: Option<Arc<PodHooks>>,
-    /// Delay and time of the next attempt to tear the volumes down; `None` when they are gone.
+    /// Delay and time of the next attempt to tear the volumes down; `None` once they are torn down.
     teardown: Option<(RetryBackoff, Instant)>,
 }
 
@@ -147,11 +148,11 @@ impl PodWorker {
         worker
     }
 
-    /// Works until the volumes of the pod are gone, or until `shutdown`, which ends it between two passes.
+    /// Works until the volumes of the pod are torn down, or until `shutdown`, which ends it between two passes.
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let wake = self.next_wake();
-            // Every arm is cancel-safe. The inbox goes before what was fetched, which may belong to an older plan.
+            // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
@@ -216,7 +217,7 @@ impl PodWorker {
         let before = self.plan.replace(Arc::clone(&plan));
         let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
         if !before.as_ref().is_some_and(is_same) {
-            // What is on its way may not be registered any more.
+            // Running fetches may belong to objects that are no longer registered.
             self.gathering.stop();
             let states = mem::take(&mut self.parts).into_iter();
             let parts = before.iter().flat_map(|plan| plan.parts.iter());
@@ -260,7 +261,7 @@ impl PodWorker {
         self.tidying.due && !self.parts.iter().any(|state| state.waits)
     }
 
-    /// Takes in what has been fetched by now, so that one pass serves all of it.
+    /// Takes in the completed fetches, so that one pass serves all of them.
     fn collect(&mut self) {
         let arrived = self.gathering.collect();
         self.wake_parts(&arrived);
@@ -276,7 +277,7 @@ impl PodWorker {
         }
     }
 
-    /// Delivers what is due and has everything that it reads.
+    /// Delivers the due parts whose inputs are complete.
     async fn serve(&mut self, plan: &Arc<PodPlan>) {
         let now = Instant::now();
         if now >= self.repair_at {
@@ -302,8 +303,8 @@ impl PodWorker {
         self.publish(plan);
     }
 
-    /// Starts to fetch what due parts read and is neither at hand nor on its way. What a manager has in memory is at
-    /// hand when this returns.
+    /// Starts to fetch the inputs of due parts that are neither fetched nor being fetched. An object that a manager has
+    /// in memory is fetched when this returns.
     fn fetch(&mut self, plan: &Arc<PodPlan>) {
         let reads: BTreeSet<_> = states(plan, &self.parts)
             .filter(|(_, state)| state.due)
@@ -313,7 +314,7 @@ impl PodWorker {
         self.collect();
     }
 
-    /// Sorts the parts that are due: returns the ones that can be delivered, and lets the others wait.
+    /// Returns the due parts that can be delivered, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
         let now = self.context.clock.now();
         let mut ready = Vec::new();
@@ -376,7 +377,7 @@ impl PodWorker {
         }
     }
 
-    /// What hands the pass over to the hooks of the pod, if it has any.
+    /// The observer that hands the pass over to the hooks of the pod, if it has any.
     async fn observer(&mut self, plan: &Arc<PodPlan>) -> Option<Observer> {
         let before = match (&self.observed, &plan.hooks) {
             (None, None) => return None,
@@ -392,15 +393,15 @@ impl PodWorker {
         Some(on_change.observer(&plan.pod, hooks, is_new))
     }
 
-    /// Drops what no waiting part will read.
+    /// Drops the inputs that no waiting part needs.
     fn drop_unread(&mut self, plan: &PodPlan) {
         let waiting = states(plan, &self.parts).filter(|(_, state)| state.waits);
         let reads: BTreeSet<_> = waiting.flat_map(|(part, _)| &part.reads).collect();
         self.gathering.retain(&reads);
     }
 
-    /// Tears down the volumes of a pod that has ended or is gone. Breaks when they are gone and the pod is not served
-    /// again.
+    /// Tears down the volumes of a pod that has terminated or was removed. Breaks once they are torn down and the pod
+    /// is not served again.
     async fn tear_down(&mut self) -> ControlFlow<()> {
         let Some((mut backoff, at)) = self.teardown else {
             return ControlFlow::Continue(());

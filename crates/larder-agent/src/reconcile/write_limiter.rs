@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Passes that may follow each other without pause.
 const BURST: u32 = 25;
-/// Time in which one more pass becomes free.
+/// Time after which one more pass is allowed.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The token bucket of one pod: full at first, refilled with time.
@@ -40,7 +40,7 @@ impl WriteLimiter {
 mod tests {
     use super::*;
 
-    /// Passes within a second, when there is something to write every `gap`.
+    /// Passes within a second, with a change every `gap`.
     fn passes_in_a_second(gap: Duration) -> u32 {
         let start = Instant::now();
         let (mut limiter, mut now, mut passes) = (WriteLimiter::new(start), start, 0);

@@ -376,10 +376,7 @@ async fn a_wrong_key_opens_nothing_and_no_key_is_unreadable_input() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_of_another_user_is_left_alone() {
     let root = geteuid().is_root();
-    assert!(
-        root || std::env::var_os("CI").is_none(),
-        "CI has to be root"
-    );
+    assert!(root || std::env::var_os("CI").is_none(), "CI must be root");
     if !root {
         return;
     }

@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Whether containers can be made here. CI has to be able to.
+/// Whether containers can be made here. CI must be able to.
 pub(crate) fn permitted() -> bool {
     let probe = Command::new("unshare")
         .args(["-m", "-p", "-f", "true"])
@@ -19,7 +19,7 @@ pub(crate) fn permitted() -> bool {
     let permitted = probe.is_ok_and(|output| output.status.success());
     assert!(
         permitted || std::env::var_os("CI").is_none(),
-        "CI has to be able to make mount and PID namespaces"
+        "CI must be able to make mount and PID namespaces"
     );
     permitted
 }

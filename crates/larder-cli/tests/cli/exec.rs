@@ -1,4 +1,4 @@
-//! `larder exec`: a real command in namespaces of its own. Needs root, or user namespaces; CI has to have them.
+//! `larder exec`: a real command in namespaces of its own. Needs root, or user namespaces; CI must have them.
 
 use std::{
     fs,
@@ -58,7 +58,7 @@ pub(crate) fn may_mount() -> bool {
     let may = probe.is_ok_and(|output| output.status.success());
     assert!(
         may || std::env::var_os("CI").is_none(),
-        "CI has to be able to mount"
+        "CI must be able to mount"
     );
     may
 }
@@ -426,7 +426,7 @@ pub(crate) fn callers() -> &'static [Caller] {
     if geteuid().is_root() {
         return &[Caller::Root, Caller::Unshared, Caller::Ordinary];
     }
-    assert!(std::env::var_os("CI").is_none(), "CI has to be root");
+    assert!(std::env::var_os("CI").is_none(), "CI must be root");
     &[Caller::Unshared, Caller::Ordinary]
 }
 

@@ -23,13 +23,10 @@ const USER: u32 = 65534;
 /// A user that is neither root nor [`USER`].
 const OTHER: u32 = 65533;
 
-/// Whether tests can create files of several users; CI has to be able to.
+/// Whether tests can create files of several users; CI must be able to.
 pub(crate) fn is_root() -> bool {
     let root = geteuid().is_root();
-    assert!(
-        root || std::env::var_os("CI").is_none(),
-        "CI has to be root"
-    );
+    assert!(root || std::env::var_os("CI").is_none(), "CI must be root");
     root
 }
 

@@ -253,12 +253,12 @@ impl Drop for RunningRecipe {
     }
 }
 
-/// Whether nginx is installed; CI has to have it.
+/// Whether nginx is installed; CI must have it.
 pub(crate) fn has_nginx() -> bool {
     let found = Path::new("/usr/sbin/nginx").exists();
     assert!(
         found || std::env::var_os("CI").is_none(),
-        "CI has to have nginx"
+        "CI must have nginx"
     );
     found && may_mount() && rustix::process::geteuid().is_root()
 }

@@ -362,7 +362,7 @@ async fn repaired_manifest_restores_its_pod_untouched() {
     let mut agent = Agent::start(&desk);
     agent.event("manifest rejected, keeping its last good content");
     put(&desk, "web.yaml", &pod("web", "app"));
-    agent.event("every manifest is readable or gone, resuming removals");
+    agent.event("every manifest is readable or was removed, resuming removals");
     until("the pod", || {
         status(&desk)["pods"][0]["phase"] == "Delivered"
     })

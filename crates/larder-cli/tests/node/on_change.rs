@@ -191,7 +191,7 @@ async fn every_process_is_told_of_its_last_content_whenever_the_agent_dies() {
         .output();
     if !probe.is_ok_and(|output| output.status.success()) {
         let is_ci = std::env::var_os("CI").is_some();
-        assert!(!is_ci, "CI has to be able to make mount and PID namespaces");
+        assert!(!is_ci, "CI must be able to make mount and PID namespaces");
         return;
     }
     let seed = std::env::var("LARDER_SOAK_SEED")

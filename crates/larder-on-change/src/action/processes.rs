@@ -559,7 +559,7 @@ mod tests {
                 return Some(container);
             }
             let is_ci = std::env::var_os("CI").is_some();
-            assert!(!is_ci, "CI has to be able to make mount namespaces");
+            assert!(!is_ci, "CI must be able to make mount namespaces");
             None
         }
 
@@ -636,7 +636,7 @@ mod tests {
             return;
         };
         if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+            assert!(std::env::var_os("CI").is_none(), "CI must run as root");
             return;
         }
         let mounts = container.mounts();

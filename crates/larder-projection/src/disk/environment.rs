@@ -53,7 +53,7 @@ impl VolumeHost {
         }
         let written = replace(&directory, &text);
         if written.is_err() {
-            // What failed is the error; what cannot be removed now is overwritten next time.
+            // The error names the failed operation; what cannot be removed now is overwritten next time.
             let _ = sys::remove_file(directory.as_fd(), TMP);
         }
         written.map_err(directory.failed(DiskOperation::WriteFile, layout::ENVIRONMENT))?;

@@ -209,7 +209,7 @@ impl VolumeHost {
         let path = directory.path().to_owned();
         let filled = mark_ready(&pod, name).and_then(|()| fill(directory, volume, payload, now));
         if filled.is_err() && is_new {
-            // What failed is the error; what cannot be removed now is set up again or torn down later.
+            // The error names the failed operation; what cannot be removed now is set up again or torn down later.
             let _ = tear_down(&pod, volume.kind, name);
         }
         Ok(SetUp {
@@ -356,7 +356,7 @@ impl VolumeHost {
             Ok((directory, mounted)) => Ok((directory, created || mounted)),
             Err(error) => {
                 if created {
-                    // What failed is the error.
+                    // The error names the failed operation.
                     let _ = plugin.remove_if_empty(volume.name);
                 }
                 Err(error)

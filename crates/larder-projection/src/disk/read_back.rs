@@ -103,7 +103,7 @@ impl VolumeHost {
         };
         let written = replace(&pod, record);
         if written.is_err() {
-            // What failed is the error; what cannot be removed now is overwritten next time.
+            // The error names the failed operation; what cannot be removed now is overwritten next time.
             let _ = sys::remove_file(pod.as_fd(), RECORD_TMP);
         }
         written.map_err(pod.failed(DiskOperation::WriteFile, RECORD))

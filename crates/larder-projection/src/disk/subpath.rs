@@ -175,7 +175,7 @@ fn bind(source: &OwnedFd, targets: &Directory, name: &str) -> Result<()> {
     }
     let mounted = mount_at(source, targets.as_fd(), name);
     if mounted.is_err() {
-        // What failed is the error.
+        // The error names the failed operation.
         let _ = remove_target(targets.as_fd(), name);
     }
     mounted
@@ -271,7 +271,7 @@ fn make_directory(parent: &OwnedFd, name: &str, mode: u32) -> Result<OwnedFd> {
         Ok(created)
     });
     if created.is_err() {
-        // What failed is the error; the next attempt uses it.
+        // The error names the failed operation; the next attempt uses it.
         let _ = sys::remove_dir(parent.as_fd(), DIRECTORY_TMP);
     }
     created

@@ -90,7 +90,7 @@ impl TestVolume {
 /// Where that is not permitted, an ordinary developer's run goes on without; CI fails.
 pub(crate) fn as_root_with_mounts(action: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("CI").is_none(), "CI has to run as root");
+        assert!(std::env::var_os("CI").is_none(), "CI must run as root");
         return;
     }
     in_own_thread(|| {

@@ -251,7 +251,7 @@ impl AtomicWriter {
         match sys::open_dir(volume, &*name) {
             Ok(dir) => Ok(Set { name, dir }),
             Err(errno) => {
-                // What failed is the error; what cannot be removed now is a leftover of the next pass.
+                // The error names the failed operation; what cannot be removed now is a leftover of the next pass.
                 let _ = sys::remove_dir(volume, &*name);
                 Err(self.failed(DiskOperation::CreateSet, &name)(errno))
             }

@@ -1,8 +1,8 @@
-//! The directory of the checkpoint as a place: opened without a link, owned by this user, locked against other writers.
+//! The directory of the checkpoint: opened without following a link, owned by this user, locked against other writers.
 //!
 //! Invariants:
 //! 1. A directory of another user, or one that another user could replace, is neither read nor written.
-//! 2. Only the agent creates the directory, and closes it to other users. Looking at it changes nothing.
+//! 2. Only the agent creates the directory and closes it to other users. Inspecting it changes nothing.
 
 use std::{
     ffi::OsStr,
@@ -22,7 +22,7 @@ use crate::checkpoint::sys;
 pub(super) const REJECTED: &str = "rejected";
 /// Mode of the directory: no other user enters it.
 const MODE: u32 = 0o700;
-/// Permissions of its parent that let others replace it.
+/// Permission bits of its parent that let others replace it.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The checkpoint cannot be read or written.
@@ -60,7 +60,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The failure as a label of a metric: a word of a small fixed set.
+    /// The failure as a label of a metric, from a small fixed set.
     pub(in crate::checkpoint) fn label(&self) -> &'static str {
         let Self::Io { source, .. } = self else {
             return "foreign";
@@ -74,7 +74,7 @@ impl StoreError {
     }
 }
 
-/// Opens the directory in which `path` lies; `None` if there is none. Only root and this user may write to it.
+/// Opens the parent directory of `path`; `None` if there is none. Only root and this user may write to it.
 pub(in crate::checkpoint) fn open_parent(path: &Path) -> Result<Option<OwnedFd>, StoreError> {
     let parent = path.parent().unwrap_or(path);
     let parent = if parent.as_os_str().is_empty() {
@@ -106,7 +106,7 @@ pub(in crate::checkpoint) fn open_parent(path: &Path) -> Result<Option<OwnedFd>,
     Ok(Some(opened))
 }
 
-/// Opens the directory `path` of the agent that writes it, and creates it in `parent` if need be.
+/// Opens the directory `path` for the agent that writes it, and creates it in `parent` if missing.
 pub(super) fn create_directory(parent: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StoreError> {
     match sys::make_dir(parent, name(path)?) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -157,13 +157,13 @@ pub(super) fn mode(directory: &OwnedFd, path: &Path) -> Result<u32, StoreError> 
     Ok(stat.st_mode & 0o7777)
 }
 
-/// Locks the directory if no other process keeps it locked for a second. The agent tries again later.
+/// Locks the directory, unless another process keeps it locked for a second. The agent tries again later.
 #[must_use = "the lock ends with the handle"]
 pub(super) fn try_lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
     sys::try_lock(directory.as_fd()).map_err(failed("lock", path))
 }
 
-/// Keeps other processes from the directory until the returned handle is dropped.
+/// Locks other processes out of the directory until the returned handle is dropped.
 #[must_use = "the lock ends with the handle"]
 pub(super) fn lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
     sys::lock(directory.as_fd()).map_err(failed("lock", path))
@@ -183,7 +183,7 @@ pub(super) fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, 
     };
     let names = sys::list(&rejected).map_err(failed("list", &path))?;
     for name in &names {
-        // What was rejected may have been an empty directory in place of a file.
+        // A rejected entry may be an empty directory in place of a file.
         sys::remove_file(rejected.as_fd(), name.as_str())
             .or_else(|_| sys::remove_dir(rejected.as_fd(), name.as_str()))
             .map_err(failed("remove", &path.join(name)))?;

@@ -1,6 +1,6 @@
-//! What lies in the directory: every file that the index lists is opened and compared with what the index says.
+//! Reads the directory: opens every file that the index lists, and compares it with its entry.
 //!
-//! Nothing is changed here. What does not open is reported with its reason, and the rest is loaded without it.
+//! Nothing is changed here. Files that do not open are reported with their reasons, and the rest is loaded.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ use crate::checkpoint::{
     sys,
 };
 
-/// Longest file that is read: an object of 1 MiB, a pod of 1.5 MiB (etcd's limit) as JSON, and room.
+/// Longest file that is read: an object of 1 MiB or a pod of 1.5 MiB (etcd's limit) as JSON, with a margin.
 const MAX_FILE_BYTES: usize = 4 << 20;
 
 /// Why a file is not served.
@@ -54,7 +54,7 @@ pub(crate) enum Rejection {
 pub(crate) struct RejectedFile {
     /// Its name in the directory.
     pub(crate) file: String,
-    /// The copy that it should have held, where the index says so.
+    /// The copy that it should contain, if the index lists it.
     pub(crate) id: Option<CopyId>,
     pub(crate) reason: Rejection,
 }
@@ -69,19 +69,19 @@ impl fmt::Display for RejectedFile {
     }
 }
 
-/// Something that the checkpoint holds.
+/// A copy that the checkpoint contains.
 #[derive(Clone, Debug)]
 pub(crate) struct SavedCopy {
     pub(crate) id: CopyId,
     /// `None`: it is known not to exist.
     pub(crate) content: Option<CopyContent>,
-    /// When it was last proven current.
+    /// Time of its last freshness check.
     pub(crate) proven: Timestamp,
     /// Length of its file.
     pub(crate) bytes: u64,
 }
 
-/// What was found in the directory.
+/// The files found in the directory.
 pub(super) struct Loaded {
     pub(super) root: Root,
     pub(super) entries: Entries,
@@ -89,14 +89,14 @@ pub(super) struct Loaded {
     pub(super) rejected: Vec<RejectedFile>,
     /// Files that the index does not list.
     pub(super) leftovers: Vec<String>,
-    /// Copies that another key has sealed than the one that seals now.
+    /// Copies sealed with another key than the present one.
     pub(super) resealed: BTreeSet<CopyId>,
-    /// Part of the index was rejected, or sealed by another key.
+    /// Whether part of the index was rejected, or sealed with another key.
     pub(super) rewrite_index: bool,
     pub(super) index: Option<FileIdentity>,
 }
 
-/// Which file it is, while it is there.
+/// Identifies the file while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileIdentity {
     device: u64,

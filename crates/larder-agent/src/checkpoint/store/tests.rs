@@ -18,7 +18,7 @@ use crate::checkpoint::{
     codec::{CopyContent, CopyKind},
 };
 
-/// What no file on disk may show.
+/// Text that no file on disk may contain.
 const CANARY: &str = "hunter2-canary";
 
 pub(super) fn owner(cluster: u8, node: &str) -> Owner {

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// Longest wait for what a container does by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whether containers can be made here. CI has to be able to.
+/// Whether containers can be made here. CI must be able to.
 pub(super) fn permitted() -> bool {
     let probe = Command::new("unshare")
         .args(["-m", "-p", "-f", "true"])
@@ -23,7 +23,7 @@ pub(super) fn permitted() -> bool {
     let permitted = probe.is_ok_and(|output| output.status.success());
     if !permitted {
         let is_ci = std::env::var_os("CI").is_some();
-        assert!(!is_ci, "CI has to be able to make mount and PID namespaces");
+        assert!(!is_ci, "CI must be able to make mount and PID namespaces");
         // Straight to the stream, which no test runner captures.
         let note = b"not tested: no permission to make mount and PID namespaces\n";
         let _ = std::io::Write::write_all(&mut std::io::stderr(), note);

@@ -603,7 +603,7 @@ fn secrets_are_delivered_where_tmpfs_has_no_noswap() {
     {
         assert!(
             env::var_os("CI").is_none(),
-            "CI has to permit user namespaces"
+            "CI must permit user namespaces"
         );
         return;
     }

@@ -84,7 +84,7 @@ impl Pass<'_> {
             sys::rename(volume, DATA_TMP, DATA).map_err(writer.failed(DiskOperation::Publish, DATA))
         });
         if published.is_err() {
-            // What failed is the error; what cannot be removed now is a leftover of the next pass.
+            // The error names the failed operation; what cannot be removed now is a leftover of the next pass.
             let _ = sys::remove_file(volume, DATA_TMP);
             let _ = tree::remove_dir_all(volume, set.name.as_bytes());
         }

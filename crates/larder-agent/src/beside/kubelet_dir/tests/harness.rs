@@ -45,7 +45,7 @@ impl Kubelet {
         let is_privileged = matches!(host.memory(), Memory::Tmpfs { .. });
         assert!(
             is_privileged || std::env::var_os("CI").is_none(),
-            "CI has to run as root"
+            "CI must run as root"
         );
         is_privileged.then(|| Self {
             root,

@@ -1,4 +1,4 @@
-//! Writes that are interrupted at every system call, by failures and by death, and the starts that follow.
+//! Writes that are interrupted at every system call, by failures and by kills, and the starts that follow.
 
 use std::{env, os::unix::process::ExitStatusExt as _, process::Command};
 
@@ -36,8 +36,8 @@ fn root_before(has_old: bool) -> TestRoot {
 }
 
 #[test]
-fn a_failure_that_lasts_has_the_same_words_each_time() {
-    // offline 20, 21: so status and log tell it once
+fn a_lasting_failure_has_the_same_text_each_time() {
+    // offline 20, 21: so status and log report it once
     let root = root_before(true);
     let mut store = root.open().store;
     for at in 0.. {
@@ -97,7 +97,7 @@ fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
                 if result.is_ok() {
                     assert_eq!(copies, new_names(), "{fault:?} at {at}");
                 }
-                // The same store goes on when the fault is over, and leaves nothing behind.
+                // The same store continues when the fault is over, and leaves no stray file.
                 store.write(&new(), time(2), false).unwrap();
                 let found = root.open();
                 assert_eq!(names(&found.copies), new_names(), "after {fault:?} at {at}");
@@ -138,7 +138,7 @@ fn a_failed_sync_of_many_files_leaves_the_old_checkpoint_or_the_new_one() {
 }
 
 #[test]
-fn errors_say_what_failed_for_the_metric() {
+fn errors_name_the_failure_for_the_metric() {
     // offline 20, 21
     for (errno, label) in [
         (Errno::NOSPC, "no_space"),
@@ -154,7 +154,7 @@ fn errors_say_what_failed_for_the_metric() {
     }
 }
 
-/// Environment of the process that dies: the number of the system call, and the root directory.
+/// Environment variable of the killed process: the number of the system call, and the root directory.
 const VICTIM: &str = "LARDER_TEST_CHECKPOINT_VICTIM";
 
 #[test]
@@ -191,7 +191,7 @@ fn a_start_after_a_kill_finds_the_old_checkpoint_or_the_new_one() {
                 copies == before || copies == new_names(),
                 "killed at {at}: {copies:?}"
             );
-            // Nothing that no index lists survives the start.
+            // No file without an entry in the index survives the start.
             let listed = files(&found.store.entries, &found.store.root).count();
             assert_eq!(root.files().len(), listed, "killed at {at}");
         }

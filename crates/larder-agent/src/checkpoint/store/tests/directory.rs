@@ -58,7 +58,7 @@ fn inspecting_and_erasing_leave_the_directory_its_mode() {
 }
 
 #[test]
-fn a_directory_that_was_moved_or_removed_is_written_anew() {
+fn a_directory_that_was_moved_or_removed_is_rewritten() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [present("a", 1), present("b", 2)];
@@ -71,13 +71,13 @@ fn a_directory_that_was_moved_or_removed_is_written_anew() {
     fs::remove_dir_all(root.checkpoint()).unwrap();
     store.write(&wanted, time(2), false).unwrap();
     assert_eq!(names(&root.open().copies), both);
-    // An older one in its place is no copy to rely on.
+    // An older directory in its place is not relied on.
     fs::remove_dir_all(root.checkpoint()).unwrap();
     fs::rename(&aside, root.checkpoint()).unwrap();
     let wanted = [present("a", 1), present("b", 3)];
     store.write(&wanted, time(3), false).unwrap();
     assert_eq!(names(&root.open().copies), named([("a", "1"), ("b", "3")]));
-    // A link leads nowhere, and is no reason to stop trying.
+    // A link is not followed, and the next write tries again.
     fs::rename(root.checkpoint(), &aside).unwrap();
     symlink(&aside, root.checkpoint()).unwrap();
     let before = fs::read_dir(&aside).unwrap().count();
@@ -89,7 +89,7 @@ fn a_directory_that_was_moved_or_removed_is_written_anew() {
 }
 
 #[test]
-fn two_agents_in_one_directory_leave_no_more_than_what_they_keep() {
+fn two_agents_in_one_directory_leave_no_stray_files() {
     let root = TestRoot::new();
     let mut one = root.open().store;
     let mut other = root.open_with(&[1], owner(1, "node-2")).unwrap().store;
@@ -106,7 +106,7 @@ fn two_agents_in_one_directory_leave_no_more_than_what_they_keep() {
 }
 
 #[test]
-fn a_lock_that_another_process_holds_is_reported_and_not_waited_for() {
+fn a_lock_held_by_another_process_is_reported_without_waiting() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store.write(&[present("a", 1)], time(0), false).unwrap();
@@ -123,7 +123,7 @@ fn a_lock_that_another_process_holds_is_reported_and_not_waited_for() {
 }
 
 #[test]
-fn an_erased_checkpoint_is_written_anew_at_the_next_change() {
+fn an_erased_checkpoint_is_rewritten_at_the_next_change() {
     // offline 32
     let root = TestRoot::new();
     let mut store = root.open().store;

@@ -98,7 +98,7 @@ fn another_nodes_or_clusters_checkpoint_is_rejected() {
 }
 
 #[test]
-fn a_lost_key_leaves_nothing_to_serve_and_says_so() {
+fn nothing_opens_without_its_key_and_the_reason_is_reported() {
     // offline 12
     let root = TestRoot::new();
     let mut store = root.open().store;
@@ -162,7 +162,7 @@ fn an_index_of_another_format_version_is_rejected_by_name() {
 }
 
 #[test]
-fn hostile_files_in_the_directory_neither_hang_nor_lead_elsewhere() {
+fn hostile_files_in_the_directory_cause_no_hang_and_no_escape() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [
@@ -223,7 +223,7 @@ fn directories_in_place_of_files_are_set_aside_each_time() {
 }
 
 #[test]
-fn an_older_index_alone_brings_no_older_copy_back() {
+fn an_older_index_alone_restores_no_older_copy() {
     // offline 16
     let root = TestRoot::new();
     let mut store = root.open().store;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_was_written_is_found_at_the_next_start() {
+fn the_next_start_reads_what_was_written() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [present("a", 1), present("b", 2), absent("c")];
@@ -40,7 +40,7 @@ fn an_equal_checkpoint_is_not_written_again() {
         .unwrap();
     assert_eq!(written, Written::default());
     assert_eq!(fs::metadata(root.file(INDEX)).unwrap().ino(), before);
-    // The times of proofs alone are written when they are asked for, and cost the root.
+    // The times of freshness checks are written on request, and cost the root alone.
     let written = again
         .write(&[present("a", 1), absent("c")], time(60), true)
         .unwrap();
@@ -54,7 +54,7 @@ fn an_equal_checkpoint_is_not_written_again() {
 }
 
 #[test]
-fn copies_that_are_no_longer_wanted_go_with_their_files() {
+fn unwanted_copies_are_removed_with_their_files() {
     // offline 24
     let root = TestRoot::new();
     let mut store = root.open().store;
@@ -71,7 +71,7 @@ fn copies_that_are_no_longer_wanted_go_with_their_files() {
 }
 
 #[test]
-fn an_object_about_which_nothing_is_known_keeps_its_copy_and_proof() {
+fn an_object_in_unknown_state_keeps_its_copy_and_time() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
@@ -86,7 +86,7 @@ fn an_object_about_which_nothing_is_known_keeps_its_copy_and_proof() {
 }
 
 #[test]
-fn a_copy_that_was_proven_earlier_says_so() {
+fn a_copy_keeps_the_time_of_an_earlier_freshness_check() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let old = WantedCopy {
