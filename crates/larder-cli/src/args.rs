@@ -65,7 +65,7 @@ pub(crate) enum Command {
 /// Deliver ConfigMaps and Secrets to the pods of a node, and keep them up to date
 ///
 /// Pods come from an API server (--kubeconfig, or the cluster around this process), or from a directory of manifests
-/// (--manifests), whose edits are followed. Volumes lie below the root directory in the kubelet's layout, and by name:
+/// (--manifests), whose edits are followed. Volumes are below the root directory in the kubelet's layout, and by name:
 /// ROOT/by-name/NAMESPACE/POD/volumes/…/VOLUME. On Ctrl-C or SIGTERM the agent exits and leaves the volumes in place;
 /// the next run continues with them. Volumes of deleted pods are removed.
 ///
@@ -106,7 +106,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) kubelet_root_dir: Option<PathBuf>,
 
-    /// With --beside-kubelet: log what the kubelet would be told and why, and tell it nothing
+    /// With --beside-kubelet: log which pods would be touched and why, and touch none
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -221,11 +221,11 @@ pub(crate) struct LogLevelArgs {
     pub(crate) place: PlaceArgs,
 }
 
-/// List, check or erase the sealed copies from which an agent starts while the API server is away
+/// List, verify or erase the sealed copies from which an agent starts while the API server is unreachable
 ///
-/// The copies lie in `checkpointDir` of the configuration or in ROOT/checkpoint/, if `checkpoint.key` names a key. They
-/// open only with that key, and only for the cluster and the node that wrote them: give the configuration and kubeconfig
-/// of the agent. No value is shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next
+/// The copies are in `checkpointDir` of the configuration or in ROOT/checkpoint/, if `checkpoint.key` names a key. They
+/// open only with that key, and only for the cluster and the node that wrote them: give the agent's configuration and
+/// kubeconfig. No value is shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next
 /// change.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -233,7 +233,7 @@ pub(crate) struct LogLevelArgs {
   larder checkpoint verify --config agent.yaml       open everything; exit code 1 if a file does not open
   larder checkpoint erase --root-dir /var/lib/larder")]
 pub(crate) struct CheckpointArgs {
-    /// What to do
+    /// Action
     #[arg(value_enum, default_value_t = CheckpointAction::List)]
     pub(crate) action: CheckpointAction,
 
@@ -252,7 +252,7 @@ pub(crate) struct CheckpointArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Output format of what `list` and `verify` find
+    /// Output format of `list` and `verify`
     #[arg(short, long, value_enum, default_value_t = CheckpointOutput::Table)]
     pub(crate) output: CheckpointOutput,
 }
@@ -336,7 +336,7 @@ pub(crate) enum RenderOutput {
     Json,
 }
 
-/// List the ConfigMaps and Secrets that each pod refers to
+/// List the ConfigMaps and Secrets that each pod references
 ///
 /// These are exactly the objects that the pod's node may read, including optional ones and image pull secrets.
 #[derive(Debug, clap::Args)]
@@ -369,7 +369,7 @@ pub(crate) enum RefsOutput {
 /// if the container does not set them. Volumes are kept up to date while the command runs. So are subPath mounts, on
 /// Linux 6.5 or later: an open file keeps its content, and the next open sees the new one.
 ///
-/// --on-change says what happens after a change: a signal to the command, its restart, a program in the command's view
+/// --on-change selects the action after a change: a signal to the command, its restart, a program in the command's view
 /// as its user, or an HTTP request to a port of this machine or to any URL. It may be given several times. A list of
 /// hooks in YAML, also as @FILE, has filters, several steps and its own timing; docs/on-change.md describes it.
 ///

@@ -13,7 +13,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Whether all files could be read, valid or not.
+    /// Whether all files could be read, whether or not they are valid.
     pub(crate) fn is_whole(&self) -> bool {
         !self
             .manifests

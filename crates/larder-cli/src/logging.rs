@@ -99,10 +99,10 @@ where
     )
 }
 
-/// A filter as in `LARDER_LOG`. A single word has to be a level: as a target it would be a typing error.
+/// A filter as in `LARDER_LOG`. A single word must be a level: as a target it would be a typing error.
 fn parse(text: &str) -> Result<EnvFilter, String> {
     let is_word = text.chars().all(|c| c.is_ascii_alphanumeric());
-    // The parser takes an empty word for `error`.
+    // The parser treats an empty word as `error`.
     let is_level = !text.is_empty() && text.parse::<tracing::level_filters::LevelFilter>().is_ok();
     if is_word && !is_level {
         return Err(format!(

@@ -5,7 +5,7 @@
 //! | layer | modules | hold |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
-//! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging` | what several commands need |
+//! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
 //! | 1 | `args`, `outcome` | the parsed command line, exit codes |
 

@@ -1,6 +1,6 @@
 //! The objects of a cluster, taken from manifests.
 //!
-//! An object that no manifest has does not exist. What only a running cluster provides is one of:
+//! An object that no manifest has does not exist. Content that only a running cluster provides is one of:
 //! - a placeholder that cannot be mistaken: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
 //! - an error that says so: pod certificates.
 

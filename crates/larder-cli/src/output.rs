@@ -29,7 +29,7 @@ pub(crate) use self::{escape::escaped, style::Style};
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
     match error.print() {
-        // Help that was asked for and could not be printed.
+        // The requested help could not be printed.
         Err(failure) if !error.use_stderr() && failure.kind() != io::ErrorKind::BrokenPipe => {
             ExitCode::FAILURE
         }

@@ -18,7 +18,7 @@ const MAX_PROJECTED_BYTES: usize = 64 << 20;
 /// Rough size of the variables that one Service brings into a container.
 const SERVICE_BYTES: usize = 256;
 
-/// What the pods of `manifests` see, as `larder render -o json` prints it.
+/// The view of the pods of `manifests`, as `larder render -o json` prints it.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
     let mut rendered = Vec::new();
     let mut bytes = 0;
     for (pod, inputs) in offline.pods.iter().zip(&inputs) {
-        // Each container gets variables for each Service, so look before they are computed.
+        // Each container gets variables for each Service, so check their size before they are computed.
         let services = inputs
             .services
             .as_ref()

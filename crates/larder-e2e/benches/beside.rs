@@ -4,8 +4,8 @@
 //! cargo bench -p larder-e2e --bench beside
 //! ```
 //!
-//! The API server is the embedded one, reached over TLS as the node; the fake kubelet has the periods of a real one. So
-//! the figures show larder and those periods, and not the CPU time of a kubelet. Two minutes.
+//! The API server is the embedded one, reached over TLS with the node's identity. The fake kubelet has the periods of a
+//! real one. So the figures show larder and those periods, but not the CPU time of a kubelet. It takes two minutes.
 
 #![expect(clippy::print_stdout, reason = "the report")]
 
@@ -41,18 +41,18 @@ use tokio_util::sync::CancellationToken;
 const NODE: &str = "node-1";
 /// Pods with a ConfigMap each, changed in turn.
 const PODS: usize = 24;
-/// Changes of each pod: fewer than larder limits it to in a minute.
+/// Changes of each pod: fewer than larder's limit for a minute.
 const ROUNDS: usize = 5;
 /// Pairs of changes, each pair one after the other.
 const PAIRS: usize = 4;
 /// Pods that share a ConfigMap, and how often it changes.
 const SHARING: usize = 110;
 const SHARED_ROUNDS: usize = 5;
-/// Without a change.
+/// Time without a change.
 const QUIET: Duration = Duration::from_secs(30);
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Between two looks at the status: the error of what is read from it.
+/// Pause between two reads of the status, and so the error of times that are read from it.
 const LOOK: Duration = Duration::from_millis(1);
 
 #[tokio::main]
@@ -173,7 +173,7 @@ struct Change {
 }
 
 impl Change {
-    /// A change of the pod's object that is made at this moment.
+    /// Makes a change of the pod's object now.
     fn of(pod: &str) -> Self {
         #[expect(
             clippy::disallowed_methods,
@@ -188,13 +188,13 @@ impl Change {
     }
 }
 
-/// What a change led to, and when.
+/// The times of a change's effects.
 struct Arrival {
     /// Until the first PATCH was answered.
     told: Duration,
-    /// Until the file was there.
+    /// Until the file was in place.
     file: Duration,
-    /// From then until larder said so.
+    /// From then until larder reported it.
     verified: Duration,
     touches: usize,
 }
@@ -318,7 +318,7 @@ impl Node {
         Ok(change)
     }
 
-    /// Waits until larder has verified every volume; a change must have had the time to reach it.
+    /// Waits until larder has verified every volume. A change must have had time to reach larder.
     async fn until_delivered(&self) -> anyhow::Result<()> {
         let start = Instant::now();
         sleep(Duration::from_millis(20)).await;
@@ -333,7 +333,7 @@ impl Node {
         }
     }
 
-    /// Waits until each of these pods has had another content since `written`; how long each took.
+    /// Waits until the content of each of these pods has changed since `written`; returns the time of each.
     async fn until_arrived(
         &self,
         pods: &[String],
@@ -374,7 +374,7 @@ impl Node {
         touches.collect()
     }
 
-    /// From `written` until the volume of the pod had other content.
+    /// From `written` until the volume of the pod had changed.
     fn file_after(&self, pod: &str, written: Instant) -> anyhow::Result<Duration> {
         let journal = self.kubelet.journal().into_iter();
         let mut swaps = journal.filter(|happening| {
@@ -391,13 +391,13 @@ impl Node {
         let touches: Vec<_> = (self.touches().into_iter())
             .filter(|(touched, at)| *touched == path && (change.wall..=end).contains(at))
             .collect();
-        let (_, told) = touches.first().context("a change was told")?;
+        let (_, told) = touches.first().context("a change caused a PATCH")?;
         let verified = self.verified.lock();
         let mut verified = verified
             .get(&change.pod)
             .context("a pod was verified")?
             .iter();
-        // The kernel tells larder of a swap before the fake notes it.
+        // The kernel notifies larder of a swap before the fake records it.
         let verified = verified
             .find(|at| **at > change.at)
             .context("a change was verified")?;

@@ -1,5 +1,5 @@
-//! What many nodes cost the API server: hollow nodes, each with an identity, connections and a manager of its own, in
-//! one process.
+//! The cost of many nodes for the API server: hollow nodes, each with an identity, connections and a manager of its
+//! own, in one process.
 //!
 //! ```text
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder-e2e --bench hollow             # 25, 50 and 100 nodes
@@ -7,10 +7,10 @@
 //! KUBEBUILDER_ASSETS=dir cargo bench -p larder-e2e --bench hollow -- --namespace-scope
 //! ```
 //!
-//! A node has one pod with 20 ConfigMaps of its own, in a namespace of its own. Everything is created first; then the
-//! nodes come, and what the API server's process has grown by since before the first one is what they cost. See
-//! BENCHMARKS.md for what the columns mean. With `--namespace-scope` a node has one watch for all of its objects, and
-//! the rights of an administrator, for a node may not do that.
+//! A node has one pod with 20 ConfigMaps of its own, in a namespace of its own. Everything is created first, and then
+//! the nodes start. Their cost is the growth of the API server's process since before the first one. BENCHMARKS.md
+//! explains the columns. With `--namespace-scope` a node has one watch for all of its objects, and the permissions of
+//! an administrator, since a node may not do that.
 
 #![expect(
     clippy::print_stderr,
@@ -38,8 +38,7 @@ const OBJECTS: usize = 20;
 const VALUE: usize = 1024;
 /// Requests under way at once while everything is created.
 const AT_ONCE: usize = 8;
-/// For the API server's garbage collector, which lets go of what requests left behind, and for the time without
-/// changes.
+/// Pause for the API server's garbage collector, and length of the time without changes.
 const QUIET: Duration = Duration::from_secs(10);
 /// Changes per second while changes are measured, and for how long.
 const CHANGES: (u32, Duration) = (50, Duration::from_secs(10));
@@ -135,30 +134,30 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the API server costs before the first node.
+/// The API server's usage before the first node.
 struct Empty {
     /// Its memory, in bytes.
     resident: f64,
-    /// Its share of one processor.
+    /// Its share of one CPU.
     share: f64,
 }
 
-/// What was measured with a number of nodes.
+/// The measurements with a number of nodes.
 struct Row {
     nodes: usize,
     watches: usize,
     connections: usize,
     /// From the first connection of the new nodes until all of their objects could be read.
     synced: Duration,
-    /// Processor time of the API server meanwhile, for each new watch.
+    /// CPU time of the API server meanwhile, for each new watch.
     joined_millis: f64,
     /// Memory of the API server, in bytes.
     resident: f64,
-    /// By how much it has grown since before the first node, for each watch, in bytes.
+    /// Its growth since before the first node, for each watch, in bytes.
     grown: f64,
-    /// Its share of one processor without changes, beyond what it was before the first node, for each watch.
+    /// Growth of its share of one CPU without changes since before the first node, for each watch.
     idle_share: f64,
-    /// Its processor time for each change.
+    /// Its CPU time for each change.
     change_millis: f64,
     /// Growth of this process for each node, in bytes.
     ours: f64,
@@ -181,10 +180,9 @@ impl Row {
         );
     }
 
-    /// What so many nodes like these would cost an API server: every figure for each watch and each node as it was
-    /// measured, times their number, on top of what it costs without them. With few watches noise outweighs them, and
-    /// may be less than nothing. A change reaches the watches of one object, so its cost does not grow with the nodes
-    /// in object scope.
+    /// Extrapolates the cost to this number of nodes: every measured figure for a watch or a node, times their number,
+    /// plus the usage without nodes. With few watches noise dominates, and a figure may be negative. A change reaches
+    /// the watches of one object, so its cost does not grow with the nodes in object scope.
     fn print_calculated(&self, nodes: usize, empty: &Empty) {
         let times = count(nodes) / count(self.nodes);
         let watches = times * count(self.watches);
@@ -321,7 +319,7 @@ async fn fill(admin: &Client, nodes: usize) -> anyhow::Result<()> {
         .await
 }
 
-/// Changes objects of `nodes` nodes for a while; returns how many changes it were.
+/// Changes objects of `nodes` nodes for a while; returns the number of changes.
 async fn change(admin: &Client, nodes: usize) -> anyhow::Result<usize> {
     let mut ticks = interval(Duration::from_secs(1) / CHANGES.0);
     let (start, mut changes) = (Instant::now(), 0);

@@ -1,6 +1,6 @@
-//! A server that answers every request with 429: what a kube-apiserver without free seats does.
+//! A server that answers every request with 429, like a kube-apiserver without free seats.
 //!
-//! A real one cannot be brought to do so at will: a priority level without seats still serves one request at a time.
+//! A real one cannot be made to do so at will: a priority level without seats still serves one request at a time.
 
 use std::{convert::Infallible, net::SocketAddr, path::Path, sync::Arc};
 
@@ -71,7 +71,7 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, refused: Arc<Mutex<Vec<N
             Ok((stream, _)) = listener.accept() => {
                 let (tls, refused) = (tls.clone(), Arc::clone(&refused));
                 connections.spawn(async move {
-                    // A client that goes ends its connection, which is what is wanted.
+                    // A client that disconnects ends its connection, as intended.
                     let Ok(stream) = tls.accept(stream).await else { return };
                     let service = service_fn(move |request| {
                         let answer = refuse(&request, &refused);

@@ -1,6 +1,6 @@
-//! The corpus: requests, the answers that a real kube-apiserver gave, and how two answers are compared.
+//! The corpus: requests, the answers of a real kube-apiserver, and the comparison of two answers.
 //!
-//! Compared is the shape: status, structure and every value except those that no two servers share (UIDs, versions,
+//! The comparison covers status, structure, and every value except those that no two servers share (UIDs, versions,
 //! times).
 
 use std::{collections::BTreeMap, time::Duration};
@@ -36,10 +36,10 @@ pub struct Step {
     /// Fields that may differ (dotted path, "" for the whole answer), and why.
     #[serde(default)]
     differs: BTreeMap<String, String>,
-    /// Why the causes of a refusal may come in any order.
+    /// Why the causes of a rejection may come in any order.
     #[serde(default)]
     unordered: Option<String>,
-    /// A feature of etcd without which a real server refuses the request, as it calls it.
+    /// The API server's name of an etcd feature without which it rejects the request.
     #[serde(default)]
     storage_feature: Option<String>,
 }
@@ -51,7 +51,7 @@ fn json() -> String {
     "application/json".to_owned()
 }
 
-/// What a server answered, with the values replaced that no two servers share.
+/// A server's answer, with the values replaced that no two servers share.
 #[derive(Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
@@ -63,7 +63,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Stands for an answer that did not come, or a watch that did not bring the expected events.
+    /// Placeholder for a missing answer, or for a watch without the expected events.
     fn none(why: &str) -> Self {
         Self {
             status: 0,
@@ -102,7 +102,7 @@ pub async fn play(client: &kube::Client, steps: &[Step]) -> BTreeMap<String, Ans
 }
 
 /// Whether `got` says that its server's etcd is too old for the request: the release before the recorded one's cannot
-/// tell how far a watch is, so that no list can be streamed.
+/// report the progress of a watch, so that no list can be streamed.
 pub fn lacks_storage(step: &Step, got: &Answer) -> bool {
     let Some(feature) = &step.storage_feature else {
         return false;
@@ -117,7 +117,7 @@ pub fn lacks_storage(step: &Step, got: &Answer) -> bool {
         .is_some_and(|text| text.ends_with(&why))
 }
 
-/// The places in which `got` differs from what was recorded, a line each.
+/// The differences between `got` and the recorded answer, one line each.
 pub fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> {
     if step.differs.contains_key("") {
         return Vec::new();
@@ -150,7 +150,7 @@ pub fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> 
     found
 }
 
-/// A refusal with its causes sorted, in its text as well.
+/// A rejection with its causes sorted, in its text as well.
 fn in_order(refusal: &Value) -> Value {
     let mut refusal = refusal.clone();
     let Some(causes) = refusal["details"]["causes"].as_array_mut() else {
@@ -330,7 +330,7 @@ fn normalise(value: &mut Value) {
             {
                 *name = format!("{prefix}<random>");
             }
-            // Who wrote which field: kept by no consumer on a node, so the embedded server does not track it.
+            // The owners of fields: no client on a node reads them, so the embedded server does not track them.
             fields.remove("managedFields");
             for (name, value) in fields.iter_mut() {
                 match value {
@@ -360,8 +360,8 @@ fn normalise(value: &mut Value) {
     }
 }
 
-/// Of a table, ages and addresses are those of the run; and what a column means is documentation, in the words of each
-/// server.
+/// In a table, ages and addresses are those of the run, and descriptions of columns are each server's own
+/// documentation.
 fn normalise_table(table: &mut Map<String, Value>) {
     let Some(Value::Array(columns)) = table.get_mut("columnDefinitions") else {
         return;
@@ -391,7 +391,7 @@ fn normalise_table(table: &mut Map<String, Value>) {
     }
 }
 
-/// Replaces what differs from run to run and from build to build: UIDs, versions, and the beginning of source paths.
+/// Replaces values that differ between runs and builds: UIDs, versions, and the beginning of source paths.
 fn normalise_text(text: &mut String) {
     let is_uid = |part: &str| {
         part.len() == 36

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Identity, NODE, NodeRequest};
 
-/// A server and what its clients need.
+/// A server, and the inputs of its clients.
 #[derive(Debug)]
 pub struct EmbeddedServer {
     api: ApiServer,
@@ -35,7 +35,7 @@ impl EmbeddedServer {
         Ok(server)
     }
 
-    /// Serves on the address of before.
+    /// Serves on the previous address.
     pub(crate) async fn serve(&mut self) -> anyhow::Result<()> {
         let listener = TcpListener::bind(self.address).await?;
         self.address = listener.local_addr()?;
@@ -53,7 +53,7 @@ impl EmbeddedServer {
         self.serving.shutdown().await;
     }
 
-    /// Nothing is there any more but the certificates.
+    /// Only the certificates remain.
     pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
         self.api = self.api.emptied()?;
         Ok(())

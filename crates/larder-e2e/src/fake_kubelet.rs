@@ -1,4 +1,4 @@
-//! A kubelet as far as the content of volumes goes, for tests without root and containers.
+//! A fake kubelet that handles the content of volumes, for tests without root and containers.
 //!
 //! It follows the pods of its node on an embedded API server, and keeps the order and the periods that a kubelet 1.36
 //! has between a change of a pod and its files (`docs/spec/beside-kubelet.md`, section 2):
@@ -12,13 +12,13 @@
 //! | 6 | the populator flags the volumes of marked pods | `volumes` | 0 to 100 ms |
 //! | 7 | the reconciler sets flagged volumes up, each with the objects of that moment | `volumes`, `objects` | 0 to 100 ms |
 //!
-//! Volumes are directories: nothing is mounted. Tokens are fixed texts, and pod certificates fail. Everything else that
-//! ends up in a volume is computed and written as larder does it.
+//! Volumes are directories: nothing is mounted. Tokens are fixed texts, and pod certificates fail. All other content is
+//! computed and written by larder's own code.
 //!
 //! Invariants:
 //! 1. Under paused time, the same seed and the same calls lead to the same times.
-//! 2. Dropped or killed, it leaves its directory as it is and does nothing any more.
-//! 3. It sends no request that a test could take for larder's: its user agent is [`USER_AGENT`].
+//! 2. Once dropped or killed, it does nothing more, and leaves its directory as it is.
+//! 3. Tests can distinguish its requests from larder's by its user agent, [`USER_AGENT`].
 
 mod journal;
 mod node;
@@ -61,7 +61,7 @@ pub const USER_AGENT: &str = "kubelet/fake";
 /// Time between two listings of all containers (kubelet 1.36, `pkg/kubelet/pleg/generic.go`).
 const LISTING_PERIOD: Duration = Duration::from_secs(1);
 
-/// What a kubelet is started with.
+/// The settings of a kubelet.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct KubeletOptions {
@@ -69,11 +69,11 @@ pub struct KubeletOptions {
     pub node: String,
     /// Its root directory.
     pub root: PathBuf,
-    /// How it learns of ConfigMaps and Secrets. Defaults to `Watch`, as a kubelet.
+    /// Change detection strategy for ConfigMaps and Secrets. Defaults to `Watch`, like a kubelet.
     pub strategy: ObjectStrategy,
-    /// Seed of everything that varies. Defaults to 1.
+    /// Seed of all random times. Defaults to 1.
     pub seed: u64,
-    /// The way of a changed pod or object through the API server. Defaults to 10 ms.
+    /// Time of a changed pod or object through the API server. Defaults to 10 ms.
     pub api_latency: Duration,
     /// The wall clock.
     pub now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -116,7 +116,7 @@ pub struct FakeKubelet {
     process: JoinSet<()>,
 }
 
-/// What outlives the process, and what its tasks share.
+/// The state that outlives the process, and the state that its tasks share.
 struct Kubelet {
     options: KubeletOptions,
     server: ApiServer,
@@ -134,12 +134,12 @@ struct Kubelet {
     rng: Mutex<Rng>,
 }
 
-/// What goes wrong from now on.
+/// The faults from now on.
 #[derive(Debug, Default)]
 struct KubeletFaults {
-    /// How far the objects are behind, on top of the way through the API server.
+    /// Delay of objects, in addition to the time through the API server.
     object_lag: Duration,
-    /// How many of the next passes of the populator over a pod flag nothing.
+    /// Number of the next passes of the populator over a pod that flag nothing.
     lost_flags: u32,
     /// Volumes, by pod and name, whose next write fails.
     failing_writes: Vec<(String, String)>,
@@ -188,7 +188,7 @@ impl FakeKubelet {
         Ok(fake)
     }
 
-    /// Starts the process again after [`Self::kill`]: it knows nothing but what is on disk and at the API server.
+    /// Starts the process again after [`Self::kill`]. Its only state is on disk and at the API server.
     ///
     /// # Errors
     ///
@@ -225,17 +225,17 @@ impl FakeKubelet {
         node::set_ready(&self.kubelet, "Unknown").await
     }
 
-    /// Stops the process, as SIGSTOP does: time goes on for it.
+    /// Stops the process, as SIGSTOP does. Time still passes for it.
     pub fn stop(&self) {
         self.kubelet.stopped.send_replace(true);
     }
 
-    /// Lets the process go on, as SIGCONT does.
+    /// Continues the process, as SIGCONT does.
     pub fn resume(&self) {
         self.kubelet.stopped.send_replace(false);
     }
 
-    /// Shows objects to the kubelet so much later than pods.
+    /// Shows objects to the kubelet later than pods, by this delay.
     pub fn lag_objects(&self, lag: Duration) {
         self.kubelet.faults.lock().object_lag = lag;
     }
@@ -245,7 +245,7 @@ impl FakeKubelet {
         self.kubelet.faults.lock().lost_flags = times;
     }
 
-    /// The next write of this volume fails; so the volume is torn down under its containers and set up anew.
+    /// The next write of this volume fails, so the volume is torn down under its containers and set up again.
     pub fn fail_write(&self, pod: &str, volume: &str) {
         let write = (pod.to_owned(), volume.to_owned());
         self.kubelet.faults.lock().failing_writes.push(write);
@@ -256,7 +256,7 @@ impl FakeKubelet {
         self.kubelet.workers.finish(pod);
     }
 
-    /// All that has happened, in order.
+    /// All events, in order.
     pub fn journal(&self) -> Vec<Happening> {
         self.kubelet.journal.all()
     }
@@ -319,7 +319,7 @@ impl Kubelet {
         node.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// What a projection of `pod` reads, as the kubelet sees it now.
+    /// The inputs of a projection of `pod`, as the kubelet sees them now.
     fn inputs(&self, pod: &Pod, needs: &Needs<'_>) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let node = self.node();

@@ -1,4 +1,4 @@
-//! What benchmarks measure: quantiles of times, and what a process costs.
+//! Figures of benchmarks: quantiles of times, and the usage of a process.
 
 use std::{fmt, fs, time::Duration};
 
@@ -41,7 +41,7 @@ impl fmt::Display for Quantiles {
     }
 }
 
-/// Memory of a process and the processor time that it has used so far, as `/proc` has them.
+/// Memory and CPU time of a process so far, from `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Resident memory, in bytes.

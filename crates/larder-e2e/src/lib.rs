@@ -1,8 +1,7 @@
 //! End-to-end tests that run on either API server: the embedded one over TLS, or a real kube-apiserver.
 //!
-//! With `KUBEBUILDER_ASSETS` set to a folder that holds `etcd` and `kube-apiserver` (the variable that Go's envtest
-//! uses), the suite starts these; otherwise it starts the embedded server. The tests do not know which one they talk
-//! to.
+//! With `KUBEBUILDER_ASSETS` (the variable of Go's envtest) set to a folder with `etcd` and `kube-apiserver`, the suite
+//! starts these; otherwise it starts the embedded server. The tests are the same for both.
 
 mod busy;
 pub mod corpus;

@@ -1,8 +1,8 @@
 //! A node with a real kubelet: containerd, the kubelet, and an image made of a static busybox.
 //!
 //! 1. Everything runs in namespaces of its own ([`isolation`]): a test that is killed leaves no process and no mount.
-//! 2. Everything that both processes write lies below one folder, which is removed with the node. What they insist on
-//!    having elsewhere (`/run`, `/var/lib/kubelet`, `/var/log`) is in memory, and goes with the namespace.
+//! 2. Everything that both processes write is below one folder, which is removed with the node. Directories that they
+//!    need elsewhere (`/run`, `/var/lib/kubelet`, `/var/log`) are in memory, and disappear with the namespace.
 //! 3. The node's containers are in the host's network: no network is configured.
 
 mod container;
@@ -74,7 +74,7 @@ impl KubeletNode {
     }
 }
 
-/// What a node is made of.
+/// The binaries of a node.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     kubelet: PathBuf,
@@ -82,12 +82,12 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Looks for them: the kubelet is `kubelet` in the folder that `KUBEBUILDER_ASSETS` names, or the file that
+    /// Finds them. The kubelet is `kubelet` in the folder that `KUBEBUILDER_ASSETS` names, or the file that
     /// `LARDER_KUBELET` names.
     ///
     /// # Errors
     ///
-    /// Something is missing; the text says what, for the user.
+    /// One is missing; the text tells the user which.
     pub fn find() -> anyhow::Result<Self> {
         let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") else {
             bail!("KUBEBUILDER_ASSETS names no folder with kube-apiserver, etcd and kubelet");

@@ -1,4 +1,4 @@
-//! A TCP proxy between a client and its API server: the network, where it goes wrong.
+//! A TCP proxy between a client and its API server: a network with faults.
 
 use std::{io, net::SocketAddr};
 
@@ -9,7 +9,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Forwards connections to an address; dropped, it cuts them all and listens no more.
+/// Forwards connections to an address. Dropping it cuts all of them and stops listening.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -17,18 +17,18 @@ pub struct Proxy {
     _serving: JoinSet<()>,
 }
 
-/// How the network is.
+/// The state of the network.
 #[derive(Clone, Copy, Debug)]
 struct Network {
     /// Where new connections lead.
     target: SocketAddr,
     /// Counts the cuts; a connection lives as long as its number is the current one.
     cuts: u64,
-    /// Nothing passes, and neither side learns of that.
+    /// Nothing passes, and neither side is notified.
     stalled: bool,
 }
 
-/// Most bytes that are forwarded at once: less than a frame of HTTP/2, so that a cut falls amid frames.
+/// Most bytes that are forwarded at once: less than a frame of HTTP/2, so that a cut falls inside a frame.
 const PIECE: usize = 4096;
 
 impl Proxy {
@@ -64,7 +64,7 @@ impl Proxy {
         self.network.send_modify(|network| network.cuts += 1);
     }
 
-    /// Resets every connection, and leads new ones to `target`.
+    /// Resets every connection, and connects new ones to `target`.
     pub fn lead_to(&self, target: SocketAddr) {
         self.network.send_modify(|network| {
             network.target = target;
@@ -72,7 +72,7 @@ impl Proxy {
         });
     }
 
-    /// Lets nothing pass any more, or everything again. Nothing is lost: TCP holds it.
+    /// Blocks all bytes, or lets them pass again. None are lost: TCP holds them.
     pub fn stall(&self, stalled: bool) {
         self.network
             .send_modify(|network| network.stalled = stalled);
@@ -136,7 +136,7 @@ async fn forward(
     }
 }
 
-/// Ends a connection as a machine that has lost it does: with RST, whatever is unsent.
+/// Ends a connection like a machine that has lost it: with RST, discarding unsent bytes.
 fn reset(stream: TcpStream) {
     // Without lingering there is a FIN instead, which ends the connection as well.
     let _ = stream.set_zero_linger();

@@ -108,8 +108,8 @@ impl RealServer {
         Ok(path)
     }
 
-    /// Puts a new client certificate of the node into `folder`, in the way of a kubelet: the link to the last one is
-    /// missing for a moment. Returns a kubeconfig that names this link.
+    /// Puts a new client certificate of the node into `folder`, as a kubelet does: the link to the last one is missing
+    /// for a moment. Returns a kubeconfig that names this link.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl RealServer {
             .count())
     }
 
-    /// The tokens that the API server takes from its next start on.
+    /// Sets the tokens that the API server accepts from its next start on.
     fn write_tokens(&self) -> std::io::Result<()> {
         let tokens = format!(
             "{ADMIN},admin,admin,\"system:masters\"\n{},system:node:{NODE},{NODE},\"system:nodes\"\n",
@@ -165,14 +165,14 @@ impl RealServer {
         stop(&mut self.apiserver);
     }
 
-    /// Puts an etcd that holds nothing in the place of the one before.
+    /// Replaces etcd by an empty one.
     pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
         stop(&mut self.etcd);
         fs::remove_dir_all(self.folder.path().join("etcd"))?;
         self.start_etcd()
     }
 
-    /// Has etcd forget all versions but the current ones.
+    /// Makes etcd forget all versions but the current ones.
     pub(crate) async fn compact(&self) -> anyhow::Result<()> {
         let config = kube::Config::new(format!("http://127.0.0.1:{}", self.etcd_port).parse()?);
         let etcd = kube::Client::try_from(config)?;
@@ -212,7 +212,7 @@ impl RealServer {
         Ok(requests)
     }
 
-    /// The patches of pods' statuses so far, by everybody, oldest first.
+    /// The patches of pods' statuses so far, by all clients, oldest first.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl RealServer {
         Ok(patches)
     }
 
-    /// What larder's service account has asked for so far: verbs, and resources as in `pods/status` and
+    /// The requests of larder's service account so far: verbs, and resources as in `pods/status` and
     /// `leases.coordination.k8s.io`.
     ///
     /// # Errors
@@ -272,7 +272,7 @@ impl RealServer {
                 // No controller makes service accounts here, so a pod could not be created with this one.
                 "--disable-admission-plugins=ServiceAccount",
                 "--service-cluster-ip-range=10.96.0.0/16",
-                // Beta and off by default, as all of it that is not yet v1.
+                // Beta and off by default, like everything in it that is not yet v1.
                 "--runtime-config=certificates.k8s.io/v1beta1=true",
                 "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true",
                 &format!("--audit-policy-file={}", path("audit.json")),
@@ -365,8 +365,8 @@ impl Drop for RealServer {
     }
 }
 
-/// Records each request of the node once, when it comes; a patch of a pod's status by whomever with its body, which is
-/// known when it has been answered.
+/// Records each request of the node once, when it arrives. A patch of a pod's status, by any client, is recorded with
+/// its body, when it has been answered.
 fn audit_policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -396,7 +396,7 @@ fn node_user() -> String {
     format!("system:node:{NODE}")
 }
 
-/// What is read of an event of `audit.k8s.io/v1`.
+/// The fields of an event of `audit.k8s.io/v1` that are read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AuditEvent {
@@ -465,11 +465,11 @@ struct AuditStatus {
 /// An answered patch of the status of a pod.
 #[derive(Clone, Debug)]
 pub struct StatusPatch {
-    /// When the server knew of it.
+    /// When the server received it.
     pub at: Timestamp,
     /// Who sent it, as the server authenticated it.
     pub user: String,
-    /// What its sender calls itself.
+    /// User agent of the sender.
     pub user_agent: String,
     /// Namespace of the pod.
     pub namespace: String,

@@ -16,7 +16,7 @@ use crate::{Proxy, embedded::EmbeddedServer, real::RealServer};
 /// The node whose identity the server knows.
 pub const NODE: &str = "n0";
 
-/// Who a client is.
+/// The identity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// May do everything.
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Which server it is, for people.
+    /// Name of the server, for people.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Embedded(_) => "the embedded API server",
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         match self {
             Self::Embedded(server) => server.address(),
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// kube's own client with all rights: the second opinion of every test.
+    /// kube's own client with all permissions: the second opinion of every test.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Forgets all versions but the current ones. A real API server that runs still knows what its watch cache holds.
+    /// Forgets all versions but the current ones. A running real API server still has those in its watch cache.
     ///
     /// # Errors
     ///
@@ -155,8 +155,8 @@ impl Server {
         }
     }
 
-    /// Answers every request of the node with 429 and `Retry-After: 1`, until [`Self::relax`]. In the place of a real
-    /// server, another one does that for those who come through `proxy`.
+    /// Answers every request of the node with 429 and `Retry-After: 1`, until [`Self::relax`]. In place of a real
+    /// server, another one does so for clients that connect through `proxy`.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl Server {
         }
     }
 
-    /// From now on answers 401 to the credentials that the node has; what is open is cut.
+    /// From now on answers 401 to the node's present credentials, and cuts open connections.
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ impl Server {
         }
     }
 
-    /// Puts new credentials of the node where those were that its kubeconfig names: a certificate for the embedded
-    /// server, a token for the real one.
+    /// Replaces the credentials of the node that its kubeconfig names: a certificate for the embedded server, a token
+    /// for the real one.
     ///
     /// # Errors
     ///
@@ -206,8 +206,7 @@ impl Server {
         }
     }
 
-    /// The requests of the node so far, oldest first. A real server does not tell those with credentials that it does
-    /// not know.
+    /// The requests of the node so far, oldest first. A real server does not record those with unknown credentials.
     ///
     /// # Errors
     ///
@@ -224,9 +223,9 @@ pub(crate) async fn client(kubeconfig: PathBuf) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // A test wants the first answer, not the one after a retry.
+    // A test needs the first answer, not the one after a retry.
     config.default_retry = false;
-    // Whatever proxy this machine goes through: the server is here.
+    // Without this machine's proxy: the server is local.
     config.proxy_url = None;
     Ok(Client::try_from(config)?)
 }

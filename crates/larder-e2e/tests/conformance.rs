@@ -15,7 +15,7 @@ const ANSWERS: &str = "testdata/answers.json";
 /// Records the answers of a real server: `LARDER_RECORD=1 KUBEBUILDER_ASSETS=… cargo test -p larder-e2e --test
 /// conformance`.
 #[tokio::test]
-async fn answers_are_those_of_a_real_server() {
+async fn answers_match_those_of_a_real_server() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let yaml = fs::read_to_string(folder.join("testdata/requests.yaml")).unwrap();
     let steps = corpus::requests(&yaml).unwrap();

@@ -1,9 +1,9 @@
-//! The kustomizations of `deploy/` are applied as they stand, each base with each component.
+//! The kustomizations of `deploy/` are applied unchanged, each base with each component.
 //!
 //! A real API server takes every object, with strict validation of its fields. The embedded one has no apps/v1 and no
-//! RBAC, so there a workload is created as the pod of its template, and roles are only checked for who is bound to them.
-//! On both, the pod of the template has to be admitted, and its configuration has to be one that the agent accepts.
-//! `rbac.rs` compares the roles with what the agent requests.
+//! RBAC, so there a workload is created as the pod of its template, and of roles only the bindings are checked. On
+//! both, the pod of the template must be admitted, and the agent must accept its configuration. `rbac.rs` compares the
+//! roles with what the agent requests.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![expect(clippy::print_stdout, reason = "says what was not created")]
@@ -72,7 +72,7 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What `kubectl apply -k` would send; `None` without kubectl, which CI must have.
+/// The objects that `kubectl apply -k` would send; `None` without kubectl, which CI must have.
 fn rendered(base: &str) -> Option<Vec<Value>> {
     let output = Command::new("kubectl")
         .arg("kustomize")
@@ -137,7 +137,7 @@ fn pod_of(workload: &Value) -> Value {
     pod
 }
 
-/// Every binding names a role and a service account among `objects`, and every role is bound.
+/// Checks that every binding names a role and a service account among `objects`, and that every role is bound.
 fn check_bindings(objects: &[Value]) {
     let name = |object: &Value| {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
@@ -190,7 +190,7 @@ fn check_bindings(objects: &[Value]) {
     assert_eq!(bound, roles);
 }
 
-/// The workload runs under a service account of `objects`, with a configuration that the agent accepts.
+/// Checks that the workload runs under a service account of `objects`, with a configuration that the agent accepts.
 fn check_workload(workload: &Value, objects: &[Value]) {
     let spec = &workload["spec"]["template"]["spec"];
     let mut accounts = of_kind(objects, "ServiceAccount").into_iter();
@@ -238,7 +238,7 @@ async fn apply(base: &Kustomization, components: &[&Kustomization]) -> Option<Ve
     let admin = server.client().await.unwrap();
     let is_real = matches!(server, Server::Real(_));
     let mut unknown = Vec::new();
-    // Namespaces go first, as with kubectl.
+    // Namespaces come first, as with kubectl.
     objects.sort_by_key(|object| object["kind"] != "Namespace");
     for object in &objects {
         let kind = object["kind"].as_str().unwrap();

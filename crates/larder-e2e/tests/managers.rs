@@ -62,7 +62,7 @@ fn config(value: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_reads_what_its_pods_refer_to_and_nothing_else() {
+async fn a_node_reads_exactly_the_objects_that_its_pods_reference() {
     // managers 80
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
@@ -146,7 +146,7 @@ async fn an_outage(identity: Identity, scope: WatchScope) {
         }
     })
     .await
-    .expect("the manager notices that the API server is gone");
+    .expect("the manager notices that the API server is down");
     assert_eq!(value().await, "before");
 
     server.restart().await.unwrap();
@@ -224,7 +224,7 @@ async fn one_watch_of_a_namespace_serves_its_referenced_objects() {
     .await
     .expect("all changes arrive");
 
-    // No subscriber hears of an object that no pod references.
+    // No subscriber gets an event about an object that no pod references.
     let known: Vec<_> = manager
         .objects()
         .iter()
@@ -234,7 +234,7 @@ async fn one_watch_of_a_namespace_serves_its_referenced_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn auto_asks_what_an_identity_may_do() {
+async fn auto_checks_the_permissions_of_an_identity() {
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
     create(

@@ -1,4 +1,4 @@
-//! What an API server lets a node do to pods, mirror pods above all: the same on either one.
+//! The changes of pods, above all mirror pods, that an API server permits a node: the same on either server.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -38,7 +38,7 @@ fn refused<T: Debug>(outcome: kube::Result<T>, code: u16, why: &str) {
     }
 }
 
-/// A mirror pod as a node may create it, but for what `change` does to it.
+/// A mirror pod that a node may create, modified by `change`.
 fn mirror(node: &Node, change: impl FnOnce(&mut Value)) -> Pod {
     let mut pod = json!({
         "metadata": {
@@ -52,7 +52,7 @@ fn mirror(node: &Node, change: impl FnOnce(&mut Value)) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-/// What is done to a mirror pod, and why it is refused then.
+/// A modification of a mirror pod, and the reason of its rejection.
 type Case<'a> = (Box<dyn FnOnce(&mut Value)>, &'a str);
 
 fn volume(source: Value) -> impl FnOnce(&mut Value) {
@@ -68,7 +68,7 @@ fn projected(source: Value) -> impl FnOnce(&mut Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::too_many_lines, reason = "most of it is a table")]
-async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
+async fn a_node_creates_mirror_pods_that_it_owns_and_that_reference_nothing() {
     // managers 81
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
@@ -218,8 +218,7 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
         );
     }
 
-    // A Secret that only a mirror pod names is out of the node's reach, no matter which identity created the mirror
-    // pod.
+    // A node may not read a Secret that only a mirror pod names, no matter which identity created the mirror pod.
     let secrets: Api<Secret> = Api::default_namespaced(admin.clone());
     let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
     secrets.create(&create, &secret).await.unwrap();
@@ -230,7 +229,7 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
     let secrets: Api<Secret> = Api::default_namespaced(as_node);
     refused(secrets.get("s").await, 403, "no relationship found");
 
-    // Any value of the annotation makes a mirror pod.
+    // A pod with any value of the annotation is a mirror pod.
     let empty = mirror(&node, |pod| {
         pod["metadata"]["name"] = json!("empty");
         pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("");
@@ -240,7 +239,7 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_refer_to_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_deletes_its_pods_and_changes_nothing_of_them_but_their_status() {
+async fn a_node_may_delete_its_pods_and_change_only_their_status() {
     // managers 81
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
@@ -291,7 +290,7 @@ async fn a_node_deletes_its_pods_and_changes_nothing_of_them_but_their_status() 
     pods.delete("mirror", &now).await.unwrap();
     pods.delete("own", &now).await.unwrap();
 
-    // Nobody makes a mirror pod of another pod, or the other way round.
+    // No update turns another pod into a mirror pod, or vice versa.
     let pod = all_pods.get("other").await.unwrap();
     let annotated =
         Patch::Merge(json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"}}}));

@@ -1,5 +1,6 @@
 //! A reboot without the API server: a node of 110 pods and 500 objects, with the identity of a node, against either API
-//! server. What was in place before is in place again, and after the return every file is what the API server has.
+//! server. Everything that was in place before is restored, and after the API server returns every file has its
+//! content.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -42,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Between two looks.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 const PODS: usize = 110;
 const CONFIG_MAPS: usize = 400;
@@ -53,7 +54,7 @@ const AT_ONCE: usize = 16;
 /// more.
 const BUDGET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 1 });
 
-/// The state of all files below a directory, as readers see them: content and mode.
+/// Content and mode of all files below a directory, as readers see them.
 type Files = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 /// An agent with a checkpoint.
@@ -99,7 +100,7 @@ impl Offline {
         self.tasks.join_next().await.unwrap().unwrap().unwrap();
     }
 
-    /// Waits until `look` says so.
+    /// Waits until `look` returns true.
     async fn wait(&self, what: &str, mut look: impl FnMut(&AgentHandle) -> bool) {
         let waited = timeout(PATIENCE, async {
             while !look(&self.agent) {
@@ -209,7 +210,7 @@ where
     created.try_collect::<()>().await.unwrap();
 }
 
-/// Everything that was in place is in place, or nothing more is to come.
+/// Either everything is in place again, or nothing more will arrive.
 async fn settled(node: &Offline) {
     node.wait("everything", |agent| {
         let status = agent.status();
@@ -283,7 +284,7 @@ async fn change(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reboot_without_the_api_server_brings_a_full_node_back() {
+async fn a_reboot_without_the_api_server_restores_a_full_node() {
     // offline 1 to 4
     let mut server = Server::start().await.unwrap();
     let client = server.client().await.unwrap();
@@ -309,7 +310,7 @@ async fn a_reboot_without_the_api_server_brings_a_full_node_back() {
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
 
-    // The machine reboots while the API server is gone.
+    // The machine reboots while the API server is down.
     server.kill().await;
     empty(root.path());
     let start = Instant::now();
@@ -337,8 +338,7 @@ async fn a_reboot_without_the_api_server_brings_a_full_node_back() {
         "some file differs from before the reboot"
     );
 
-    // Objects change and go while the agent does not see it: the server is back for the test before it is for the
-    // agent.
+    // Objects change and are deleted unseen by the agent: the server returns for the test before it does for the agent.
     node.stop().await;
     server.restart().await.unwrap();
     change(&client).await;
@@ -358,7 +358,7 @@ async fn a_reboot_without_the_api_server_brings_a_full_node_back() {
         !stale && status.pods.len() == PODS - 1 && status.checkpoint.unwrap().serving.is_none()
     })
     .await;
-    // `secret-50` is gone; its files stay, as those of any required object that is deleted.
+    // `secret-50` was deleted; its files stay, like those of any deleted required object.
     let expected = expected(&before);
     node.wait("every file to be what the API server has", |_| {
         files(root.path()) == expected
@@ -367,7 +367,7 @@ async fn a_reboot_without_the_api_server_brings_a_full_node_back() {
     node.stop().await;
 }
 
-/// The files of before, with the changes that the test has made.
+/// The previous files, with the changes of the test.
 fn expected(before: &Files) -> Files {
     let gone = before
         .keys()

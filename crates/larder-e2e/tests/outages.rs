@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A node with [`OBJECTS`] watches, all in step.
+/// A node with [`OBJECTS`] watches, all synced.
 struct Scene {
     server: Server,
     proxy: Proxy,
@@ -48,12 +48,12 @@ struct Scene {
 }
 
 impl Scene {
-    /// With the network of the node going through the proxy, or straight to the server.
+    /// With the node connected through the proxy, or directly to the server.
     async fn start(through_proxy: bool) -> Self {
         Self::of(Identity::Node, through_proxy).await
     }
 
-    /// With a client of that identity in the place of the node's.
+    /// With a client of that identity in place of the node's.
     async fn of(identity: Identity, through_proxy: bool) -> Self {
         let server = Server::start().await.unwrap();
         let proxy = Proxy::start(server.address()).await.unwrap();
@@ -94,7 +94,7 @@ impl Scene {
         .await;
     }
 
-    /// Every object is served, with the value that it had before the outage.
+    /// Checks that every object is served with its value of before the outage.
     async fn all_are_served(&self) {
         for object in self.manager.objects() {
             let map = self.manager.get("default", &object.key.name).await.unwrap();
@@ -102,7 +102,7 @@ impl Scene {
         }
     }
 
-    /// Waits until this many objects have failed to be followed.
+    /// Waits until the sync of this many objects has failed.
     async fn until_failing(&self, failing: usize) {
         let count = || {
             let objects = self.manager.objects().into_iter();
@@ -120,7 +120,7 @@ impl Scene {
         );
     }
 
-    /// Waits until every object is watched again and is what the API server has. Returns how long that took.
+    /// Waits until every object is watched again and equals the API server's. Returns the time that it took.
     async fn all_in_step(&self) -> Duration {
         let start = Instant::now();
         let client = self.server.client().await.unwrap();
@@ -165,7 +165,8 @@ impl Scene {
         took
     }
 
-    /// The requests since the outage began, told with those of the busiest second and how long it took to be in step.
+    /// Prints the requests since the outage began, those of the busiest second, and the time until all watches were
+    /// synced.
     fn requests(&self, what: &str, waited: Duration) -> usize {
         let requests = self.server.node_requests().unwrap().split_off(self.before);
         let mut verbs: BTreeMap<&str, usize> = BTreeMap::new();
@@ -181,7 +182,7 @@ impl Scene {
         };
         let busiest = times.iter().map(within_a_second).max().unwrap_or_default();
         let text = format!(
-            "{what}, {OBJECTS} watches, {}: {} requests {verbs:?}, at most {busiest} in a second; in step after {:.1} s\n",
+            "{what}, {OBJECTS} watches, {}: {} requests {verbs:?}, at most {busiest} in a second; synced after {:.1} s\n",
             self.server.name(),
             requests.len(),
             waited.as_secs_f64(),
@@ -227,7 +228,7 @@ async fn in_parallel(indices: std::ops::Range<usize>, work: impl AsyncFn(usize))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_is_caught_up_with_in_few_requests() {
+async fn catching_up_with_a_restarted_server_takes_few_requests() {
     let mut scene = Scene::start(false).await;
     scene.server.kill().await;
     scene.until_failing(OBJECTS).await;
@@ -235,15 +236,15 @@ async fn a_killed_server_is_caught_up_with_in_few_requests() {
     scene.server.restart().await.unwrap();
     scene.change("1").await;
     let waited = scene.all_in_step().await;
-    // The state of each is asked for, which is its watch as well.
+    // The request for the state of each is its watch as well.
     let requests = scene.requests("server killed and restarted", waited);
     assert!(requests <= 4 * OBJECTS, "{requests}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_lost_everything_is_believed() {
-    // A node is refused what its pods do not refer to there, which it would ask for again in any case; the
-    // administrator is not.
+async fn the_state_of_an_emptied_server_is_accepted() {
+    // The API server denies a node the objects that its pods there do not reference, and the node would request them
+    // again in any case. The administrator is not denied.
     let mut scene = Scene::of(Identity::Admin, false).await;
     for value in ["1", "2", "3"] {
         scene.change(value).await;
@@ -265,7 +266,7 @@ async fn state_compacted_during_an_outage_is_listed_again() {
     scene.change("1").await;
     scene.server.compact().await.unwrap();
     scene.all_are_served().await;
-    // A real server answers from what it remembers unless it is a new one.
+    // A real server answers from its watch cache, unless it was restarted.
     scene.server.kill().await;
     scene.server.restart().await.unwrap();
     scene.proxy.cut();
@@ -287,7 +288,7 @@ async fn too_many_requests_are_answered_with_fewer() {
     scene.server.relax(&scene.proxy);
     let waited = scene.all_in_step().await;
     let requests = scene.requests("429 with Retry-After: 1", waited);
-    // Nobody asks again before the second that the server asks for is over.
+    // No request is repeated before the server's `Retry-After` of a second.
     let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
     assert!(
         requests <= OBJECTS * (seconds + 3),
@@ -305,6 +306,6 @@ async fn renewed_credentials_are_picked_up() {
     scene.server.renew_credentials().unwrap();
     let waited = scene.all_in_step().await;
     let requests = scene.requests("credentials expired and renewed", waited);
-    // One request at a time finds out about the new credentials; then each watch is resumed, some with a list on top.
+    // One request at a time probes with the new credentials; then each watch is resumed, some after a list.
     assert!(requests <= 3 * OBJECTS, "{requests}");
 }

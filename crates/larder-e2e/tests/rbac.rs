@@ -1,8 +1,8 @@
-//! The manifests of `deploy/` grant what the agent asks for: not less and not more.
+//! The manifests of `deploy/` grant exactly the permissions that the agent uses.
 //!
-//! An agent is taken through all that it may have to ask for, and every request is written down. On a real server it is
-//! the service account of the manifests, so that a missing rule is a 403; on the embedded one, which knows no RBAC, the
-//! requests alone are compared with the rules.
+//! The test makes an agent send every kind of request, and records them. On a real server the agent has the service
+//! account of the manifests, so that a missing rule is a 403. On the embedded one, which has no RBAC, only the requests
+//! are compared with the rules.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// A request or a permission: verb and resource.
 type Deed = (String, String);
 
-/// What a client has asked for.
+/// The requests of a client.
 #[derive(Clone, Default)]
 struct Log {
     deeds: Arc<Mutex<BTreeSet<Deed>>>,
@@ -54,7 +54,7 @@ struct Log {
 }
 
 impl Log {
-    /// `client`, with everything that it asks for written down; without streaming lists if so wanted.
+    /// `client` with its requests recorded; optionally without streaming lists.
     fn of(&self, client: Client, streaming_lists: bool) -> Client {
         let log = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -78,7 +78,7 @@ impl Log {
     }
 }
 
-/// What a request does; `None` for those that everybody may make.
+/// The permission that a request needs; `None` if every user has it.
 fn deed(method: &Method, target: &str) -> Option<Deed> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let of_certificates = path
@@ -180,7 +180,7 @@ async fn create(admin: &Client, object: &Value) {
     admin.request::<Value>(request).await.unwrap();
 }
 
-/// A client that is the service account of the manifests, once these are there; the embedded server has no RBAC.
+/// A client with the service account of the manifests, once these are applied; the embedded server has no RBAC.
 async fn service_account(
     server: &Server,
     admin: &Client,
@@ -210,7 +210,7 @@ async fn service_account(
     connect(path).await
 }
 
-/// A pod of the node that needs something of every kind.
+/// A pod of the node that needs an object of every kind.
 fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -299,7 +299,7 @@ impl Running {
         self.tasks.join_next().await.unwrap().unwrap().unwrap();
     }
 
-    /// Until these pods are delivered and nothing is wrong.
+    /// Waits until these pods are delivered and there are no problems.
     async fn deliver(&self, names: &[&str]) {
         let delivered = || {
             let status = self.handle.status();
@@ -326,7 +326,7 @@ async fn until(holds: impl AsyncFn() -> bool) -> bool {
     tokio::time::timeout(PATIENCE, wait).await.is_ok()
 }
 
-/// What the pods refer to.
+/// The objects that the pods reference.
 async fn create_objects(admin: &Client) {
     let meta = |name: &str| json!({"namespace": "default", "name": name});
     create(
@@ -344,7 +344,7 @@ async fn create_objects(admin: &Client) {
     create(admin, &bundle).await;
 }
 
-/// Takes agents through everything; what they asked for.
+/// Makes agents send every kind of request; returns the requests.
 async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
     let documents: Vec<_> = manifests.iter().flat_map(|name| manifest(name)).collect();
     let server = Server::start().await.unwrap();
@@ -358,7 +358,7 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
 
     let log = Log::default();
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(admin.clone(), "default");
-    // Watched by name; a second pod needs a proof of freshness. The static pod's name is taken at first.
+    // Watched by name; a second pod needs a freshness check. The static pod's name is taken at first.
     let mirror = format!("fixed-{NODE}");
     let mut taken = pod(&mirror);
     taken["spec"]["nodeName"] = "another".into();
@@ -433,13 +433,13 @@ async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_account_for_a_node_may_do_what_it_does_and_nothing_else() {
+async fn the_roles_for_a_node_grant_exactly_what_the_agent_uses() {
     let (done, granted) = all_deeds(&["node", "static-pods", "certificates"]).await;
     assert_eq!(done, granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_account_for_a_namespace_may_do_what_it_does_and_nothing_else() {
+async fn the_roles_for_a_namespace_grant_exactly_what_the_agent_uses() {
     let (done, granted) = all_deeds(&["namespace", "static-pods", "certificates"]).await;
     assert_eq!(done, granted);
 }

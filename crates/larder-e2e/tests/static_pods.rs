@@ -115,7 +115,7 @@ impl StaticNode {
         Api::default_namespaced(self.server.client().await.unwrap())
     }
 
-    /// The mirror pod, as soon as it has this value and another UID than `before`.
+    /// The mirror pod, once it has this value and a UID other than `before`.
     async fn mirror(&self, value: &str, before: Option<&str>) -> Pod {
         let pods = self.pods().await;
         until("the mirror pod", async || {
@@ -129,7 +129,7 @@ impl StaticNode {
     }
 }
 
-/// What `look` finds, asked again and again.
+/// Calls `look` until it returns a value.
 async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
     let found = timeout(PATIENCE, async {
         loop {
@@ -145,7 +145,7 @@ async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mirror_pod_is_back_after_every_deletion_follows_edits_and_goes_with_the_manifest() {
+async fn a_mirror_pod_is_recreated_follows_edits_and_is_removed_with_the_manifest() {
     // managers 52 to 54
     let node = StaticNode::start().await;
     node.write("1");
@@ -191,7 +191,7 @@ async fn a_new_and_empty_api_server_gets_its_mirror_pods_back() {
     node.write("1");
     let before = node.mirror("1", None).await;
     node.until_delivered("1").await;
-    // The first time as it was, the second time with a manifest that was edited meanwhile.
+    // The first time unchanged, the second time with a manifest that was edited meanwhile.
     let mut before = before.uid();
     for value in ["1", "2"] {
         node.server.kill().await;
@@ -200,7 +200,7 @@ async fn a_new_and_empty_api_server_gets_its_mirror_pods_back() {
         node.server.forget().unwrap();
         node.server.restart().await.unwrap();
         before = node.mirror(value, before.as_deref()).await.uid();
-        until("all to be well again", async || {
+        until("no problem to be left", async || {
             node.agent.status().problems.is_empty().then_some(())
         })
         .await;
@@ -209,8 +209,8 @@ async fn a_new_and_empty_api_server_gets_its_mirror_pods_back() {
         })
         .await;
     }
-    // What went with the old server needs no deletion. The edited one may be deleted once whenever the server or the
-    // Node comes into sight.
+    // Mirror pods that were lost with the old server need no deletion. The edited one may be deleted once whenever the
+    // server or the Node reappears.
     let requests = node.server.node_requests().unwrap();
     let deletes = requests.iter().filter(|request| request.verb == "delete");
     assert!(deletes.count() <= 3, "{requests:#?}");
@@ -233,7 +233,7 @@ async fn an_agent_that_starts_before_the_api_server_serves_its_static_pods_and_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_static_pod_is_served_while_the_api_server_is_away_and_mirrored_when_it_is_back() {
+async fn a_static_pod_is_served_during_an_outage_and_mirrored_afterwards() {
     let mut node = StaticNode::start().await;
     node.write("1");
     let before = node.mirror("1", None).await;
@@ -242,7 +242,7 @@ async fn a_static_pod_is_served_while_the_api_server_is_away_and_mirrored_when_i
     node.server.kill().await;
     node.write("2");
     node.until_delivered("2").await;
-    let problem = until("the outage to be told", async || {
+    let problem = until("the outage to be reported", async || {
         let problems = node.agent.status().problems;
         problems
             .into_iter()
@@ -252,12 +252,12 @@ async fn a_static_pod_is_served_while_the_api_server_is_away_and_mirrored_when_i
 
     node.server.restart().await.unwrap();
     node.mirror("2", before.uid().as_deref()).await;
-    until("all to be well again", async || {
+    until("no problem to be left", async || {
         node.agent.status().problems.is_empty().then_some(())
     })
     .await;
 
-    // It is deleted for good while no watch could report that.
+    // It is deleted for good while no watch can report that.
     node.server.kill().await;
     fs::remove_file(node.manifest()).unwrap();
     until("the pod to go", async || node.pod().is_none().then_some(())).await;

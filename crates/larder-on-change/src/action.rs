@@ -1,6 +1,6 @@
-//! Actions: what the steps of a hook do, and what they report.
+//! Actions: the steps of a hook, and their outcomes.
 //!
-//! The pure part of this crate decides when a round begins; its owner then runs the steps one by one, each with the
+//! The pure part of this crate decides when a round begins. Its owner then runs the steps one by one, each with the
 //! same [`StepContext`], until one fails (rule T6):
 //!
 //! | action | where |
@@ -11,8 +11,8 @@
 //!
 //! Invariants:
 //! 1. A step ends at its timeout, and what it has started with it (rule T7).
-//! 2. No reason and no output holds a value of [`StepContext::withheld`], a credential, or the user or query of a URL
-//!    (rules S6, S7).
+//! 2. No reason and no output contains a value of [`StepContext::withheld`], a credential, or the user or query of a
+//!    URL (rules S6, S7).
 
 mod changes;
 pub mod exec;
@@ -30,7 +30,7 @@ pub use self::{
     withheld::Withheld,
 };
 
-/// Everything that a step knows of its round.
+/// The facts of a round that its steps use.
 #[derive(Clone, Debug)]
 pub struct StepContext {
     /// Name of the hook.
@@ -81,10 +81,10 @@ impl fmt::Display for RoundId {
     }
 }
 
-/// How a step ended, with the reason in words unless it succeeded.
+/// The outcome of a step, with the reason as text unless it succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// It did what it should.
+    /// It succeeded.
     Succeeded,
     /// The application has the new content already.
     Skipped(String),

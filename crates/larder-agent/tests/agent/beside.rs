@@ -1,5 +1,5 @@
-//! The mode beside a kubelet, where the test writes what a kubelet would. The scenarios with the order and the periods
-//! of a kubelet are in `larder-e2e`.
+//! The mode beside a kubelet; the test writes the files in place of a kubelet. The scenarios that need the order and
+//! the periods of a kubelet are in `larder-e2e`.
 
 use larder_agent::{
     beside::{BesideConfig, Mounts, SwapDetection},
@@ -147,7 +147,7 @@ async fn change_is_touched_once_and_verified() {
     let status = beside.node.status().beside.unwrap();
     assert_eq!(status.kubelet_version, "v1.36.2");
     assert_eq!(status.ttl_secs, 0);
-    // The own directory holds nothing of pods, and nothing was added to the kubelet's.
+    // larder's own directory contains no files of pods, and nothing was added to the kubelet's.
     assert!(!beside.node.path().join("by-name").exists());
     beside.node.stop().await;
 }
@@ -200,7 +200,7 @@ async fn excluded_pod_is_not_watched() {
 }
 
 #[tokio::test]
-async fn dry_run_says_what_it_would_touch() {
+async fn dry_run_shows_what_it_would_touch() {
     let mut beside = Beside::prepare();
     beside.node.beside.as_mut().unwrap().dry_run = true;
     beside.node.apply(&config_map("app", &[("level", "debug")]));

@@ -1,4 +1,4 @@
-//! Certificates of pods: requested as the node, issued by a signer, refreshed in time, refused for good.
+//! Certificates of pods: requested as the node, issued by a signer, refreshed in time, rejected for good.
 
 use std::{fs, time::Duration};
 
@@ -36,7 +36,7 @@ impl PublicKeyData for Requested<'_> {
     }
 }
 
-/// Whoever answers requests.
+/// A signer, which answers requests.
 pub(crate) struct Signer {
     requests: Api<DynamicObject>,
     authority: Issuer<'static, KeyPair>,
@@ -100,7 +100,7 @@ impl Signer {
             .unwrap();
     }
 
-    /// Issues a certificate of two hours that is to be refreshed after one; returns the chain.
+    /// Issues a certificate for two hours that is due for refresh after one; returns the chain.
     pub(crate) async fn issue(&self, request: &PodCertificateRequest) -> String {
         let now = Timestamp::from_second(self.clock.now().as_second()).unwrap();
         let at = |minutes| now + SignedDuration::from_mins(minutes);
@@ -112,7 +112,7 @@ impl Signer {
         let chain = leaf.pem().replace('\r', "");
         let status = json!({
             "conditions": ending("Issued"),
-            // What stands between the blocks is dropped.
+            // Text between the blocks is dropped.
             "certificateChain": format!("{chain}a note\n"),
             "notBefore": at(0).to_string(),
             "notAfter": at(120).to_string(),
@@ -127,12 +127,12 @@ fn ending(type_: &str) -> Value {
     json!([{"type": type_, "status": "True", "reason": "R", "message": "M", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
 }
 
-/// How many requests for certificates the node has made and the API server has accepted.
+/// Number of the node's requests for certificates that the API server has accepted.
 fn made(node: &Node) -> usize {
     accepted(node, "create", "/podcertificaterequests")
 }
 
-/// How many requests with this verb and end of their path were accepted.
+/// Number of accepted requests with this verb and end of their path.
 fn accepted(node: &Node, verb: &str, path_end: &str) -> usize {
     let records = node.server.audit().records();
     let fits = |record: &&AuditRecord| {
@@ -142,7 +142,7 @@ fn accepted(node: &Node, verb: &str, path_end: &str) -> usize {
     records.iter().filter(fits).count()
 }
 
-/// A node whose API server guards its objects. Its agent does not run yet.
+/// A node whose API server authorizes requests. Its agent does not run yet.
 pub(crate) fn prepare_guarded() -> Node {
     Node::prepare_with(
         Options::default()
@@ -157,7 +157,7 @@ fn guarded_node() -> Node {
     node
 }
 
-/// A pod that wants a certificate.
+/// A pod with a source of a certificate.
 pub(crate) fn web() -> Value {
     let source = json!({"podCertificate": {
         "signerName": "example.com/s", "keyType": "ED25519",
@@ -176,7 +176,7 @@ fn node_with_source() -> Node {
 
 const WAITING: &str = "credential bundle is not issued yet";
 
-/// Key, chain and bundle as a reader sees them at one time.
+/// Key, chain and bundle that a reader sees at one time.
 fn files(node: &Node) -> Option<[String; 3]> {
     let data = fs::canonicalize(node.volume_path("web", "id")?.join("..data")).ok()?;
     let read = |name: &str| fs::read_to_string(data.join(name)).ok();
@@ -221,7 +221,8 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
     assert_eq!(*bundle, [key.as_str(), chain].concat());
     assert_eq!(pem::blocks(key)[0].label, "PRIVATE KEY");
 
-    // An hour later, and up to five minutes more, another key and another request are made; the first stays until then.
+    // After an hour and up to five minutes, another key and another request are created; the first certificate stays
+    // until then.
     sleep(Duration::from_mins(59)).await;
     assert_eq!(made(&node), 1);
     sleep(Duration::from_mins(7)).await;
@@ -234,7 +235,7 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
     let second = until_chain(&node, &chain).await;
     assert_ne!(second[0], first[0], "a key is used for one certificate");
 
-    // A refusal is final, and leaves the files in place.
+    // A rejection is final, and leaves the files in place.
     sleep(Duration::from_mins(66)).await;
     let request = signer.pending().await;
     let status = json!({"conditions": ending("Denied")});
@@ -251,7 +252,7 @@ async fn a_certificate_is_requested_delivered_and_refreshed_in_time() {
 async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
     let mut node = node_with_source();
     let mut signer = Signer::new(&node);
-    // The signer's clock stays true.
+    // The signer's clock stays right.
     let (start, begin) = (node.clock.now(), tokio::time::Instant::now());
     signer.clock = Clock::new(move || start + SignedDuration::try_from(begin.elapsed()).unwrap());
     let chain = signer.issue(&signer.pending().await).await;
@@ -261,7 +262,7 @@ async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
     node.set_clock_ahead(7200);
     let chain = signer.issue(&signer.pending().await).await;
     until_chain(&node, &chain).await;
-    // By that clock the new one is due already. It is used for its time all the same.
+    // By that clock the new one is due already. It is still used for its time.
     sleep(Duration::from_mins(59)).await;
     assert_eq!(made(&node), 2);
     sleep(Duration::from_mins(7)).await;
@@ -269,7 +270,7 @@ async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
     let chain = signer.issue(&signer.pending().await).await;
     until_chain(&node, &chain).await;
 
-    // Set back, it would have the certificate expire.
+    // Set back, the clock would show the certificate as expired.
     node.set_clock_ahead(-7200);
     sleep(Duration::from_mins(59)).await;
     assert_eq!(made(&node), 3);
@@ -279,7 +280,7 @@ async fn a_wrong_clock_neither_delays_a_certificate_nor_floods_the_signer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_vanished_is_made_again() {
+async fn a_vanished_request_is_replaced() {
     // projection 74
     let mut node = node_with_source();
     let signer = Signer::new(&node);
@@ -301,7 +302,7 @@ async fn a_request_that_vanished_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn certificates_are_asked_for_with_keys_of_every_type() {
+async fn certificates_are_requested_with_keys_of_every_type() {
     // projection 74
     let mut node = guarded_node();
     let keys = [
@@ -333,7 +334,7 @@ async fn certificates_are_asked_for_with_keys_of_every_type() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restarted_agent_asks_again_and_the_files_stay_meanwhile() {
+async fn a_restarted_agent_requests_again_and_the_files_stay_meanwhile() {
     let mut node = node_with_source();
     let signer = Signer::new(&node);
     let chain = signer.issue(&signer.pending().await).await;
@@ -363,7 +364,7 @@ async fn failure_to_request_a_certificate_is_reported() {
     })
     .await;
     fault.lift();
-    // An API server that does not have the kind: the kubelet's word where the feature is off.
+    // An API server without the kind: the kubelet's text for a disabled feature.
     let fault = refuse(404);
     sleep(Duration::from_mins(3)).await;
     node.until_failing("web", "id", "unimplemented").await;

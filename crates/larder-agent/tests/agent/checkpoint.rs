@@ -1,4 +1,4 @@
-//! Starts while the API server is away: what the checkpoint brings back, and what happens when the API server returns.
+//! Starts while the API server is unreachable: the checkpoint restores the pods, and the API server returns later.
 
 mod denied;
 mod harness;

@@ -43,9 +43,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::{ServiceExt as _, service_fn};
 
-/// Longest that anything may take before a test fails.
+/// Longest wait before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at what the agent shows.
+/// Pause between two reads of the agent's status.
 const LOOK: Duration = Duration::from_millis(2);
 
 pub(crate) const NODE: &str = "node-1";
@@ -56,25 +56,25 @@ pub(crate) struct Node {
     root: TempDir,
     /// On a file system in memory.
     memory: TempDir,
-    /// Static pods are read from here.
+    /// The directory of static pods.
     pub(crate) static_pods: TempDir,
-    /// Whether they are.
+    /// Whether static pods are read.
     pub(crate) follow_static_pods: bool,
     /// If external, the agent posts events.
     pub(crate) pod_deletion: PodDeletion,
-    /// How the agent learns of changes.
+    /// The agent's change detection strategy.
     pub(crate) strategy: Strategy,
-    /// How often the agent looks at everything again; `None` leaves the default.
+    /// Time between two repair passes of the agent; `None` leaves the default.
     pub(crate) sync_frequency: Option<Duration>,
-    /// Whoever reads an answer from a path with this text panics.
+    /// A reader of an answer from a path with this text panics.
     pub(crate) poisoned: Option<&'static str>,
     /// Watches of a path with this text hang from a second after the start on.
     pub(crate) hung: Option<&'static str>,
     /// Settings of hooks.
     pub(crate) on_change: OnChangeConfig,
-    /// A hook of the test, and where its rounds arrive with what to answer.
+    /// A hook of the test, and the channel on which its rounds arrive with a sender for the answer.
     pub(crate) program: Option<ProgramHook>,
-    /// Of random choices, in tests with a hook.
+    /// Seed of random choices, in tests with a hook.
     pub(crate) seed: u64,
     /// If the agent has a checkpoint, its settings.
     pub(crate) checkpoint: Option<CheckpointConfig>,
@@ -121,7 +121,8 @@ impl Node {
         Self::prepare_with(Options::default())
     }
 
-    /// The same with an API server with these options. Where it guards objects, the agent is known to it as the node.
+    /// The same with an API server with these options. If the server authorizes requests, the agent has the node's
+    /// identity.
     pub(crate) fn prepare_with(options: Options) -> Self {
         let server = ApiServer::new(options.audit(AuditLog::in_memory()));
         let clock_offset = Arc::new(AtomicI64::new(0));
@@ -182,7 +183,7 @@ impl Node {
         config
     }
 
-    /// Has the running agent take up what a reload can of the node's settings.
+    /// Reloads the running agent with the node's settings.
     pub(crate) fn reload(&self) {
         self.handle().reload(&self.config());
     }
@@ -211,7 +212,7 @@ impl Node {
             let all = PodSelector::Names(Paths::default());
             builder = builder.seed(self.seed).on_change(all, hook, move |change| {
                 let (answer, answered) = oneshot::channel();
-                // A test that has ended leaves its agent without an answer.
+                // A test that has ended gives its agent no answer.
                 let _ = rounds.send(ReceivedRound { change, answer });
                 async move {
                     answered
@@ -235,7 +236,7 @@ impl Node {
         });
     }
 
-    /// The API of the running agent, as HTTP clients see it.
+    /// The API of the running agent over HTTP.
     pub(crate) fn http_api(&self) -> Router {
         let running = self.running.as_ref().unwrap();
         local_api::router(running.handle.clone(), running.program.clone())
@@ -247,7 +248,7 @@ impl Node {
         local_api::socket_router(running.handle.clone(), running.program.clone())
     }
 
-    /// Ends the agent in good order.
+    /// Shuts the agent down.
     pub(crate) async fn stop(&mut self) {
         let running = self.running.take().unwrap();
         running.shutdown.cancel();
@@ -258,7 +259,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Ends the agent as a crash does: nothing is finished.
+    /// Ends the agent like a crash: nothing is finished.
     pub(crate) async fn kill(&mut self) {
         let running = self.running.take().unwrap();
         running.task.abort();
@@ -272,13 +273,13 @@ impl Node {
         ended.expect("the agent ends").unwrap().unwrap_err()
     }
 
-    /// Sets the node's wall clock so far ahead of the true time; that of the API server stays true.
+    /// Sets the node's wall clock this far ahead of the true time; that of the API server stays right.
     pub(crate) fn set_clock_ahead(&self, seconds: i64) {
         self.clock_offset.store(seconds, Ordering::Relaxed);
         self.clock.jumped();
     }
 
-    /// Number of requests with this verb and a path that ends so.
+    /// Number of requests with this verb and this end of their path.
     pub(crate) fn requests(&self, verb: &str, path_end: &str) -> usize {
         let records = self.server.audit().records();
         let fits = |record: &&AuditRecord| record.verb == verb && record.path.ends_with(path_end);
@@ -333,7 +334,7 @@ impl Node {
         self.root.path()
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     pub(crate) async fn wait<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -349,7 +350,7 @@ impl Node {
         }
     }
 
-    /// Waits until the agent has looked at everything.
+    /// Waits until the agent has tried every pod.
     pub(crate) async fn settled(&self) {
         self.wait("the agent to settle", |node| node.is_ready().then_some(()))
             .await;
@@ -409,7 +410,7 @@ impl Node {
         Some(self.volume(pod, volume)?.path.into())
     }
 
-    /// What a reader sees of a volume now; `None` if there is none.
+    /// The files that a reader sees in a volume now; `None` if the volume does not exist.
     pub(crate) fn files(&self, pod: &str, volume: &str) -> Option<BTreeMap<String, String>> {
         let path = self.volume_path(pod, volume)?;
         let data = fs::canonicalize(path.join("..data")).ok()?;
@@ -530,7 +531,8 @@ fn poisoned(service: ApiService, path: &'static str) -> Client {
     Client::new(service, "default")
 }
 
-/// A client of `service`. From a second on, nothing of answers from paths that contain `path` arrives, nor their end.
+/// A client of `service`. After a second, no further bytes of answers from paths that contain `path` arrive, nor their
+/// end.
 fn hung(service: ApiService, path: &'static str) -> Client {
     let start = Instant::now();
     let service = service_fn(move |request: Request<kube::client::Body>| {

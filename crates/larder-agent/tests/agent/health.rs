@@ -1,4 +1,4 @@
-//! What the agent says of its health.
+//! The agent's report of its health.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -53,7 +53,7 @@ async fn a_hung_watch_makes_the_agent_unhealthy() {
         "{text}"
     );
     assert_eq!(text.lines().count(), 1, "{text}");
-    // Then the failure is known.
+    // After that, the failure is known.
     assert!(!node.status().problems.is_empty());
     assert_eq!(healthz(&node).await.0, 200);
     node.stop().await;

@@ -1,4 +1,4 @@
-//! Hooks of pods: when they fire, and what is remembered of them. Rounds reach the test as those of an embedding
+//! Hooks of pods: when they fire, and what their record keeps. Rounds reach the test like those of an embedding
 //! program.
 
 mod containers;

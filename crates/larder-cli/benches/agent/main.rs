@@ -1,5 +1,4 @@
-//! How fast the built command delivers, and what it costs: start, memory, and the time from a write at the API server
-//! to the file.
+//! Speed and cost of the built command: start, memory, and the time from a write at the API server to the file.
 //!
 //! ```text
 //! cargo bench -p larder-cli --bench agent                          # the embedded API server over TLS
@@ -39,7 +38,7 @@ use crate::{
     push::{Latency, PAUSE, Push},
 };
 
-/// Longest that anything may take.
+/// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn main() -> anyhow::Result<()> {

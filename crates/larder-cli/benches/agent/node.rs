@@ -1,4 +1,4 @@
-//! The node that is served: 110 pods, as many as a kubelet takes by default, that refer to 500 objects of their own.
+//! The node that is served: 110 pods, a kubelet's default limit, that reference 500 objects of their own.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -13,14 +13,14 @@ use tokio::time::{MissedTickBehavior, interval};
 pub(crate) const NAMESPACE: &str = "larder-bench";
 pub(crate) const PODS: usize = 110;
 const OBJECTS: usize = 500;
-/// Every so manieth object is a Secret, the others are ConfigMaps.
+/// One in this many objects is a Secret, the others are ConfigMaps.
 const SECRETS: usize = 5;
 /// Name of an object's one value.
 pub(crate) const KEY: &str = "value";
 /// Bytes of it.
 const VALUE: usize = 1024;
-/// The first so many objects of each kind are timed. They are of many pods: how soon one pod's volumes may be written
-/// again is limited.
+/// Number of objects of each kind that are timed, the first ones. They belong to many pods, because a rate limit
+/// applies to the writes of one pod.
 const TIMED: usize = 40;
 /// Changes per second of objects that are not timed.
 const BACKGROUND: u32 = 50;
@@ -70,7 +70,7 @@ impl Object {
         format!("/api/v1/namespaces/{NAMESPACE}/{}", self.plural())
     }
 
-    /// With a value that it never had before; returns it too.
+    /// The object with a value that it never had before, and that value.
     pub(crate) fn fresh(self) -> (Value, String) {
         let value = format!("{:0VALUE$}", fastrand::u128(..));
         let (kind, data) = match self.kind() {
@@ -138,7 +138,7 @@ impl Node {
         self.send(Method::PUT, &path, new).await
     }
 
-    /// Changes the objects that are not timed, one after the other, for ever.
+    /// Changes the objects that are not timed, one after the other, forever.
     pub(crate) async fn change_others(&self) -> anyhow::Result<Infallible> {
         let mut ticks = interval(Duration::from_secs(1) / BACKGROUND);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -181,7 +181,7 @@ pub(crate) fn namespaced(path: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/{path}")
 }
 
-/// What the pods have beside the objects.
+/// The volumes that the pods have besides those of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodForm {
     /// The volume that the API server's admission adds for the service account.

@@ -1,4 +1,4 @@
-//! Starts from the checkpoint, and what keeping one costs: every budget of `docs/spec/offline.md`.
+//! Starts from the checkpoint, and the cost of keeping one: every budget of `docs/spec/offline.md`.
 
 use std::{
     cmp::Ordering,
@@ -28,13 +28,13 @@ use crate::{
 const STARTS: usize = 5;
 /// Pairs of series, with the checkpoint and without.
 const PAIRS: usize = 5;
-/// Between two looks at a directory.
+/// Pause between two reads of a directory.
 const LOOK: Duration = Duration::from_millis(2);
-/// Between two looks at a metric: answering costs the agent something.
+/// Pause between two reads of a metric, since each answer costs the agent CPU time.
 const ASK: Duration = Duration::from_millis(10);
 /// `checkpoint.after`, which is not counted.
 const AFTER: Duration = Duration::from_secs(1);
-/// Time for the last write, and for memory to come to rest.
+/// Time for the last write, and for memory to settle.
 const REST: Duration = Duration::from_secs(3);
 
 const START_BUDGET: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-/// What the table shows.
+/// The rows of the table.
 #[derive(Default)]
 struct Report {
     rows: Vec<[String; 4]>,
@@ -153,12 +153,12 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The write of everything, what it takes on disk, and the write of one change.
+/// The write of everything, its size on disk, and the write of one change.
 async fn measure_writes(with: &Place, node: &Node, report: &mut Report) -> anyhow::Result<()> {
     let agent = with.start()?;
     agent.settled(node::PODS, &[Phase::Delivered]).await?;
     recorded(&agent).await?;
-    // Whatever the first write of this start found in sync: this one writes everything.
+    // Unlike the first write of this start, which may have found copies in sync, this one writes everything.
     fs::remove_dir_all(with.checkpoint())?;
     change(node).await?;
     let first = first_write(&with.checkpoint()).await?;
@@ -218,7 +218,7 @@ async fn measure_changes(
     Ok(())
 }
 
-/// Starts on an empty root directory while the API server is away.
+/// Starts on an empty root directory while the API server is unreachable.
 async fn measure_starts(
     with: &Place,
     server: &mut Server,
@@ -333,7 +333,7 @@ fn sizes(directory: &Path) -> anyhow::Result<Vec<u64>> {
     entries.map(|entry| Ok(entry?.metadata()?.len())).collect()
 }
 
-/// All files of the pods as readers see them.
+/// All files of the pods that readers see.
 fn tree(pods: &Path) -> anyhow::Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut directories = vec![pods.to_owned()];

@@ -1,7 +1,7 @@
-//! How soon a hook acts after a change, beside shell loops of `inotifywait` and `kill` in the same run, and what hooks
-//! cost a pod. The budgets are those of `docs/spec/on-change.md`, section 11.
+//! How soon a hook acts after a change, compared with shell loops of `inotifywait` and `kill` in the same run, and the
+//! cost of hooks for a pod. The budgets are those of `docs/spec/on-change.md`, section 11.
 //!
-//! A time begins when a reader that sleeps in inotify has woken from the swap of `..data`, as the shell loop's does. One
+//! A time begins when the swap of `..data` has woken a reader that sleeps in inotify, like that of the shell loop. One
 //! agent makes all swaps. For each of its pods either a hook or a shell loop acts, and both take turns.
 
 mod actors;
@@ -43,19 +43,19 @@ use crate::{
 
 /// Changes that are timed for each figure.
 const CHANGES: usize = 200;
-/// Pods of each kind. They are several since how soon one pod's volumes may be written again is limited.
+/// Pods of each kind. Several, because a rate limit applies to the writes of one pod.
 const PODS: usize = 20;
 /// Other processes on the machine.
 const BYSTANDERS: usize = 500;
-/// Pods by which the memory of a hook is measured, and how often.
+/// Number of pods for measuring the memory of a hook, and of rounds.
 const HOOKED: usize = 1000;
 const ROUNDS: usize = 3;
-/// Between two looks at their files, and from the last one until their memory is measured.
+/// Pause between two reads of their files, and from the last one until their memory is measured.
 const SETTLING: Duration = Duration::from_secs(1);
 /// A process counts as started after a swap within the same clock tick.
 const TICK: Duration = Duration::from_millis(30);
 
-/// What acts, and on which pods.
+/// An action, and its pods.
 struct Contest {
     /// Prefix of the pods whose hook acts, and of those with a shell loop.
     pods: [&'static str; 2],
@@ -202,7 +202,7 @@ impl Times {
     }
 }
 
-/// Everything that is told of changes.
+/// All targets of actions.
 struct Bench<'a> {
     node: &'a Node,
     stage: Stage,
@@ -212,7 +212,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Changes the object of the pod; from the swap, and from the write, until the process with the tag is reached.
+    /// Changes the object of the pod; returns the times from the swap, and from the write, until the process with the
+    /// tag is reached.
     async fn time(&mut self, pod: &str, tag: &str) -> anyhow::Result<(Duration, Duration)> {
         sleep(PAUSE.mul_f64(fastrand::f64())).await;
         self.hits.clear();
@@ -224,7 +225,7 @@ impl Bench<'_> {
         Ok((at.saturating_sub(swapped), at.saturating_sub(began)))
     }
 
-    /// Changes the object until the process is reached, for whatever begins to act late.
+    /// Changes the object until the process is reached, in case the hook or loop starts late.
     async fn warm_up(&mut self, pod: &str, tag: &str) -> anyhow::Result<()> {
         for _ in 0..20 {
             change(self.node, pod).await?;
@@ -235,7 +236,7 @@ impl Bench<'_> {
         anyhow::bail!("{tag} is not reached");
     }
 
-    /// Both in turn, over all pods of the contest; `tags` say which process each pod's change reaches.
+    /// Times both in turn, over all pods of the contest; `tags` are the processes that each pod's change reaches.
     async fn compete(
         &mut self,
         contest: &Contest,
@@ -259,7 +260,7 @@ impl Bench<'_> {
         Ok((from_swap, from_write))
     }
 
-    /// The same where the process that is to be reached is another one each time.
+    /// The same with a new target process each time.
     async fn search(&mut self) -> anyhow::Result<Times> {
         let _bystanders = bystanders(BYSTANDERS)?;
         let mut times = Times::default();
@@ -403,7 +404,7 @@ async fn start_actors(
     Ok(actors)
 }
 
-/// What hooks of others cost a pod without one: against an agent without hooks, on the same changes.
+/// The cost of other pods' hooks for a pod without one: compared with an agent without hooks, on the same changes.
 async fn without_hooks(bench: &mut Bench<'_>, kubeconfig: &str, pods: usize) -> anyhow::Result<()> {
     let other = agent(kubeconfig, None)?;
     other.settled(pods, &[Phase::Delivered]).await?;
@@ -435,7 +436,7 @@ async fn without_hooks(bench: &mut Bench<'_>, kubeconfig: &str, pods: usize) -> 
     Ok(())
 }
 
-/// What one hook for each pod costs in memory: agents with and without one, in turn.
+/// The memory of one hook for each pod: agents with and without hooks, in turn.
 async fn memory(node: &Node, kubeconfig: &str) -> anyhow::Result<()> {
     for number in 0..HOOKED {
         create(node, &format!("hooked-{number}"), Path::new("/etc/app")).await?;

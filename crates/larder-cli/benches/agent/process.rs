@@ -24,10 +24,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::PATIENCE;
 
-/// Between two looks: answering costs the agent something.
+/// Pause between two requests, since each answer costs the agent CPU time.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// `larder run`; dropped, it is killed and nothing is left of its mounts.
+/// `larder run`. Dropping it kills the process and removes its mounts.
 pub(crate) struct Agent {
     child: Child,
     pub(crate) started: Instant,
@@ -41,7 +41,7 @@ impl Agent {
         Self::start_in(TempDir::with_prefix("larder-bench-")?.into(), arguments)
     }
 
-    /// The same with the root directory `root` in that directory, where an earlier agent may have left something.
+    /// The same with the root directory `root` in that directory, where an earlier agent may have left files.
     pub(crate) fn start_in(root: Arc<TempDir>, arguments: &[&str]) -> anyhow::Result<Self> {
         let log = File::create(root.path().join("log"))?;
         let binary = env::var_os("LARDER_BENCH_BINARY")
@@ -76,7 +76,7 @@ impl Agent {
         Ok(Usage::of(self.child.id())?.anonymous)
     }
 
-    /// Waits until at least `pods` pods are there, all of them in one of `phases`.
+    /// Waits until the agent has at least `pods` pods, all of them in one of `phases`.
     pub(crate) async fn settled(
         &self,
         pods: usize,
@@ -84,7 +84,7 @@ impl Agent {
     ) -> anyhow::Result<AgentStatus> {
         let deadline = self.started + PATIENCE;
         loop {
-            // The whole is long, so it is asked for only when the agent says that it is ready.
+            // The status is long, so it is requested only when the agent reports that it is ready.
             if let Ok(status) = self.get("/readyz").and_then(|_| self.get("/status")) {
                 let status: AgentStatus = serde_json::from_str(&status)?;
                 let settled = |phase| phases.contains(&phase);
@@ -103,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// What it costs so far.
+    /// Its cost so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         Usage::of(self.child.id())
     }
@@ -115,7 +115,7 @@ impl Agent {
         Ok(line.with_context(|| format!("no {name}"))?.trim().parse()?)
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Asks it to exit, and waits until it has.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         kill_process(pid.context("no process")?, Signal::TERM)?;
@@ -152,7 +152,7 @@ impl Drop for Agent {
     }
 }
 
-/// What an agent has cost since its start.
+/// The cost of an agent since its start.
 pub(crate) struct Moment {
     name: &'static str,
     age: Duration,
@@ -161,7 +161,7 @@ pub(crate) struct Moment {
     parts: BTreeMap<Part, u64>,
 }
 
-/// What a page of resident memory holds. Shown in this order.
+/// The content of a page of resident memory. Shown in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Code,
@@ -230,7 +230,7 @@ fn parts(pid: u32) -> anyhow::Result<BTreeMap<Part, u64>> {
     Ok(parts)
 }
 
-/// Prints what the agent serves and what it cost.
+/// Prints what the agent serves, and its cost.
 #[expect(clippy::print_stdout, reason = "the report")]
 pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
     let volumes: usize = status.pods.iter().map(|pod| pod.volumes.len()).sum();

@@ -105,7 +105,7 @@ impl<'a> Push<'a> {
 }
 
 impl Target {
-    /// When the bare watch had its next event. Nobody else changes a target, so it is the one that is waited for.
+    /// When the bare watch had its next event. No other client changes a target, so it is the expected one.
     async fn event(&self) -> anyhow::Result<Instant> {
         let mut bare = self.bare.lock().await;
         // An event of this size is one frame.

@@ -32,7 +32,7 @@ pub(crate) struct Readers {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A reader has read what its volume was replaced with.
+/// A reader has read the new content of its volume.
 struct Swap {
     file: PathBuf,
     content: String,

@@ -1,8 +1,8 @@
-//! Questions to a running agent, over the socket in its root directory.
+//! Requests to a running agent, over the socket in its root directory.
 //!
 //! Invariants:
 //! 1. An agent is trusted only if root or this user owns its root directory, its socket and the process behind it.
-//! 2. A path in an answer is used only if it lies in the root directory.
+//! 2. A path in an answer is used only if it is in the root directory.
 //! 3. An answer is bounded, in size and in time.
 
 use std::{
@@ -28,7 +28,7 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// The line between the head of an answer and its document.
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 
-/// There is no agent, at least not now.
+/// No agent is listening, at least not now.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no agent is listening on {} (is `larder run` running with the same --root-dir?)",

@@ -104,7 +104,7 @@ fn check_owner(path: &Path, owner: u32) -> anyhow::Result<()> {
     );
 }
 
-/// Whether this process may do what `user` says.
+/// Whether this process may trust `user`.
 pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }

@@ -1,4 +1,4 @@
-//! Flags that say what happens after a change: texts with hooks, and the timing of short ones.
+//! Flags that select the action after a change: texts with hooks, and the timing of short ones.
 
 use std::{fmt::Display, path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use larder_on_change::{
 
 use super::values::duration;
 
-/// What happens after a change.
+/// The action after a change.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OnChangeArgs {
     /// Action on a change: none, signal:NAME, restart, restart:environment, http:PORT/PATH, exec:PROGRAM, or a list of
@@ -30,7 +30,7 @@ pub(crate) struct OnChangeArgs {
     #[arg(long = "on-change-timeout", value_name = "DURATION", requires = "on_change", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// Pauses after failures, doubling, and how often to try in all, e.g. 1s:1m:5 [default: 1s:5m, without end]
+    /// Pauses after failures, doubling, and the number of attempts, e.g. 1s:1m:5 [default: 1s:5m, no limit]
     #[arg(long = "on-change-retry", value_name = "MIN:MAX[:ATTEMPTS]", requires = "on_change", value_parser = retry)]
     pub(crate) retry: Option<Retry>,
 }
@@ -44,14 +44,14 @@ pub(crate) struct HookText {
 }
 
 impl OnChangeArgs {
-    /// The hooks, checked against the pod. With an error comes its place.
+    /// The hooks, checked against the pod. An error has its place.
     pub(crate) fn hooks(&self, facts: &PodFacts) -> Result<Vec<Hook>, String> {
         let mut all = Vec::new();
         for text in &self.on_change {
             let hooks = text.hooks(Some(facts));
             let hooks = hooks.map_err(|error| format!("--on-change {}", text.place(&error)))?;
             for (own, mut hook) in hooks.into_iter().enumerate() {
-                // A name that says the position says that among all.
+                // A name by position counts the hooks of all flags.
                 let word = hook.steps[0].word();
                 if hook.name == format!("{own}-{word}") {
                     hook.name = format!("{}-{word}", all.len());
@@ -158,7 +158,7 @@ fn retry(text: &str) -> Result<Retry, &'static str> {
             (
                 min,
                 max,
-                attempts.map_err(|_| "expected a number of attempts, 0 for without end")?,
+                attempts.map_err(|_| "expected a number of attempts, 0 for no limit")?,
             )
         }
         _ => return Err("expected MIN:MAX or MIN:MAX:ATTEMPTS, such as 1s:5m:10"),

@@ -8,8 +8,8 @@
 //! | `steps` | the steps of a round |
 //! | `session` | the volumes of the command, kept up to date over all its starts |
 //! | `subpaths` | mounts by subPath that follow their volume |
-//! | `rounds` | the engines of the hooks: which round is due, and what it tells of |
-//! | `content` | what hooks look at |
+//! | `rounds` | the engines of the hooks: which round is due, and its content |
+//! | `content` | the content that hooks select |
 //! | `origin` | where the pod comes from, and which paths to follow |
 //! | `delivered` | a pod of a running agent: what the agent delivered to a container |
 //! | `start` | variables, mounts, user and command of one start |

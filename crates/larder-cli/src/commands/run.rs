@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `beside` | prepares the mode beside a kubelet |
 //! | `http` | serves the HTTP API, and moves it to another address |
-//! | `reload` | takes up a changed configuration |
+//! | `reload` | applies a changed configuration |
 //! | `summary` | prints what is served |
 //! | `systemd` | keeps the service manager informed |
 
@@ -79,7 +79,7 @@ pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     runtime.block_on(serve(&args, config, log))
 }
 
-/// The flags that win over the configuration file.
+/// The flags that override the configuration file.
 fn flags(args: &RunArgs) -> Flags {
     Flags {
         node_name: args.node_name.clone(),
@@ -239,7 +239,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     Ok(CommandOutcome::Done)
 }
 
-/// A running agent and what is around it.
+/// A running agent and its surroundings.
 struct Run<'a> {
     args: &'a RunArgs,
     program: Program,

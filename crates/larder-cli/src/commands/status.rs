@@ -2,8 +2,8 @@
 //!
 //! | module | does |
 //! | --- | --- |
-//! | `progress` | tells what `--wait` waits for |
-//! | `report` | puts a status into lines |
+//! | `progress` | prints what `--wait` waits for |
+//! | `report` | formats a status as lines |
 //! | `screen` | shows successive reports |
 
 mod beside;
@@ -34,7 +34,7 @@ use crate::{
     output::{self, Style, json::write_json},
 };
 
-/// Time between two questions of `--watch` and `--wait`.
+/// Time between two requests of `--watch` and `--wait`.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Size of a terminal that does not report its own.
 const USUAL_SIZE: Size = Size {
@@ -68,7 +68,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
     Ok(CommandOutcome::partial_if(late || missing))
 }
 
-/// Asks until everything is delivered, or time is up. Returns the last status, and whether everything is delivered.
+/// Repeats the request until everything is delivered, or time is up. Returns the last status, and whether everything is
+/// delivered.
 fn wait(
     args: &StatusArgs,
     ask: impl Fn() -> anyhow::Result<AgentStatus>,
@@ -178,7 +179,7 @@ fn watch(
                 let missing: String = missing.collect();
                 let report = StatusReport {
                     text: &(text(args, &status, now()) + &missing),
-                    // Before everything: each age is the same word.
+                    // A time before all others, so that each age is the same text.
                     ageless: &(text(args, &status, Timestamp::MIN) + &missing),
                 };
                 let is_same = last.as_ref() == Some(&status);
@@ -193,7 +194,7 @@ fn watch(
                 last = Some(status);
                 shown
             }
-            // An agent that restarts is back soon.
+            // A restarting agent is back soon.
             Err(error) if error.is::<NotListening>() && last.is_some() => {
                 let text = error.to_string();
                 if text != reported {

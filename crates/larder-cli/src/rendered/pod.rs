@@ -129,7 +129,7 @@ impl<'a> RenderedPod<'a> {
                     .annotations
                     .as_ref()
                     .unwrap_or(&BTreeMap::new()),
-                // What a node allows is the node's to say.
+                // The limits of a node are unknown here.
                 AllowedActions::default(),
                 &PodFacts::of(pod),
             ),

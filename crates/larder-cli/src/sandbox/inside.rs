@@ -22,7 +22,7 @@ use crate::args::STAGE;
 #[derive(Debug)]
 pub(crate) struct Inside {
     pid: Pid,
-    /// Means this process, even when its number is used again.
+    /// Refers to this process, even when its PID is reused.
     process: OwnedFd,
     processes: File,
     mounts: SetOnce<OwnedFd>,

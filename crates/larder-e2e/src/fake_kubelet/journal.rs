@@ -1,9 +1,9 @@
-//! What has happened to pods, for tests that measure and count.
+//! The journal of events about pods, for tests that measure and count.
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Something that happened to a pod.
+/// An event about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happening {
     /// When.

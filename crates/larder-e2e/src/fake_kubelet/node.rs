@@ -1,4 +1,4 @@
-//! The Node and its lease, by which others know that the kubelet is alive.
+//! The Node and its lease, which show that the kubelet is alive.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
-//! The ConfigMaps and Secrets as the kubelet sees them: what changed, when, and what a reader gets of that.
+//! The ConfigMaps and Secrets as the kubelet sees them: their history, and the state that a reader gets.
 //!
-//! One watch for each kind stands in for the kubelet's watches by object. What a strategy shows is decided when a reader
-//! asks, from the history.
+//! One watch for each kind stands in for the kubelet's watches by object. The history and the strategy decide the state
+//! that a reader gets when it asks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,11 +24,11 @@ use super::Kubelet;
 /// `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectStrategy {
-    /// What the watches have brought.
+    /// The history from the watches.
     Watch,
-    /// What was fetched last, for as long as the Node's annotation says.
+    /// The copy fetched last, for the time in the Node's annotation.
     Cache,
-    /// What there is.
+    /// The present state.
     Get,
 }
 
@@ -49,16 +49,16 @@ pub(super) struct Objects {
 struct Histories<K> {
     /// The states of each object, the latest last.
     states: BTreeMap<ObjectKey, Vec<SeenState<K>>>,
-    /// Immutable objects that were read, while a pod refers to them: nothing replaces them.
+    /// Immutable objects that were read, while a pod references them: nothing replaces them.
     pinned: BTreeMap<ObjectKey, Arc<K>>,
-    /// Of `Cache`: what was fetched, and when.
+    /// For `Cache`: the fetched objects and their times.
     fetched: BTreeMap<ObjectKey, (Instant, Arc<K>)>,
 }
 
 /// A state of an object.
 #[derive(Debug)]
 struct SeenState<K> {
-    /// When the change came; `None` for what was listed at the start.
+    /// When the change arrived; `None` for an object that was listed at the start.
     at: Option<Instant>,
     /// `None` where the object did not exist.
     object: Option<Arc<K>>,
@@ -88,14 +88,14 @@ struct View {
     ttl: Duration,
 }
 
-/// Where the watches begin.
+/// The versions at which the watches begin.
 pub(super) struct Listed {
     config_maps: String,
     secrets: String,
 }
 
 impl Objects {
-    /// Lists all objects, as a process that has just started: what an earlier one has read is forgotten.
+    /// Lists all objects, like a process that has just started: objects that an earlier one has read are forgotten.
     pub(super) async fn start(&self, kubelet: &Kubelet) -> anyhow::Result<Listed> {
         *self.config_maps.lock() = Histories::default();
         *self.secrets.lock() = Histories::default();
@@ -126,7 +126,7 @@ impl Objects {
         }
     }
 
-    /// Lets go of immutable and cached objects that no pod refers to any more.
+    /// Forgets immutable and cached objects that no pod references any more.
     pub(super) fn retain(&self, config_maps: &BTreeSet<ObjectKey>, secrets: &BTreeSet<ObjectKey>) {
         self.config_maps.lock().retain(config_maps);
         self.secrets.lock().retain(secrets);
@@ -192,7 +192,7 @@ impl<K: Object> Histories<K> {
     }
 }
 
-/// Stores what there is of a kind; returns the version of that.
+/// Stores all objects of a kind; returns the version of the list.
 async fn list<R, K>(kubelet: &Kubelet, histories: &Mutex<Histories<K>>) -> anyhow::Result<String>
 where
     R: kube::Resource<DynamicType = ()>,
@@ -215,8 +215,8 @@ pub(super) async fn follow(kubelet: Arc<Kubelet>, listed: Listed) {
     );
 }
 
-/// Watches a kind, again whenever a watch ends: no test takes the fake's own watches away for longer than the server
-/// remembers.
+/// Watches a kind, again whenever a watch ends. No test interrupts the fake's own watches for longer than the server's
+/// history.
 async fn watch<R, K>(kubelet: &Kubelet, histories: &Mutex<Histories<K>>, mut version: String)
 where
     R: kube::Resource<DynamicType = ()>,

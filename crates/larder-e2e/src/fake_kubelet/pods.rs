@@ -27,21 +27,21 @@ const SOURCE: &str = "kubernetes.io/config.source";
 const SEEN: &str = "kubernetes.io/config.seen";
 const HASH: &str = "kubernetes.io/config.hash";
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// larder's, of which a static pod knows nothing.
+/// larder's annotation, which a static pod does not have.
 const REFRESH: &str = "larder.dev/refresh";
 
-/// The state in which a worker is to bring its pod.
+/// The desired state of a pod, for its worker.
 #[derive(Clone, Debug)]
 pub(super) struct Desired {
     pub(super) pod: Arc<Pod>,
-    /// Whether the API server has it no more.
+    /// Whether it was removed from the API server.
     pub(super) gone: bool,
     /// Whether its containers have exited for good.
     pub(super) finished: bool,
 }
 
 impl Desired {
-    /// Whether its containers are to end.
+    /// Whether its containers must end.
     pub(super) fn ends(&self) -> bool {
         self.gone || self.finished || self.pod.metadata.deletion_timestamp.is_some()
     }
@@ -67,7 +67,7 @@ impl Workers {
         }
     }
 
-    /// Lets go of a pod, and of the objects that no other pod refers to.
+    /// Forgets a pod, and the objects that no other pod references.
     pub(super) fn remove(&self, kubelet: &Kubelet, uid: &str) {
         let mut workers = self.0.lock();
         workers.remove(uid);
@@ -83,7 +83,7 @@ impl Workers {
         kubelet.objects.retain(&config_maps, &secrets);
     }
 
-    /// A new state of a pod. Returns what a worker has to follow if it is new to the kubelet.
+    /// Takes in a new state of a pod. Returns the slot for a new worker if the pod is new to the kubelet.
     fn update(&self, kubelet: &Kubelet, pod: Pod) -> Option<(String, watch::Receiver<Desired>)> {
         let mut workers = self.0.lock();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -134,8 +134,8 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     annotations.get(key).map(String::as_str)
 }
 
-/// The pod that the kubelet serves for one of the API server. A mirror pod stands for its static pod, which has the UID of
-/// its own and none of the annotations that the mirror has got since.
+/// The pod that the kubelet serves for one of the API server. A mirror pod stands for its static pod, which has its own
+/// UID and none of the annotations that the mirror was given later.
 fn served(mut pod: Pod) -> Pod {
     let static_uid = annotation(&pod, MIRROR)
         .and(annotation(&pod, HASH))
@@ -157,7 +157,7 @@ fn first_seen_at(mut pod: Pod, time: String) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-/// The pods of the node, and the version from which a watch goes on.
+/// The pods of the node, and the version from which a watch continues.
 pub(super) async fn list(kubelet: &Kubelet) -> anyhow::Result<(Vec<Pod>, String)> {
     let fields = format!("spec.nodeName={}", kubelet.options.node);
     let pods: Api<Pod> = Api::all(kubelet.client.clone());

@@ -93,7 +93,7 @@ impl Node {
         fs::read_to_string(volume.join("n")).ok()?.parse().ok()
     }
 
-    /// Waits until the volume shows the last change; returns how long.
+    /// Waits until the volume shows the last change; returns the time that it took.
     async fn until_shown(&self) -> Duration {
         let start = Instant::now();
         let shown = async {
@@ -106,7 +106,7 @@ impl Node {
         start.elapsed()
     }
 
-    /// Changes the ConfigMap and touches the pod at once; how long until the file is there.
+    /// Changes the ConfigMap and touches the pod at once; returns the time until the file is in place.
     async fn deliver(&mut self) -> Duration {
         self.change();
         self.touch().await;
@@ -127,7 +127,7 @@ fn pod() -> Value {
     }})
 }
 
-/// Times from a touch to the file, over some seeds, each touch so long after the last file.
+/// Times from a touch to the file, over some seeds; each touch follows the last file after this gap.
 async fn latencies(gap: impl Fn(&mut Rng) -> Duration) -> Quantiles {
     let mut times = Vec::new();
     for seed in 0..6 {
@@ -193,7 +193,7 @@ async fn a_touch_takes_along_the_changes_before_its_set_up() {
 
 #[tokio::test(start_paused = true)]
 async fn many_touched_changes_are_few_syncs() {
-    // Measured: 50 changes in 2 s are 5 swaps, the last content there 430 to 530 ms after the last touch.
+    // Measured: 50 changes in 2 s are 5 swaps, with the last content in place 430 to 530 ms after the last touch.
     let mut node = Node::start(1).await;
     let before = node.swaps();
     for _ in 0..50 {
@@ -266,7 +266,7 @@ async fn a_touch_while_an_object_is_missing_only_lengthens_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_or_killed_kubelet_catches_up_when_it_goes_on() {
+async fn a_stopped_or_killed_kubelet_catches_up_when_it_continues() {
     // Measured: 100 to 200 ms after SIGCONT, 1.4 s after a start.
     let mut node = Node::start(1).await;
     node.kubelet.stop();
@@ -288,7 +288,7 @@ async fn a_stopped_or_killed_kubelet_catches_up_when_it_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cached_object_is_old_until_its_time_is_up() {
+async fn a_cached_object_is_stale_until_its_ttl_expires() {
     // Measured: touches up to 46.5 s found the old object, the one at 94.5 s the new one; with a TTL of 0, 60 to 130 ms.
     let mut node = Node::prepare(1, ObjectStrategy::Cache).await;
     node.change();
@@ -338,7 +338,7 @@ async fn a_lost_flag_and_a_late_object_leave_the_old_files() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_write_tears_the_volume_down_and_sets_it_up_anew() {
+async fn a_failed_write_tears_the_volume_down_and_sets_it_up_again() {
     use std::os::unix::fs::MetadataExt as _;
     let mut node = Node::start(1).await;
     let volume = node.kubelet.volume_path("u1", VolumeKind::ConfigMap, "v");
@@ -353,7 +353,7 @@ async fn a_failed_write_tears_the_volume_down_and_sets_it_up_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_immutable_object_is_served_until_its_last_pod_has_gone() {
+async fn an_immutable_object_is_served_until_its_last_pod_is_gone() {
     let mut node = Node::prepare(1, ObjectStrategy::Watch).await;
     let map = |text: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"},
@@ -400,7 +400,7 @@ async fn a_terminating_pod_is_frozen_and_then_torn_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_hook_holds_the_next_sync_back() {
+async fn a_long_hook_delays_the_next_sync() {
     let mut node = Node::prepare(1, ObjectStrategy::Watch).await;
     let mut pod = pod();
     pod["spec"]["containers"][0]["lifecycle"] = json!({"postStart": {"sleep": {"seconds": 15}}});

@@ -1,7 +1,7 @@
 //! Stages 6 and 7: the volume manager, with its two loops.
 //!
-//! A volume is flagged by the populator and set up by the reconciler. A failed set-up keeps the flag and doubles the wait
-//! before the next attempt, which a flag does not shorten. A write that fails tears the volume down.
+//! A volume is flagged by the populator and set up by the reconciler. A failed set-up keeps the flag and doubles the
+//! wait before the next attempt. A new flag does not shorten the wait. A write that fails tears the volume down.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ pub(super) struct Volumes(Mutex<BTreeMap<String, PodVolumes>>);
 #[derive(Debug)]
 struct PodVolumes {
     pod: Arc<Pod>,
-    /// Whether the populator is to look at the pod.
+    /// Whether the populator must process the pod.
     is_marked: bool,
     by_name: BTreeMap<String, VolumeState>,
 }
@@ -138,7 +138,7 @@ impl Volumes {
     }
 }
 
-/// Whether the pass of the populator over a pod is one that the test has taken away.
+/// Whether the test skips this pass of the populator over a pod.
 fn is_lost(kubelet: &Kubelet) -> bool {
     let lost = &mut kubelet.faults.lock().lost_flags;
     let is_lost = *lost > 0;
@@ -249,7 +249,7 @@ impl SetUp {
         Ok(set_up.written.swapped)
     }
 
-    /// Whether a test has let this write fail.
+    /// Whether a test makes this write fail.
     fn fails(&self, kubelet: &Kubelet) -> bool {
         let failing = &mut kubelet.faults.lock().failing_writes;
         let pod = self.pod.metadata.name.as_deref();

@@ -24,7 +24,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(10);
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
 const MOUNT_POLL: Duration = Duration::from_millis(300);
 
-/// What a worker remembers from one sync to the next.
+/// The state that a worker keeps from one sync to the next.
 struct Worker {
     kubelet: Arc<Kubelet>,
     uid: String,
@@ -34,11 +34,11 @@ struct Worker {
     status: Value,
 }
 
-/// How a sync ended.
+/// The outcome of a sync.
 enum Synced {
-    /// As it should: with new containers, which the next listing shows, or without.
+    /// It succeeded: with new containers, which the next listing shows, or without.
     Done { has_started: bool },
-    /// To be tried again.
+    /// It needs another attempt.
     Failed,
 }
 
@@ -120,7 +120,8 @@ impl Worker {
         timeout(MOUNT_TIMEOUT, mounted).await.is_ok()
     }
 
-    /// Starts the containers that do not run yet: whether there were any, and those whose environment cannot be computed.
+    /// Starts the containers that do not run yet. Returns whether there were any, and those whose environment cannot be
+    /// computed.
     async fn start_containers(&mut self, pod: &Pod) -> (bool, BTreeSet<String>) {
         let inputs = self.kubelet.inputs(pod, &Needs::of_pod(pod));
         let (mut new, mut waiting) = (BTreeSet::new(), BTreeSet::new());
@@ -192,7 +193,7 @@ impl Worker {
             .pods(pod)
             .patch_status(name, &PatchParams::default(), &patch)
             .await;
-        // A pod that has gone meanwhile needs no status; the next sync writes one that failed.
+        // A pod that was removed meanwhile needs no status; the next sync writes one that failed.
         if patched.is_ok() {
             self.status = status;
         }
@@ -214,7 +215,7 @@ impl Worker {
         if desired.finished && !desired.gone {
             self.patch_status(pod, json!({"phase": "Succeeded"})).await;
         }
-        // The directory may hold what others have put there.
+        // The directory may contain files of others.
         let _ = kubelet.host.remove_pod(&self.uid);
         kubelet.note(pod, Stage::TornDown);
         let is_deleted =
@@ -230,7 +231,7 @@ impl Worker {
                 resource_version: None,
             });
             let name = pod.metadata.name.as_deref().unwrap_or_default();
-            // A pod that is gone already is what is wanted.
+            // The pod may be removed already.
             let _ = self.pods(pod).delete(name, &params).await;
         }
         kubelet.workers.remove(&kubelet, &self.uid);

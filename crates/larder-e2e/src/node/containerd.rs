@@ -51,7 +51,7 @@ impl Containerd {
                     containerd.process.last_lines()
                 );
             }
-            // A process of its own: there is nothing to be notified by.
+            // Polled, because a separate process sends no notification.
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -60,7 +60,7 @@ impl Containerd {
         &self.socket
     }
 
-    /// Takes the images of an archive.
+    /// Imports the images of an archive.
     pub(super) fn import(&self, archive: &Path) -> anyhow::Result<()> {
         let mut import = self.control();
         import
@@ -69,7 +69,7 @@ impl Containerd {
         let output = import.output().context("failed to start ctr")?;
         if !output.status.success() {
             bail!(
-                "containerd refused the image: {}",
+                "containerd rejected the image: {}",
                 String::from_utf8_lossy(&output.stderr)
             );
         }

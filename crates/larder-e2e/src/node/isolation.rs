@@ -1,8 +1,8 @@
 //! Namespaces of its own for a test binary: its processes, and their mounts.
 //!
-//! The binary starts itself again under `unshare`. The process that does so is the first of its PID namespace: when it
-//! ends, for whatever reason, the kernel kills every container with it, and with the mount namespace goes all that the
-//! kubelet has mounted.
+//! The binary starts itself again under `unshare`. That process is the first of its PID namespace. When it ends, for
+//! whatever reason, the kernel kills every container with it, and removes all mounts of the kubelet with the mount
+//! namespace.
 
 use std::{env, fs, io, os::unix::process::CommandExt as _, path::Path, process::Command};
 
@@ -16,21 +16,21 @@ pub struct Isolated;
 /// Set for the process that runs in them.
 const INSIDE: &str = "LARDER_E2E_ISOLATED";
 
-/// Folders outside of the node's own that a kubelet or a runtime writes to.
+/// Folders outside the node's own that a kubelet or a runtime writes to.
 const SCRATCH: [&str; 3] = ["/run", "/var/log", "/var/lib/kubelet"];
 
-/// Returns in the namespaces; outside of them, replaces the process by one that starts it there.
+/// Returns inside the namespaces; outside of them, replaces the process by one that starts it there.
 ///
 /// # Errors
 ///
-/// The namespaces cannot be made, or what must be mounted in them cannot be.
+/// The namespaces or the mounts in them cannot be created.
 pub fn enter() -> anyhow::Result<Isolated> {
     if env::var_os(INSIDE).is_none() {
         let error = again()?;
         return Err(error).context("failed to start unshare");
     }
-    // What the kubelet mounts must reach containers that ask for it, and they ask a mount that is shared. The
-    // namespace was made with all of them private, so nothing goes back to the host.
+    // The kubelet's mounts must propagate to containers that request it, which needs shared mounts. The namespace was
+    // created with private mounts, so nothing propagates to the host.
     mount(&["--make-rshared", "/"])?;
     for folder in SCRATCH {
         let exists = Path::new(folder).is_dir();

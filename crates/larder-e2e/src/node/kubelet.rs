@@ -19,19 +19,19 @@ use crate::{NODE, figures::Usage, real::free_port};
 
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
-/// How the kubelet gets ConfigMaps and Secrets.
+/// The kubelet's change detection strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Watches them.
     #[default]
     Watch,
-    /// Asks for them and keeps them for a time.
+    /// Fetches them and keeps them for a time.
     Cache,
-    /// Asks for them each time.
+    /// Fetches them each time.
     Get,
 }
 
-/// What tests set.
+/// The settings of tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KubeletSettings {
     /// `configMapAndSecretChangeDetectionStrategy`.
@@ -85,7 +85,7 @@ impl Kubelet {
         self.folder.join("manifests")
     }
 
-    /// All that it has logged.
+    /// Its whole log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -141,12 +141,12 @@ impl Kubelet {
                     process.last_lines()
                 );
             }
-            // The condition is written by a process of its own.
+            // A separate process writes the condition.
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Asks it to end, and waits until it has. Containers go on.
+    /// Asks it to exit, and waits until it has. Containers keep running.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Kubelet {
         self.process.take().map_or(Ok(()), Process::terminate)
     }
 
-    /// Stops its threads where they are.
+    /// Stops its threads.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Kubelet {
         self.process()?.signal(Signal::STOP)
     }
 
-    /// Lets them go on.
+    /// Continues its threads.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl Kubelet {
             "healthzPort": 0,
             "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
-            // A machine for tests may have little left.
+            // A machine for tests may have little free disk space.
             "evictionHard": {"imagefs.available": "0%", "memory.available": "0%", "nodefs.available": "0%",
                 "nodefs.inodesFree": "0%"},
             "imageGCHighThresholdPercent": 100,

@@ -1,4 +1,4 @@
-//! The built command as the node's larder: a process of its own beside the kubelet.
+//! The built command as the node's larder: a separate process beside the kubelet.
 
 use std::{
     env, fs,
@@ -26,10 +26,10 @@ pub struct Larder {
     folder: TempDir,
 }
 
-/// Which mounts of the host it sees.
+/// The mounts of the host that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// All: a process of the host.
+    /// All of them: a process of the host.
     Host,
     /// Also later ones: a container with `mountPropagation: HostToContainer`.
     HostToContainer,

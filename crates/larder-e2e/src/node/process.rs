@@ -34,7 +34,7 @@ impl Process {
         })
     }
 
-    /// Fails when the process has ended, with the end of its log.
+    /// Returns an error with the end of the log if the process has ended.
     pub(super) fn check_alive(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, self.last_lines());
@@ -67,7 +67,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only when the process is gone, which is what is wanted.
+        // Both fail only if the process has ended, as intended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

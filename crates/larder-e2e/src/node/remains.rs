@@ -1,4 +1,4 @@
-//! What containerd leaves when it is killed: running containers, their mounts and their control groups.
+//! Removes the remains of a killed containerd: running containers, their mounts and their control groups.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// How often, and with which pause, a control group is removed whose processes have just been killed.
+/// Number of attempts, and their pause, to remove a control group whose processes have just been killed.
 const ATTEMPTS: (u32, Duration) = (100, Duration::from_millis(20));
 
-/// The folder of a node whose kubelet and containerd have ended; dropped, it goes with all containers.
+/// The folder of a node whose kubelet and containerd have ended. Dropping it removes it and all containers.
 #[derive(Debug)]
 pub(super) struct Remains(pub(super) TempDir);
 

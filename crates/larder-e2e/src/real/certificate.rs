@@ -17,7 +17,7 @@ use crate::NODE;
 /// How long the link is missing while it is replaced.
 const GAP: Duration = Duration::from_millis(10);
 
-/// An authority whose certificates the API server takes.
+/// An authority whose certificates the API server accepts.
 pub(super) struct ClientAuthority(Box<CertifiedIssuer<'static, KeyPair>>);
 
 impl fmt::Debug for ClientAuthority {
@@ -46,8 +46,8 @@ impl ClientAuthority {
         self.0.pem()
     }
 
-    /// Puts a new certificate of the node into `folder`: a file of its own, and then, as the kubelet does it, the link
-    /// to the one before is removed and one to the new file is moved to its place. Returns the link.
+    /// Puts a new certificate of the node into `folder`, in a new file. Then, as the kubelet does it, the link to the
+    /// previous one is removed and a link to the new file is moved to its place. Returns the link.
     pub(super) async fn rotate(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let mut params = CertificateParams::new([])?;
         let mut name = DistinguishedName::new();
@@ -67,7 +67,7 @@ impl ClientAuthority {
         symlink(&file, &new)?;
         if link.exists() {
             fs::remove_file(&link)?;
-            // Longer than between two system calls, so that a reader can meet it.
+            // Longer than between two system calls, so that a reader can observe it.
             tokio::time::sleep(GAP).await;
         }
         fs::rename(new, &link)?;

@@ -1,4 +1,4 @@
-//! What all scenarios share: the API server, the node, and larder on it.
+//! The test bed that all scenarios share: the API server, the node, and larder on it.
 
 use std::{
     fs,
@@ -20,12 +20,12 @@ use larder_e2e::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// Longest wait for what must happen; no test decides by it how fast something was.
+/// Longest wait for an expected event. No test judges speed by it.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
-/// Between two looks at what another process does.
+/// Pause between two checks of another process.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// The whole test bed; dropped, everything ends.
+/// The whole test bed. Dropping it ends everything.
 pub(crate) struct Bed {
     pub(crate) admin: Client,
     pub(crate) node: KubeletNode,
@@ -62,7 +62,7 @@ impl Bed {
         })
     }
 
-    /// Ends what a scenario has left.
+    /// Cleans up after a scenario.
     pub(crate) async fn clear(&mut self) -> anyhow::Result<()> {
         self.larder = None;
         let pods: Api<Pod> = Api::all(self.admin.clone());
@@ -90,7 +90,7 @@ impl Bed {
         }
     }
 
-    /// Prints what helps after a failure.
+    /// Prints diagnostics after a failure.
     pub(crate) fn explain(&mut self) {
         let last = |text: String| {
             let lines = text.lines().rev().take(20).map(str::to_owned);
@@ -162,7 +162,7 @@ impl Bed {
             .await;
     }
 
-    /// Puts an object of any kind in the place of the one that is there.
+    /// Replaces an object of any kind.
     pub(crate) async fn replace(&self, object: &Value) {
         let name = object["metadata"]["name"].as_str().unwrap();
         self.send(
@@ -275,9 +275,9 @@ impl Bed {
         patches
     }
 
-    /// Sends what larder sends, as a user of `client`.
+    /// Sends a touch like larder's, as the user of `client`.
     pub(crate) async fn touch(&self, client: &Client, pod: &Pod) -> Result<Pod, kube::Error> {
-        // Only that it is another one matters.
+        // It only has to differ.
         let value = fastrand::u64(..).to_string();
         let patch = json!({
             "metadata": {"uid": pod.metadata.uid, "annotations": {"larder.dev/refresh": value}},
@@ -285,7 +285,7 @@ impl Bed {
         patch_status(client, pod, &patch).await
     }
 
-    /// What larder's status says of a volume: its phase and its reason, empty where there is none.
+    /// Phase and reason of a volume in larder's status; empty if missing.
     pub(crate) fn phase(&mut self, pod: &Pod, volume: &str) -> (String, String) {
         let status = self.larder().status().unwrap().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -303,7 +303,7 @@ impl Bed {
         (text(&found["phase"]), text(&found["reason"]))
     }
 
-    /// The kinds of what is out of date in the containers of a pod.
+    /// The kinds of outdated content in the containers of a pod.
     pub(crate) fn outdated(&mut self, pod: &Pod) -> Vec<String> {
         let status = self.larder().status().unwrap().unwrap_or_default();
         let pods = status["pods"].as_array().cloned().unwrap_or_default();
@@ -422,12 +422,12 @@ pub(crate) async fn patch_status(
     .await
 }
 
-/// What is in a file, `None` if it is not there.
+/// The content of a file; `None` if it does not exist.
 pub(crate) fn content(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Waits until the file has this content. Returns how long that took.
+/// Waits until the file has this content. Returns the time that it took.
 pub(crate) async fn until_content(path: &Path, expected: &str) -> Duration {
     let started = Instant::now();
     until(&format!("{} is {expected:?}", path.display()), async || {
@@ -456,7 +456,7 @@ pub(crate) fn waits_for(pod: &Pod) -> Option<String> {
     state.waiting.as_ref()?.reason.clone()
 }
 
-/// The container `c` of a pod that runs.
+/// The container `c` of a running pod.
 pub(crate) fn container(pod: &Pod) -> Container {
     Container::of(pod, "c").unwrap()
 }

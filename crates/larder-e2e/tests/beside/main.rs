@@ -5,9 +5,10 @@
 //! KUBEBUILDER_ASSETS=DIR cargo test -p larder-e2e --test beside -- policy    # those with this in their name
 //! ```
 //!
-//! `measure` and `soak` run only when named. CONTRIBUTING.md has what must be there; without it, this prints what is missing and passes. One API server, one
-//! containerd and one kubelet serve all scenarios, one after another, each in a namespace of its own: a kubelet needs
-//! most of its time for its start. That is why this is no test of the usual harness.
+//! `measure` and `soak` run only when named. CONTRIBUTING.md lists the requirements; if one is not met, this prints
+//! what is missing and passes. One API server, one containerd and one kubelet serve all scenarios, one after another,
+//! each in a namespace of its own: a kubelet needs most of its time for its start. That is why this test does not use
+//! the usual harness.
 
 #![expect(
     clippy::print_stdout,
@@ -26,7 +27,7 @@ use futures::{FutureExt as _, future::LocalBoxFuture};
 use larder_e2e::node::{Binaries, build_larder, isolation};
 use tokio::time::Instant;
 
-/// A scenario: its name, and what happens in it.
+/// A scenario: its name and its function.
 struct Scenario {
     name: &'static str,
     /// It takes minutes and runs only when it is named.

@@ -1,4 +1,4 @@
-//! A change arrives, with as few touches as that takes.
+//! A change arrives, with no more touches than necessary.
 
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ async fn four_volumes_that_change_together_are_one_touch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_kubelet_has_written_already_needs_no_touch() {
+async fn content_that_the_kubelet_has_written_needs_no_touch() {
     // beside-kubelet 6
     let mut world = World::without_larder(Setup::default()).await;
     world.config_map("app", &[("n", "0")]);

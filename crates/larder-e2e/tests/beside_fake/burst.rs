@@ -1,4 +1,4 @@
-//! Many pods at once, and an API server that has enough.
+//! Many pods at once, and a throttling API server.
 
 use larder_agent::status::Phase;
 use serde_json::json;
@@ -44,7 +44,7 @@ async fn pods_that_share_an_object_are_all_touched_within_a_second_by_priority()
         .iter()
         .map(|patch| priority(name(&patch.path)))
         .collect();
-    // The first eight find no queue. Later, each of eight that are under way is looked at once more before its request.
+    // The first eight find no queue. Later, each of the eight in flight is compared once more before its request.
     for (index, one) in order.iter().enumerate().skip(8) {
         let later = order.iter().skip(index + 8).max();
         assert!(later.is_none_or(|later| one >= later), "{order:?}");
@@ -52,7 +52,7 @@ async fn pods_that_share_an_object_are_all_touched_within_a_second_by_priority()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_busy_is_left_alone_for_as_long_as_it_says() {
+async fn a_busy_api_server_gets_no_touch_until_its_retry_after() {
     // beside-kubelet 23
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);

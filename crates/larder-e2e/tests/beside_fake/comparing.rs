@@ -17,8 +17,8 @@ fn set(world: &World) -> PathBuf {
         .unwrap()
 }
 
-/// The node with a volume that holds two keys and a token, changed on disk by `tamper` while larder was away: how often
-/// larder touches the pod after its start.
+/// Starts larder on a node with a volume of two keys and a token, which `tamper` has changed on disk while larder did
+/// not run. Returns how often larder touches the pod.
 async fn touches_after(tamper: impl FnOnce(PathBuf)) -> (World, usize) {
     let mut world = World::without_larder(Setup::default()).await;
     world.config_map("app", &[("a", "1"), ("b", "2")]);

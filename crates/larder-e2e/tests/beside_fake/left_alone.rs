@@ -1,4 +1,4 @@
-//! What is no reason to touch a pod.
+//! Cases without a reason to touch a pod.
 
 use larder_apiserver::Kind;
 use serde_json::json;
@@ -70,7 +70,7 @@ async fn a_mirror_pod_is_never_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_end_are_not_touched() {
+async fn terminating_pods_are_not_touched() {
     // beside-kubelet 19
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);
@@ -108,7 +108,7 @@ async fn a_pod_replaced_under_its_name_is_forgotten_and_the_new_one_served() {
     world.server.faults().inject(late);
     world.config_map("app", &[("n", "1")]);
     sleep(millis(50)).await;
-    // larder learns of it only after the answer.
+    // larder sees it only after the answer.
     let paused = world.server.faults().pause_delivery();
     world.delete(Kind::Pod, "web");
     let next = pod("web").set("/metadata/uid", json!("another"));

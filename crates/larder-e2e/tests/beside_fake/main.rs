@@ -1,7 +1,7 @@
 //! larder beside a kubelet: the scenarios of `docs/spec/beside-kubelet.md` that are marked F, on the fake kubelet and the
 //! embedded API server, in one process and paused time.
 //!
-//! "PATCH" means what the API server's audit log has of it. Bounds of time are those of the scenario.
+//! "PATCH" means one in the API server's audit log. Time limits are those of the scenario.
 
 #![expect(
     clippy::unwrap_used,

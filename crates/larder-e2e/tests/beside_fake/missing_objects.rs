@@ -28,7 +28,7 @@ async fn nothing_is_touched_while_a_required_object_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_backs_off_is_waited_for() {
+async fn larder_waits_for_a_kubelet_that_backs_off() {
     // beside-kubelet 12
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);
@@ -116,7 +116,7 @@ async fn a_container_that_waits_for_its_environment_is_touched_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_immutable_object_made_again_is_pinned_until_its_last_pod_has_gone() {
+async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     // beside-kubelet 16
     let world = World::start().await;
     let map = |text: &str| {
@@ -128,7 +128,7 @@ async fn an_immutable_object_made_again_is_pinned_until_its_last_pod_has_gone() 
     world.delete(Kind::ConfigMap, "app");
     sleep(secs(1)).await;
     world.apply(&map("1"));
-    // larder itself follows an immutable object no longer; a new pod makes it read the one that is there now.
+    // larder no longer follows an immutable object; a new pod makes it read the present one.
     world.apply(&pod("second").config_map("v", "app").0);
     world.until_file("second", "v", "n", "0").await;
     world

@@ -1,4 +1,4 @@
-//! An API server that refuses touches.
+//! An API server that rejects touches.
 
 use larder_agent::status::Phase;
 use tokio::time::sleep;
@@ -26,7 +26,7 @@ async fn a_missing_permission_stops_all_touches_until_it_is_granted() {
     assert_eq!(world.touches(), first);
     denied.lift();
     world.config_map("app", &[("n", "3")]);
-    // The kubelet's own sync is sooner; what counts is that larder goes on.
+    // The kubelet's own sync is sooner; the test checks that larder continues.
     sleep(secs(600)).await;
     assert_eq!(world.status().beside.unwrap().problem, "");
     world.config_map("app", &[("n", "4")]);
@@ -41,7 +41,7 @@ async fn a_missing_permission_stops_all_touches_until_it_is_granted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_refuses_a_touch_is_asked_once_in_ten_minutes() {
+async fn a_touch_that_a_policy_rejects_is_repeated_every_ten_minutes() {
     // beside-kubelet 22
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);

@@ -1,4 +1,4 @@
-//! larder ends and starts again, or there are two of them.
+//! larder restarts, or two of them run.
 
 use tokio::time::sleep;
 

@@ -34,17 +34,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(crate) const NODE: &str = "node-1";
-/// The user that larder is to the API server.
+/// larder's user at the API server.
 pub(crate) const USER: &str = "system:node:node-1";
 /// Longest wait before a test fails.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Between two looks at what is to happen soon, and later.
+/// Polling intervals for events that are due soon, and later.
 const LOOK: Duration = Duration::from_millis(1);
 const LATER_LOOK: Duration = Duration::from_millis(20);
-/// Up to which wait something is soon.
+/// Longest wait that counts as soon.
 const SOON: Duration = Duration::from_secs(2);
 
-/// How a node differs from the usual one.
+/// Deviations of a node from the default.
 pub(crate) struct Setup {
     pub(crate) strategy: ObjectStrategy,
     /// `node.alpha.kubernetes.io/ttl` of the Node.
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Starts larder beside the kubelet, or one more of them.
+    /// Starts larder beside the kubelet, or another one.
     pub(crate) fn start_larder(&mut self) {
         let root = tempfile::tempdir().unwrap();
         let host = Host {
@@ -178,7 +178,7 @@ impl World {
         larder.task.shutdown().await;
     }
 
-    /// Sets larder's wall clock so far ahead, or back.
+    /// Sets larder's wall clock ahead or back by this time.
     pub(crate) fn set_clock_ahead(&self, seconds: i64) {
         self.clock_offset.store(seconds, Ordering::Relaxed);
         self.clock.jumped();
@@ -241,13 +241,13 @@ impl World {
         Some((delivery.phase, delivery.reason))
     }
 
-    /// Waits until `look` finds something; returns how long.
+    /// Waits until `look` returns a value; returns the time that it took.
     pub(crate) async fn until(&self, what: &str, mut look: impl FnMut() -> bool) -> Duration {
         let start = Instant::now();
         while !look() {
             assert!(
                 start.elapsed() < PATIENCE,
-                "waited in vain for {what}; larder says {:#?}; the kubelet: {:#?}",
+                "waited in vain for {what}; larder's status: {:#?}; the kubelet's journal: {:#?}",
                 self.status(),
                 self.kubelet.journal(),
             );
@@ -309,7 +309,7 @@ impl World {
         paths.find(|path| path.exists()).unwrap_or(of_none)
     }
 
-    /// What a reader sees of a file.
+    /// The content of a file for a reader.
     pub(crate) fn file(&self, pod: &str, volume: &str, file: &str) -> Option<String> {
         fs::read_to_string(self.path(pod, volume).join(file)).ok()
     }
@@ -351,7 +351,7 @@ impl World {
         value.as_str().map(str::to_owned)
     }
 
-    /// Where a metric stands.
+    /// The value of a metric.
     pub(crate) fn metric(&self, line: &str) -> Option<f64> {
         let metrics = self.metrics();
         let mut lines = metrics.lines().filter_map(|found| found.strip_prefix(line));
@@ -420,7 +420,7 @@ impl PodBuilder {
         self.volume(volume, json!({"secret": {"secretName": name}}))
     }
 
-    /// Sets what `pointer` leads to; its parent must be there.
+    /// Sets the value at `pointer`; its parent must exist.
     pub(crate) fn set(mut self, pointer: &str, value: Value) -> Self {
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         self.0.pointer_mut(parent).unwrap()[field.replace("~1", "/")] = value;

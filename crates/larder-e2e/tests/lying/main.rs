@@ -188,7 +188,7 @@ impl Node {
         assert_eq!(self.panics.load(Ordering::SeqCst), 0);
     }
 
-    /// Waits until every manager has `value` and the pods are those of the server. `awaited` says what is missing.
+    /// Waits until every manager has `value` and the pods are those of the server. `awaited` names the expected state.
     async fn has(&self, value: &str, awaited: &Mutex<String>) {
         let second = Duration::from_secs(1);
         for index in 0..OBJECTS {

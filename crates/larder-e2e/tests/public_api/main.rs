@@ -1,10 +1,10 @@
-//! The public API of each library stands in `docs/api/CRATE.txt`, so that a change of it shows in review.
+//! `docs/api/CRATE.txt` records the public API of each library, so that a change of it shows in review.
 //!
 //! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test public_api` rewrites the files.
 //!
-//! The sources are read with `syn`, since rustdoc's own listing needs a nightly compiler. Listed are public items that
-//! a path of public modules and re-exports leads to, without bodies, docs and private fields; items under
-//! `#[doc(hidden)]` are left out. Methods and implemented traits are matched to types by name, which is unique within a
+//! The sources are read with `syn`, since rustdoc's own listing needs a nightly compiler. The listing has the public
+//! items that a path of public modules and re-exports leads to, without bodies, docs and private fields. Items under
+//! `#[doc(hidden)]` are omitted. Methods and implemented traits are matched to types by name, which is unique within a
 //! crate.
 
 #![expect(clippy::unwrap_used, reason = "a test panics with what it saw")]
@@ -17,7 +17,7 @@ use std::path::Path;
 use expect_test::expect_file;
 
 #[test]
-fn public_api_is_the_recorded_one() {
+fn public_api_matches_the_record() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let docs = crates.join("../docs/api").canonicalize().unwrap();
     for library in [
@@ -38,7 +38,7 @@ fn public_api_is_the_recorded_one() {
 }
 
 #[test]
-fn listing_has_what_paths_lead_to_and_nothing_else() {
+fn listing_has_exactly_the_items_that_paths_lead_to() {
     let root = tree::Module::parse(
         r#"
         mod inner {

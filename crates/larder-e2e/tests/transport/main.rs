@@ -26,7 +26,7 @@ use crate::{
     client::{Client, chain, config, within},
 };
 
-/// A server with ConfigMaps `object-0` and up, and a manager whose pods refer to them.
+/// A server with ConfigMaps `object-0` and up, and a manager whose pods reference them.
 struct Node {
     api: ApiServer,
     tls: Arc<ServerConfig>,
@@ -219,7 +219,7 @@ async fn managers_catch_up_with_a_restarted_server() {
     assert!(node.watch_connections() <= 3);
 }
 
-/// Puts a service account with this `ca.crt` in the place of the one before, as the kubelet does: all files at once.
+/// Replaces the service account by one with this `ca.crt`, as the kubelet does: all files at once.
 fn mount(directory: &Path, authorities: &str) {
     let set = format!("..{}", fs::read_dir(directory).unwrap().count());
     fs::create_dir(directory.join(&set)).unwrap();
@@ -237,7 +237,7 @@ fn mount(directory: &Path, authorities: &str) {
     fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
 }
 
-/// A node in a pod whose cluster has that authority, with objects that have the value `first`.
+/// A node in a pod of a cluster with that authority, with objects that have the value `first`.
 async fn in_cluster(directory: &Path, authority: &Authority) -> Node {
     mount(directory, &authority.pem());
     let source = |server| Source::ServiceAccount {

@@ -1,4 +1,4 @@
-//! What has changed since the last success of a hook, as its commands see it.
+//! The changes since the last success of a hook, as its commands see them.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -8,13 +8,13 @@ use smol_str::SmolStr;
 /// The changes that a round is about, in the order of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
-    /// The volumes with other content.
+    /// The volumes whose content changed.
     pub volumes: Vec<VolumeChange>,
-    /// Names of variables with other values, that have come or gone.
+    /// Names of variables that were changed, added or removed.
     pub variables: Vec<String>,
 }
 
-/// A volume with other content.
+/// A volume whose content changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VolumeChange {
     /// Its name.
@@ -23,9 +23,9 @@ pub struct VolumeChange {
     pub directory: PathBuf,
     /// Paths of new files.
     pub added: Vec<String>,
-    /// Paths of files with other bytes.
+    /// Paths of changed files.
     pub changed: Vec<String>,
-    /// Paths of files that are gone.
+    /// Paths of removed files.
     pub removed: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl Changes {
         names.join(" ")
     }
 
-    /// In words, for logs and events: names only.
+    /// As text for logs and events: names only.
     pub fn summary(&self) -> String {
         let volumes: BTreeSet<_> = self.volumes.iter().map(|volume| &*volume.name).collect();
         let variables = self.variables.iter().map(String::as_str).collect();

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Words are passed as they stand; names reach the command in variables and in a file only (rule S3).
-//! 2. While the group is signaled its first process is not reaped, so the group's number is not used again.
-//! 3. A run that is dropped kills the group.
+//! 1. Arguments are passed unchanged. Names reach the command in variables and in a file only (rule S3).
+//! 2. While the group is signaled its first process is not reaped, so the group's ID is not reused.
+//! 3. Dropping a run kills the group.
 
 mod machine;
 mod tail;
@@ -45,7 +45,7 @@ pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 /// The variable with the path of the file of changes.
 pub const CHANGES: &str = "LARDER_CHANGES";
 
-/// What a launcher starts.
+/// The input of a launcher.
 #[derive(Debug)]
 pub struct Launch<'a> {
     /// The command of the hook: words, user and directory.
@@ -59,12 +59,12 @@ pub struct Launch<'a> {
     pub output: [OwnedFd; 2],
 }
 
-/// What a launcher has started.
+/// The result of a launcher.
 #[derive(Debug)]
 pub struct Launched {
     /// The command, in a process group of its own, with an empty standard input.
     pub child: Child,
-    /// The file of changes, removed when the command has ended; `None` if it goes by itself.
+    /// The file of changes, removed when the command has ended; `None` if it disappears by itself.
     pub changes: Option<TempPath>,
 }
 
@@ -97,7 +97,7 @@ pub enum LaunchError {
     },
 }
 
-/// How a command ended, and what it has printed, if that is to be logged.
+/// The outcome of a command, and its output if that is logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecReport {
     /// How it ended.
@@ -110,7 +110,7 @@ pub struct ExecReport {
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped kills the processes of the command, and records nothing.
+/// Dropping it kills the processes of the command, and records nothing.
 pub async fn run(
     command: &Command,
     step: &StepContext,
@@ -168,7 +168,7 @@ fn launched(
     Ok((running, output))
 }
 
-/// The variables of the hook, and those that say what has happened (rule X2).
+/// The variables of the hook, and those that describe the change (rule X2).
 fn variables(command: &Command, step: &StepContext) -> Vec<(String, String)> {
     let pod = &step.pod;
     let cause = [
@@ -223,7 +223,7 @@ impl Running {
             never = tail.read_on() => match never {},
         };
         let outcome = if let Ok(status) = status {
-            // What the command has left running keeps running.
+            // Processes that the command has left running keep running.
             self.group.is_over = true;
             let _ = timeout(REST, tail.read_to_end()).await;
             outcome(status)
@@ -234,7 +234,7 @@ impl Running {
         (outcome, tail.text(&step.withheld))
     }
 
-    /// Ends the group: TERM, and KILL when its time is over or nothing of it seems to be left.
+    /// Ends the group: TERM, and KILL when its time is up or no process of it seems to be left.
     async fn end(&mut self, tail: &mut Tail) {
         self.group.signal(Signal::TERM);
         let gone = async {

@@ -1,10 +1,10 @@
 //! Sends an HTTP request (rules H1 to H7).
 //!
 //! Invariants:
-//! 1. Each attempt makes a new connection, reads its files again, and asks one server: redirects are not followed, and
-//!    no proxy variable is read.
+//! 1. Each attempt opens a new connection, reads its files again, and sends one request to one server: redirects are
+//!    not followed, and no proxy variable is read.
 //! 2. A pod's hook reaches addresses of its own pod only, and none that lead back to the machine (rule S5).
-//! 3. Nothing of an answer is kept but its status.
+//! 3. Only the status of an answer is kept.
 
 mod error;
 mod files;
@@ -40,10 +40,10 @@ const MAX_ANSWER: usize = 64 << 10;
 /// The header `User-Agent` (rule H6).
 const AGENT: &str = concat!("larder/", env!("CARGO_PKG_VERSION"));
 
-/// What a request needs to know besides its round.
+/// The inputs of a request besides its round.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// Where a port of the pod is found.
+    /// The addresses of the pod's ports.
     pub hosts: Hosts<'a>,
     /// The names of the pod's ports.
     pub facts: &'a PodFacts,
@@ -187,7 +187,7 @@ impl Target {
     }
 }
 
-/// From files that are read for this request, or from the user in the URL.
+/// Credentials from files that are read for this request, or from the user in the URL.
 fn authorization(
     call: &HttpCall,
     around: Surroundings<'_>,

@@ -36,7 +36,7 @@ async fn a_node_that_is_not_accepted_gets_no_copies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_is_denied_is_not_served_and_loses_its_copy() {
+async fn a_denied_secret_is_not_served_and_loses_its_copy() {
     // offline 6
     let mut node = prepare();
     apply_web(&node);
@@ -63,7 +63,7 @@ async fn a_secret_that_is_denied_is_not_served_and_loses_its_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_is_denied_after_it_was_served_stays_in_its_volume_and_reaches_no_other() {
+async fn a_secret_denied_after_serving_stays_in_its_volume_and_reaches_no_other() {
     // offline 6: the files stay, as those of any object that is denied or deleted
     let mut node = prepare();
     apply_web(&node);
@@ -118,7 +118,7 @@ async fn a_secret_that_is_denied_after_it_was_served_stays_in_its_volume_and_rea
     node.until("web", "tls", &[("key", CANARY)]).await;
     away.lift();
     denied.lift();
-    // A denial is asked about again less and less often.
+    // A denied object is requested again at growing intervals.
     sleep(Duration::from_mins(5)).await;
     node.until("late", "tls", &[("key", CANARY)]).await;
     node.wait("the mark to go", |node| {
@@ -130,7 +130,7 @@ async fn a_secret_that_is_denied_after_it_was_served_stays_in_its_volume_and_rea
 }
 
 #[tokio::test]
-async fn a_node_that_is_denied_after_copies_were_served_serves_them_to_no_new_pod() {
+async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
     // offline 5
     for code in [401, 403] {
         let mut node = prepare();
@@ -164,7 +164,7 @@ async fn a_node_that_is_denied_after_copies_were_served_serves_them_to_no_new_po
         let late = format!("late-{NODE}");
         failing(&node, &late, "cfg", "").await;
         assert_eq!(node.files(&late, "cfg"), None, "{code}");
-        // What runs keeps what it has.
+        // Running pods keep their files.
         let mut now = tree(node.path());
         now.retain(|path, _| before.contains_key(path));
         assert_eq!(now, before, "{code}");

@@ -19,10 +19,10 @@ use tokio::time::sleep;
 
 use crate::harness::{Node, config_map, pod, secret};
 
-/// What no file of the checkpoint may show.
+/// Text that no file of the checkpoint may contain.
 pub(super) const CANARY: &str = "hunter2-canary";
 
-/// A node with a checkpoint and without static pods, whose agent does not run yet. Its key lies in `static_pods`, which
+/// A node with a checkpoint and without static pods, whose agent does not run yet. Its key is in `static_pods`, which
 /// the reboot does not empty.
 pub(super) fn prepare() -> Node {
     let mut node = Node::prepare_with(Options::default().fill_namespaces(true));
@@ -37,7 +37,7 @@ pub(super) fn checkpoint(node: &Node) -> CheckpointStatus {
     node.status().checkpoint.unwrap()
 }
 
-/// Waits until the checkpoint holds what the API server has by now.
+/// Waits until the checkpoint has the present objects of the API server.
 pub(super) async fn recorded(node: &Node) {
     let expected = |node: &Node| {
         let status = node.status();
@@ -46,7 +46,7 @@ pub(super) async fn recorded(node: &Node) {
         pods + status.objects.len() + 2
     };
     node.settled().await;
-    // The writes of a second join.
+    // The changes of a second share a write.
     sleep(Duration::from_secs(3)).await;
     node.wait("the checkpoint", |node| {
         (checkpoint(node).entries == expected(node)).then_some(())
@@ -54,7 +54,7 @@ pub(super) async fn recorded(node: &Node) {
     .await;
 }
 
-/// What is left of the root directory after a reboot: the checkpoint.
+/// The part of the root directory that outlives a reboot: the checkpoint.
 fn empty_root(node: &Node) {
     for entry in fs::read_dir(node.path()).unwrap() {
         let entry = entry.unwrap();
@@ -75,7 +75,7 @@ pub(super) async fn reboot(node: &mut Node) {
     empty_root(node);
 }
 
-/// All files of the pods as readers see them, with their modes.
+/// All files of the pods that readers see, with their modes.
 pub(super) fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, String)> {
     fn collect(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, (u32, String)>) {
         for entry in fs::read_dir(directory).unwrap() {
@@ -102,7 +102,7 @@ pub(super) fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, String)> {
     found
 }
 
-/// Waits until a volume fails for a reason with these words.
+/// Waits until a volume fails for a reason that contains this text.
 pub(super) async fn failing(node: &Node, pod: &str, volume: &str, words: &str) {
     node.wait(&format!("{pod}/{volume} to fail: {words}"), |node| {
         let delivery = node.volume(pod, volume)?.delivery;
@@ -112,7 +112,7 @@ pub(super) async fn failing(node: &Node, pod: &str, volume: &str, words: &str) {
     .await;
 }
 
-/// Objects of both kinds, and a pod that has them as volumes and variables.
+/// Objects of both kinds, and a pod that uses them as volumes and variables.
 pub(super) fn apply_web(node: &Node) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"},

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::harness::*;
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_secret_is_not_served_and_says_so() {
+async fn an_expired_secret_is_not_served_and_its_status_says_so() {
     // offline 9
     let mut node = prepare();
     apply_web(&node);
@@ -68,7 +68,7 @@ async fn an_exposed_key_turns_the_checkpoint_off_and_nothing_else() {
     let problem = checkpoint(&node).problem;
     assert!(problem.contains("has mode 0644"), "{problem}");
     assert!(!node.path().join("checkpoint").exists());
-    // As soon as it is private, it is used.
+    // As soon as only its owner can read it, it is used.
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     recorded(&node).await;
     assert_eq!(checkpoint(&node).problem, "");
@@ -76,7 +76,7 @@ async fn an_exposed_key_turns_the_checkpoint_off_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_key_starts_an_empty_checkpoint_and_says_so() {
+async fn a_lost_key_starts_an_empty_checkpoint_and_is_reported() {
     // offline 12
     let mut node = prepare();
     apply_web(&node);

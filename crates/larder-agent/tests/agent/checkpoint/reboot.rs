@@ -14,7 +14,7 @@ use super::harness::*;
 use crate::harness::{NODE, Node, config_map, pod, secret};
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_without_the_api_server_brings_everything_back() {
+async fn a_reboot_without_the_api_server_restores_everything() {
     // offline 1
     let mut node = prepare();
     apply_web(&node);
@@ -131,7 +131,7 @@ async fn a_change_meanwhile_is_swapped_in_once_after_the_return() {
             .iter()
             .all(|object| object.state == "synced")
     );
-    // The environment of the next start needs the key that is gone.
+    // The environment of the next start needs the removed key.
     node.until_environment_failing("web", "couldn't find key b in ConfigMap default/app")
         .await;
     node.stop().await;
@@ -161,7 +161,7 @@ async fn an_object_deleted_meanwhile_follows_the_rules_after_the_return() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_deleted_meanwhile_is_taken_down_after_the_return_only() {
+async fn a_pod_deleted_meanwhile_is_torn_down_only_after_the_return() {
     // offline 4
     let mut node = prepare();
     apply_web(&node);
@@ -200,7 +200,7 @@ async fn a_pod_deleted_meanwhile_is_taken_down_after_the_return_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_api_server_replaces_what_the_checkpoint_brought() {
+async fn a_slow_api_server_replaces_the_copies() {
     // offline 7
     let mut node = prepare();
     apply_web(&node);
@@ -251,7 +251,7 @@ async fn an_api_server_that_answers_leaves_the_checkpoint_unused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_volume_says_why_it_waits_and_the_others_are_there() {
+async fn a_token_volume_shows_why_it_waits_and_the_others_are_delivered() {
     // offline 25
     let mut node = prepare();
     apply_web(&node);
@@ -299,7 +299,7 @@ async fn an_absent_optional_object_stays_absent() {
 }
 
 #[tokio::test]
-async fn static_pods_beside_it_are_unaffected_and_read_copies_too() {
+async fn static_pods_are_unaffected_and_read_copies_too() {
     // offline 31
     let mut node = prepare();
     node.follow_static_pods = true;
@@ -334,7 +334,7 @@ async fn static_pods_beside_it_are_unaffected_and_read_copies_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_watch_that_fails_later_serves_no_copies() {
-    // O19: while the agent runs, what is served stays served
+    // O19: while the agent runs, served content stays served
     let mut node = prepare();
     apply_web(&node);
     node.run();

@@ -9,8 +9,8 @@ use super::harness::*;
 use crate::harness::{NODE, Node, config_map};
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_takes_nothing_holds_up_no_delivery() {
-    // offline 20, 21: what the errors are, the tests of the store say
+async fn a_full_disk_delays_no_delivery() {
+    // offline 20, 21: the tests of the store cover the errors
     let mut node = prepare();
     apply_web(&node);
     fs::write(node.path().join("checkpoint"), "in the way").unwrap();
@@ -40,7 +40,7 @@ fn writes(node: &Node) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_changes_in_a_second_make_two_writes_at_most() {
+async fn a_hundred_changes_in_a_second_cause_two_writes_at_most() {
     // offline 22
     let mut node = prepare();
     apply_web(&node);
@@ -72,7 +72,8 @@ async fn an_idle_node_writes_nothing_for_an_hour() {
     assert_eq!(writes(&node), before);
     let after = fs::metadata(node.path().join("checkpoint/index")).unwrap();
     assert_eq!(after.modified().unwrap(), index.modified().unwrap());
-    // A restart that finds the same versions writes no copy: only the times of the proofs are written at the shutdown.
+    // A restart that finds the same versions writes no copy: only the times of the freshness checks are written at the
+    // shutdown.
     node.stop().await;
     node.run();
     recorded(&node).await;
@@ -81,7 +82,7 @@ async fn an_idle_node_writes_nothing_for_an_hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_reference_takes_the_copy_with_it() {
+async fn the_last_reference_removes_the_copy() {
     // offline 24
     let mut node = prepare();
     apply_web(&node);
@@ -98,7 +99,7 @@ async fn the_last_reference_takes_the_copy_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn no_secret_shows_in_checkpoint_status_or_metrics() {
-    // offline 28: logs carry names only, as `larder`'s own canaries say
+    // offline 28: logs contain names only, as the canaries of `larder` check
     let mut node = prepare();
     apply_web(&node);
     node.run();
@@ -110,7 +111,7 @@ async fn no_secret_shows_in_checkpoint_status_or_metrics() {
         files += 1;
         for canary in [CANARY.as_bytes(), b"default", b"tls", NODE.as_bytes()] {
             let shows = bytes.windows(canary.len()).any(|window| window == canary);
-            // Three letters come up by chance in random bytes.
+            // Three letters occur by chance in random bytes.
             assert!(
                 !shows || canary == b"tls",
                 "{} shows {canary:?}",

@@ -71,7 +71,7 @@ async fn metadata_versions_and_modes_are_no_change() {
     labeled["metadata"]["labels"] = json!({"l": "1"});
     node.apply(&labeled);
     rounds.none().await;
-    // A file that was tampered with is written again, with the mode that it should have.
+    // A file that was tampered with is rewritten, with the right mode.
     let file = node.volume_path("web", "a").unwrap().join("f");
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     rounds.none_within(Duration::from_mins(3)).await;
@@ -152,7 +152,7 @@ async fn renewed_certificates_fire() {
     let chain = signer.issue(&signer.pending().await).await;
     certificates::until_chain(&node, &chain).await;
     rounds.none().await;
-    // It is to be refreshed after an hour, and up to five minutes more.
+    // It is refreshed after an hour and up to five minutes.
     sleep(Duration::from_mins(66)).await;
     let chain = signer.issue(&signer.pending().await).await;
     certificates::until_chain(&node, &chain).await;
@@ -164,7 +164,7 @@ async fn renewed_certificates_fire() {
 
 // on-change 19
 #[tokio::test(start_paused = true)]
-async fn optional_objects_that_go_fire_and_required_ones_do_not() {
+async fn deletion_of_optional_objects_fires_and_of_required_ones_does_not() {
     let (node, mut rounds) = node(immediate());
     node.apply(&secret("maybe", &[("f", "1")]));
     node.apply(&config_map("needed", &[("f", "1")]));
@@ -213,7 +213,7 @@ async fn round_sees_every_volume_of_the_pass() {
 
 // on-change 21
 #[tokio::test(start_paused = true)]
-async fn volume_that_fails_holds_back_no_other_volumes_hook() {
+async fn failed_volume_delays_no_other_volumes_hook() {
     let (node, mut rounds) = node(immediate());
     node.apply(&config_map("a", &[("f", "1"), ("g", "1")]));
     let items = json!({"configMap": {"name": "a", "items": [{"key": "g", "path": "g"}]}});
@@ -224,7 +224,7 @@ async fn volume_that_fails_holds_back_no_other_volumes_hook() {
             .build(),
     );
     node.until("web", "bad", &[("g", "1")]).await;
-    // The key that only one volume asks for is gone.
+    // The key that only one volume uses is missing.
     node.apply(&config_map("a", &[("f", "2")]));
     let change = rounds.succeed().await;
     assert_eq!(change.changes.summary(), "volume good changed");
@@ -251,7 +251,7 @@ async fn variables_count_as_the_container_gets_them() {
     node.apply(&config_map("a", &[("LEVEL", "2"), ("OVERRIDDEN", "2")]));
     let change = rounds.succeed().await;
     assert_eq!(change.changes.summary(), "variable LEVEL changed");
-    // Invariant of rule R2: what starts the container again finds the new variables.
+    // Invariant of rule R2: a program that restarts the container finds the new variables.
     assert_eq!(node.environment("web", "main").unwrap()["LEVEL"], "2");
 }
 
@@ -278,7 +278,7 @@ async fn pod_that_is_being_deleted_fires_nothing() {
 
 // on-change 24
 #[tokio::test(start_paused = true)]
-async fn sub_path_mount_fires_and_its_status_says_what_is_missing() {
+async fn sub_path_mount_fires_and_its_status_asks_for_a_restart() {
     let (node, mut rounds) = node(immediate());
     node.apply(&config_map("a", &[("f", "1")]));
     let mut web = pod("web").config_map("config", "a").build();

@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_mins(10);
 /// The rounds of a node's hook.
 pub(super) struct Rounds(mpsc::UnboundedReceiver<ReceivedRound>);
 
-/// A hook as annotations write it, in the long form. Its signal is never sent: the test is told instead.
+/// A hook as annotations write it, in the long form. Its signal is never sent: the test receives the round instead.
 pub(super) fn hook(fields: &str) -> Hook {
     let text = format!("[{{name: {HOOK}, signal: SIGHUP, {fields}}}]");
     let mut hooks = parse::hooks(&text, Authority::Configuration, None).unwrap();
@@ -45,7 +45,7 @@ pub(super) fn immediate() -> Hook {
     hook
 }
 
-/// Gives `node`, whose agent does not run yet, the hook. What it knows outlives its agent.
+/// Gives `node`, whose agent does not run yet, the hook. Its record outlives the agent.
 pub(super) fn with_hook(node: &mut Node, hook: Hook) -> Rounds {
     let (sender, receiver) = mpsc::unbounded_channel();
     node.program = Some(ProgramHook {
@@ -57,7 +57,7 @@ pub(super) fn with_hook(node: &mut Node, hook: Hook) -> Rounds {
 }
 
 impl Rounds {
-    /// No round has begun, and the agent has another hook by now.
+    /// Checks that no round has begun, and that the agent has another hook by now.
     pub(super) fn close(mut self) {
         let round = self.0.try_recv().map(|round| round.change);
         assert!(round.is_err(), "a round began: {round:?}");
@@ -88,20 +88,20 @@ impl Rounds {
         round.change
     }
 
-    /// No round begins within `time`.
+    /// Checks that no round begins within `time`.
     pub(super) async fn none_within(&mut self, time: Duration) {
         if let Ok(round) = timeout(time, self.0.recv()).await {
             panic!("a round began: {:?}", round.map(|round| round.change));
         }
     }
 
-    /// No round begins at all: not within a time that exceeds every pause.
+    /// Checks that no round begins: not within a time that exceeds every pause.
     pub(super) async fn none(&mut self) {
         self.none_within(Duration::from_mins(1)).await;
     }
 }
 
-/// Waits until `volume` of `pod` holds the one file `f` with this text, and its hooks know.
+/// Waits until `volume` of `pod` has the one file `f` with this text, and its hooks have taken it in.
 pub(super) async fn delivered(node: &Node, pod: &str, volume: &str, text: &str) {
     node.until(pod, volume, &[("f", text)]).await;
     node.wait("the hook of the pod", |node| node.hook(pod, HOOK))

@@ -1,4 +1,4 @@
-//! Hooks of the configuration come, stay and go with a reload, and with a restart.
+//! Hooks of the configuration are added, kept and removed by a reload, and by a restart.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn until_recorded(node: &Node, names: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_come_and_go_with_a_reload_and_fire_nothing_by_it() {
+async fn reload_adds_and_removes_hooks_without_firing_any() {
     let (mut node, mut rounds) = node().await;
     node.on_change.hooks = vec![configured(HUP)];
     node.reload();
@@ -67,7 +67,7 @@ async fn hooks_come_and_go_with_a_reload_and_fire_nothing_by_it() {
         (hook.reason == "no process of container main").then_some(())
     })
     .await;
-    // One goes while its retries are due, another one comes.
+    // One is removed while its retries are due, another one is added.
     node.on_change.hooks = vec![configured(USR1)];
     node.reload();
     until_hooks(&node, &["usr1", HOOK]).await;
@@ -83,7 +83,7 @@ async fn hooks_come_and_go_with_a_reload_and_fire_nothing_by_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hook_that_stays_keeps_its_round_and_its_record_across_a_reload() {
+async fn unchanged_hook_keeps_its_round_and_its_record_across_a_reload() {
     let (mut node, mut rounds) = node().await;
     edit(&node, "1");
     let first = rounds.fail("not yet").await;
@@ -113,7 +113,7 @@ async fn hook_that_stays_keeps_its_round_and_its_record_across_a_reload() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reload_that_forbids_signals_to_pods_takes_their_hooks_away() {
+async fn reload_that_forbids_signals_removes_the_hooks_of_pods() {
     let (mut node, mut rounds) = node().await;
     let annotated = pod("web")
         .config_map("a", "a")
@@ -139,7 +139,7 @@ async fn reload_that_forbids_signals_to_pods_takes_their_hooks_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_rounds_run_at_once_after_a_reload_that_allows_it() {
+async fn more_rounds_run_at_once_after_a_reload_that_allows_them() {
     let mut node = Node::prepare();
     let mut rounds = with_hook(&mut node, immediate());
     node.on_change.parallelism = 1;

@@ -1,4 +1,4 @@
-//! Real commands and requests: from the change of an object to the process that runs, and to the listener that is asked.
+//! Real commands and requests: from the change of an object to the running process, and to the listener.
 
 use std::{fs, net::UdpSocket};
 
@@ -28,7 +28,7 @@ async fn created(node: &Node, pod: &Value) {
     node.wait("the hook", |node| node.hook("web", RELOAD)).await;
 }
 
-/// Waits until the hook has succeeded with what is there now.
+/// Waits until the hook has succeeded for the present content.
 async fn told(node: &Node, text: &str) {
     node.until("web", "a", &[("f", text)]).await;
     node.wait("the hook to succeed", |node| {
@@ -49,7 +49,7 @@ async fn failed(node: &Node, reason: &str) {
 
 // on-change 32, 42
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configured_commands_run_in_order_and_know_what_has_changed() {
+async fn configured_commands_run_in_order_and_get_the_changes() {
     let folder = tempfile::tempdir().unwrap();
     let (go, log) = (folder.path().join("go"), folder.path().join("log"));
     let script = "{ echo $LARDER_NAMESPACE/$LARDER_POD $LARDER_HOOK $LARDER_VOLUMES $LARDER_REASON
@@ -91,7 +91,7 @@ async fn configured_commands_run_in_order_and_know_what_has_changed() {
 
 // on-change 9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn words_of_a_command_are_not_expanded() {
+async fn arguments_of_a_command_are_not_expanded() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let words = json!([
@@ -134,7 +134,7 @@ async fn newer_change_is_tried_at_once_after_a_command_has_failed() {
     failed(&node, "exit status 1").await;
     edit(&node, "good");
     told(&node, "good").await;
-    // What is recorded is the newer content: a restart fires nothing.
+    // The newer content is recorded: a restart fires nothing.
     node.stop().await;
     node.run();
     node.wait("the hook", |node| node.hook("web", RELOAD)).await;
@@ -157,7 +157,7 @@ fn own_address() -> Option<String> {
     Some(address?.ip().to_string())
 }
 
-/// A pod with this address and the port `metrics`, whose annotation asks for a request.
+/// A pod with this address and the port `metrics`, whose annotation requests a POST.
 fn asked(ip: &str, port: u16) -> Value {
     let hook = format!("[{{name: {RELOAD}, http: {{port: metrics, path: /-/reload}}, {RETRY}}}]");
     let mut web = pod("web")
@@ -200,7 +200,7 @@ fn external() -> Node {
 
 // on-change 29, 48
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pod_is_asked_at_its_own_address_until_it_answers() {
+async fn request_goes_to_the_pods_own_address_until_it_succeeds() {
     let Some(ip) = own_address() else { return };
     let listener = TcpListener::bind((ip.as_str(), 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -213,7 +213,7 @@ async fn pod_is_asked_at_its_own_address_until_it_answers() {
     let second = answer(&listener, "200 OK").await;
     assert_eq!(first, second, "a retry has the same round");
     told(&node, "1").await;
-    // Nobody listens for a while. Deliveries go on, and the last content is told in the end.
+    // Nothing listens for a while. Deliveries continue, and the pod is notified of the last content in the end.
     drop(listener);
     edit(&node, "2");
     node.wait("a failure", |node| {
@@ -257,7 +257,7 @@ async fn redirect_is_a_failure_and_is_not_followed() {
 
 // on-change 11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pod_that_claims_a_loopback_address_is_not_asked() {
+async fn pod_that_claims_a_loopback_address_gets_no_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut node = external();

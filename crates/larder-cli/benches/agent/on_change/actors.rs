@@ -1,4 +1,4 @@
-//! What is told of changes, and the shell loops that tell in place of larder: processes that end with their owner.
+//! The targets of actions, and the shell loops that act in place of larder: processes that end with their owner.
 
 use std::{
     env,
@@ -49,7 +49,7 @@ impl Stage {
         self.folder.join(format!("at-{tag}"))
     }
 
-    /// The program of this benchmark under a name of its own, which is also the name of its process.
+    /// The program of this benchmark under another name, which is also the name of its process.
     pub(super) fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.folder.join(name);
         if !path.exists() {

@@ -1,4 +1,4 @@
-//! Processes that say when a hook has reached them, and how the benchmark hears of it.
+//! Processes that report when a hook has reached them, and the benchmark's receiver of these reports.
 //!
 //! They run in other mount namespaces or end at once, so each sends one datagram: its tag, and the time by the clock
 //! that all processes of the machine share.
@@ -69,7 +69,7 @@ struct Hit {
     at: Option<Duration>,
 }
 
-/// What the benchmark hears of.
+/// The reports that the benchmark receives.
 pub(super) struct Hits(mpsc::UnboundedReceiver<Hit>);
 
 impl Hits {
@@ -102,7 +102,7 @@ impl Hits {
                 while !head.ends_with("\r\n\r\n") && lines.read_line(&mut head).unwrap_or(0) > 0 {}
                 let (tag, at) = (HTTP.to_owned(), Some(now()));
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-                // Whoever asked may be gone.
+                // The client may have disconnected.
                 let _ = lines.get_mut().write_all(answer);
                 if requests.send(Hit { tag, at }).is_err() {
                     return;

@@ -1,4 +1,4 @@
-//! What hooks look at: the files of the command's volumes, and its variables.
+//! The content that hooks select: the files of the command's volumes, and its variables.
 
 use std::{
     fs, io,
@@ -19,7 +19,7 @@ const READS: u32 = 10;
 pub(super) struct Content {
     files: Vec<VolumeFile>,
     variables: Vec<(String, Zeroizing<Vec<u8>>)>,
-    /// Everything else that the command is started with. A restart looks at it, too.
+    /// Everything else that the command is started with. A restart hook compares it, too.
     start: Zeroizing<Vec<u8>>,
     /// The values of Secrets.
     pub(super) withheld: Withheld,
@@ -86,7 +86,7 @@ impl Content {
                 values
                     .extend(secrets.flat_map(|secret| secret.data.values().map(|value| &**value)));
             }
-            // What the agent has delivered does not say which file comes from a Secret.
+            // The agent's files do not show which of them come from a Secret.
             Contents::Delivered(_) => {
                 let may_hold = |name: &str| {
                     let mut volumes = directories.iter().map(|(volume, _)| volume);
@@ -108,7 +108,7 @@ impl Content {
         values
     }
 
-    /// The part that `hook` looks at.
+    /// The part that `hook` selects.
     pub(super) fn of(&self, hook: &Hook, key: &DigestKey) -> (ContentDigest, Items) {
         let mut digester = Digester::new(key);
         for file in &self.files {
@@ -155,7 +155,7 @@ fn read_set(directory: &Path) -> io::Result<Vec<(String, Zeroizing<Vec<u8>>)>> {
         let mut files = Vec::new();
         match read_directory(&directory.join(set), "", &mut files) {
             Ok(()) => return Ok(files),
-            // The set is gone: there is another one.
+            // The set was removed: there is another one.
             Err(error) => failed = error,
         }
     }

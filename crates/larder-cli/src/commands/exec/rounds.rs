@@ -23,7 +23,7 @@ pub(super) struct Rounds {
 struct TrackedHook {
     hook: Rc<Hook>,
     engine: HookEngine,
-    /// The present content, that of the last success, and that of the round that runs.
+    /// The present content, that of the last success, and that of the running round.
     present: Items,
     succeeded: Items,
     running: Items,
@@ -87,7 +87,7 @@ impl Rounds {
         self.hooks.is_empty()
     }
 
-    /// Whether a hook restarts the command when it would be started with something else.
+    /// Whether a hook restarts the command when its start would differ.
     pub(super) fn restart_for_environment(&self) -> bool {
         let mut hooks = self.hooks.iter().map(|tracked| &tracked.hook);
         hooks.any(|hook| hook.environment && hook.restarts())

@@ -1,4 +1,4 @@
-//! Security contexts of pod and container: what a command can be given of them, and what it cannot.
+//! Security contexts of pod and container: the fields that apply to a command, and those that cannot.
 
 use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{Capabilities, Pod, PodSecurityContext, SecurityContext};

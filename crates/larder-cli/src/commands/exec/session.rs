@@ -79,7 +79,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Sets up all volumes, before the first start, and prints what the command will not have.
+    /// Sets up all volumes, before the first start, and prints what the command will lack.
     pub(super) fn new(
         args: &'a ExecArgs,
         origin: &'a Origin,
@@ -269,14 +269,14 @@ impl<'a> Session<'a> {
         found.collect()
     }
 
-    /// What hooks look at now.
+    /// The present content for hooks.
     pub(super) fn read_content(&self) -> anyhow::Result<Content> {
         let target = self.target.borrow();
         let start = self.start_of(&target)?.fingerprint();
         Content::read(&target, &self.directories_of(&target), start)
     }
 
-    /// Lets hooks look at the present content.
+    /// Passes the present content to the hooks.
     pub(super) fn observe(&self, rounds: &mut Rounds) {
         if rounds.is_empty() {
             return;

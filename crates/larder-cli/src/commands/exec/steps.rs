@@ -25,7 +25,7 @@ use crate::{
     sandbox::{HookPlan, StagePlan},
 };
 
-/// How the stage begins to say that there is no such command.
+/// Beginning of the stage's message that a command does not exist.
 const NOT_FOUND: &str = "larder: cannot run ";
 /// The first and the longest pause before a process is looked at again for a handler of a signal.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -37,7 +37,7 @@ pub(super) struct RestartRequest {
     pub(super) done: oneshot::Sender<()>,
 }
 
-/// What the steps of all rounds need.
+/// The input that the steps of all rounds share.
 pub(super) struct Surrounding<'a> {
     pub(super) pod: PodIdentity,
     pub(super) facts: PodFacts,
@@ -97,7 +97,7 @@ pub(super) async fn run(
     (due.index, outcome)
 }
 
-/// The reason of a step that has nothing to do: the command has read the new content.
+/// The reason of a step that needs no action: the command has read the new content.
 fn started_since(started: &Started, session: &Session<'_>) -> Option<StepOutcome> {
     let is_new = started.content == session.content() || started.inside.is_stage();
     is_new.then(|| StepOutcome::Skipped("the command started with the new content".to_owned()))

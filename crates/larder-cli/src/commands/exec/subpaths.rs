@@ -1,8 +1,8 @@
 //! Mounts by subPath that follow their volume.
 //!
-//! A file is mounted itself: one that a newer set has replaced stays readable while it is mounted. A directory is not,
-//! since its files go with its set. So a copy of it is mounted, which stays for one more update: a lookup that has
-//! entered it before the next one took its place still finds its files.
+//! A file is mounted itself: it stays readable while it is mounted, even after a newer set has replaced it. A directory
+//! is not, since its files are removed with its set. So a copy of it is mounted, which stays for one more update: a
+//! lookup that entered the copy before the next one replaced it still finds its files.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,7 +24,7 @@ use crate::{
     sandbox::{FileId, Replacement, replace},
 };
 
-/// How often a directory is copied again if its set goes meanwhile.
+/// How often a directory is copied again if its set is removed meanwhile.
 const COPIES: u32 = 10;
 
 /// The mounts by subPath of a command.
@@ -35,7 +35,7 @@ pub(super) struct SubPaths {
     mounted: RefCell<BTreeMap<usize, Mounted>>,
     /// Numbers the copies.
     copies: Cell<u64>,
-    /// It was printed why one stays as it is.
+    /// Whether it was printed why a mount keeps its content.
     is_noted: Cell<bool>,
 }
 
@@ -60,7 +60,7 @@ impl SubPaths {
         }
     }
 
-    /// What is to be mounted at the start, in place of `source`.
+    /// The mount to make at the start, in place of `source`.
     ///
     /// # Errors
     ///
@@ -82,8 +82,8 @@ impl SubPaths {
         Ok(path)
     }
 
-    /// Replaces what is mounted, if the volume in the directory `volume` has something else. What cannot be replaced
-    /// keeps its content; why is printed once.
+    /// Replaces the mounts whose source in the directory `volume` has changed. A mount that cannot be replaced keeps
+    /// its content; the reason is printed once.
     pub(super) fn update(&self, mount: &MountedVolume, volume: &Path, mounts: &OwnedFd) {
         if let Err(error) = self.try_update(mount, volume, mounts)
             && !self.is_noted.replace(true)

@@ -1,4 +1,4 @@
-//! What `larder run --beside-kubelet` does before the agent is built.
+//! Prepares `larder run --beside-kubelet` before the agent is built.
 
 use std::{env, fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{args::RunArgs, outcome::Failure};
 /// Set in every container of a cluster.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Takes the kubelet's own kubeconfig and root directory where none is named and no cluster is around this process.
+/// Uses the kubelet's own kubeconfig and root directory if none is named and this process is not in a cluster.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub(super) fn find_kubelet(args: &RunArgs, config: &mut Config) -> Result<(), Fa
     Ok(())
 }
 
-/// Forbids this process to write anywhere but in its own directories (R1). To be called before any thread starts.
+/// Denies this process writes outside its own directories (R1). Must be called before any thread starts.
 ///
 /// # Errors
 ///
@@ -60,14 +60,16 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
     match forbid_writes(&own) {
         Ok(WriteProtection::Full) => {}
         Ok(WriteProtection::Partial) => {
-            info!("this kernel forbids only some ways to write (Linux 6.2 forbids all)");
+            info!(
+                "this kernel can deny only some kinds of writes (Landlock, Linux 6.2 denies all); larder writes nothing below the kubelet's directory"
+            );
         }
         Ok(WriteProtection::Unavailable) => warn!(
-            "this kernel cannot forbid writes (Landlock, Linux 5.13); larder writes nothing below the kubelet's directory"
+            "this kernel cannot deny writes (needs Landlock, Linux 5.13); larder writes nothing below the kubelet's directory"
         ),
         Err(error) => warn!(
             error = chain(&error),
-            "failed to forbid writes; larder writes nothing below the kubelet's directory"
+            "failed to deny writes; larder writes nothing below the kubelet's directory"
         ),
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A reload: the configuration file is read again, and the fields that can change take effect. No watch ends for it.
+//! A reload: the configuration file is read again, and the reloadable fields take effect. No watch ends.
 //!
 //! Invariant: a configuration that cannot be used changes nothing.
 

@@ -1,4 +1,4 @@
-//! The service manager: what systemd learns about the agent by the protocol of sd_notify(3).
+//! The service manager: notifies systemd of the agent's state, by the protocol of sd_notify(3).
 //!
 //! Invariants:
 //! 1. `READY=1` is sent after the first pass over all pods, and after [`READY_TIMEOUT`] at the latest: an agent that

@@ -5,10 +5,10 @@ use larder_agent::status::{AgentStatus, ContainerStatus, PodStatus, VolumeStatus
 
 use crate::output::age::age;
 
-/// Columns of what containers see only after a restart.
+/// Columns of the content that containers see only after a restart.
 pub(super) const OUTDATED: [&str; 5] = ["OUT OF DATE IN", "KIND", "NAME", "OBJECT", "SINCE"];
 
-/// What there is to say of the mode, and why no pod is touched.
+/// The facts about the mode, and why no pod is touched.
 pub(super) fn notes(status: &AgentStatus) -> Vec<String> {
     let Some(beside) = &status.beside else {
         return Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn reason(volume: &VolumeStatus) -> Option<String> {
     Some(format!("verified {took} ms after the change"))
 }
 
-/// Rows of what the containers of `pod` see only after a restart.
+/// Rows of the content that the containers of `pod` see only after a restart.
 pub(super) fn outdated(pod: &PodStatus, now: Timestamp) -> Vec<[String; 5]> {
     let containers = pod.containers.iter();
     let rows = containers.flat_map(|container| {

@@ -1,7 +1,7 @@
-//! What `larder status --wait` tells meanwhile, on standard error: who is waited for, and why. On a terminal the line is
-//! redrawn in place; in a pipe there is one line for each change.
+//! The progress of `larder status --wait`, on standard error: the pending pods, and why they are pending. On a terminal
+//! the line is redrawn in place; in a pipe there is one line for each change.
 //!
-//! Invariant: nothing is told about a wait that is over within [`QUIET`].
+//! Invariant: nothing is printed about a wait that is over within [`QUIET`].
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 use super::{report::is_done, screen::cut};
 use crate::output::{self, escaped};
 
-/// Time before anything is told.
+/// Time before the first line.
 const QUIET: Duration = Duration::from_secs(1);
 /// Number of pods that are named; the others are counted.
 const NAMED_PODS: usize = 3;
 /// Width of a terminal that does not report its own.
 const USUAL_COLUMNS: usize = 80;
 
-/// The line that was told last, if any.
+/// The last line, if any.
 #[derive(Debug)]
 pub(super) struct Progress {
     start: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of a wait that begins now.
+    /// The progress of a wait that begins now.
     pub(super) fn start() -> Self {
         Self {
             start: Instant::now(),
@@ -40,7 +40,7 @@ impl Progress {
         }
     }
 
-    /// Tells `text`, unless it was told last.
+    /// Prints `text`, unless it was the last line.
     pub(super) fn tell(&mut self, text: String) {
         if self.start.elapsed() < QUIET || text == self.told {
             return;
@@ -61,7 +61,7 @@ impl Progress {
     }
 }
 
-/// A line on a terminal makes room for what follows.
+/// Removes the line from a terminal, to make room for the results.
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.is_terminal && !self.told.is_empty() {
@@ -70,8 +70,8 @@ impl Drop for Progress {
     }
 }
 
-/// What a wait for the pods of `status` waits for. The agent does not serve the pods called `missing`. With `all`, the
-/// pods of sources that have not reported are waited for as well.
+/// The pending pods of a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
+/// the wait includes the pods of sources that have not reported.
 pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -> String {
     if all && !status.silent_sources.is_empty() {
         let sources = status.silent_sources.join(", ");
@@ -150,7 +150,7 @@ mod tests {
             waiting_for(&silent, &[], true),
             "waiting for the pods of: api (api: connection refused)"
         );
-        // Whoever waits for one pod does not wait for the source.
+        // A wait for one pod does not wait for the source.
         assert_eq!(
             waiting_for(&silent, &[], false),
             "waiting for prod/a (Waiting)"

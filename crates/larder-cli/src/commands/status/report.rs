@@ -15,7 +15,7 @@ pub(super) enum Detail {
     Wide,
 }
 
-/// Whether nothing of it is left to do.
+/// Whether it needs no more work.
 pub(super) fn is_done(delivery: &Delivery) -> bool {
     matches!(delivery.phase, Phase::Delivered | Phase::Ended)
 }
@@ -55,7 +55,7 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
     text += &section(beside::OUTDATED, outdated.collect());
     let of_pods = status.pods.iter();
     let hooks = of_pods.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
-    // A hook that is idle is worth no line.
+    // An idle hook gets no line.
     let hooks = hooks.filter(|(_, hook)| detail == Detail::Wide || hook.state != "Idle");
     let hooks = hooks.map(|(pod, hook)| {
         let [name, rest @ ..] = hook_row(hook, now);
@@ -149,7 +149,7 @@ fn serving(status: &AgentStatus) -> String {
     ))
 }
 
-/// What is wrong with the checkpoint.
+/// The problems of the checkpoint.
 fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
     let Some(checkpoint) = &status.checkpoint else {
         return Vec::new();
@@ -157,7 +157,7 @@ fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
     let mut notes = Vec::new();
     if checkpoint.key_beside_data {
         notes.push(format!(
-            "checkpoint: its key ({}) lies on the same machine as the data; a stolen disk can be read",
+            "checkpoint: its key ({}) is on the same machine as the data; a stolen disk can be read",
             checkpoint.key
         ));
     }

@@ -71,7 +71,7 @@ impl Screen {
 
     /// The lines of `report`, and whether each is new; the next report is compared with this one.
     fn take<'a>(&mut self, report: StatusReport<'a>) -> Vec<(&'a str, bool)> {
-        // Columns may become wider, which is no news.
+        // Columns may become wider, which does not count as a change.
         let keys = report.ageless.lines();
         let keys = keys.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         let keys: Vec<_> = keys.collect();

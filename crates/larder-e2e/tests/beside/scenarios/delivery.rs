@@ -1,4 +1,4 @@
-//! Changes that arrive: what is touched, how often, and what is left alone.
+//! Changes that arrive: the pods that are touched, how often, and those that are not.
 
 use std::{fs, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::bed::{
     Bed, config_map_volume, container, content, pod, secret_volume, until, until_content, waits_for,
 };
 
-/// Long enough for a touch that must not come to come: the second attempt is due after 1.5 s.
+/// Long enough to see a wrong touch: the second attempt is due after 1.5 s.
 const QUIET: Duration = Duration::from_secs(3);
 
 // beside-kubelet 1
@@ -78,7 +78,7 @@ pub(crate) async fn burst_of_changes_ends_with_the_last_content(bed: &mut Bed) {
     .await;
     bed.until_phase(&web, "app", "Delivered").await;
     let touches = bed.touches(&web).len();
-    // As many as it may send in a minute; the fake kubelet's test counts them exactly.
+    // At most the limit of a minute; the fake kubelet's test counts them exactly.
     assert!((1..=10).contains(&touches), "{touches}");
 }
 
@@ -164,7 +164,7 @@ pub(crate) async fn optional_object_comes_changes_and_goes(bed: &mut Bed) {
         .delete("app", &DeleteParams::default())
         .await
         .unwrap();
-    until("the file is gone", async || content(&file).is_none()).await;
+    until("the file is removed", async || content(&file).is_none()).await;
     bed.until_phase(&web, "app", "Delivered").await;
     assert!((3..=12).contains(&bed.touches(&web).len()));
 }
@@ -331,7 +331,7 @@ pub(crate) async fn what_only_a_restart_brings_is_listed_until_then(bed: &mut Be
         .as_array_mut()
         .unwrap()
         .push(sub_path);
-    // What a container got is known only of those whose start larder has seen.
+    // Variables are known only of containers whose start larder has seen.
     bed.start_larder().await;
     let web = bed.run_pod(&ns, &web).await;
     bed.until_phase(&web, "app", "Delivered").await;
@@ -402,7 +402,7 @@ pub(crate) async fn touches_change_nothing_of_a_pod_with_probes(bed: &mut Bed) {
     assert_eq!(image.as_deref(), Some(IMAGE));
 }
 
-/// A Secret lies in a volume in memory, which is a mount of its own.
+/// A Secret is in a volume in memory, which is a mount of its own.
 pub(crate) async fn secret_arrives_and_nothing_stays_open(bed: &mut Bed) {
     let ns = bed.namespace().await;
     bed.create_secret(&ns, "login", "one").await;

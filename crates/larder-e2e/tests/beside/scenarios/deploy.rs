@@ -62,7 +62,7 @@ pub(super) async fn apply(bed: &Bed) {
     }
 }
 
-/// A kubeconfig with a token of service account `name`; one that is bound to `pod`, if so wanted.
+/// A kubeconfig with a token of service account `name`, bound to `pod` if given.
 pub(super) async fn kubeconfig_of_account(bed: &Bed, name: &str, pod: Option<&Pod>) -> Value {
     let accounts: Api<ServiceAccount> = Api::namespaced(bed.admin.clone(), "larder");
     let bound = pod.map(|pod| BoundObjectReference {
@@ -102,11 +102,11 @@ pub(super) async fn larder_pod(bed: &Bed) -> Pod {
 }
 
 pub(super) fn labels() -> Value {
-    // Another one each time: a policy sees no change in the value that is there.
+    // A different value each time: with the present one, the policy would see no change.
     json!({"metadata": {"labels": {"x": fastrand::u32(..).to_string()}}})
 }
 
-/// Waits until the policy refuses: the API server compiles it some moments after it was created.
+/// Waits until the policy rejects: the API server compiles it some moments after its creation.
 pub(super) async fn until_policy(client: &Client, pod: &Pod) {
     until("the policy is in effect", async || {
         code(patch_status(client, pod, &labels()).await) == 422
@@ -148,7 +148,7 @@ fn granted() -> BTreeSet<(String, String)> {
     rules.flat_map(of_rule).collect()
 }
 
-/// The account of the manifests does everything with the rights that they grant, under their policy.
+/// The account of the manifests can do everything with the permissions that they grant, under their policy.
 pub(crate) async fn account_as_deployed_delivers(bed: &mut Bed) {
     let ns = bed.namespace().await;
     apply(bed).await;
@@ -218,12 +218,12 @@ pub(crate) async fn account_as_deployed_delivers(bed: &mut Bed) {
     let more: Vec<_> = done.difference(&granted).collect();
     assert!(
         more.is_empty(),
-        "it asks for what it is not granted: {more:?}"
+        "it requests permissions that it is not granted: {more:?}"
     );
     let unused = granted
         .difference(&done)
         .map(|(verb, resource)| format!("{verb} {resource}"));
-    // Lists where the API server does not stream them, fresh reads where a watch lags, and events.
+    // Lists if the API server does not stream them, fresh reads if a watch lags, and events.
     let expected = |unused: &str| {
         unused.starts_with("list ")
             || unused.starts_with("get configmaps")
@@ -234,9 +234,8 @@ pub(crate) async fn account_as_deployed_delivers(bed: &mut Bed) {
     assert!(unused.is_empty(), "it does not need {unused:?}");
 }
 
-/// The pod that the DaemonSet's controller and the admission of service accounts would make: its template, with the
-/// kubelet's root directory of this node, and with the command and the libraries of this machine in the place of an
-/// image.
+/// The pod that the DaemonSet's controller and the admission of service accounts would create: its template, with the
+/// kubelet's root directory of this node, and with the command and the libraries of this machine in place of an image.
 fn pod_of_daemon_set(bed: &Bed) -> Value {
     let daemon_set = manifest("daemonset.yaml").remove(0);
     let root = bed.node.kubelet.root_dir().display().to_string();
@@ -294,7 +293,7 @@ fn pod_of_daemon_set(bed: &Bed) -> Value {
     pod
 }
 
-/// What the agent in the container answers on the port of the manifest.
+/// The agent's answer on the port of the manifest, in the container.
 fn status() -> Option<Value> {
     let mut stream = TcpStream::connect(("127.0.0.1", 10290)).ok()?;
     stream.write_all(b"GET /status HTTP/1.0\r\n\r\n").ok()?;
@@ -314,7 +313,7 @@ fn is_delivered(pod: &Pod, volume: &str) -> bool {
     volumes.any(|found| found["name"] == volume && found["phase"] == "Delivered")
 }
 
-/// In its container, larder sees mounts that came later, may read all files, and touches under the policy.
+/// In its container, larder sees later mounts, can read all files, and can touch under the policy.
 pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
     let ns = bed.namespace().await;
     apply(bed).await;
@@ -375,7 +374,7 @@ pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
     assert_eq!(bed.touches(&larder).len(), 0, "not its own pod");
 }
 
-// beside-kubelet 22: a right is missing
+// beside-kubelet 22: a permission is missing
 pub(crate) async fn missing_right_is_named_and_not_asked_for_again(bed: &mut Bed) {
     let ns = bed.namespace().await;
     apply(bed).await;
@@ -422,7 +421,7 @@ pub(crate) async fn missing_right_is_named_and_not_asked_for_again(bed: &mut Bed
         bed.set_config_map(&ns, "app", change).await;
         bed.until_phase(&web, "app", "Waiting").await;
     }
-    until("the right is named", async || {
+    until("the permission is named", async || {
         let status = bed.larder().status().unwrap().unwrap_or_default();
         let rights = status["beside"]["rights"]
             .as_array()

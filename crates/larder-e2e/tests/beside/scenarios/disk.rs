@@ -1,4 +1,4 @@
-//! The kubelet's disk, seen from larder: what it sees, and what it must not do there.
+//! The kubelet's disk as larder sees it, and larder's restrictions on it.
 
 use std::{
     fs::{self, Permissions},
@@ -75,7 +75,7 @@ pub(crate) async fn verification_never_keeps_a_volume_from_being_unmounted(bed: 
     let ns = bed.namespace().await;
     bed.create_secret(&ns, "login", "0").await;
     let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
-    // The namespace of larder receives the host's mounts: what it holds open there, the host cannot unmount.
+    // The namespace of larder receives the host's mounts: the host cannot unmount a volume that larder holds open.
     bed.start_larder_as(&kubeconfig, View::HostToContainer)
         .await;
     for round in 0..8 {
@@ -140,9 +140,8 @@ pub(crate) async fn volume_that_was_torn_down_under_its_container_is_detached(be
     assert_eq!(bed.touches(&web).len(), touches, "none after that");
 }
 
-/// A credential plugin, which larder starts, so that what is forbidden to larder is forbidden to it. It gives the token
-/// of a file for a second. If there is a file `probe` beside it, with the path of a volume and of a file for the result,
-/// it tries to write to the volume.
+/// A credential plugin, which larder starts, so that larder's restrictions apply to it. It returns the token of a file
+/// for a second. If a file `probe` beside it names a volume and a file for the result, it tries to write to the volume.
 const PLUGIN: &str = r#"#!/bin/sh
 if [ -f "$1/probe" ]; then
     { read -r volume; read -r result; } < "$1/probe"
@@ -197,7 +196,7 @@ pub(crate) async fn larder_cannot_write_to_volumes_that_were_mounted_later(bed: 
     })
     .await;
     assert_eq!(content(&result).unwrap().lines().next(), Some(" read"));
-    // Started by the test, the same plugin may do everything: nothing else than larder's own restriction held it back.
+    // Started by the test, the same plugin may do everything: only larder's own restriction prevented it.
     bed.stop_larder();
     fs::remove_file(&result).ok();
     let own = path("result");

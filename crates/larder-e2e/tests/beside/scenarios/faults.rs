@@ -1,4 +1,4 @@
-//! Kubelets that cache, stand still or are down, and API servers that refuse.
+//! Kubelets that cache, are stopped or are down, and API servers that reject.
 
 use std::{fs, time::Duration};
 
@@ -103,7 +103,7 @@ pub(crate) async fn kubelet_that_is_down_is_not_touched(bed: &mut Bed) {
     bed.start_larder().await;
     bed.until_phase(&web, "app", "Delivered").await;
     bed.node.kubelet.stop().unwrap();
-    // As the controller of nodes does, which no one runs here.
+    // As the node lifecycle controller does, which does not run here.
     let nodes: Api<Node> = Api::all(bed.admin.clone());
     let condition = json!({"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"});
     let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
@@ -152,7 +152,7 @@ pub(crate) async fn policy_that_refuses_is_shown_and_asked_once(bed: &mut Bed) {
             "validations": [{
                 "expression": format!("object.metadata.namespace != '{ns}' || !has(object.metadata.annotations) \
                     || !('larder.dev/refresh' in object.metadata.annotations)"),
-                "message": "nobody touches here",
+                "message": "no touches in this namespace",
             }],
         },
     }))
@@ -174,7 +174,7 @@ pub(crate) async fn policy_that_refuses_is_shown_and_asked_once(bed: &mut Bed) {
     bed.set_config_map(&ns, "app", "2").await;
     until("its text is shown", async || {
         let (phase, reason) = bed.phase(&web, "app");
-        phase == "Waiting" && reason.contains("nobody touches here")
+        phase == "Waiting" && reason.contains("no touches in this namespace")
     })
     .await;
     // The second attempt of a touch that was not verified would be due after 1.5 s.

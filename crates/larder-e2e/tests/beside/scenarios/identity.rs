@@ -1,4 +1,4 @@
-//! What the identities of larder may do on a real API server.
+//! The permissions of larder's identities on a real API server.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, config::Kubeconfig};

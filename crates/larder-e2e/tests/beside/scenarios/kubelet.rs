@@ -1,4 +1,4 @@
-//! What a kubelet does with a touch, which everything else stands on. Without larder.
+//! A kubelet's reaction to a touch, on which everything else rests. Without larder.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -28,7 +28,7 @@ pub(crate) async fn a_touch_makes_the_kubelet_write_at_once(bed: &mut Bed) {
     assert!(took < Duration::from_secs(18), "{took:?}");
 }
 
-/// Section 1.3: why larder writes nothing, and what `Detached` is for.
+/// Section 1.3: why larder writes nothing, and the case of `Detached`.
 pub(crate) async fn torn_down_volume_leaves_the_container_without_its_files(bed: &mut Bed) {
     let ns = bed.namespace().await;
     bed.create_config_map(&ns, "app", "1").await;
@@ -38,11 +38,11 @@ pub(crate) async fn torn_down_volume_leaves_the_container_without_its_files(bed:
     let volume = bed.volume(&web, "kubernetes.io~configmap", "app");
     let inside = container(&web).path("/app/k");
     let before = fs::metadata(&volume).unwrap();
-    // What a co-writer leaves between two system calls.
+    // The state that a second writer leaves between two system calls.
     symlink("nowhere", volume.join("..data_tmp")).unwrap();
     let admin = bed.admin.clone();
     bed.set_config_map(&ns, "app", "2").await;
-    until("the volume is set up anew", async || {
+    until("the volume is set up again", async || {
         bed.touch(&admin, &web).await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
         content(&volume.join("k")).as_deref() == Some("2")

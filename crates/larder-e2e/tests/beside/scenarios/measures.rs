@@ -1,4 +1,4 @@
-//! What larder brings and costs beside a kubelet. Minutes each, so they run only when named:
+//! The benefit and the cost of larder beside a kubelet. They take minutes each, so they run only when named:
 //!
 //! ```text
 //! KUBEBUILDER_ASSETS=DIR cargo test --release -p larder-e2e --test beside -- measure
@@ -19,14 +19,14 @@ use crate::bed::{Bed, config_map_volume, content, pod, until, until_content};
 const CHANGES: u32 = 60;
 /// These pods.
 const SERVED: u32 = 10;
-/// Pods that larder is told to leave alone, with one change each.
+/// Pods that exclude themselves, with one change each.
 const CONTROLS: usize = 20;
-/// Pods that share an object: as many as a kubelet runs, but for some of the system.
+/// Pods that share an object: as many as a kubelet runs, except some of the system.
 const SHARING: usize = 105;
 /// Pods that start at once.
 const STARTING: usize = 8;
 
-/// What the processes have used.
+/// CPU time of the processes.
 struct Costs {
     kubelet: Usage,
     server: Usage,

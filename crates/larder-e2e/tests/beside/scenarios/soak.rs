@@ -1,5 +1,5 @@
-//! The soak: random changes and restarts of the kubelet, while readers in the containers look at every volume, and in
-//! the end every file compared with what was written last. It takes minutes and runs only when named:
+//! The soak: random changes and restarts of the kubelet, while readers in the containers read every volume. In the end
+//! every file is compared with the content written last. It takes minutes and runs only when named:
 //!
 //! ```text
 //! LARDER_SOAK_SECS=1800 KUBEBUILDER_ASSETS=DIR cargo test --release -p larder-e2e --test beside -- soak
@@ -30,15 +30,15 @@ const STARTING: usize = 8;
 /// Between two changes.
 const STEP: Duration = Duration::from_millis(150);
 
-/// What a reader in the containers has seen.
+/// The observations of a reader in the containers.
 #[derive(Debug, Default)]
 struct Readings {
     whole: u64,
-    /// What was torn, empty or missing.
+    /// Sets that were torn, empty or missing.
     bad: Vec<String>,
 }
 
-/// How long, unless the environment says otherwise.
+/// Default duration.
 const SHORT: u64 = 60;
 /// Restarts of the kubelet, evenly spread: every ten minutes of half an hour.
 const RESTARTS: u32 = 2;
@@ -108,7 +108,7 @@ async fn start_pods(bed: &Bed, ns: &str) -> Vec<(u32, Pod)> {
         .await
 }
 
-/// Changes objects at random, and restarts the kubelet. Returns what was written last, and the number of changes.
+/// Changes objects at random, and restarts the kubelet. Returns the content written last, and the number of changes.
 async fn change_for(bed: &mut Bed, ns: &str, duration: Duration) -> (Written, u64) {
     let started = Instant::now();
     let (mut restarts, mut changes, mut written) = (0, 0, Written::new());
@@ -132,7 +132,7 @@ async fn change_for(bed: &mut Bed, ns: &str, duration: Duration) -> (Written, u6
     (written, changes)
 }
 
-/// Waits until each volume has what was written last, and larder has verified it.
+/// Waits until each volume has the content written last, and larder has verified it.
 async fn compare(bed: &mut Bed, pods: &[(u32, Pod)], written: &Written) {
     for (number, pod) in pods {
         let of = |kind| {

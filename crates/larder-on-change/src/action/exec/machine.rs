@@ -136,7 +136,7 @@ fn user(name: &str) -> Result<User, LaunchError> {
 /// Starts a command as another user, without capabilities.
 ///
 /// The kernel keeps users and capabilities for each thread, and a process gets those of the thread that starts it. So a
-/// thread of its own becomes the user, starts the command, and ends.
+/// separate thread becomes the user, starts the command, and ends.
 fn spawn_as(command: &mut Command, user: &User) -> io::Result<Child> {
     if !geteuid().is_root() {
         return command.spawn();

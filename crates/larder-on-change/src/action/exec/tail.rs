@@ -13,7 +13,7 @@ const KEPT: usize = 8 << 10;
 pub(super) struct Tail {
     pipe: pipe::Receiver,
     kept: VecDeque<u8>,
-    /// Something before `kept` is gone.
+    /// Whether output before `kept` was dropped.
     is_cut: bool,
     has_ended: bool,
 }
@@ -28,7 +28,7 @@ impl Tail {
         }
     }
 
-    /// Reads until all writers are gone. Cancel-safe: what was read is kept.
+    /// Reads until all writers have closed the pipe. Cancel-safe: output that was read is kept.
     pub(super) async fn read_to_end(&mut self) {
         let mut buffer = [0; 4096];
         while !self.has_ended {

@@ -66,7 +66,7 @@ fn failed(reason: &str) -> StepOutcome {
 
 // on-change 42
 #[tokio::test]
-async fn command_sees_its_cause_and_nothing_of_larder() {
+async fn command_gets_its_cause_and_no_variable_of_larder() {
     let mut step = step();
     step.attempt = 3;
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
@@ -208,7 +208,7 @@ async fn child_that_keeps_the_pipe_is_not_waited_for() {
     let report = run_here(&shell("sleep 1000 & echo $!"), &step()).await;
     let child = printed(&report).parse().unwrap();
     assert!(start.elapsed() < Duration::from_mins(1));
-    // It is left running.
+    // It keeps running.
     rustix::process::kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
 }
 
@@ -239,7 +239,7 @@ async fn dropped_run_leaves_no_process() {
 
 // on-change 45
 #[tokio::test]
-async fn user_has_its_groups_and_no_capability() {
+async fn user_has_all_groups_and_no_capability() {
     if !rustix::process::geteuid().is_root() {
         let mut command = shell("true");
         command.user = Some("root".to_owned());
@@ -279,7 +279,7 @@ async fn last_output_of_a_talkative_command_is_kept() {
 }
 
 #[tokio::test]
-async fn output_is_returned_when_it_is_wanted() {
+async fn output_is_returned_when_requested() {
     for (output, code, is_returned) in [
         (Output::OnFailure, 0, false),
         (Output::OnFailure, 3, true),
