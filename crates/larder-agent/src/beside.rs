@@ -21,6 +21,8 @@
 pub(crate) mod host_lock;
 pub(crate) mod kubelet_dir;
 pub mod kubelet_kubeconfig;
+#[cfg(test)]
+mod kubelet_volumes;
 pub mod landlock;
 mod look;
 mod metrics;

@@ -1,17 +1,12 @@
-use std::{fs, path::PathBuf};
+use std::fs;
 
 use futures::poll;
-use jiff::{SignedDuration, Timestamp};
-use larder_projection::{
-    File, FileData, Payload, VolumeKind, VolumePath,
-    disk::{Memory, PodVolume, VolumeHost},
-};
+use larder_projection::VolumeKind;
 use rustix::mount::UnmountFlags;
-use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::*;
-use crate::beside::kubelet_dir::Mounts;
+use crate::beside::{kubelet_dir::Mounts, kubelet_volumes::KubeletVolumes};
 
 /// Longest wait for the kernel: a test that needs it has failed.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -22,46 +17,9 @@ const ID: VolumeId<'static> = VolumeId {
     name: "v",
 };
 
-struct Kubelet {
-    root: TempDir,
-    host: VolumeHost,
-    written: i64,
-}
-
-impl Kubelet {
-    fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
-        Self {
-            root,
-            host,
-            written: 0,
-        }
-    }
-
-    /// Swaps the volume.
-    fn write(&mut self, id: &VolumeId<'_>) {
-        self.written += 1;
-        let text = self.written.to_string();
-        let file = File {
-            data: FileData::Borrowed(text.as_bytes()),
-            mode: 0o644,
-            owner: None,
-        };
-        let payload: Payload<'_> = [(VolumePath::parse("a").unwrap(), file)].into();
-        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(self.written);
-        let volume = PodVolume::new(id.pod_uid, id.name, id.kind);
-        self.host.set_up(&volume, &payload, now).unwrap();
-    }
-
-    fn path(&self, id: &VolumeId<'_>) -> PathBuf {
-        self.host.volume_path(id.pod_uid, id.kind, id.name)
-    }
-
-    fn swaps(&self, detection: SwapDetection) -> Swaps {
-        let directory = KubeletDir::open(self.root.path(), Mounts::NotExpected).unwrap();
-        Swaps::new(Arc::new(directory), detection)
-    }
+fn swaps_of(kubelet: &KubeletVolumes, detection: SwapDetection) -> Swaps {
+    let directory = kubelet.open(Mounts::NotExpected);
+    Swaps::new(Arc::new(directory), detection)
 }
 
 async fn next(swaps: &mut PodSwaps) -> (usize, SwapSignal) {
@@ -72,8 +30,8 @@ async fn next(swaps: &mut PodSwaps) -> (usize, SwapSignal) {
 
 #[tokio::test(start_paused = true)]
 async fn polling_is_frequent_after_a_touch_and_rare_later() {
-    let kubelet = Kubelet::new();
-    let swaps = kubelet.swaps(SwapDetection::Polling);
+    let kubelet = KubeletVolumes::new();
+    let swaps = swaps_of(&kubelet, SwapDetection::Polling);
     let mut pod = swaps.of_pod();
     pod.follow(7, &ID).unwrap();
     for _ in 0..2 {
@@ -97,9 +55,9 @@ async fn polling_is_frequent_after_a_touch_and_rare_later() {
 
 #[tokio::test]
 async fn swap_is_signaled_and_nothing_else_is() {
-    let mut kubelet = Kubelet::new();
-    kubelet.write(&ID);
-    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let kubelet = KubeletVolumes::new();
+    kubelet.swap(&ID);
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
     let mut pod = swaps.of_pod();
     pod.follow(0, &ID).unwrap();
     fs::read(kubelet.path(&ID).join("a")).unwrap();
@@ -109,35 +67,35 @@ async fn swap_is_signaled_and_nothing_else_is() {
         kubelet.path(&ID).join("moved"),
     )
     .unwrap();
-    kubelet.write(&ID);
-    kubelet.write(&ID);
+    kubelet.swap(&ID);
+    kubelet.swap(&ID);
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
     // Both swaps were there before the first was received; nothing else follows.
     assert!(poll!(std::pin::pin!(pod.next())).is_pending());
-    kubelet.write(&ID);
+    kubelet.swap(&ID);
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
 }
 
 #[tokio::test]
 async fn each_pod_gets_its_own_signals_whichever_reader_reads_them() {
-    let mut kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let other = VolumeId { pod_uid: "w", ..ID };
-    kubelet.write(&ID);
-    kubelet.write(&other);
-    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    kubelet.swap(&ID);
+    kubelet.swap(&other);
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
     let (mut first, mut second, mut third) = (swaps.of_pod(), swaps.of_pod(), swaps.of_pod());
     first.follow(0, &ID).unwrap();
     first.follow(1, &other).unwrap();
     second.follow(0, &other).unwrap();
     third.follow(0, &other).unwrap();
     drop(third);
-    kubelet.write(&other);
+    kubelet.swap(&other);
     // The first reads the events of the second.
     assert_eq!(next(&mut first).await, (1, SwapSignal::Swapped));
     assert_eq!(next(&mut second).await, (0, SwapSignal::Swapped));
     drop(second);
-    kubelet.write(&ID);
-    kubelet.write(&other);
+    kubelet.swap(&ID);
+    kubelet.swap(&other);
     assert_eq!(next(&mut first).await, (0, SwapSignal::Swapped));
     assert_eq!(next(&mut first).await, (1, SwapSignal::Swapped));
     drop(first);
@@ -147,9 +105,9 @@ async fn each_pod_gets_its_own_signals_whichever_reader_reads_them() {
 
 #[tokio::test]
 async fn recreated_directory_is_polled_until_it_is_followed_again() {
-    let mut kubelet = Kubelet::new();
-    kubelet.write(&ID);
-    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    let kubelet = KubeletVolumes::new();
+    kubelet.swap(&ID);
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
     let mut pod = swaps.of_pod();
     pod.follow(0, &ID).unwrap();
     for round in 0..2 {
@@ -163,23 +121,23 @@ async fn recreated_directory_is_polled_until_it_is_followed_again() {
         let error = pod.follow(0, &ID).unwrap_err();
         assert!(matches!(error, Unseen::NotSetUp), "{error}");
         assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
-        kubelet.write(&ID);
+        kubelet.swap(&ID);
         pod.follow(0, &ID).unwrap();
-        kubelet.write(&ID);
+        kubelet.swap(&ID);
         assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
     }
 }
 
 #[tokio::test]
 async fn overflow_of_the_queue_signals_all_volumes() {
-    let mut kubelet = Kubelet::new();
-    kubelet.write(&ID);
+    let kubelet = KubeletVolumes::new();
+    kubelet.swap(&ID);
     let quiet = VolumeId {
         name: "quiet",
         ..ID
     };
-    kubelet.write(&quiet);
-    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    kubelet.swap(&quiet);
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
     let mut pod = swaps.of_pod();
     pod.follow(0, &ID).unwrap();
     pod.follow(1, &quiet).unwrap();
@@ -193,33 +151,25 @@ async fn overflow_of_the_queue_signals_all_volumes() {
     }
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
     assert_eq!(next(&mut pod).await, (1, SwapSignal::Look));
-    kubelet.write(&quiet);
+    kubelet.swap(&quiet);
     assert_eq!(next(&mut pod).await, (1, SwapSignal::Swapped));
 }
 
 #[tokio::test]
 async fn watch_blocks_no_unmount_and_ends_with_it() {
     // beside-kubelet 28
-    let root = tempfile::tempdir().unwrap();
-    let host = VolumeHost::open(root.path()).unwrap();
-    if !matches!(host.memory(), Memory::Tmpfs { .. }) {
-        assert!(std::env::var_os("CI").is_none(), "CI must run as root");
+    let Some(kubelet) = KubeletVolumes::with_mounts() else {
         return;
-    }
+    };
     let id = VolumeId {
         kind: VolumeKind::Secret,
         ..ID
     };
-    let mut kubelet = Kubelet {
-        root,
-        host,
-        written: 0,
-    };
-    kubelet.write(&id);
-    let swaps = kubelet.swaps(SwapDetection::Inotify);
+    kubelet.swap(&id);
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
     let mut pod = swaps.of_pod();
     pod.follow(0, &id).unwrap();
-    kubelet.write(&id);
+    kubelet.swap(&id);
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
     // EBUSY if anything were open.
     rustix::mount::unmount(kubelet.path(&id), UnmountFlags::empty()).unwrap();

@@ -14,7 +14,7 @@ use super::{super::*, harness::*};
 #[test]
 fn equal_bytes_are_no_difference_whatever_mode_and_owner() {
     // beside-kubelet 31
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&CONFIG_MAP, &[("a", "1"), ("d/e/f", CANARY), ("empty", "")]);
     let mode = fs::Permissions::from_mode(0o600);
     fs::set_permissions(kubelet.data(&CONFIG_MAP, "a"), mode).unwrap();
@@ -31,7 +31,7 @@ fn equal_bytes_are_no_difference_whatever_mode_and_owner() {
 #[test]
 fn extra_missing_and_changed_files_are_reasons_to_touch() {
     // beside-kubelet 31
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let map = config_map("c");
     kubelet.write(&CONFIG_MAP, &[("a", "1"), ("d/e", CANARY)]);
     let check = |files: &[(&str, &str)], expected: &str| {
@@ -67,7 +67,7 @@ fn extra_missing_and_changed_files_are_reasons_to_touch() {
 #[test]
 fn tokens_and_certificates_only_have_to_exist() {
     // beside-kubelet 31
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let certificate = Origin::PodCertificate { signer: "s" };
     let computed = projection(&[
         (
@@ -92,7 +92,7 @@ fn tokens_and_certificates_only_have_to_exist() {
 #[test]
 fn cluster_authorities_are_a_reason_of_their_own() {
     // beside-kubelet 26
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     for name in ["kube-root-ca.crt", "openshift-service-ca.crt"] {
         let computed = projection(&[
             ("ca.crt", "new", key(Kind::ConfigMap, name, "ca.crt")),
@@ -120,7 +120,7 @@ fn cluster_authorities_are_a_reason_of_their_own() {
 
 #[test]
 fn trust_anchors_are_a_set() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let bundle = |ders: &[&str]| -> String {
         let ders = ders
             .iter()
@@ -148,7 +148,7 @@ fn trust_anchors_are_a_set() {
 #[test]
 fn unknown_annotations_are_ignored_and_others_are_no_reason() {
     // beside-kubelet 17
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let volume = volume(serde_json::json!({"name": "v", "downwardAPI": {}}));
     let id = volume_of(VolumeKind::DownwardApi);
     let text = "a=\"1\"\nz=\"larder.dev/\"\n";
@@ -182,7 +182,7 @@ fn unknown_annotations_are_ignored_and_others_are_no_reason() {
 
 #[test]
 fn differences_are_counted_and_only_some_are_named() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&CONFIG_MAP, &[]);
     let names: Vec<_> = (0..100).map(|number| format!("{number:03}")).collect();
     let files: Vec<_> = names
@@ -195,7 +195,7 @@ fn differences_are_counted_and_only_some_are_named() {
 
 #[test]
 fn comparison_continues_where_its_time_was_up() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let names: Vec<_> = (0..40)
         .map(|number| format!("d{}/e/f{number:02}", number / 8))
         .collect();
@@ -223,7 +223,7 @@ fn comparison_continues_where_its_time_was_up() {
 
 #[test]
 fn set_is_seen_whole_however_often_it_is_replaced() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let names: Vec<_> = (0..50).map(|number| format!("d/{number}")).collect();
     let files = |text: &'static str| -> Vec<(&str, &'static str)> {
         names.iter().map(|name| (name.as_str(), text)).collect()
@@ -260,7 +260,7 @@ fn set_is_seen_whole_however_often_it_is_replaced() {
 #[test]
 fn subpath_shows_what_the_container_started_with() {
     // beside-kubelet 32
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let mounts = kubelet
         .root
         .path()
@@ -323,7 +323,7 @@ fn subpath_shows_what_the_container_started_with() {
 
 #[test]
 fn deep_paths_are_compared_at_every_level() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     // Deeper than the way that stays open.
     let deep = "d/".repeat(300) + "f";
     kubelet.write(&CONFIG_MAP, &[(&deep, "1"), ("a/b", "1")]);

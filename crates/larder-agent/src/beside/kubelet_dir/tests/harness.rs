@@ -1,17 +1,12 @@
-//! Volumes as the kubelet writes them, and projections to compare with them.
+//! Volumes, and projections to compare with them.
 
 use std::sync::LazyLock;
 
-use jiff::{SignedDuration, Timestamp};
 use larder_objects::{Kind, ResourceVersion, SecretBytes};
-use larder_projection::{
-    File, FileData, Origin, Payload, VolumePath,
-    disk::{Memory, PodVolume, VolumeHost},
-};
-use parking_lot::Mutex;
-use tempfile::TempDir;
+use larder_projection::{File, FileData, Origin, VolumePath};
 
 use super::super::*;
+pub(super) use crate::beside::kubelet_volumes::KubeletVolumes;
 
 pub(super) const UID: &str = "7e0c5e5c-0000-4000-8000-000000000001";
 
@@ -20,70 +15,11 @@ static VERSION: LazyLock<ResourceVersion> = LazyLock::new(|| ResourceVersion::ne
 /// Content that must not appear in a result.
 pub(super) const CANARY: &str = "c4n4ry";
 
-/// A root directory with volumes as the kubelet writes them.
-pub(super) struct Kubelet {
-    pub(super) root: TempDir,
-    host: VolumeHost,
-    swaps: Mutex<i64>,
-}
-
-impl Kubelet {
-    pub(super) fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
-        Self {
-            root,
-            host,
-            swaps: Mutex::default(),
-        }
-    }
-
-    /// With tmpfs mounts; `None` if this process may not mount.
-    pub(super) fn with_mounts() -> Option<Self> {
-        let root = tempfile::tempdir().unwrap();
-        let host = VolumeHost::open(root.path()).unwrap();
-        let is_privileged = matches!(host.memory(), Memory::Tmpfs { .. });
-        assert!(
-            is_privileged || std::env::var_os("CI").is_none(),
-            "CI must run as root"
-        );
-        is_privileged.then(|| Self {
-            root,
-            host,
-            swaps: Mutex::default(),
-        })
-    }
-
-    pub(super) fn write(&self, id: &VolumeId<'_>, files: &[(&str, &str)]) {
-        let payload: Payload<'_> = files
-            .iter()
-            .map(|(path, text)| {
-                let file = File {
-                    data: FileData::Borrowed(text.as_bytes()),
-                    mode: 0o644,
-                    owner: None,
-                };
-                (VolumePath::parse(path).unwrap(), file)
-            })
-            .collect();
-        let mut swaps = self.swaps.lock();
-        *swaps += 1;
-        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(*swaps);
-        let volume = PodVolume::new(id.pod_uid, id.name, id.kind);
-        self.host.set_up(&volume, &payload, now).unwrap();
-    }
-
-    pub(super) fn path(&self, id: &VolumeId<'_>) -> PathBuf {
-        self.host.volume_path(id.pod_uid, id.kind, id.name)
-    }
-
+/// What a test compares of the volumes.
+impl KubeletVolumes {
     /// A path in the current set.
     pub(super) fn data(&self, id: &VolumeId<'_>, path: &str) -> PathBuf {
         self.path(id).join(DATA).join(path)
-    }
-
-    pub(super) fn open(&self, mounts: Mounts) -> KubeletDir {
-        KubeletDir::open(self.root.path(), mounts).unwrap()
     }
 
     pub(super) fn compare(

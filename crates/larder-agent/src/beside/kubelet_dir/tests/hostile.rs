@@ -9,7 +9,7 @@ use super::{super::*, harness::*};
 
 #[test]
 fn names_that_are_no_file_names_are_rejected() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&CONFIG_MAP, &[]);
     let directory = kubelet.open(Mounts::NotExpected);
     for hostile in ["", ".", "..", "../v", "/", "a\0b", &"a".repeat(256)] {
@@ -34,7 +34,7 @@ fn names_that_are_no_file_names_are_rejected() {
 
 #[test]
 fn set_outside_of_the_volume_is_not_read() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     let data = kubelet.path(&CONFIG_MAP).join(DATA);
     let elsewhere = kubelet.root.path().join("elsewhere");
@@ -77,7 +77,7 @@ fn set_outside_of_the_volume_is_not_read() {
 
 #[test]
 fn links_and_pipes_in_a_set_are_not_followed_or_opened() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let computed = projection(&[
         ("a", "1", of_config_map("a")),
         ("d/e", "1", of_config_map("e")),
@@ -122,7 +122,7 @@ fn links_and_pipes_in_a_set_are_not_followed_or_opened() {
 
 #[test]
 fn large_files_are_neither_read_nor_held() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&PROJECTED, &[("a", "1"), ("t", "1"), ("x", "1")]);
     for name in ["a", "t", "x"] {
         let file = fs::File::options()
@@ -146,7 +146,7 @@ fn large_files_are_neither_read_nor_held() {
 
 #[test]
 fn many_extra_files_end_the_search_at_the_first() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     for number in 0..3000 {
         fs::write(kubelet.data(&CONFIG_MAP, &format!("x{number}")), "").unwrap();

@@ -9,7 +9,7 @@ use super::{super::*, harness::*};
 
 #[test]
 fn volumes_without_a_set_are_not_set_up() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let directory = kubelet.open(Mounts::NotExpected);
     let is_not_set_up = || matches!(directory.presence(&CONFIG_MAP), Err(Unseen::NotSetUp));
     assert!(is_not_set_up());
@@ -24,7 +24,7 @@ fn volumes_without_a_set_are_not_set_up() {
 #[test]
 fn memory_volume_that_is_no_mount_point_is_not_visible() {
     // beside-kubelet 27
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&SECRET, &[("a", "1")]);
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     let directory = kubelet.open(Mounts::Required);
@@ -46,7 +46,7 @@ fn memory_volume_that_is_no_mount_point_is_not_visible() {
 #[test]
 fn mounted_volume_is_read_and_can_be_unmounted_at_once() {
     // beside-kubelet 28
-    let Some(kubelet) = Kubelet::with_mounts() else {
+    let Some(kubelet) = KubeletVolumes::with_mounts() else {
         return;
     };
     let directory = kubelet.open(Mounts::Required);
@@ -75,7 +75,7 @@ fn mounted_volume_is_read_and_can_be_unmounted_at_once() {
 #[test]
 fn recreated_directory_has_another_identity() {
     // beside-kubelet 30
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let directory = kubelet.open(Mounts::NotExpected);
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     let first = directory.presence(&CONFIG_MAP).unwrap();
@@ -91,7 +91,7 @@ fn recreated_directory_has_another_identity() {
 #[test]
 fn recreated_directory_with_the_old_inode_has_another_identity() {
     // beside-kubelet 30
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     let directory = kubelet.open(Mounts::NotExpected);
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     let mut last = directory.presence(&CONFIG_MAP).unwrap();
@@ -110,7 +110,7 @@ fn recreated_directory_with_the_old_inode_has_another_identity() {
 
 #[test]
 fn nothing_but_the_root_directory_stays_open() {
-    let kubelet = Kubelet::new();
+    let kubelet = KubeletVolumes::new();
     kubelet.write(&CONFIG_MAP, &[("a", "1"), ("d/e", "2")]);
     let directory = kubelet.open(Mounts::NotExpected);
     let computed = projection(&[("a", "1", of_config_map("a"))]);
