@@ -38,7 +38,7 @@ use tracing::{debug, info, warn};
 
 pub use self::catalogue::ObjectId;
 use self::{
-    catalogue::{Catalogue, Objects},
+    catalogue::{Catalogue, FileObjects},
     files::{Reading, Stamp},
     schedule::{PATIENCE, ReadSchedule},
 };
@@ -220,7 +220,7 @@ impl ManifestDir {
             self.stamps.remove(path);
             self.doubts.remove(path);
         }
-        let mut read: BTreeMap<PathBuf, Objects> = BTreeMap::new();
+        let mut read: BTreeMap<PathBuf, FileObjects> = BTreeMap::new();
         for (path, stamp) in stale {
             let file = path.clone();
             let reading = blocking(move || files::read(file)).await;
@@ -280,7 +280,7 @@ impl ManifestDir {
         now < doubt.1 + PATIENCE
     }
 
-    fn take(&mut self, reading: Reading) -> Objects {
+    fn take(&mut self, reading: Reading) -> FileObjects {
         self.catalogue
             .read(&reading.path, reading.documents, reading.problems)
     }

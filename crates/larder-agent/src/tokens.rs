@@ -281,29 +281,29 @@ struct Details {
 
 /// The part of a TokenRequest that is read.
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct TokenAnswer<'a> {
     #[serde(default)]
-    spec: AnswerSpec,
+    spec: TokenAnswerSpec,
     #[serde(borrow)]
-    status: AnswerStatus<'a>,
+    status: TokenAnswerStatus<'a>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct AnswerSpec {
+struct TokenAnswerSpec {
     expiration_seconds: Option<u64>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnswerStatus<'a> {
+struct TokenAnswerStatus<'a> {
     /// Borrowed: a token has no character that JSON escapes, so it is copied only once.
     token: &'a str,
     expiration_timestamp: Timestamp,
 }
 
 fn decode(answer: &[u8]) -> Option<Token> {
-    let answer: Answer<'_> = serde_json::from_slice(answer).ok()?;
+    let answer: TokenAnswer<'_> = serde_json::from_slice(answer).ok()?;
     Some(Token {
         token: Arc::new(SecretBytes::new(answer.status.token.as_bytes().to_vec())),
         expires_at: answer.status.expiration_timestamp,

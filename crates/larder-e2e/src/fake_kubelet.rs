@@ -111,13 +111,13 @@ impl fmt::Debug for KubeletOptions {
 /// A running kubelet.
 #[derive(Debug)]
 pub struct FakeKubelet {
-    kubelet: Arc<Kubelet>,
+    kubelet: Arc<KubeletContext>,
     /// The process; empty while it is down.
     process: JoinSet<()>,
 }
 
 /// The state that outlives the process, and the state that its tasks share.
-struct Kubelet {
+struct KubeletContext {
     options: KubeletOptions,
     server: ApiServer,
     client: Client,
@@ -145,9 +145,9 @@ struct KubeletFaults {
     failing_writes: Vec<(String, String)>,
 }
 
-impl fmt::Debug for Kubelet {
+impl fmt::Debug for KubeletContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kubelet")
+        f.debug_struct("KubeletContext")
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
@@ -166,7 +166,7 @@ impl FakeKubelet {
             request
         });
         let rng = Mutex::new(Rng::with_seed(options.seed));
-        let kubelet = Kubelet {
+        let kubelet = KubeletContext {
             server: server.clone(),
             client: Client::new(service, "default"),
             host: VolumeHost::open_without_mounts(&options.root)?,
@@ -280,7 +280,7 @@ impl FakeKubelet {
     }
 }
 
-impl Kubelet {
+impl KubeletContext {
     /// Sleeps, and then until the process runs.
     async fn sleep(&self, time: Duration) {
         sleep(time).await;
@@ -350,7 +350,7 @@ impl Kubelet {
 }
 
 /// Stage 4: lists all containers again and again.
-async fn list_containers(kubelet: Arc<Kubelet>) {
+async fn list_containers(kubelet: Arc<KubeletContext>) {
     loop {
         let began = Instant::now();
         let took = kubelet.random_micros(1_000..4_000);

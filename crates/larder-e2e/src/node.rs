@@ -27,7 +27,7 @@ pub use self::{
     container::Container,
     image::IMAGE,
     kubelet::{Kubelet, KubeletSettings, Strategy},
-    larder::{Larder, View, build_larder},
+    larder::{Larder, MountView, build_larder},
 };
 use self::{containerd::Containerd, isolation::Isolated, remains::Remains};
 

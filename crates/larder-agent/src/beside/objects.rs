@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// The objects of a node. Cloning shares them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Objects(Arc<Mutex<HashMap<(Kind, ObjectKey), ObjectUse>>>);
+pub(super) struct NodeObjects(Arc<Mutex<HashMap<(Kind, ObjectKey), ObjectUse>>>);
 
 #[derive(Debug, Default)]
 struct ObjectUse {
@@ -22,11 +22,11 @@ struct ObjectUse {
 /// The objects of one pod; dropping it ends its references.
 #[derive(Debug, Default)]
 pub(super) struct PodObjects {
-    objects: Objects,
+    objects: NodeObjects,
     keys: Vec<(Kind, ObjectKey)>,
 }
 
-impl Objects {
+impl NodeObjects {
     /// The references of one pod.
     pub(super) fn referred(&self, keys: impl Iterator<Item = (Kind, ObjectKey)>) -> PodObjects {
         let keys: Vec<_> = keys.collect();
@@ -81,7 +81,7 @@ mod tests {
     // beside-kubelet 16
     #[test]
     fn an_immutable_object_is_pinned_until_the_last_pod_is_gone() {
-        let objects = Objects::default();
+        let objects = NodeObjects::default();
         let key = (Kind::ConfigMap, ObjectKey::new("n", "app"));
         let (first, second) = (Uid::from("1"), Uid::from("2"));
         let one = objects.referred([key.clone()].into_iter());

@@ -176,9 +176,9 @@ pub(super) enum Verification {
     Late,
 }
 
-/// The answer to a touch.
+/// How a touch ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum TouchOutcome {
     /// The API server has a new version of the pod.
     Touched,
     /// Nothing has changed, or another client has changed the pod: send again (R9, R17).
@@ -371,21 +371,23 @@ impl PodRules {
     }
 
     /// The API server has answered the last touch.
-    pub(super) fn answered(&mut self, answer: Answer, now: Instant) {
+    pub(super) fn answered(&mut self, answer: TouchOutcome, now: Instant) {
         self.not_before = None;
         match answer {
-            Answer::Touched => {
+            TouchOutcome::Touched => {
                 self.refused = None;
                 self.backoff = RetryBackoff::default();
                 return;
             }
-            Answer::Again => self.not_before = Some(now + AGAIN),
-            Answer::Gone => self.gone = true,
-            Answer::Throttled(after) => self.not_before = Some(now + after.unwrap_or(THROTTLED)),
+            TouchOutcome::Again => self.not_before = Some(now + AGAIN),
+            TouchOutcome::Gone => self.gone = true,
+            TouchOutcome::Throttled(after) => {
+                self.not_before = Some(now + after.unwrap_or(THROTTLED));
+            }
             // The node records it, too, and opens the gate again.
-            Answer::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
-            Answer::Refused(text) => self.refused = Some((now + REFUSED, text)),
-            Answer::Failed => self.not_before = Some(now + self.backoff.next_delay()),
+            TouchOutcome::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
+            TouchOutcome::Refused(text) => self.refused = Some((now + REFUSED, text)),
+            TouchOutcome::Failed => self.not_before = Some(now + self.backoff.next_delay()),
         }
         self.recent.pop_back();
         let parts = self

@@ -90,25 +90,25 @@ pub(crate) struct Swaps {
 struct Inotify {
     instance: AsyncFd<OwnedFd>,
     /// Followers by the kernel's number of the watch.
-    watches: Mutex<BTreeMap<i32, Vec<Follower>>>,
+    watches: Mutex<BTreeMap<i32, Vec<SwapFollower>>>,
 }
 
 /// One volume of one pod that waits for the events of a watch.
 #[derive(Debug)]
-struct Follower {
-    inbox: Arc<Inbox>,
+struct SwapFollower {
+    inbox: Arc<SwapInbox>,
     key: usize,
 }
 
 /// Signals of one pod that nobody has received yet.
 #[derive(Debug, Default)]
-struct Inbox {
+struct SwapInbox {
     /// The strongest signal of each volume.
     signals: Mutex<BTreeMap<usize, SwapSignal>>,
     arrived: Notify,
 }
 
-impl Inbox {
+impl SwapInbox {
     fn put(&self, key: usize, signal: SwapSignal) {
         let mut signals = self.signals.lock();
         let strongest = signals.entry(key).or_insert(signal);
@@ -123,7 +123,7 @@ impl Inbox {
 #[must_use = "dropping it ends the watches"]
 pub(crate) struct PodSwaps {
     swaps: Swaps,
-    inbox: Arc<Inbox>,
+    inbox: Arc<SwapInbox>,
     /// Watches by volume.
     watched: BTreeMap<usize, i32>,
     /// Volumes without a watch.
@@ -181,7 +181,7 @@ impl PodSwaps {
         };
         let inbox = &self.inbox;
         let watched = self.swaps.directory.volume_handle(id).map(|directory| {
-            let follower = Follower {
+            let follower = SwapFollower {
                 inbox: Arc::clone(inbox),
                 key,
             };
@@ -287,7 +287,7 @@ impl Inotify {
     }
 
     /// Watches `directory` for `follower`; returns the number of the watch.
-    fn watch(&self, directory: &OwnedFd, follower: Follower) -> Result<i32, Errno> {
+    fn watch(&self, directory: &OwnedFd, follower: SwapFollower) -> Result<i32, Errno> {
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
         // Under the lock: the watch may have followers, and an event may arrive at once.
         let mut watches = self.watches.lock();
@@ -297,7 +297,7 @@ impl Inotify {
     }
 
     /// Ends one volume's share in a watch. With the last share, ends the watch.
-    fn end(&self, watch: i32, inbox: &Arc<Inbox>, key: usize) {
+    fn end(&self, watch: i32, inbox: &Arc<SwapInbox>, key: usize) {
         let mut watches = self.watches.lock();
         let Some(followers) = watches.get_mut(&watch) else {
             return;
@@ -327,7 +327,7 @@ impl Inotify {
 }
 
 /// Reads all events and hands them out; [`Errno::WOULDBLOCK`] when there are no more.
-fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<Follower>>) -> Result<(), Errno> {
+fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<SwapFollower>>) -> Result<(), Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); EVENT_BYTES];
     let mut events = inotify::Reader::new(instance, &mut buffer);
     loop {
@@ -357,7 +357,7 @@ fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<Follower>>) -> Resu
 }
 
 /// Events were lost: any volume may have been swapped.
-fn overflow(watches: &BTreeMap<i32, Vec<Follower>>) {
+fn overflow(watches: &BTreeMap<i32, Vec<SwapFollower>>) {
     for follower in watches.values().flatten() {
         follower.inbox.put(follower.key, SwapSignal::Look);
     }

@@ -13,12 +13,7 @@
 mod report;
 mod touching;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use self::touching::Touching;
 use super::{
@@ -58,7 +53,7 @@ const MANY_READERS: usize = 10;
 
 /// The state of one part of the plan.
 #[derive(Debug)]
-struct PartState {
+struct ComparedPart {
     /// Due for a look.
     due: bool,
     /// One of its inputs is being fetched; it is due when that arrives.
@@ -88,7 +83,7 @@ pub(crate) struct BesideWorker {
     traits: PodTraits,
     objects: PodObjects,
     /// States of the plan's parts, in their order.
-    parts: Vec<PartState>,
+    parts: Vec<ComparedPart>,
     gathering: Gathering,
     rules: PodRules,
     outdated: Outdated,
@@ -254,18 +249,8 @@ impl BesideWorker {
             self.gathering.stop();
             self.objects = self.beside.objects.referred(plan.objects());
             self.follow_none();
-            let states = mem::take(&mut self.parts).into_iter();
-            let parts = before.iter().flat_map(|plan| plan.parts.iter());
-            let mut known: HashMap<_, _> = parts
-                .zip(states)
-                .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
-                .collect();
-            let states = plan.parts.iter().map(|part| {
-                let known = known.remove(&part.kind.key());
-                let known = known.filter(|(kind, _)| **kind == part.kind);
-                known.map_or_else(|| PartState::new(now), |(_, state)| state)
-            });
-            self.parts = states.collect();
+            let states = mem::take(&mut self.parts);
+            self.parts = plan.carry_over(before.as_deref(), states, || ComparedPart::new(now));
         }
         let pod = decoded.unwrap_or_else(|| Box::new(plan.pod.decode()));
         self.view_pod(&plan, &pod);
@@ -538,7 +523,7 @@ impl BesideWorker {
     }
 }
 
-impl PartState {
+impl ComparedPart {
     fn new(now: jiff::Timestamp) -> Self {
         Self {
             due: true,

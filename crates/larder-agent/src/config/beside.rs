@@ -13,7 +13,7 @@ use crate::beside::BesideConfig;
 /// The field as typed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Typed {
+struct BesideField {
     #[serde(default)]
     kubelet_root_dir: Option<PathBuf>,
     #[serde(default)]
@@ -42,7 +42,7 @@ pub(super) fn take_mode(fields: &mut Fields) -> Result<bool, FileError> {
 pub(super) fn take(fields: &mut Fields, directory: &Path) -> Result<BesideConfig, FileError> {
     let expected =
         "kubeletRootDir, namespaces, selector, refreshClusterCAs, restartEvents and lockDir";
-    let taken = fields.take_as("beside", expected, |typed: Typed| {
+    let taken = fields.take_as("beside", expected, |typed: BesideField| {
         let mut config = BesideConfig::default();
         for (path, setting) in [
             (typed.kubelet_root_dir, &mut config.kubelet_root_dir),

@@ -14,7 +14,7 @@ const MAX_KEYS: usize = 8;
 /// The field as typed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Typed {
+struct CheckpointField {
     #[serde(default)]
     key: Option<OneOrMany>,
     #[serde(default)]
@@ -45,13 +45,13 @@ pub(super) fn take(
     directory: &Path,
 ) -> Result<Option<CheckpointConfig>, FileError> {
     let expected = "key, after and maxAge (with Secret and ConfigMap)";
-    let taken = fields.take_as("checkpoint", expected, |typed: Typed| {
+    let taken = fields.take_as("checkpoint", expected, |typed: CheckpointField| {
         typed.check(directory)
     })?;
     Ok(taken.flatten())
 }
 
-impl Typed {
+impl CheckpointField {
     fn check(self, directory: &Path) -> Result<Option<CheckpointConfig>, String> {
         let keys = match self.key {
             None => Vec::new(),

@@ -98,29 +98,29 @@ async fn changes(
         return (StatusCode::GONE, text).into_response();
     }
     let newest = agent.journal().subscribe();
-    let start = Follower {
+    let start = StreamPosition {
         agent,
         shutdown,
         newest,
         since,
     };
-    let lines = stream::unfold(start, async |mut follower| {
-        let text = follower.next().await?;
-        Some((Ok::<_, Infallible>(text), follower))
+    let lines = stream::unfold(start, async |mut position| {
+        let text = position.next().await?;
+        Some((Ok::<_, Infallible>(text), position))
     });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (kind, Body::from_stream(lines)).into_response()
 }
 
 /// The place of a client in the stream.
-struct Follower {
+struct StreamPosition {
     agent: AgentHandle,
     shutdown: CancellationToken,
     newest: watch::Receiver<u64>,
     since: u64,
 }
 
-impl Follower {
+impl StreamPosition {
     /// The next lines; `None` at shutdown, and for a client that has fallen behind, which will then see 410.
     async fn next(&mut self) -> Option<String> {
         loop {

@@ -57,7 +57,7 @@ impl fmt::Display for ObjectId {
 }
 
 /// Objects of one reading of one file.
-pub(super) type Objects = BTreeMap<ObjectId, RawObject>;
+pub(super) type FileObjects = BTreeMap<ObjectId, RawObject>;
 
 /// Equal for equal objects; different for different ones except in one case of 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,13 +123,13 @@ impl Catalogue {
         file: &Path,
         documents: Vec<Document>,
         problems: Vec<String>,
-    ) -> Objects {
+    ) -> FileObjects {
         let state = self.files.entry(file.to_owned()).or_default();
         if problems.is_empty() {
             state.objects.clear();
         }
         state.problems = problems;
-        let mut objects = Objects::new();
+        let mut objects = FileObjects::new();
         for Document {
             object, workload, ..
         } in documents

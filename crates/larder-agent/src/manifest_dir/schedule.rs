@@ -23,10 +23,10 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// The files to look at, each with its time.
 #[derive(Debug, Default)]
-pub(super) struct ReadSchedule(BTreeMap<PathBuf, Entry>);
+pub(super) struct ReadSchedule(BTreeMap<PathBuf, ScheduledRead>);
 
 #[derive(Debug)]
-struct Entry {
+struct ScheduledRead {
     first: Instant,
     due: Instant,
 }
@@ -34,7 +34,7 @@ struct Entry {
 impl ReadSchedule {
     /// Notes an event of `path`.
     pub(super) fn touch(&mut self, path: PathBuf, touch: Touch, now: Instant) {
-        let entry = self.0.entry(path).or_insert(Entry {
+        let entry = self.0.entry(path).or_insert(ScheduledRead {
             first: now,
             due: now,
         });

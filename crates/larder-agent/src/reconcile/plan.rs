@@ -4,7 +4,7 @@
 //! plan.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt,
     sync::Arc,
 };
@@ -178,6 +178,27 @@ impl PodPlan {
         })
     }
 
+    /// A state for each part, in their order: the one of the same part in the plan `before`, whose parts have `states`,
+    /// or else a new one.
+    pub(crate) fn carry_over<S>(
+        &self,
+        before: Option<&Self>,
+        states: Vec<S>,
+        new: impl Fn() -> S,
+    ) -> Vec<S> {
+        let parts = before.iter().flat_map(|plan| plan.parts.iter());
+        let mut known: HashMap<_, _> = parts
+            .zip(states)
+            .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
+            .collect();
+        let states = self.parts.iter().map(|part| {
+            let known = known.remove(&part.kind.key());
+            let known = known.filter(|(kind, _)| **kind == part.kind);
+            known.map_or_else(&new, |(_, state)| state)
+        });
+        states.collect()
+    }
+
     /// Everything that the parts read.
     pub(crate) fn reads(&self) -> BTreeSet<&Need> {
         self.parts.iter().flat_map(|part| &part.reads).collect()
@@ -277,6 +298,38 @@ mod tests {
         let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u"}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         PodPlan::new(Arc::new(StoredPod::try_from(pod.clone()).unwrap()), &pod)
+    }
+
+    #[test]
+    fn part_keeps_its_state_in_the_next_plan() {
+        let mounts = |names: &[&str]| -> Vec<_> {
+            let mounts = names.iter();
+            mounts
+                .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
+                .collect()
+        };
+        let before = plan(json!({
+            "volumes": [
+                {"name": "a", "configMap": {"name": "o"}},
+                {"name": "b", "configMap": {"name": "o"}},
+                {"name": "gone", "configMap": {"name": "o"}},
+            ],
+            "containers": [{"name": "c", "image": "i", "volumeMounts": mounts(&["a", "b", "gone"])}],
+        }));
+        // Another order and another object, one volume of another type, and one that is new.
+        let after = plan(json!({
+            "volumes": [
+                {"name": "new", "configMap": {"name": "o"}},
+                {"name": "b", "secret": {"secretName": "o"}},
+                {"name": "a", "configMap": {"name": "other"}},
+            ],
+            "containers": [{"name": "c", "image": "i", "volumeMounts": mounts(&["a", "b", "new"])}],
+        }));
+        let first = before.carry_over(None, Vec::new(), || "new");
+        assert_eq!(first, ["new"; 4]);
+        let states = vec!["a", "b", "gone", "c"];
+        let states = after.carry_over(Some(&before), states, || "new");
+        assert_eq!(states, ["new", "new", "a", "c"]);
     }
 
     #[test]

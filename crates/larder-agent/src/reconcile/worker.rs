@@ -16,13 +16,7 @@ mod outcome;
 
 pub(crate) use self::outcome::type_name;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
-    ops::ControlFlow,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, ops::ControlFlow, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use jiff::Timestamp;
@@ -53,7 +47,7 @@ const LONGEST_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
 
 /// The state of one part of the plan.
 #[derive(Debug)]
-struct PartState {
+struct DeliveredPart {
     /// To be delivered in the next pass.
     due: bool,
     /// One of its inputs is being fetched; it is due when that arrives.
@@ -67,7 +61,7 @@ struct PartState {
     stale_as_of: Option<Timestamp>,
 }
 
-impl PartState {
+impl DeliveredPart {
     fn new(now: Timestamp) -> Self {
         Self {
             due: true,
@@ -106,7 +100,7 @@ pub(super) struct PodWorker {
     /// The pod of the plan, until the first pass: decoded, a pod takes ten times as much memory.
     decoded: Option<Box<Pod>>,
     /// States of the plan's parts, in their order.
-    parts: Vec<PartState>,
+    parts: Vec<DeliveredPart>,
     gathering: Gathering,
     write_limiter: WriteLimiter,
     /// Arrival of the oldest change that is not delivered yet.
@@ -219,18 +213,8 @@ impl PodWorker {
         if !before.as_ref().is_some_and(is_same) {
             // Running fetches may belong to objects that are no longer registered.
             self.gathering.stop();
-            let states = mem::take(&mut self.parts).into_iter();
-            let parts = before.iter().flat_map(|plan| plan.parts.iter());
-            let mut known: HashMap<_, _> = parts
-                .zip(states)
-                .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
-                .collect();
-            let states = plan.parts.iter().map(|part| {
-                let known = known.remove(&part.kind.key());
-                let known = known.filter(|(kind, _)| **kind == part.kind);
-                known.map_or_else(|| PartState::new(now), |(_, state)| state)
-            });
-            self.parts = states.collect();
+            let states = mem::take(&mut self.parts);
+            self.parts = plan.carry_over(before.as_deref(), states, || DeliveredPart::new(now));
         }
         self.parts.iter_mut().for_each(|state| state.due = true);
         self.tidying.due = true;
@@ -453,7 +437,7 @@ impl PodWorker {
 /// The parts of `plan`, each with its state.
 fn states<'a>(
     plan: &'a PodPlan,
-    states: &'a [PartState],
-) -> impl Iterator<Item = (&'a Part, &'a PartState)> {
+    states: &'a [DeliveredPart],
+) -> impl Iterator<Item = (&'a Part, &'a DeliveredPart)> {
     plan.parts.iter().zip(states)
 }

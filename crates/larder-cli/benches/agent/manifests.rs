@@ -32,7 +32,7 @@ pub(crate) async fn run(directory: &Path) -> anyhow::Result<()> {
             fs::copy(&path, copy.path().join(name))?;
         }
     }
-    let target = Target::find(copy.path())?;
+    let target = EditedFile::find(copy.path())?;
 
     let agent = Agent::start(&["--manifests", &copy.path().display().to_string()])?;
     // Examples may name objects that are not there.
@@ -58,14 +58,14 @@ pub(crate) async fn run(directory: &Path) -> anyhow::Result<()> {
     println!("### run --manifests {}\n", directory.display());
     println!("| edit of | bytes | manifest to file p50 / p99 / max |");
     println!("| --- | --: | --: |");
-    let Target { key, bytes, .. } = &target;
+    let EditedFile { key, bytes, .. } = &target;
     println!("| {key} | {bytes} | {} |\n", Quantiles::of(times));
     report(&status, &[before, Moment::of("after the edits", &agent)?]);
     Ok(())
 }
 
 /// A file of a volume, and the line of it that is edited.
-struct Target {
+struct EditedFile {
     namespace: String,
     pod: String,
     volume: String,
@@ -77,7 +77,7 @@ struct Target {
     line: String,
 }
 
-impl Target {
+impl EditedFile {
     /// The longest file of a ConfigMap volume that has a line to edit.
     fn find(directory: &Path) -> anyhow::Result<Self> {
         let mut targets = Vec::new();

@@ -38,11 +38,11 @@ pub(crate) struct Latency {
 /// Objects to update, with a bare watch of each and a reader of each one's volume.
 pub(crate) struct Push<'a> {
     node: &'a Node,
-    targets: Vec<Target>,
+    targets: Vec<WatchedFile>,
     readers: Readers,
 }
 
-struct Target {
+struct WatchedFile {
     object: Object,
     file: PathBuf,
     bare: Mutex<Body>,
@@ -59,7 +59,7 @@ impl<'a> Push<'a> {
         for object in Node::objects().filter(|object| object.is_timed()) {
             let type_ = object.kind().as_str().to_lowercase();
             let volume = agent.volume(NAMESPACE, &object.pod(), &type_, &object.name());
-            targets.push(Target {
+            targets.push(WatchedFile {
                 object,
                 file: volume.join(KEY),
                 bare: Mutex::new(bare_watch(client, object).await?),
@@ -104,7 +104,7 @@ impl<'a> Push<'a> {
     }
 }
 
-impl Target {
+impl WatchedFile {
     /// When the bare watch had its next event. No other client changes a target, so it is the expected one.
     async fn event(&self) -> anyhow::Result<Instant> {
         let mut bare = self.bare.lock().await;

@@ -124,12 +124,12 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>, script: &Mutex<Script>) 
 }
 
 /// An agent with an empty directory of manifests, which trusts what is in `authority.pem`; ended with the test.
-struct Agent<'a> {
+struct StaticUrlAgent<'a> {
     desk: &'a Desk,
     child: Child,
 }
 
-impl<'a> Agent<'a> {
+impl<'a> StaticUrlAgent<'a> {
     fn start(desk: &'a Desk) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_larder"))
             .args(["run", "--manifests", "m", "--root-dir", "root"])
@@ -185,7 +185,7 @@ impl<'a> Agent<'a> {
     }
 }
 
-impl Drop for Agent<'_> {
+impl Drop for StaticUrlAgent<'_> {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -230,7 +230,7 @@ async fn static_pods_survive_every_bad_response_but_not_an_empty_one() {
     let server = TlsServer::start();
     server.answers("200 OK", &manifest("a"));
     let desk = desk(&server);
-    let agent = Agent::start(&desk);
+    let agent = StaticUrlAgent::start(&desk);
     agent.until_pods(&["a-n1"]).await;
     let request = server.requests().remove(0).to_lowercase();
     for header in [
@@ -266,7 +266,7 @@ async fn static_pods_survive_every_bad_response_but_not_an_empty_one() {
     drop(agent);
     // The server is of no help at the next start.
     server.answers("503 Service Unavailable", "");
-    let agent = Agent::start(&desk);
+    let agent = StaticUrlAgent::start(&desk);
     assert_eq!(
         agent
             .until_problem("unexpected status 503 Service Unavailable")
@@ -289,7 +289,7 @@ async fn untrusted_server_certificate_is_reported() {
         &TlsServer::start().authority,
     )
     .unwrap();
-    let agent = Agent::start(&desk);
+    let agent = StaticUrlAgent::start(&desk);
     let pods = agent.until_problem("/pods.yaml: no response: ").await;
     assert!(pods.is_empty());
     agent.until_problem("invalid peer certificate").await;

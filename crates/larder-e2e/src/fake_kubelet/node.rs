@@ -11,7 +11,7 @@ use larder_apiserver::Kind;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::Kubelet;
+use super::KubeletContext;
 
 /// A quarter of the lease's duration (kubelet 1.36, `nodeLeaseRenewIntervalFraction`).
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const RENEW_PERIOD: Duration = Duration::from_secs(10);
 const LEASE_SECS: i32 = 40;
 
 /// Creates the Node if there is none, and reports it as ready.
-pub(super) async fn register(kubelet: &Kubelet) -> anyhow::Result<()> {
+pub(super) async fn register(kubelet: &KubeletContext) -> anyhow::Result<()> {
     let name = &kubelet.options.node;
     if kubelet.server.get(Kind::Node, "", name).is_none() {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
@@ -30,7 +30,7 @@ pub(super) async fn register(kubelet: &Kubelet) -> anyhow::Result<()> {
 }
 
 /// Sets the condition `Ready`.
-pub(super) async fn set_ready(kubelet: &Kubelet, status: &str) -> anyhow::Result<()> {
+pub(super) async fn set_ready(kubelet: &KubeletContext, status: &str) -> anyhow::Result<()> {
     let now = kubelet.now();
     let reason = match status {
         "True" => "KubeletReady",
@@ -56,7 +56,7 @@ pub(super) async fn set_ready(kubelet: &Kubelet, status: &str) -> anyhow::Result
 }
 
 /// Renews the lease again and again.
-pub(super) async fn renew_lease(kubelet: Arc<Kubelet>) {
+pub(super) async fn renew_lease(kubelet: Arc<KubeletContext>) {
     loop {
         sleep(RENEW_PERIOD).await;
         kubelet.runs().await;
@@ -64,7 +64,7 @@ pub(super) async fn renew_lease(kubelet: Arc<Kubelet>) {
     }
 }
 
-fn renew(kubelet: &Kubelet) {
+fn renew(kubelet: &KubeletContext) {
     let name = &kubelet.options.node;
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1",

@@ -19,7 +19,7 @@ use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Kubelet;
+use super::KubeletContext;
 
 /// `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,11 @@ impl<K> Default for Histories<K> {
 /// Reads objects at one moment.
 pub(super) struct Reader<'a> {
     objects: &'a Objects,
-    view: View,
+    view: ObjectView,
 }
 
 #[derive(Clone, Copy)]
-struct View {
+struct ObjectView {
     strategy: ObjectStrategy,
     now: Instant,
     lag: Duration,
@@ -96,7 +96,7 @@ pub(super) struct Listed {
 
 impl Objects {
     /// Lists all objects, like a process that has just started: objects that an earlier one has read are forgotten.
-    pub(super) async fn start(&self, kubelet: &Kubelet) -> anyhow::Result<Listed> {
+    pub(super) async fn start(&self, kubelet: &KubeletContext) -> anyhow::Result<Listed> {
         *self.config_maps.lock() = Histories::default();
         *self.secrets.lock() = Histories::default();
         Ok(Listed {
@@ -114,7 +114,7 @@ impl Objects {
     ) -> Reader<'_> {
         let annotations = node.metadata.annotations.as_ref();
         let ttl = annotations.and_then(|annotations| annotations.get(TTL_ANNOTATION)?.parse().ok());
-        let view = View {
+        let view = ObjectView {
             strategy,
             now: Instant::now(),
             lag,
@@ -159,7 +159,7 @@ impl<K: Object> Histories<K> {
         states.iter().rev().find(is_seen)?.object.clone()
     }
 
-    fn read(&mut self, key: &ObjectKey, view: View) -> Option<Arc<K>> {
+    fn read(&mut self, key: &ObjectKey, view: ObjectView) -> Option<Arc<K>> {
         match view.strategy {
             ObjectStrategy::Get => self.seen(key, view.now, Duration::ZERO),
             ObjectStrategy::Cache => {
@@ -193,7 +193,10 @@ impl<K: Object> Histories<K> {
 }
 
 /// Stores all objects of a kind; returns the version of the list.
-async fn list<R, K>(kubelet: &Kubelet, histories: &Mutex<Histories<K>>) -> anyhow::Result<String>
+async fn list<R, K>(
+    kubelet: &KubeletContext,
+    histories: &Mutex<Histories<K>>,
+) -> anyhow::Result<String>
 where
     R: kube::Resource<DynamicType = ()>,
     K: Object,
@@ -207,7 +210,7 @@ where
 }
 
 /// Follows all objects.
-pub(super) async fn follow(kubelet: Arc<Kubelet>, listed: Listed) {
+pub(super) async fn follow(kubelet: Arc<KubeletContext>, listed: Listed) {
     let (config_maps, secrets) = (&kubelet.objects.config_maps, &kubelet.objects.secrets);
     tokio::join!(
         watch::<core::ConfigMap, ConfigMap>(&kubelet, config_maps, listed.config_maps),
@@ -217,7 +220,7 @@ pub(super) async fn follow(kubelet: Arc<Kubelet>, listed: Listed) {
 
 /// Watches a kind, again whenever a watch ends. No test interrupts the fake's own watches for longer than the server's
 /// history.
-async fn watch<R, K>(kubelet: &Kubelet, histories: &Mutex<Histories<K>>, mut version: String)
+async fn watch<R, K>(kubelet: &KubeletContext, histories: &Mutex<Histories<K>>, mut version: String)
 where
     R: kube::Resource<DynamicType = ()>,
     K: Object,
@@ -248,7 +251,7 @@ where
     }
 }
 
-fn api<R: kube::Resource<DynamicType = ()>>(kubelet: &Kubelet) -> Api<DynamicObject> {
+fn api<R: kube::Resource<DynamicType = ()>>(kubelet: &KubeletContext) -> Api<DynamicObject> {
     Api::all_with(kubelet.client.clone(), &ApiResource::erase::<R>(&()))
 }
 

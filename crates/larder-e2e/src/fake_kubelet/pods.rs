@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Kubelet, Stage, worker};
+use super::{KubeletContext, Stage, worker};
 
 /// Annotations that the kubelet itself gives to its copy of a pod.
 const SOURCE: &str = "kubernetes.io/config.source";
@@ -68,7 +68,7 @@ impl Workers {
     }
 
     /// Forgets a pod, and the objects that no other pod references.
-    pub(super) fn remove(&self, kubelet: &Kubelet, uid: &str) {
+    pub(super) fn remove(&self, kubelet: &KubeletContext, uid: &str) {
         let mut workers = self.0.lock();
         workers.remove(uid);
         let (mut config_maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
@@ -84,7 +84,11 @@ impl Workers {
     }
 
     /// Takes in a new state of a pod. Returns the slot for a new worker if the pod is new to the kubelet.
-    fn update(&self, kubelet: &Kubelet, pod: Pod) -> Option<(String, watch::Receiver<Desired>)> {
+    fn update(
+        &self,
+        kubelet: &KubeletContext,
+        pod: Pod,
+    ) -> Option<(String, watch::Receiver<Desired>)> {
         let mut workers = self.0.lock();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let Some(slot) = workers.get(&uid) else {
@@ -158,7 +162,7 @@ fn first_seen_at(mut pod: Pod, time: String) -> Arc<Pod> {
 }
 
 /// The pods of the node, and the version from which a watch continues.
-pub(super) async fn list(kubelet: &Kubelet) -> anyhow::Result<(Vec<Pod>, String)> {
+pub(super) async fn list(kubelet: &KubeletContext) -> anyhow::Result<(Vec<Pod>, String)> {
     let fields = format!("spec.nodeName={}", kubelet.options.node);
     let pods: Api<Pod> = Api::all(kubelet.client.clone());
     let list = pods.list(&ListParams::default().fields(&fields)).await?;
@@ -167,7 +171,7 @@ pub(super) async fn list(kubelet: &Kubelet) -> anyhow::Result<(Vec<Pod>, String)
 }
 
 /// Follows the pods of the node, and runs their workers.
-pub(super) async fn follow(kubelet: Arc<Kubelet>, (pods, version): (Vec<Pod>, String)) {
+pub(super) async fn follow(kubelet: Arc<KubeletContext>, (pods, version): (Vec<Pod>, String)) {
     let mut running = JoinSet::new();
     for pod in pods {
         apply(&kubelet, &mut running, WatchEvent::Added(pod));
@@ -189,7 +193,7 @@ pub(super) async fn follow(kubelet: Arc<Kubelet>, (pods, version): (Vec<Pod>, St
 
 /// Watches the pods; sends each event with the time at which the kubelet has it.
 async fn watch_pods(
-    kubelet: &Kubelet,
+    kubelet: &KubeletContext,
     mut version: String,
     events: mpsc::UnboundedSender<(Instant, WatchEvent<Pod>)>,
 ) {
@@ -221,7 +225,7 @@ async fn watch_pods(
     }
 }
 
-fn apply(kubelet: &Arc<Kubelet>, running: &mut JoinSet<()>, event: WatchEvent<Pod>) {
+fn apply(kubelet: &Arc<KubeletContext>, running: &mut JoinSet<()>, event: WatchEvent<Pod>) {
     match event {
         WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
             if let Some((uid, desired)) = kubelet.workers.update(kubelet, served(pod)) {

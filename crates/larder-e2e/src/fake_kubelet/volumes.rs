@@ -11,7 +11,7 @@ use larder_projection::{Needs, VolumeKind, disk::PodVolume, fs_group, project, u
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 
-use super::{Kubelet, Stage};
+use super::{KubeletContext, Stage};
 
 /// Pause between two passes of each loop (kubelet 1.36, `pkg/kubelet/volumemanager/volume_manager.go`).
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
@@ -80,7 +80,7 @@ impl Volumes {
     }
 
     /// Flags the volumes of marked pods.
-    fn populate(&self, kubelet: &Kubelet) {
+    fn populate(&self, kubelet: &KubeletContext) {
         for volumes in self.0.lock().values_mut() {
             if !std::mem::take(&mut volumes.is_marked) || is_lost(kubelet) {
                 continue;
@@ -139,7 +139,7 @@ impl Volumes {
 }
 
 /// Whether the test skips this pass of the populator over a pod.
-fn is_lost(kubelet: &Kubelet) -> bool {
+fn is_lost(kubelet: &KubeletContext) -> bool {
     let lost = &mut kubelet.faults.lock().lost_flags;
     let is_lost = *lost > 0;
     *lost = lost.saturating_sub(1);
@@ -166,7 +166,7 @@ fn states(pod: &Pod) -> BTreeMap<String, VolumeState> {
     served.collect()
 }
 
-pub(super) async fn populate(kubelet: Arc<Kubelet>) {
+pub(super) async fn populate(kubelet: Arc<KubeletContext>) {
     let phase = kubelet.random_micros(0..100_000);
     kubelet.sleep(phase).await;
     loop {
@@ -176,7 +176,7 @@ pub(super) async fn populate(kubelet: Arc<Kubelet>) {
     }
 }
 
-pub(super) async fn reconcile(kubelet: Arc<Kubelet>) {
+pub(super) async fn reconcile(kubelet: Arc<KubeletContext>) {
     let mut running = JoinSet::new();
     let phase = kubelet.random_micros(0..100_000);
     kubelet.sleep(phase).await;
@@ -201,7 +201,7 @@ struct SetUp {
 }
 
 impl SetUp {
-    async fn run(self, kubelet: Arc<Kubelet>) {
+    async fn run(self, kubelet: Arc<KubeletContext>) {
         let prepared = kubelet.random_micros(200..1_500);
         kubelet.sleep(prepared).await;
         if !kubelet.volumes.contains(&self.uid) {
@@ -221,7 +221,7 @@ impl SetUp {
     }
 
     /// Reads the objects, computes the files and writes them; returns whether they differ from before.
-    fn write(&self, kubelet: &Kubelet) -> Result<bool, String> {
+    fn write(&self, kubelet: &KubeletContext) -> Result<bool, String> {
         let mut volumes = self
             .pod
             .spec
@@ -250,7 +250,7 @@ impl SetUp {
     }
 
     /// Whether a test makes this write fail.
-    fn fails(&self, kubelet: &Kubelet) -> bool {
+    fn fails(&self, kubelet: &KubeletContext) -> bool {
         let failing = &mut kubelet.faults.lock().failing_writes;
         let pod = self.pod.metadata.name.as_deref();
         let at = failing

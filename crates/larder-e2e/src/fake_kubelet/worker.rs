@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Kubelet, Stage, pods::Desired};
+use super::{KubeletContext, Stage, pods::Desired};
 
 /// `syncFrequency`; half of it is added at random.
 const SYNC_PERIOD: Duration = Duration::from_mins(1);
@@ -26,7 +26,7 @@ const MOUNT_POLL: Duration = Duration::from_millis(300);
 
 /// The state that a worker keeps from one sync to the next.
 struct Worker {
-    kubelet: Arc<Kubelet>,
+    kubelet: Arc<KubeletContext>,
     uid: String,
     /// The containers that run.
     started: BTreeSet<String>,
@@ -43,7 +43,11 @@ enum Synced {
 }
 
 /// Follows the pod until it is gone.
-pub(super) async fn run(kubelet: Arc<Kubelet>, uid: String, mut slot: watch::Receiver<Desired>) {
+pub(super) async fn run(
+    kubelet: Arc<KubeletContext>,
+    uid: String,
+    mut slot: watch::Receiver<Desired>,
+) {
     let pod = Arc::clone(&slot.borrow().pod);
     let mut worker = Worker {
         kubelet,

@@ -28,7 +28,7 @@ pub struct Larder {
 
 /// The mounts of the host that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum MountView {
     /// All of them: a process of the host.
     Host,
     /// Also later ones: a container with `mountPropagation: HostToContainer`.
@@ -37,7 +37,7 @@ pub enum View {
     None,
 }
 
-impl View {
+impl MountView {
     fn propagation(self) -> Option<&'static str> {
         match self {
             Self::Host => None,
@@ -57,7 +57,7 @@ impl Larder {
         command: &Path,
         kubeconfig: &Path,
         kubelet_root: &Path,
-        view: View,
+        view: MountView,
     ) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("larder-e2e-agent-")?;
         let config = folder.path().join("config.json");

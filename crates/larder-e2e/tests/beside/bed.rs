@@ -14,7 +14,8 @@ use kube::{
 use larder_e2e::{
     Identity, NODE, RealServer, Server, StatusPatch,
     node::{
-        Binaries, Container, IMAGE, KubeletNode, KubeletSettings, Larder, View, isolation::Isolated,
+        Binaries, Container, IMAGE, KubeletNode, KubeletSettings, Larder, MountView,
+        isolation::Isolated,
     },
 };
 use serde_json::{Value, json};
@@ -122,10 +123,10 @@ impl Bed {
     /// Starts larder with the node's identity, as a process of the host.
     pub(crate) async fn start_larder(&mut self) {
         let kubeconfig = self.server.kubeconfig(Identity::Node).unwrap();
-        self.start_larder_as(&kubeconfig, View::Host).await;
+        self.start_larder_as(&kubeconfig, MountView::Host).await;
     }
 
-    pub(crate) async fn start_larder_as(&mut self, kubeconfig: &Path, view: View) {
+    pub(crate) async fn start_larder_as(&mut self, kubeconfig: &Path, view: MountView) {
         let root = self.node.kubelet.root_dir();
         self.larder = Some(Larder::start(&self.larder_command, kubeconfig, &root, view).unwrap());
         let larder = self.larder.as_mut().unwrap();

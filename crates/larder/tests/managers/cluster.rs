@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-type Answer = Response<UnsyncBoxBody<Bytes, larder_apiserver::Cut>>;
+type WireAnswer = Response<UnsyncBoxBody<Bytes, larder_apiserver::Cut>>;
 
 /// An API server and its wire.
 pub(crate) struct Cluster {
@@ -196,7 +196,7 @@ pub(crate) fn rounds(variable: &str, in_ci: u32, quick: u32) -> u32 {
     }
 }
 
-fn refusal() -> Answer {
+fn refusal() -> WireAnswer {
     let status = json!({
         "kind": "Status", "code": 403, "reason": "Forbidden",
         "message": "no relationship found between node 'n0' and this object",

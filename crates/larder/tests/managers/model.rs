@@ -117,13 +117,13 @@ struct State {
 }
 
 /// One object of the model.
-struct Object {
+struct ModelObject {
     history: Vec<State>,
     /// The newest state that a reader has seen since the object was last unreferenced.
     seen: usize,
 }
 
-impl Object {
+impl ModelObject {
     fn current(&self) -> usize {
         self.history.len() - 1
     }
@@ -145,7 +145,7 @@ struct Model {
     watches: usize,
     cluster: Cluster,
     manager: ConfigMapManager,
-    objects: Vec<Object>,
+    objects: Vec<ModelObject>,
     /// By pod and object: the state of the object when the pod began to refer to it.
     references: BTreeMap<(usize, usize), usize>,
     /// The object that was read last. Holding it does not make it readable.
@@ -167,7 +167,7 @@ impl Model {
         let cluster = Cluster::new();
         let manager = ConfigMapManager::new(cluster.client(), config).unwrap();
         let start = Instant::now();
-        let objects = NAMES.iter().map(|_| Object {
+        let objects = NAMES.iter().map(|_| ModelObject {
             history: vec![State {
                 value: None,
                 immutable: false,

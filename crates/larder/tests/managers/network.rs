@@ -50,7 +50,7 @@ const HEALING: Duration = Duration::from_secs(170);
 type Value = Option<String>;
 
 /// One object as the test knows it.
-struct Object {
+struct ObservedObject {
     /// Every state that it had: its value, or that it did not exist.
     history: Vec<Value>,
     /// The newest state that a read has returned.
@@ -60,7 +60,7 @@ struct Object {
 /// What the actors share. They are on one thread.
 struct World {
     cluster: Cluster,
-    objects: RefCell<Vec<Object>>,
+    objects: RefCell<Vec<ObservedObject>>,
     /// How many pods refer to each object.
     references: RefCell<[usize; NAMES.len()]>,
     weather: Cell<Weather>,
@@ -80,7 +80,7 @@ enum Weather {
 
 impl World {
     fn new() -> Rc<Self> {
-        let object = || Object {
+        let object = || ObservedObject {
             history: vec![None],
             seen: 0,
         };

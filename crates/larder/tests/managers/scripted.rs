@@ -12,7 +12,7 @@ use kube::client::Body;
 use larder::{ConfigMapManager, ManagerConfig, WatchScope};
 use tokio::sync::{mpsc, oneshot};
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type ScriptedAnswer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// The requests of a client, in the order of their arrival.
 pub(crate) struct Script {
@@ -23,7 +23,7 @@ pub(crate) struct Script {
 pub(crate) struct Exchange {
     pub(crate) path_and_query: String,
     pub(crate) headers: http::HeaderMap,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<ScriptedAnswer>,
 }
 
 /// A manager with strategy `Watch` in that scope.

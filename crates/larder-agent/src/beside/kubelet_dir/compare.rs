@@ -218,9 +218,9 @@ impl<'a> Comparer<'a> {
         let mut extra = None;
         let found = sys::list(&directory, |name, kind| {
             match self.computed(&listed, name, kind) {
-                Entry::File => {}
-                Entry::Directory(path) => self.directories.push(path),
-                Entry::Extra(path) => extra = Some(path),
+                ListedEntry::File => {}
+                ListedEntry::Directory(path) => self.directories.push(path),
+                ListedEntry::Extra(path) => extra = Some(path),
             }
             Ok(extra.is_none())
         });
@@ -241,14 +241,14 @@ impl<'a> Comparer<'a> {
     }
 
     /// The role of the entry `name` of the directory `listed` in the projection.
-    fn computed(&self, listed: &str, name: &CStr, kind: FileType) -> Entry {
+    fn computed(&self, listed: &str, name: &CStr, kind: FileType) -> ListedEntry {
         let Ok(name) = name.to_str() else {
-            return Entry::Extra(format!("{listed}{}", name.to_string_lossy()));
+            return ListedEntry::Extra(format!("{listed}{}", name.to_string_lossy()));
         };
         let payload = &self.projection.payload;
         let mut path = format!("{}{listed}{name}", self.prefix);
         if payload.contains_key(path.as_str()) {
-            return Entry::File;
+            return ListedEntry::File;
         }
         path.push('/');
         let from = Bound::Included(path.as_str());
@@ -259,17 +259,17 @@ impl<'a> Comparer<'a> {
         if holds_files {
             // If it is not a directory, the files below it are missing, and are recorded as such.
             return if kind == FileType::Directory {
-                Entry::Directory(path.split_off(self.prefix.len()))
+                ListedEntry::Directory(path.split_off(self.prefix.len()))
             } else {
-                Entry::File
+                ListedEntry::File
             };
         }
-        Entry::Extra(format!("{listed}{name}"))
+        ListedEntry::Extra(format!("{listed}{name}"))
     }
 }
 
 /// An entry of a listed directory.
-enum Entry {
+enum ListedEntry {
     /// A computed file, compared before.
     File,
     /// A directory that holds computed files, with a final slash.

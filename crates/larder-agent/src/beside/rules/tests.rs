@@ -173,7 +173,7 @@ impl World {
         self
     }
 
-    fn answer(&mut self, at: u64, answer: Answer) -> &mut Self {
+    fn answer(&mut self, at: u64, answer: TouchOutcome) -> &mut Self {
         self.until(at);
         self.rules.answered(answer, self.now);
         self
@@ -514,7 +514,7 @@ fn a_terminated_or_deleted_pod_is_not_touched() {
     world.check(expect![[r#""#]]);
     World::new(NO_TTL)
         .compute(100, "a", 2)
-        .answer(110, Answer::Gone)
+        .answer(110, TouchOutcome::Gone)
         .compute(200, "a", 3)
         .until(600_000)
         .check(expect![[r#"
@@ -527,7 +527,7 @@ fn a_terminated_or_deleted_pod_is_not_touched() {
 fn a_touch_that_is_not_permitted_waits_for_the_permission() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, Answer::Forbidden("patch pods/status".to_owned()))
+        .answer(5, TouchOutcome::Forbidden("patch pods/status".to_owned()))
         .compute(1000, "a", 3)
         .phase("a")
         .gate(400_000, Gate::Open)
@@ -541,7 +541,7 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
         "#]]);
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, Answer::Refused("policy says no".to_owned()))
+        .answer(5, TouchOutcome::Refused("policy says no".to_owned()))
         .compute(1000, "a", 3)
         .phase("a")
         .until(700_000)
@@ -559,7 +559,7 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
 fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, Answer::Throttled(Some(Duration::from_secs(2))))
+        .answer(5, TouchOutcome::Throttled(Some(Duration::from_secs(2))))
         .until(2100)
         .swap(2150, "a", 2)
         .check(expect![[r#"
@@ -573,11 +573,11 @@ fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
 fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, Answer::Again)
+        .answer(5, TouchOutcome::Again)
         .until(60)
-        .answer(61, Answer::Failed)
+        .answer(61, TouchOutcome::Failed)
         .until(600)
-        .answer(610, Answer::Failed)
+        .answer(610, TouchOutcome::Failed)
         .until(2000)
         .swap(2050, "a", 2)
         .check(expect![[r#"

@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 
 use super::BesideWorker;
 use crate::beside::{
-    rules::Answer,
+    rules::TouchOutcome,
     touch::{PodToTouch, REFRESH, RefreshValue, TouchAnswer},
     touch_limiter::Urgency,
     touch_queue::{Permit, QueuedTouch},
@@ -105,7 +105,7 @@ impl BesideWorker {
                 let label = answer.as_ref().map_or("error", TouchAnswer::label);
                 self.beside.metrics.touched(label);
                 let answer = match answer {
-                    None => Answer::Failed,
+                    None => TouchOutcome::Failed,
                     Some(answer) => self.answer(answer, &mut permit),
                 };
                 self.rules.answered(answer, now);
@@ -115,31 +115,31 @@ impl BesideWorker {
     }
 
     /// The answer, in the terms of the rules.
-    fn answer(&self, answer: TouchAnswer, permit: &mut Permit) -> Answer {
+    fn answer(&self, answer: TouchAnswer, permit: &mut Permit) -> TouchOutcome {
         let pod = &self.entry.name;
         match answer {
             TouchAnswer::Touched { resource_version } => {
                 debug!(%pod, %resource_version, "touched the pod");
-                Answer::Touched
+                TouchOutcome::Touched
             }
-            TouchAnswer::NoOp | TouchAnswer::Conflict => Answer::Again,
-            TouchAnswer::Gone => Answer::Gone,
+            TouchAnswer::NoOp | TouchAnswer::Conflict => TouchOutcome::Again,
+            TouchAnswer::Gone => TouchOutcome::Gone,
             TouchAnswer::Throttled { retry_after } => {
                 permit.throttled(retry_after);
-                Answer::Throttled(retry_after)
+                TouchOutcome::Throttled(retry_after)
             }
             TouchAnswer::Forbidden { permission } => {
                 self.beside.forbidden(&permission);
-                Answer::Forbidden(permission)
+                TouchOutcome::Forbidden(permission)
             }
             TouchAnswer::Refused { message } => {
                 warn!(%pod, error = message, "API server rejected the touch, will retry");
-                Answer::Refused(message)
+                TouchOutcome::Refused(message)
             }
             TouchAnswer::Failed(error) => {
                 let error = larder_objects::chain(&error);
                 debug!(%pod, error, "failed to touch the pod, will retry");
-                Answer::Failed
+                TouchOutcome::Failed
             }
         }
     }

@@ -19,7 +19,7 @@ use kube::{
 };
 use larder_e2e::{
     Identity, NODE,
-    node::{IMAGE, View},
+    node::{IMAGE, MountView},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -178,7 +178,7 @@ pub(crate) async fn account_as_deployed_delivers(bed: &mut Bed) {
     )
     .unwrap();
     until_policy(&account(bed, Some(&larder)).await, &web).await;
-    bed.start_larder_as(&kubeconfig, View::HostToContainer)
+    bed.start_larder_as(&kubeconfig, MountView::HostToContainer)
         .await;
     bed.ready(&ns, "web").await;
     bed.until_phase(&web, "login", "Delivered").await;
@@ -415,7 +415,7 @@ pub(crate) async fn missing_right_is_named_and_not_asked_for_again(bed: &mut Bed
             .to_string(),
     )
     .unwrap();
-    bed.start_larder_as(&kubeconfig, View::Host).await;
+    bed.start_larder_as(&kubeconfig, MountView::Host).await;
     bed.until_phase(&web, "app", "Delivered").await;
     for change in ["2", "3"] {
         bed.set_config_map(&ns, "app", change).await;

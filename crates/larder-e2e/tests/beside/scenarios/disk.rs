@@ -12,7 +12,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
-use larder_e2e::{Identity, node::View};
+use larder_e2e::{Identity, node::MountView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -26,7 +26,7 @@ pub(crate) async fn volume_that_is_not_visible_is_unverified(bed: &mut Bed) {
     let ns = bed.namespace().await;
     bed.create_secret(&ns, "login", "1").await;
     let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
-    bed.start_larder_as(&kubeconfig, View::None).await;
+    bed.start_larder_as(&kubeconfig, MountView::None).await;
     let web = bed
         .run_pod(&ns, &pod("web", json!([secret_volume("login")])))
         .await;
@@ -55,7 +55,7 @@ pub(crate) async fn later_mounts_are_visible_with_propagation(bed: &mut Bed) {
     let ns = bed.namespace().await;
     bed.create_secret(&ns, "login", "1").await;
     let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
-    bed.start_larder_as(&kubeconfig, View::HostToContainer)
+    bed.start_larder_as(&kubeconfig, MountView::HostToContainer)
         .await;
     let web = bed
         .run_pod(&ns, &pod("web", json!([secret_volume("login")])))
@@ -76,7 +76,7 @@ pub(crate) async fn verification_never_keeps_a_volume_from_being_unmounted(bed: 
     bed.create_secret(&ns, "login", "0").await;
     let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
     // The namespace of larder receives the host's mounts: the host cannot unmount a volume that larder holds open.
-    bed.start_larder_as(&kubeconfig, View::HostToContainer)
+    bed.start_larder_as(&kubeconfig, MountView::HostToContainer)
         .await;
     for round in 0..8 {
         let web = bed
@@ -175,7 +175,8 @@ pub(crate) async fn larder_cannot_write_to_volumes_that_were_mounted_later(bed: 
         "command": path("plugin"), "args": [folder.path()],
     }});
     fs::write(path("kubeconfig"), kubeconfig.to_string()).unwrap();
-    bed.start_larder_as(&path("kubeconfig"), View::Host).await;
+    bed.start_larder_as(&path("kubeconfig"), MountView::Host)
+        .await;
     let web = bed
         .run_pod(&ns, &pod("web", json!([secret_volume("login")])))
         .await;

@@ -9,7 +9,7 @@ use kube::{
 };
 use larder_e2e::{
     NODE,
-    node::{Strategy, View},
+    node::{MountView, Strategy},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -216,7 +216,7 @@ pub(crate) async fn rotated_certificate_costs_no_watch_and_shows_no_error(bed: &
             .to_string(),
     )
     .unwrap();
-    bed.start_larder_as(&kubeconfig, View::Host).await;
+    bed.start_larder_as(&kubeconfig, MountView::Host).await;
     bed.until_phase(&web, "app", "Delivered").await;
     let watches = bed.real().watches_of("larder/").unwrap();
     let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
