@@ -1,5 +1,7 @@
 //! The test bed that all scenarios share: the API server, the node, and larder on it.
 
+mod web;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -122,8 +124,13 @@ impl Bed {
 
     /// Starts larder with the node's identity, as a process of the host.
     pub(crate) async fn start_larder(&mut self) {
+        self.start_larder_with(MountView::Host).await;
+    }
+
+    /// Starts larder with the node's identity and this view of the host's mounts.
+    pub(crate) async fn start_larder_with(&mut self, view: MountView) {
         let kubeconfig = self.server.kubeconfig(Identity::Node).unwrap();
-        self.start_larder_as(&kubeconfig, MountView::Host).await;
+        self.start_larder_as(&kubeconfig, view).await;
     }
 
     pub(crate) async fn start_larder_as(&mut self, kubeconfig: &Path, view: MountView) {
@@ -213,8 +220,21 @@ impl Bed {
             .unwrap();
     }
 
-    pub(crate) fn config_maps(&self, namespace: &str) -> Api<ConfigMap> {
-        Api::namespaced(self.admin.clone(), namespace)
+    pub(crate) async fn delete_config_map(&self, namespace: &str, name: &str) {
+        let objects: Api<ConfigMap> = Api::namespaced(self.admin.clone(), namespace);
+        objects
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    /// Sets an annotation of a pod.
+    pub(crate) async fn annotate(&self, namespace: &str, pod: &str, name: &str, value: &str) {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {name: value}}}));
+        self.pods(namespace)
+            .patch(pod, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
     }
 
     pub(crate) fn pods(&self, namespace: &str) -> Api<Pod> {

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use futures::future::join_all;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use larder_e2e::{NODE, node::IMAGE};
 use serde_json::json;
 use tokio::time::sleep;
@@ -18,15 +18,9 @@ const QUIET: Duration = Duration::from_secs(3);
 // beside-kubelet 1
 // beside-kubelet 20: larder's patches
 pub(crate) async fn change_arrives_with_one_touch(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("1").await;
     assert_eq!(bed.touches(&web).len(), 0, "nothing was out of date");
-    let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
+    let file = bed.app_file(&web);
     bed.set_config_map(&ns, "app", "2").await;
     let took = until_content(&file, "2").await;
     // By itself the kubelet takes 36 s at least; half of that leaves no doubt on the slowest machine.
@@ -60,23 +54,12 @@ pub(crate) async fn change_arrives_with_one_touch(bed: &mut Bed) {
 
 // beside-kubelet 4
 pub(crate) async fn burst_of_changes_ends_with_the_last_content(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "0").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("0").await;
     for change in 1..=50 {
         bed.set_config_map(&ns, "app", &change.to_string()).await;
         sleep(Duration::from_millis(20)).await;
     }
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "50",
-    )
-    .await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    bed.until_app_is(&web, "50").await;
     let touches = bed.touches(&web).len();
     // At most the limit of a minute; the fake kubelet's test counts them exactly.
     assert!((1..=10).contains(&touches), "{touches}");
@@ -127,24 +110,14 @@ pub(crate) async fn touch_serves_all_volumes_of_a_pod(bed: &mut Bed) {
 
 // beside-kubelet 11
 pub(crate) async fn required_object_that_is_missing_is_no_reason_to_touch(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
-    let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
-    bed.config_maps(&ns)
-        .delete("app", &DeleteParams::default())
-        .await
-        .unwrap();
+    let (ns, web) = bed.web_beside_larder("1").await;
+    let file = bed.app_file(&web);
+    bed.delete_config_map(&ns, "app").await;
     bed.until_phase(&web, "app", "Failing").await;
     assert_eq!(bed.touches(&web).len(), 0);
     assert_eq!(content(&file).as_deref(), Some("1"), "the old file stays");
     bed.create_config_map(&ns, "app", "2").await;
-    until_content(&file, "2").await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    bed.until_app_is(&web, "2").await;
     assert!((1..=4).contains(&bed.touches(&web).len()));
 }
 
@@ -155,15 +128,12 @@ pub(crate) async fn optional_object_comes_changes_and_goes(bed: &mut Bed) {
     let web = bed.run_pod(&ns, &pod("web", json!([volume]))).await;
     bed.start_larder().await;
     bed.until_phase(&web, "app", "Delivered").await;
-    let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
+    let file = bed.app_file(&web);
     bed.create_config_map(&ns, "app", "1").await;
     until_content(&file, "1").await;
     bed.set_config_map(&ns, "app", "2").await;
     until_content(&file, "2").await;
-    bed.config_maps(&ns)
-        .delete("app", &DeleteParams::default())
-        .await
-        .unwrap();
+    bed.delete_config_map(&ns, "app").await;
     until("the file is removed", async || content(&file).is_none()).await;
     bed.until_phase(&web, "app", "Delivered").await;
     assert!((3..=12).contains(&bed.touches(&web).len()));
@@ -215,10 +185,7 @@ pub(crate) async fn immutable_object_made_again_waits_for_the_last_of_its_pods(b
         .await;
     bed.start_larder().await;
     bed.until_phase(&web, "app", "Delivered").await;
-    bed.config_maps(&ns)
-        .delete("app", &DeleteParams::default())
-        .await
-        .unwrap();
+    bed.delete_config_map(&ns, "app").await;
     bed.create(&object("2")).await;
     sleep(QUIET).await;
     assert_eq!(bed.touches(&web).len(), 0);
@@ -257,22 +224,12 @@ pub(crate) async fn volume_with_all_annotations_causes_no_loop(bed: &mut Bed) {
         .await;
     bed.start_larder().await;
     bed.until_phase(&web, "app", "Delivered").await;
-    bed.set_config_map(&ns, "app", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "2",
-    )
-    .await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    bed.change_app(&ns, &web, "2").await;
     let after_change = bed.touches(&web).len();
     let annotations = bed
         .volume(&web, "kubernetes.io~downward-api", "about")
         .join("annotations");
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {"note": "hello"}}}));
-    bed.pods(&ns)
-        .patch("web", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    bed.annotate(&ns, "web", "note", "hello").await;
     until("the kubelet writes the annotation", async || {
         content(&annotations).is_some_and(|text| text.contains("note=\"hello\""))
     })
@@ -304,11 +261,7 @@ pub(crate) async fn mirror_pod_is_never_touched(bed: &mut Bed) {
     fs::write(&file, fixed.to_string()).unwrap();
     let name = format!("fixed-{NODE}");
     let mirror = bed.ready(&ns, &name).await;
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {"note": "hello"}}}));
-    bed.pods(&ns)
-        .patch(&name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    bed.annotate(&ns, &name, "note", "hello").await;
     sleep(QUIET).await;
     assert_eq!(bed.touches(&mirror).len(), 0);
     fs::remove_file(file).unwrap();
@@ -336,11 +289,7 @@ pub(crate) async fn what_only_a_restart_brings_is_listed_until_then(bed: &mut Be
     let web = bed.run_pod(&ns, &web).await;
     bed.until_phase(&web, "app", "Delivered").await;
     bed.set_config_map(&ns, "app", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "2",
-    )
-    .await;
+    until_content(&bed.app_file(&web), "2").await;
     until("both are out of date", async || {
         bed.outdated(&web) == ["env", "subPath"]
     })
@@ -370,13 +319,7 @@ pub(crate) async fn pod_that_crashes_gets_its_volume_and_no_restart(bed: &mut Be
     })
     .await;
     bed.until_phase(&web, "app", "Delivered").await;
-    bed.set_config_map(&ns, "app", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "2",
-    )
-    .await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    bed.change_app(&ns, &web, "2").await;
     // The kubelet may have been first, with a sync of its own at the end of a back-off.
     assert!(bed.touches(&web).len() <= 4);
 }
@@ -411,12 +354,7 @@ pub(crate) async fn secret_arrives_and_nothing_stays_open(bed: &mut Bed) {
         .await;
     bed.start_larder().await;
     bed.until_phase(&web, "login", "Delivered").await;
-    bed.set_secret(&ns, "login", "two").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~secret", "login").join("k"),
-        "two",
-    )
-    .await;
+    bed.change_login(&ns, &web, "two").await;
     bed.until_phase(&web, "login", "Delivered").await;
     let root = fs::canonicalize(bed.node.kubelet.root_dir()).unwrap();
     let pods = root.join("pods");

@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Config,
-    api::{DeleteParams, PostParams},
+    api::PostParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use larder_e2e::{
@@ -193,10 +193,7 @@ pub(crate) async fn account_as_deployed_delivers(bed: &mut Bed) {
     }
     bed.until_phase(&web, "trust", "Delivered").await;
     // An object is missing for a while, which is reported twice.
-    bed.config_maps(&ns)
-        .delete("app", &DeleteParams::default())
-        .await
-        .unwrap();
+    bed.delete_config_map(&ns, "app").await;
     bed.until_phase(&web, "app", "Failing").await;
     let status = bed.larder().status().unwrap().unwrap_or_default();
     let rights = status["beside"]["rights"]
@@ -353,12 +350,7 @@ pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
         is_delivered(&web, "login")
     })
     .await;
-    bed.set_secret(&ns, "login", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~secret", "login").join("k"),
-        "2",
-    )
-    .await;
+    bed.change_login(&ns, &web, "2").await;
     until("the change is verified", async || {
         is_delivered(&web, "login")
     })

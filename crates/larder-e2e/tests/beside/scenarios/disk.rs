@@ -17,29 +17,16 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::bed::{
-    Bed, config_map_volume, container, content, pod, secret_volume, until, until_content,
-};
+use crate::bed::{Bed, container, content, pod, secret_volume, until, until_content};
 
 // beside-kubelet 27
 pub(crate) async fn volume_that_is_not_visible_is_unverified(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_secret(&ns, "login", "1").await;
-    let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
-    bed.start_larder_as(&kubeconfig, MountView::None).await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([secret_volume("login")])))
-        .await;
+    let (ns, web) = bed.web_with_login_seen_as(MountView::None).await;
     bed.until_phase(&web, "login", "Held").await;
     let (_, reason) = bed.phase(&web, "login");
     assert!(reason.contains("Unverified"), "{reason}");
     let sent_before = bed.touches(&web).len();
-    bed.set_secret(&ns, "login", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~secret", "login").join("k"),
-        "2",
-    )
-    .await;
+    bed.change_login(&ns, &web, "2").await;
     assert_eq!(bed.phase(&web, "login").0, "Held", "nothing was verified");
     let sent = bed.touches(&web).len() - sent_before;
     assert_eq!(sent, 1, "one for each change");
@@ -52,21 +39,9 @@ pub(crate) async fn volume_that_is_not_visible_is_unverified(bed: &mut Bed) {
 }
 
 pub(crate) async fn later_mounts_are_visible_with_propagation(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_secret(&ns, "login", "1").await;
-    let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
-    bed.start_larder_as(&kubeconfig, MountView::HostToContainer)
-        .await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([secret_volume("login")])))
-        .await;
+    let (ns, web) = bed.web_with_login_seen_as(MountView::HostToContainer).await;
     bed.until_phase(&web, "login", "Delivered").await;
-    bed.set_secret(&ns, "login", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~secret", "login").join("k"),
-        "2",
-    )
-    .await;
+    bed.change_login(&ns, &web, "2").await;
     bed.until_phase(&web, "login", "Delivered").await;
 }
 
@@ -74,10 +49,8 @@ pub(crate) async fn later_mounts_are_visible_with_propagation(bed: &mut Bed) {
 pub(crate) async fn verification_never_keeps_a_volume_from_being_unmounted(bed: &mut Bed) {
     let ns = bed.namespace().await;
     bed.create_secret(&ns, "login", "0").await;
-    let kubeconfig = bed.server.kubeconfig(Identity::Node).unwrap();
     // The namespace of larder receives the host's mounts: the host cannot unmount a volume that larder holds open.
-    bed.start_larder_as(&kubeconfig, MountView::HostToContainer)
-        .await;
+    bed.start_larder_with(MountView::HostToContainer).await;
     for round in 0..8 {
         let web = bed
             .run_pod(
@@ -111,13 +84,7 @@ pub(crate) async fn verification_never_keeps_a_volume_from_being_unmounted(bed: 
 
 // beside-kubelet 30
 pub(crate) async fn volume_that_was_torn_down_under_its_container_is_detached(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("1").await;
     let volume = bed.volume(&web, "kubernetes.io~configmap", "app");
     symlink("nowhere", volume.join("..data_tmp")).unwrap();
     bed.set_config_map(&ns, "app", "2").await;

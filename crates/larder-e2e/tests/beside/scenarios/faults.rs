@@ -15,7 +15,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::bed::{Bed, config_map_volume, content, pod, until, until_content};
+use crate::bed::{Bed, content, until, until_content};
 
 async fn restart_kubelet(bed: &mut Bed, strategy: Strategy) {
     bed.node.kubelet.stop().unwrap();
@@ -28,20 +28,8 @@ async fn restart_kubelet(bed: &mut Bed, strategy: Strategy) {
 // beside-kubelet 8
 pub(crate) async fn kubelet_that_caches_delivers_after_the_ttl(bed: &mut Bed) {
     restart_kubelet(bed, Strategy::Cache).await;
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
-    bed.set_config_map(&ns, "app", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "2",
-    )
-    .await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("1").await;
+    bed.change_app(&ns, &web, "2").await;
     let touches = bed.touches(&web).len();
     assert!((1..=4).contains(&touches), "{touches}");
     restart_kubelet(bed, Strategy::Watch).await;
@@ -50,33 +38,15 @@ pub(crate) async fn kubelet_that_caches_delivers_after_the_ttl(bed: &mut Bed) {
 // beside-kubelet 8
 pub(crate) async fn kubelet_that_asks_each_time_delivers_at_once(bed: &mut Bed) {
     restart_kubelet(bed, Strategy::Get).await;
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
-    bed.set_config_map(&ns, "app", "2").await;
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "2",
-    )
-    .await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("1").await;
+    bed.change_app(&ns, &web, "2").await;
     assert_eq!(bed.touches(&web).len(), 1);
     restart_kubelet(bed, Strategy::Watch).await;
 }
 
 // beside-kubelet 9
 pub(crate) async fn kubelet_that_stands_still_is_touched_three_times_at_most(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("1").await;
     bed.node.kubelet.pause().unwrap();
     bed.set_config_map(&ns, "app", "2").await;
     // At 0, 1.5 and 4.5 s; the next one would be after the TTL.
@@ -84,24 +54,17 @@ pub(crate) async fn kubelet_that_stands_still_is_touched_three_times_at_most(bed
         bed.touches(&web).len() == 3
     })
     .await;
-    let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
+    let file = bed.app_file(&web);
     assert_eq!(content(&file).as_deref(), Some("1"));
     assert_eq!(bed.phase(&web, "app").0, "Waiting");
     bed.node.kubelet.resume().unwrap();
-    until_content(&file, "2").await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    bed.until_app_is(&web, "2").await;
     assert_eq!(bed.touches(&web).len(), 3);
 }
 
 // beside-kubelet 10
 pub(crate) async fn kubelet_that_is_down_is_not_touched(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    bed.start_larder().await;
-    bed.until_phase(&web, "app", "Delivered").await;
+    let (ns, web) = bed.web_beside_larder("1").await;
     bed.node.kubelet.stop().unwrap();
     // As the node lifecycle controller does, which does not run here.
     let nodes: Api<Node> = Api::all(bed.admin.clone());
@@ -122,11 +85,7 @@ pub(crate) async fn kubelet_that_is_down_is_not_touched(bed: &mut Bed) {
     bed.until_phase(&web, "app", "Waiting").await;
     assert_eq!(bed.touches(&web).len(), 0);
     bed.node.kubelet.start().unwrap();
-    until_content(
-        &bed.volume(&web, "kubernetes.io~configmap", "app").join("k"),
-        "2",
-    )
-    .await;
+    until_content(&bed.app_file(&web), "2").await;
     let admin = bed.admin.clone();
     bed.node.kubelet.ready(&admin).await.unwrap();
     bed.until_phase(&web, "app", "Delivered").await;
@@ -136,11 +95,7 @@ pub(crate) async fn kubelet_that_is_down_is_not_touched(bed: &mut Bed) {
 
 // beside-kubelet 22
 pub(crate) async fn policy_that_refuses_is_shown_and_asked_once(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
+    let (ns, web) = bed.web_with_app("1").await;
     let name = "no-touches";
     let api = "admissionregistration.k8s.io/v1";
     bed.create(&json!({
@@ -198,11 +153,7 @@ pub(crate) async fn policy_that_refuses_is_shown_and_asked_once(bed: &mut Bed) {
 
 // beside-kubelet 37
 pub(crate) async fn rotated_certificate_costs_no_watch_and_shows_no_error(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "0").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
+    let (ns, web) = bed.web_with_app("0").await;
     let folder = TempDir::with_prefix("larder-e2e-").unwrap();
     let pki = folder.path().join("pki");
     fs::create_dir(&pki).unwrap();
@@ -219,12 +170,9 @@ pub(crate) async fn rotated_certificate_costs_no_watch_and_shows_no_error(bed: &
     bed.start_larder_as(&kubeconfig, MountView::Host).await;
     bed.until_phase(&web, "app", "Delivered").await;
     let watches = bed.real().watches_of("larder/").unwrap();
-    let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
     for change in 1..=5 {
         bed.real().rotate_certificate(&pki).await.unwrap();
-        bed.set_config_map(&ns, "app", &change.to_string()).await;
-        until_content(&file, &change.to_string()).await;
-        bed.until_phase(&web, "app", "Delivered").await;
+        bed.change_app(&ns, &web, &change.to_string()).await;
     }
     assert_eq!(
         bed.real().watches_of("larder/").unwrap(),

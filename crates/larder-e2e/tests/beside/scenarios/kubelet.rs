@@ -2,17 +2,11 @@
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
-use serde_json::json;
-
-use crate::bed::{Bed, config_map_volume, container, content, pod, until, until_content};
+use crate::bed::{Bed, container, content, until, until_content};
 
 pub(crate) async fn a_touch_makes_the_kubelet_write_at_once(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
-    let file = bed.volume(&web, "kubernetes.io~configmap", "app").join("k");
+    let (ns, web) = bed.web_with_app("1").await;
+    let file = bed.app_file(&web);
     assert_eq!(content(&file).as_deref(), Some("1"));
     let inside = container(&web).path("/app/k");
     bed.set_config_map(&ns, "app", "2").await;
@@ -30,11 +24,7 @@ pub(crate) async fn a_touch_makes_the_kubelet_write_at_once(bed: &mut Bed) {
 
 /// Section 1.3: why larder writes nothing, and the case of `Detached`.
 pub(crate) async fn torn_down_volume_leaves_the_container_without_its_files(bed: &mut Bed) {
-    let ns = bed.namespace().await;
-    bed.create_config_map(&ns, "app", "1").await;
-    let web = bed
-        .run_pod(&ns, &pod("web", json!([config_map_volume("app")])))
-        .await;
+    let (ns, web) = bed.web_with_app("1").await;
     let volume = bed.volume(&web, "kubernetes.io~configmap", "app");
     let inside = container(&web).path("/app/k");
     let before = fs::metadata(&volume).unwrap();
