@@ -1,4 +1,4 @@
-//! What became of an input.
+//! The outcome of an input.
 
 use std::{fmt::Display, hash::BuildHasher};
 

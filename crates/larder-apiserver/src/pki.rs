@@ -121,7 +121,7 @@ impl Authority {
         })
     }
 
-    /// Whom a certificate stands for.
+    /// The subject of a certificate.
     pub(crate) fn user(&self, certificate: &CertificateDer<'_>) -> Option<User> {
         self.clients.lock().get(certificate).cloned()
     }

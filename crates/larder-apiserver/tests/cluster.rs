@@ -1,4 +1,5 @@
-//! What makes the server resemble a cluster: tokens, allocated addresses, filled namespaces, and what nodes may do.
+//! The features that make the server resemble a cluster: tokens, allocated addresses, filled namespaces, and
+//! permissions of nodes.
 #![expect(
     clippy::unwrap_used,
     reason = "the lint does not see that helpers of tests are tests"

@@ -1,4 +1,4 @@
-//! What hostile clients send: each is answered, none stops the server, and no answer quotes a Secret.
+//! Hostile requests: each is answered, none stops the server, and no answer quotes a Secret.
 #![expect(
     clippy::unwrap_used,
     reason = "the lint does not see that helpers of tests are tests"

@@ -1,8 +1,8 @@
-//! What a static pod, and the mirror pod that a node makes of it, may not refer to: everything for which the API server
-//! would have to be asked.
+//! The references that a static pod, and its mirror pod, may not have: every reference that needs a request to the API
+//! server.
 //!
-//! Rule: Kubernetes 1.36, `pkg/api/v1/pod/util.go`, behind the gate `PreventStaticPodAPIReferences`. A node must not be
-//! made to read for a file on its disk what the API server lets it read for the pods bound to it.
+//! Rule: Kubernetes 1.36, `pkg/api/v1/pod/util.go`, behind the gate `PreventStaticPodAPIReferences`. A file on a node's
+//! disk must not make the node read objects that the API server lets it read for the pods bound to it.
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeProjection};
 

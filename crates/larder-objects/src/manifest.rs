@@ -113,7 +113,8 @@ impl Manifests {
 pub struct Document {
     /// Where it stands.
     pub origin: Origin,
-    /// The workload whose template this pod is, as `Deployment web`; `None` for an object that stands there itself.
+    /// The workload whose template this pod is, as `Deployment web`; `None` for an object that the manifest contains
+    /// itself.
     pub workload: Option<String>,
     /// The object as JSON: as written, but with namespace, with `stringData` folded into `data`, and for a pod with its
     /// UID. Defaults are not in it.

@@ -1,4 +1,4 @@
-//! What ConfigMaps and Secrets have in common.
+//! The common part of ConfigMaps and Secrets.
 
 use std::{fmt, fmt::Debug};
 
@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind as it stands in a manifest: `ConfigMap`, `Secret`.
+    /// The kind as written in a manifest: `ConfigMap`, `Secret`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ConfigMap => "ConfigMap",
@@ -75,7 +75,7 @@ pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decode {kind}: {problem} at line {line} column {column}")]
 pub struct DecodeError {
-    /// The expected kind, as it stands in a manifest.
+    /// The expected kind, as written in a manifest.
     pub kind: &'static str,
     /// Line in the JSON text, from 1.
     pub line: usize,

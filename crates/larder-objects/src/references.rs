@@ -1,8 +1,8 @@
-//! Which ConfigMaps and Secrets a pod refers to.
+//! The ConfigMaps and Secrets that a pod references.
 //!
-//! Pure functions over the pod: the managers register by them, the embedded API server authorizes by them, static pods
-//! are refused by them, and `larder refs` prints them. The fields are those that the API server's node authorizer
-//! follows, so a name found here is exactly a name that the node of the pod may read (Kubernetes 1.36,
+//! Pure functions over the pod. The managers use them to register pods, the embedded API server to authorize, the
+//! checks of static pods to reject, and `larder refs` prints them. The fields are those that the API server's node
+//! authorizer follows, so a name found here is exactly a name that the node of the pod may read (Kubernetes 1.36,
 //! `pkg/api/v1/pod/util.go`, `plugin/pkg/auth/authorizer/node`).
 //!
 //! Invariants:

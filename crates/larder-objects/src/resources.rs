@@ -1,4 +1,4 @@
-//! What a pod asks for: the sums over its containers, and the class of service that follows.
+//! The resources that a pod requests: the sums over its containers, and the resulting QoS class.
 //!
 //! Source: Kubernetes 1.36, `component-helpers/resource/helpers.go` and `pkg/apis/core/helper/qos/qos.go`.
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_asks_for_no_processor_and_no_memory_gets_what_is_left() {
+    fn a_pod_that_requests_no_cpu_and_no_memory_is_best_effort() {
         assert_eq!(
             class(json!({"containers": [container(json!({}))]})),
             "BestEffort"

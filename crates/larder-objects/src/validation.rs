@@ -1,10 +1,10 @@
-//! What the API server would refuse.
+//! The API server's validation.
 //!
 //! Source: Kubernetes 1.36, `pkg/apis/core/validation/validation.go`; the texts are the server's, but for fields of
 //! list items, which are always named with their index here. Complete for what identity, volumes and environment rely
 //! on (metadata, ConfigMap, Secret, ClusterTrustBundle, and of a pod its volumes, and its containers' names,
-//! environment, mounts, ports and resources). Of what only a scheduler or a kubelet reads, such as affinity and probes,
-//! nothing is looked at.
+//! environment, mounts, ports and resources). Fields that only a scheduler or a kubelet reads, such as affinity and
+//! probes, are not checked.
 //!
 //! Invariants:
 //! 1. All errors are found, not the first one only.

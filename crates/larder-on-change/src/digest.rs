@@ -1,6 +1,6 @@
-//! Digests: what stands for the bytes that a hook looks at.
+//! Digests, which stand for the content that a hook selects.
 //!
-//! HMAC-SHA-256 over the sorted items (rule F2). The key lies in memory only, so a digest on disk says nothing about a
+//! HMAC-SHA-256 over the sorted items (rule F2). The key is in memory only, so a digest on disk reveals nothing about a
 //! short Secret (rule P2). Every field is preceded by its length, so that no two sets of items have one encoding.
 
 use std::{
@@ -71,8 +71,8 @@ impl fmt::Debug for DigestKey {
 #[error("no random numbers from the system")]
 pub struct NoRandomness;
 
-/// Stands for the bytes of one file or variable, under one key. Half an HMAC: without the key nothing collides on
-/// purpose, and a pod has one for each of its files.
+/// Stands for the bytes of one file or variable, under one key. Half an HMAC, since a pod has one for each of its
+/// files. Without the key, no collision can be constructed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentTag([u8; 16]);
 
@@ -82,7 +82,7 @@ impl fmt::Debug for ContentTag {
     }
 }
 
-/// The digest of the content that a hook looks at.
+/// The digest of the content that a hook selects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
@@ -134,8 +134,7 @@ pub struct Digester {
 /// The tag of each item, by its kind, its volume or container, and its path or name.
 type Tags = BTreeMap<(u8, Box<str>, Box<str>), ContentTag>;
 
-/// The content that a hook looks at, without the bytes: what has changed can be computed from it, and nothing else.
-/// Cheap to clone.
+/// The content that a hook selects, without the bytes. It serves only to compute what has changed. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Items {
     items: Arc<Tags>,
@@ -213,7 +212,7 @@ impl Digester {
         self.finish_with_items().0
     }
 
-    /// The digest, and the items from which [`Items::changes_since`] computes what has changed.
+    /// The digest, and the items from which [`Items::changes_since`] computes the changes.
     pub fn finish_with_items(self) -> (ContentDigest, Items) {
         let digest = self.digest();
         let items = Items {

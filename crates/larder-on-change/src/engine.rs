@@ -1,4 +1,4 @@
-//! The engine of one hook: it is given the content that the hook looks at, and decides when a round begins.
+//! The engine of one hook: takes in the content that the hook selects, and decides when a round begins.
 //!
 //! A round goes through these states; a change while it waits restarts the quiet period or joins the round:
 //!
@@ -13,7 +13,7 @@
 //! 1. `told` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until
 //!    success: a failed attempt may have reached the application.
 //! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
-//! 3. Nothing is drawn or read here: time and random numbers in [0, 1) are arguments.
+//! 3. Time and random numbers in [0, 1) are arguments.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
     hook::{OnFailure, Timing},
 };
 
-/// What is known about what the application was told.
+/// The known content of the last notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     /// No content has been delivered yet.
@@ -35,10 +35,10 @@ enum Told {
     Uncertain,
 }
 
-/// Where a hook stands, for status output.
+/// The state of a hook, for status output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
-    /// The application was told of the present content.
+    /// The application was notified of the present content.
     Idle,
     /// A change waits for its quiet period, its random pause, or a free place.
     Waiting,
@@ -63,13 +63,13 @@ impl HookState {
     }
 }
 
-/// What a new hook knows of the past (rules P3 to P6).
+/// The past of a new hook (rules P3 to P6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Nothing: the first content is a first delivery, which fires only hooks with `initial`.
     FirstDelivery,
-    /// The application was told of this content before a restart. A change since then fires after a random pause of up
-    /// to 10 s.
+    /// The application was notified of this content before a restart. A change since then fires after a random pause of
+    /// up to 10 s.
     Told(ContentDigest),
     /// An attempt had failed before the restart, so the application may have seen any content: fires likewise.
     Uncertain,
@@ -78,23 +78,23 @@ pub enum Start {
 /// Longest extra pause of a round that is due because of a change during a restart, so that no herd starts (rule P6).
 const RESTART_SPREAD: Duration = Duration::from_secs(10);
 
-/// One attempt to tell the application.
+/// One attempt to notify the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// The content that the round tells of.
+    /// The content of the round's notification.
     pub digest: ContentDigest,
     /// 1 for the first attempt of the round.
     pub attempt: u32,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every step succeeded.
     Succeeded,
     /// A step failed or timed out.
     Failed,
-    /// larder ends: nothing is recorded (rule T9).
+    /// larder shuts down: nothing is recorded (rule T9).
     Interrupted,
 }
 
@@ -110,7 +110,7 @@ enum Phase {
     Splay {
         until: Instant,
     },
-    /// Waits for a place among the rounds that run.
+    /// Waits for a free place among the running rounds.
     Due {
         since: Instant,
     },
@@ -129,7 +129,7 @@ pub struct HookEngine {
     initial: bool,
     phase: Phase,
     told: Told,
-    /// What the hook looks at now; `None` before the first delivery.
+    /// The present content; `None` before the first delivery.
     present: Option<ContentDigest>,
     /// First and latest change during the round that runs.
     meanwhile: Option<(Instant, Instant)>,
@@ -139,7 +139,7 @@ pub struct HookEngine {
 }
 
 impl HookEngine {
-    /// A hook that starts with what `start` says of the past.
+    /// A hook with the past `start`.
     pub fn new(timing: Timing, on_failure: OnFailure, initial: bool, start: Start) -> Self {
         let (told, spread) = match start {
             Start::FirstDelivery => (Told::Nothing, false),
@@ -159,14 +159,14 @@ impl HookEngine {
         }
     }
 
-    /// A pass is over: every part of the pod that was due is in place, and the hook looks at this content (rule F1).
+    /// A pass is over: every part of the pod that was due is in place, and the hook selects this content (rule F1).
     pub fn observe(&mut self, content: ContentDigest, now: Instant) {
         let before = self.present.replace(content);
         if before == Some(content) {
             return;
         }
         if self.told == Told::Nothing && before.is_none() && !self.initial {
-            // A first delivery: whatever reads it starts with it (rule F4).
+            // A first delivery: its readers start with it (rule F4).
             self.told = Told::Content(content);
             self.spread = false;
             return;
@@ -178,7 +178,7 @@ impl HookEngine {
                 self.meanwhile = (round.digest != content).then_some((first, now));
                 self.phase
             }
-            // There and back (rule F3).
+            // The content changed back (rule F3).
             _ if !changed => {
                 self.failures = 0;
                 self.spread = false;
@@ -186,7 +186,7 @@ impl HookEngine {
             }
             Phase::Quiet { first, .. } => Phase::Quiet { first, latest: now },
             Phase::Splay { .. } | Phase::Due { .. } => self.phase,
-            // A newer change starts the delays anew (rule T8).
+            // A newer change resets the delays (rule T8).
             Phase::Idle | Phase::Retrying { .. } | Phase::Failing => {
                 self.failures = 0;
                 Phase::Quiet {
@@ -225,7 +225,7 @@ impl HookEngine {
         self.present = Some(present);
     }
 
-    /// The next time at which [`advance`](Self::advance) changes something.
+    /// The next time at which [`advance`](Self::advance) has an effect.
     pub fn wakes_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::Quiet { first, latest } => Some(self.quiet_until(first, latest)),
@@ -239,7 +239,7 @@ impl HookEngine {
         (latest + debounce.min).min(first + debounce.max.max(debounce.min))
     }
 
-    /// Lets time pass. Returns since when a round has been due, if one is. `random` decides the pause that may begin
+    /// Advances the time. Returns since when a round has been due, if one is. `random` decides the pause that may begin
     /// now.
     pub fn advance(&mut self, now: Instant, random: f64) -> Option<Instant> {
         loop {
@@ -320,8 +320,8 @@ impl HookEngine {
         false
     }
 
-    /// The round that [`start`](Self::start) has returned may not go on before `until`; then it begins again, with the
-    /// content of that time. Changes meanwhile join it.
+    /// The round that [`start`](Self::start) has returned may not continue before `until`. Then it begins again, with
+    /// the content of that time. Changes meanwhile join it.
     pub fn defer(&mut self, until: Instant) {
         if let Phase::Running(_) = self.phase {
             self.meanwhile = None;
@@ -338,7 +338,7 @@ impl HookEngine {
         }
     }
 
-    /// Whether an attempt may have told the application of content that no success followed; to be stored with
+    /// Whether an attempt without a later success may have notified the application; to be stored with
     /// [`told`](Self::told).
     pub fn is_uncertain(&self) -> bool {
         self.told == Told::Uncertain
@@ -349,7 +349,7 @@ impl HookEngine {
         self.initial
     }
 
-    /// Where the hook stands.
+    /// The state of the hook.
     pub fn state(&self) -> HookState {
         match self.phase {
             Phase::Idle => HookState::Idle,
@@ -360,7 +360,7 @@ impl HookEngine {
         }
     }
 
-    /// How many attempts in a row have failed.
+    /// Number of failed attempts in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }

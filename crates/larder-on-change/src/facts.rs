@@ -1,4 +1,4 @@
-//! What hooks are checked against: the volumes, containers and ports of a pod.
+//! The facts that hooks are checked against: the volumes, containers and ports of a pod.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use serde_json::Value;
@@ -39,7 +39,7 @@ impl VolumeFacts {
 pub struct ContainerFacts {
     /// Its name.
     pub name: SmolStr,
-    /// Whether it is an init container that does not keep running: no target of a hook (rule F9).
+    /// Whether it is an init container that does not keep running, and so not a target of a hook (rule F9).
     pub is_init: bool,
     /// Whether it is an init container with `restartPolicy: Always`, a native sidecar.
     pub is_sidecar: bool,

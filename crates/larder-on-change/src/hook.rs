@@ -1,4 +1,4 @@
-//! A hook: what it looks at, what it does, and when.
+//! A hook: the content that it selects, its actions, and their timing.
 
 use std::{
     fmt,
@@ -17,27 +17,27 @@ use crate::signal::Signal;
 pub struct Hook {
     /// Name in status, events and log; unique among the hooks of one list.
     pub name: String,
-    /// Names of the volumes it looks at; `None` for all that larder delivers to the pod.
+    /// Names of the volumes that it selects; `None` for all that larder delivers to the pod.
     pub volumes: Option<Vec<SmolStr>>,
-    /// The files it looks at in these volumes.
+    /// The files that it selects in these volumes.
     pub paths: Paths,
-    /// Whether it looks at variables, too.
+    /// Whether it selects variables, too.
     pub environment: bool,
     /// The container that signals and restarts go to; `None` for every regular container or native sidecar that mounts
     /// a changed volume or whose variables changed.
     pub container: Option<SmolStr>,
-    /// What it does, in order; at least one.
+    /// Its steps, in order; at least one.
     pub steps: Vec<Action>,
-    /// When, and how long.
+    /// Its timing.
     pub timing: Timing,
-    /// What follows when it keeps failing.
+    /// The reaction when it keeps failing.
     pub on_failure: OnFailure,
     /// Whether it also fires after a first delivery.
     pub initial: bool,
 }
 
 impl Hook {
-    /// Whether the hook looks at the volume.
+    /// Whether the hook selects the volume.
     pub fn looks_at_volume(&self, volume: &str) -> bool {
         let Some(volumes) = &self.volumes else {
             return true;
@@ -45,7 +45,7 @@ impl Hook {
         volumes.iter().any(|name| name == volume)
     }
 
-    /// Whether the hook looks at this file. A service account token counts only if a pattern names it: tokens are
+    /// Whether the hook selects this file. A service account token counts only if a pattern names it: tokens are
     /// renewed all the time (rule F6).
     pub fn looks_at_file(&self, volume: &str, path: &str, is_token: bool) -> bool {
         self.looks_at_volume(volume)
@@ -56,8 +56,8 @@ impl Hook {
             }
     }
 
-    /// What identifies the definition of the hook across restarts: two hooks that differ in anything have different
-    /// ones. Another version of larder may compute another one, so that the hook counts as edited.
+    /// Identifies the definition of the hook across restarts: two hooks that differ in anything have different ones.
+    /// Another version of larder may compute a different one, so that the hook counts as edited.
     pub fn definition(&self) -> Definition {
         let mut hasher = Sha256Hasher(digest::Context::new(&digest::SHA256));
         self.hash(&mut hasher);
@@ -67,7 +67,7 @@ impl Hook {
         Definition(u128::from_be_bytes(bytes))
     }
 
-    /// What it does, in the short form: `signal:SIGHUP`. Several steps are separated by commas.
+    /// Its action in the short form: `signal:SIGHUP`. Several steps are separated by commas.
     pub fn action(&self) -> String {
         let steps: Vec<_> = self.steps.iter().map(ToString::to_string).collect();
         steps.join(", ")
@@ -200,7 +200,7 @@ pub enum Action {
     Signal(SignalTarget),
     /// Send an HTTP request.
     Http(HttpCall),
-    /// End the container's main process, so that whatever runs the container starts it again.
+    /// End the container's main process, so that the container's runtime restarts it.
     Restart(Restart),
     /// Run a command.
     Exec(Command),
@@ -218,7 +218,7 @@ impl Action {
     }
 }
 
-/// The short form. Of a command only its program is shown: words may be credentials.
+/// The short form. Of a command only its program is shown: arguments may be credentials.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -239,7 +239,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Which signal, to which processes.
+/// A signal and its target processes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SignalTarget {
     /// The signal.
@@ -286,7 +286,7 @@ impl fmt::Debug for HttpCall {
     }
 }
 
-/// Where an HTTP request goes.
+/// The target of an HTTP request.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum HttpTarget {
     /// A port of the pod itself: an annotation can name no other host (rule S5).
@@ -383,7 +383,7 @@ pub struct Restart {
     pub signal: Signal,
     /// Time until KILL; `None` for the pod's grace period.
     pub grace: Option<Duration>,
-    /// Look at variables only (`restart:environment`).
+    /// Select variables only (`restart:environment`).
     pub environment_only: bool,
 }
 
@@ -511,7 +511,7 @@ pub struct Retry {
     pub min: Duration,
     /// The longest pause. Below 1 s it counts as 1 s.
     pub max: Duration,
-    /// How often a round is tried in all; 0 for without end.
+    /// Number of attempts of a round; 0 for no limit.
     pub attempts: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Hooks: what happens in an application when the volumes or variables that larder delivers to it have changed.
+//! Hooks: actions on an application after the volumes or variables that larder delivers to it have changed.
 //!
 //! ```text
 //!  content of a pass ─► filter ─► digest ─► quiet period ─► splay ─► round ─► steps ─► success: record
@@ -7,18 +7,19 @@
 //! ```
 //!
 //! A [`Hook`] is a filter, one or several [`Action`]s, and timing. [`parse`] reads hooks from the command line, from
-//! pod annotations and from the agent's configuration, and says for each who may cause what. [`HookEngine`] decides
-//! when a hook fires. It is pure: time and random numbers are passed in. [`action`] runs the steps of a round that need
-//! nothing but the system: commands and HTTP requests.
+//! pod annotations and from the agent's configuration, and checks which actions each source may request. [`HookEngine`]
+//! decides when a hook fires. It is pure: time and random numbers are passed in. [`action`] runs the steps of a round
+//! that need nothing but the system: commands and HTTP requests.
 //!
 //! The contract is `docs/spec/on-change.md`; tests cite its scenarios as `// on-change 12`.
 //!
 //! Invariants:
-//! 1. A round tells of the content that was current when its first step began, and success records that content and no
-//!    later one.
-//! 2. A hook whose content equals that of its last success never fires, unless an attempt has failed since: whatever a
-//!    failed attempt has told the application is unknown.
-//! 3. Every change is told at least once, also across restarts, if the caller stores what [`HookEngine::told`] returns.
+//! 1. A round notifies the application of the content that was current when its first step began. Success records that
+//!    content, not a later one.
+//! 2. A hook whose content equals that of its last success never fires, unless an attempt has failed since: the effect
+//!    of a failed attempt is unknown.
+//! 3. The application is notified of every change at least once, also across restarts, if the caller stores the result
+//!    of [`HookEngine::told`].
 
 pub mod action;
 mod digest;

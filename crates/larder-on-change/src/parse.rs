@@ -1,7 +1,7 @@
 //! Reads hooks: the short form (`signal:SIGHUP`) and the long one, a YAML or JSON list.
 //!
-//! Where a hook stands decides what it may do (rules S1 to S8), so every reader takes the [`Authority`]. With the facts
-//! of the pod at hand, names of volumes, containers and ports are checked as well.
+//! The source of a hook decides what it may do (rules S1 to S8), so every reader takes the [`Authority`]. With the
+//! facts of the pod at hand, names of volumes, containers and ports are checked as well.
 //!
 //! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
 
@@ -30,18 +30,19 @@ pub const MAX_TEXT: usize = 16 << 10;
 /// Most bytes of a request's body (rule H1).
 const MAX_BODY: usize = 64 << 10;
 
-/// Who has written a hook, and thus what it may cause.
+/// The author of a hook, which decides what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authority {
     /// The caller of `larder exec`.
     CommandLine,
-    /// Anyone who may create the pod; the node's configuration says what is allowed.
+    /// The author of the pod; the node's configuration decides what is allowed.
     Annotation(AllowedActions),
     /// The operator of the machine.
     Configuration,
 }
 
-/// What annotations may ask for: `onChangeFromPods` of the agent's configuration (rule S4). Commands are never allowed.
+/// The actions that annotations may request: `onChangeFromPods` of the agent's configuration (rule S4). Commands are
+/// never allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedActions {
     /// `signal`
@@ -53,7 +54,7 @@ pub struct AllowedActions {
 }
 
 impl AllowedActions {
-    /// Whether an annotation may ask for the action.
+    /// Whether an annotation may request the action.
     pub const fn allows(self, action: &Action) -> bool {
         match action {
             Action::Signal(_) => self.signal,
@@ -74,7 +75,7 @@ impl Default for AllowedActions {
     }
 }
 
-/// The timing that a hook has where it says nothing: by where it stands, and what it does.
+/// The default timing of a hook, by its source and its action.
 fn default_timing(authority: Authority, steps: &[Action]) -> Timing {
     let debounce = if authority == Authority::CommandLine {
         Debounce::NONE
@@ -95,7 +96,7 @@ fn default_timing(authority: Authority, steps: &[Action]) -> Timing {
 ///
 /// # Errors
 ///
-/// The text is malformed, or asks for something that its authority may not cause, or that the pod does not have.
+/// The text is malformed, or requests something that its authority may not do, or that the pod does not have.
 pub fn hooks(
     text: &str,
     authority: Authority,
@@ -114,8 +115,7 @@ pub fn hooks(
     Ok(hooks)
 }
 
-/// Reads the hooks of a YAML value, as the agent's configuration has them, without the fields that say which pods they
-/// are for.
+/// Reads the hooks of a YAML value, as in the agent's configuration, without the fields that select pods.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ fn yaml(text: &str) -> Result<Value, HookError> {
     serde_saphyr::from_str_with_options(text, options).map_err(malformed)
 }
 
-/// Checks what only the whole list shows: their number, their names, and actions that contradict each other.
+/// Checks the list as a whole: the number and the names of hooks, and actions that contradict each other.
 ///
 /// # Errors
 ///

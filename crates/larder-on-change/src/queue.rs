@@ -1,4 +1,4 @@
-//! Which rounds run at the same time: a bounded number, the one that has been due longest first (rule T5).
+//! Decides which rounds run at the same time: a limited number, the one that has been due longest first (rule T5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub struct RoundQueue {
 }
 
 impl RoundQueue {
-    /// At most `parallelism` rounds run at once; at least one.
+    /// A queue of which at most `parallelism` rounds run at once; at least one.
     pub fn new(parallelism: usize) -> Self {
         Self {
             parallelism: parallelism.max(1),
@@ -29,7 +29,7 @@ impl RoundQueue {
         }
     }
 
-    /// From now on at most `parallelism` rounds run at once; at least one. Those that run already go on.
+    /// From now on at most `parallelism` rounds run at once; at least one. Running ones continue.
     pub fn set_parallelism(&mut self, parallelism: usize) {
         self.parallelism = parallelism.max(1);
     }
@@ -54,7 +54,7 @@ impl RoundQueue {
         Some(hook)
     }
 
-    /// The hook's round is over, or the hook is gone.
+    /// The hook's round is over, or the hook was removed.
     pub fn finished(&mut self, hook: HookId) {
         self.running.remove(&hook);
         if let Some(since) = self.since.remove(&hook) {
@@ -62,7 +62,7 @@ impl RoundQueue {
         }
     }
 
-    /// How many hooks wait for another round to end.
+    /// Number of hooks that wait for another round to end.
     pub fn waiting(&self) -> usize {
         self.due.len()
     }
@@ -76,7 +76,7 @@ mod tests {
 
     // on-change 34
     #[test]
-    fn no_more_rounds_run_than_allowed_and_the_oldest_goes_first() {
+    fn no_more_rounds_run_than_allowed_and_the_oldest_runs_first() {
         let start = Instant::now();
         let mut queue = RoundQueue::new(8);
         for id in 0..20 {

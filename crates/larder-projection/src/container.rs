@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, VolumeDevice, VolumeMount,
 };
 
-/// Which list of the pod a container stands in.
+/// The list of the pod that has a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerKind {
     /// `spec.initContainers`.
@@ -24,7 +24,7 @@ pub enum ContainerKind {
 /// The fields of a container that a projection reads.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerView<'a> {
-    /// Which list it stands in.
+    /// The list that has it.
     pub kind: ContainerKind,
     /// Name, unique among all containers of the pod.
     pub name: &'a str,

@@ -5,8 +5,8 @@
 //! name.
 //!
 //! Invariants:
-//! 1. The order is deterministic: a variable stands where its name was first set, the keys of one object are sorted,
-//!    Service variables follow sorted by Service. (The kubelet's order is random.)
+//! 1. The order is deterministic: a variable has the place where its name was first set, the keys of one object are
+//!    sorted, Service variables follow sorted by Service. (The kubelet's order is random.)
 //! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied
 //!    for such a variable are zeroized.
 //! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to

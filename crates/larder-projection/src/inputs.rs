@@ -1,4 +1,4 @@
-//! What a projection reads besides the pod.
+//! The inputs of a projection besides the pod.
 //!
 //! The caller gathers it beforehand, for one pod, because only the caller can wait for a network. [`crate::Needs`]
 //! lists it.

@@ -1,5 +1,4 @@
-//! What a container sees: environment and volumes, computed from a pod and the objects that it names, and written to
-//! disk.
+//! Environment and volumes of a container, computed from a pod and the objects that it references, and written to disk.
 //!
 //! Two halves. The upper one is pure: pod and inputs in, environment and payload out, no I/O. The lower one takes a
 //! payload and makes a volume directory hold exactly that. Both are synchronous.

@@ -1,4 +1,4 @@
-//! How much memory the volumes of a pod that lie in memory may take, each.
+//! The memory limit of each in-memory volume of a pod.
 //!
 //! Rules: kubelet 1.36, `pkg/volume/emptydir/empty_dir.go` and `pkg/kubelet/cm/helpers_linux.go`:
 //! 1. the node's allocatable memory,

@@ -1,4 +1,4 @@
-//! What has to be gathered before a pod can be projected.
+//! The inputs that must be gathered before a pod can be projected.
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -1,4 +1,4 @@
-//! Where a variable or a file came from: what `larder render -o tree` shows beside it.
+//! The origin of a variable or a file, which `larder render -o tree` shows beside it.
 
 use larder_objects::{Kind, ResourceVersion};
 

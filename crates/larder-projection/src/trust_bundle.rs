@@ -1,8 +1,8 @@
 //! Trust anchors for `clusterTrustBundle` sources.
 //!
 //! Kubelet 1.36, `pkg/kubelet/clustertrustbundle`: all PEM blocks of all matching bundles, each certificate once. The
-//! kubelet shuffles them; here they stand in the order of the bundles' names and of the blocks in them, so that the
-//! same set is the same file.
+//! kubelet shuffles them. larder keeps the order of the bundles' names and of the blocks in them, so that the same set
+//! yields the same file.
 
 use std::{
     collections::{BTreeMap, HashSet},

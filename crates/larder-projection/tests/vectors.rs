@@ -1,4 +1,4 @@
-//! What Kubernetes itself computed for random pods, and for the pods of public manifests where they are at hand.
+//! Results that Kubernetes itself computed for random pods, and, if available, for the pods of public manifests.
 //!
 //! `testdata/vectors/README.md` describes the format. `LARDER_VECTORS` names another folder.
 

@@ -1,4 +1,4 @@
-//! What the managers and collections of a node share.
+//! The state that the managers and collections of a node share.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How a request to the API server failed.
+//! Failures of requests to the API server.
 //!
 //! No text carries a byte of an object.
 

@@ -1,8 +1,8 @@
-//! Freshness checks: one request by name for all readers of an object for whom what is known may be too old.
+//! Freshness checks: one request by name for all readers of an object whose known state may be too old for them.
 //!
-//! The watch of a target says nothing of how fresh a silent object is. So a reader that has just registered has the
-//! object read once: by a GET where the target is that object, and by a list of the one name where the target is a
-//! namespace. Such a list confirms an absence too, and at which version. Without a watch, a GET is all that is known.
+//! The watch of a target does not show how fresh a silent object is. So for a reader that has just registered, the
+//! object is read once: by a GET if the target is that object, and by a list of the one name if the target is a
+//! namespace. Such a list also confirms an absence, and its version. Without a watch, a GET is the only source.
 
 use std::{
     sync::Arc,

@@ -1,9 +1,8 @@
 //! Limits of the requests: how many are in flight, how many watches are open, and how often requests are repeated.
 //!
-//! What interrupts one watch mostly interrupts all of them (an API server that restarts, a connection that is cut, a
-//! compaction, a 429), on every node of the cluster at the same moment. So repeated requests go at a limited rate,
-//! which all managers and collections of a node share. The first request of a target is exempt, since a pod waits for
-//! it.
+//! A cause that interrupts one watch mostly interrupts all of them (a restart of the API server, a cut connection, a
+//! compaction, a 429), on every node of the cluster at the same moment. So all managers and collections of a node share
+//! one rate limit of repeated requests. The first request of a target is exempt, since a pod waits for it.
 //!
 //! Invariant: in any second at most [`BURST`] and a hundred repeated requests are sent, and a hundred after
 //! [`RepeatLimiter::drain_burst`].

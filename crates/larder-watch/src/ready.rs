@@ -1,4 +1,4 @@
-//! Which of very many futures of one task are to be polled.
+//! Tracks which of very many futures of one task need polling.
 //!
 //! Each has a waker of its own, which notes its key. Nothing is polled in vain, however many futures there are, and
 //! they are polled in the order in which they were woken.

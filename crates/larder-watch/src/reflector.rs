@@ -1,4 +1,4 @@
-//! What to ask the API server next: the rules for one target, pure.
+//! Decides on the next request to the API server: the rules for one target, pure.
 //!
 //! A reflector sees versions only. Its [driver](crate::driver) makes the requests, holds the objects that they bring,
 //! and passes findings on. A cycle obtains the complete state (a streaming list, or a plain list where the API server

@@ -1,4 +1,4 @@
-//! What the requests of an engine have taught it about the API server.
+//! Properties of the API server that an engine has learned from its requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a list and a watch are about, and how their answers are read.
+//! The target of a list and a watch, and how their answers are read.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 

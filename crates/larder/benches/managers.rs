@@ -1,12 +1,11 @@
-//! What a manager costs its callers, beside what the kubelet's own manager needs for the same (Kubernetes 1.36, the
-//! same kind of machine) and our budget.
+//! The cost of a manager for its callers, compared with the kubelet's own manager (Kubernetes 1.36, the same kind of
+//! machine) and with larder's budget.
 //!
-//! A machine's atomic operations take what they take, and on a virtual one not always the same: the first row is a
-//! yardstick, two of them in the same run. A read has three: it leaves the map, and takes and gives back a reference on
-//! the object.
+//! The time of atomic operations depends on the machine, and varies on a virtual one. So the first row is a baseline:
+//! two of them, in the same run. A read has three: it leaves the map, and takes and returns a reference to the object.
 //!
-//! Measured in processor time of the thread, the slower one of two, so that other work on the machine disturbs little;
-//! with two threads on a busy machine they seldom meet. `best` is the quickest sample.
+//! Measured in CPU time of the thread, the slower one of two, so that other work on the machine disturbs little. On a
+//! busy machine two threads seldom run at the same time. `best` is the quickest sample.
 //!
 //! `cargo bench -p larder --bench managers`
 
@@ -136,7 +135,7 @@ impl Row {
     }
 }
 
-/// The processor time that this thread needs for `work`.
+/// The CPU time that this thread needs for `work`.
 fn processor_time(work: impl FnOnce()) -> Duration {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -1,4 +1,4 @@
-//! What a user chooses about a manager: the strategy and its times, validated before anything runs.
+//! The settings of a manager: the strategy and its times, validated before anything runs.
 
 use std::{
     collections::BTreeMap,
@@ -103,14 +103,13 @@ pub struct ManagerConfig {
     pub read_timeout: Duration,
     /// Under `Cache`, how long an answer is good for while the node does not say. Defaults to 60 s; must be positive.
     pub default_ttl: Duration,
-    /// Under `Cache`, how long an answer is good for as the node says. Defaults to a node that says nothing.
+    /// Under `Cache`, how long an answer is valid according to the node. Defaults to a node that sets no time.
     pub node_ttl: NodeTtl,
-    /// Under `Cache`, how old an answer may get that stands in while the API server fails. Defaults to no limit: like
-    /// under `Watch`, the last good data stays served, and status and change events show why it is old.
+    /// Under `Cache`, the maximum age of an answer that is served while the API server fails. Defaults to no limit: as
+    /// under `Watch`, the last good copy stays served, and status and change events show why it is stale.
     pub max_stale: Option<Duration>,
     /// Under `Watch` with one watch per object, most requests that wait for their answer at the same time; further ones
-    /// wait in a queue, in which those for which a reader waits go first. An established watch does not count. Must be
-    /// positive.
+    /// wait in a queue, those with a waiting reader first. An established watch does not count. Must be positive.
     ///
     /// Defaults to 64: what kube-apiserver answers at the same time for all nodes together, as it comes (98 seats of
     /// priority level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100

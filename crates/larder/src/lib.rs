@@ -29,7 +29,7 @@
 //! # }
 //! ```
 //!
-//! What they promise:
+//! They guarantee:
 //!
 //! - **One watch per object**, however many pods refer to it, by name, as the node authorizer demands; none after the
 //!   last reference ([`ObjectManager::unregister_pod`]).

@@ -1,4 +1,4 @@
-//! Which pods are registered, and what each of them refers to.
+//! The registered pods and their references.
 //!
 //! Pure bookkeeping: a registration turns into references to add and to drop, and nothing here waits or makes requests.
 //! Rules R2–R7 of the kubelet's managers (1.36, `pkg/kubelet/util/manager/cache_based_manager.go`); unlike there, the
@@ -200,7 +200,7 @@ impl Registrations {
         }
     }
 
-    /// The holder that stands for `pod`, if it is registered.
+    /// The holder of `pod`, if it is registered.
     pub(crate) fn holder(&self, pod: PodRef<'_>) -> Option<Holder> {
         let pods = self.pods.get(pod.uid)?;
         Some(pods.iter().find(|known| known.is(pod))?.holder)

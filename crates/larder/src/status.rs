@@ -1,4 +1,4 @@
-//! What a manager knows about its objects, for status output and metrics. Never a value.
+//! A manager's known state of its objects, for status output and metrics. Never a value.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
-//! Where a manager keeps its objects: one store per change detection strategy.
+//! The stores of a manager's objects: one per change detection strategy.
 //!
-//! All stores share the [`Entries`]: what is referenced, by whom, and since when. [`Store`] is what they have in
-//! common.
+//! All stores share the [`Entries`]: the referenced objects, with the references to each and their sequence numbers.
+//! [`Store`] is their common part.
 
 pub(crate) mod caching;
 pub(crate) mod entries;

@@ -100,7 +100,7 @@ struct SwapFollower {
     key: usize,
 }
 
-/// Signals of one pod that nobody has received yet.
+/// Signals of one pod that were not received yet.
 #[derive(Debug, Default)]
 struct SwapInbox {
     /// The strongest signal of each volume.

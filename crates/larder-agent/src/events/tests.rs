@@ -13,7 +13,7 @@ use super::{
     *,
 };
 
-/// Events whose requests are answered with the code that stands there at that time; and the requests, in words.
+/// Events whose requests are answered with the code in the cell at that time; and the requests, as text.
 struct Fixture {
     events: Events,
     code: Arc<Mutex<u16>>,

@@ -1,4 +1,4 @@
-//! What the program around the agent contributes to its API: flags, the configuration in use, and the log filter.
+//! The embedding program's part of the API: flags, the configuration in use, and the log filter.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

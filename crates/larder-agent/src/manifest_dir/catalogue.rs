@@ -188,7 +188,7 @@ impl Catalogue {
                     Entry::Occupied(owner) => {
                         let (owner, first) = owner.get();
                         problems.push(format!(
-                            "{}: {id}{} stands in {}{} already",
+                            "{}: {id}{} is already defined in {}{}",
                             file.display(),
                             made_from(held),
                             owner.display(),
@@ -319,7 +319,7 @@ mod tests {
         );
         assert_eq!(
             catalogue.problems(),
-            ["g: ConfigMap n/a stands in f already"]
+            ["g: ConfigMap n/a is already defined in f"]
         );
         catalogue.removed(Path::new("f"));
         assert_eq!(plan(&mut catalogue), changes(&["a from g"], &[]));
@@ -336,7 +336,7 @@ mod tests {
         }
         assert_eq!(
             catalogue.problems(),
-            ["g: Pod n/web (of StatefulSet web) stands in f (of Deployment web) already"]
+            ["g: Pod n/web (of StatefulSet web) is already defined in f (of Deployment web)"]
         );
     }
 

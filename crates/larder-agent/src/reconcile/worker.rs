@@ -220,7 +220,7 @@ impl PodWorker {
         self.tidying.due = true;
     }
 
-    /// The next time at which something is to be done without a change.
+    /// When the worker has to act next without a change.
     fn next_wake(&self) -> Instant {
         if let Some((_, at)) = self.teardown {
             return at;

@@ -87,7 +87,7 @@ impl Signer {
             }
             sleep(Duration::from_millis(2)).await;
         }
-        panic!("nobody asks for a certificate");
+        panic!("no request for a certificate");
     }
 
     async fn answer(&self, request: &PodCertificateRequest, status: Value) {

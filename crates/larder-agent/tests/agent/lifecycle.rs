@@ -197,7 +197,7 @@ async fn link_by_name_appears_once_its_place_is_free() {
     node.apply(&pod("web").config_map("cfg", "app").build());
     // The volume is delivered all the same.
     node.until("web", "cfg", &[("a", "1")]).await;
-    let told = node.wait("the failure to be told", |node| {
+    let told = node.wait("the failure to be reported", |node| {
         node.pod("web")
             .filter(|pod| pod.delivery.phase == Phase::Failing)
     });

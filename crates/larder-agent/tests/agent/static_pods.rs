@@ -52,7 +52,7 @@ async fn static_pod_keeps_its_mirror_until_torn_down() {
     fs::write(&volumes, "in the way").unwrap();
 
     fs::remove_file(&file).unwrap();
-    let removing = node.wait("the failure to be told", |node| {
+    let removing = node.wait("the failure to be reported", |node| {
         node.pod(&name)
             .filter(|pod| pod.delivery.phase == Phase::Removing && !pod.delivery.reason.is_empty())
     });
@@ -98,7 +98,7 @@ async fn manifest_broken_at_a_restart_leaves_its_pod_served() {
         node.settled().await;
         node.until(&name, "cfg", &[("a", "1")]).await;
         assert_eq!(fs::read_link(&data).unwrap(), set, "nothing is rewritten");
-        let problem = node.wait("the problem to be told", |node| {
+        let problem = node.wait("the problem to be reported", |node| {
             node.status().problems.into_iter().next()
         });
         assert!(problem.await.contains("static.json: invalid static pod"));
@@ -171,7 +171,7 @@ async fn manifests_are_remembered_privately_while_they_are_followed() {
     fs::write(&file, "garbage").unwrap();
     node.apply(&pod("other").build());
     node.run();
-    node.wait("both to be told", |node| {
+    node.wait("both to be reported", |node| {
         let problems = node.status().problems;
         let told = |text| problems.iter().any(|problem| problem.contains(text));
         (told("static.json: invalid static pod") && told("copy of a last good manifest is damaged"))

@@ -1,4 +1,4 @@
-//! What a server allows its clients.
+//! The limits of a server for its clients.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How objects appear in a response: as they are, without all but their metadata, or as rows of a table.
+//! The form of objects in a response: complete, reduced to their metadata, or as rows of a table.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};

@@ -1,4 +1,4 @@
-//! What requests and responses hold: bodies read with their limits, and the few forms of an answer.
+//! Bodies of requests, read with their limits, and the few forms of an answer.
 
 use std::time::Duration;
 

@@ -1,11 +1,10 @@
-//! What the admission plugins of a kube-apiserver with its defaults add to objects, beyond the defaults of their
-//! fields.
+//! Adds to objects what the default admission plugins of a kube-apiserver add, beyond the defaults of their fields.
 //!
-//! Source: Kubernetes 1.36, `plugin/pkg/admission`: `priority`, `defaulttolerationseconds`, `nodetaint`. Not here is
-//! `serviceaccount`, which mounts a token into every pod: as in the servers that controllers are tested with, pods get
-//! what they ask for.
+//! Source: Kubernetes 1.36, `plugin/pkg/admission`: `priority`, `defaulttolerationseconds`, `nodetaint`.
+//! `serviceaccount`, which mounts a token into every pod, is omitted: as in the servers that controllers are tested
+//! with, pods get only the volumes in their specification.
 //!
-//! Invariant: applying them to what they have completed changes nothing, so that a manifest that is applied again is
+//! Invariant: a second pass over a completed object changes nothing, so that a manifest that is applied again is
 //! unchanged.
 
 use serde_json::{Value, json};

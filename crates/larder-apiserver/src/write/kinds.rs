@@ -1,4 +1,4 @@
-//! What the server does to objects of one kind on top of metadata.
+//! The server's handling of single kinds, in addition to that of metadata.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use larder_objects::qos_class;

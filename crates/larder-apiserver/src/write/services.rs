@@ -1,4 +1,4 @@
-//! What the server allocates for Services: cluster addresses and node ports.
+//! Allocations for Services: cluster addresses and node ports.
 
 use std::{collections::HashSet, net::Ipv4Addr};
 

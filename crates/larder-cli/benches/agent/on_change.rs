@@ -169,7 +169,7 @@ impl Swaps {
         Ok(Self(swaps))
     }
 
-    /// Forgets what nobody has waited for.
+    /// Forgets the swaps that were not awaited.
     fn clear(&mut self) {
         while self.0.try_recv().is_ok() {}
     }

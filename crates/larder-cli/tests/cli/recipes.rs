@@ -1,4 +1,4 @@
-//! The recipes of `docs/on-change.md`: their files and commands as they stand there, with a free port in place of 8080.
+//! The recipes of `docs/on-change.md`: their files and commands as printed there, with a free port in place of 8080.
 
 use std::{
     fs,

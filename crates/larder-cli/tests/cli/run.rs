@@ -313,7 +313,7 @@ async fn agent_started_with_a_broken_manifest_keeps_its_pods() {
     for _ in 0..2 {
         let mut agent = Agent::start(&desk);
         agent.summary();
-        until("the pods to be told of", || {
+        until("the pods to be printed", || {
             let (kept, waits) = (phase("web"), phase("opt"));
             let reason = r#"volume cfg: configmap "extra" not found, or is in a manifest that cannot be read"#;
             (kept.1, waits.1) == (Some(KEPT.into()), Some(reason.into()))
@@ -331,7 +331,7 @@ async fn agent_started_with_a_broken_manifest_keeps_its_pods() {
 
     // One file is mended, the other one goes: what it held is gone now.
     let _agent = Agent::start(&desk);
-    until("the pod to be told of", || {
+    until("the pod to be printed", || {
         phase("web").1 == Some(KEPT.into())
     })
     .await;
@@ -424,7 +424,7 @@ async fn pod_and_its_objects_are_removed_together_without_warnings() {
         !desk.path().join("root/by-name/default/both").exists()
     })
     .await;
-    // All that was told up to then is what was done.
+    // The output so far is exactly what was done.
     let mut told = Vec::new();
     while !told
         .iter()

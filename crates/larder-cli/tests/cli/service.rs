@@ -1,4 +1,4 @@
-//! `larder run` as a service: what systemd is told, reloads, the log level, and the z-pages.
+//! `larder run` as a service: notifications to systemd, reloads, the log level, and the z-pages.
 
 use std::{
     fs,

@@ -118,7 +118,7 @@ fn wait_tells_who_is_waited_for_and_why_once_for_each_change() {
     put(&desk, "missing.yaml", &config_map("missing", "k: v"));
     put(&desk, "unknown.yaml", &config_map("unknown", "k: v"));
     let rest: Vec<_> = lines.map(Result::unwrap).collect();
-    assert!(rest.len() <= 2, "told again without a change: {rest:?}");
+    assert!(rest.len() <= 2, "printed again without a change: {rest:?}");
     assert!(waiting.wait().unwrap().success());
 }
 

@@ -1,4 +1,4 @@
-//! What Kubernetes itself computed, against the command as a user runs it.
+//! Results that Kubernetes itself computed, compared with those of the command as a user runs it.
 //!
 //! `testdata/vectors/README.md` describes the format. `LARDER_VECTORS` names another folder.
 

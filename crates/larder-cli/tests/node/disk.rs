@@ -1,4 +1,4 @@
-//! What lies on disk, and how it differs from what must.
+//! The files on disk, and their differences from the expected ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

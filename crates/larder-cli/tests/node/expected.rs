@@ -1,4 +1,4 @@
-//! What must lie on disk, told from the API server's content alone.
+//! The expected files on disk, from the API server's content alone.
 //!
 //! A second opinion: it knows only the features that the pods of the soak use, and shares no code with the agent.
 

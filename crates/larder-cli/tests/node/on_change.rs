@@ -1,5 +1,4 @@
-//! The agent is killed again and again while content changes: in the end each process has been told of its last
-//! content.
+//! The agent is killed repeatedly while content changes. In the end each process has been notified of its last content.
 //!
 //! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing.
 

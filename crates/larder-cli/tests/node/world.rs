@@ -1,4 +1,4 @@
-//! What changes in the cluster while the agent runs: objects, pods and static pods, at random.
+//! Random changes in the cluster while the agent runs: of objects, pods and static pods.
 //!
 //! Every value names its object and a number that only grows: `c-07@1234;`. So a reader can tell torn and outdated
 //! sets.

@@ -1,4 +1,4 @@
-//! What can be wrong with a manifest.
+//! Errors of manifests.
 
 use std::{fmt, io, sync::Arc};
 
@@ -122,7 +122,7 @@ pub enum Problem {
     SamePod {
         /// Namespace and name of both.
         pod: ObjectKey,
-        /// What the other one is made from, as `Deployment web`, or `Pod web` for a pod that stands there itself.
+        /// The origin of the other one, as `Deployment web`, or `Pod web` for a pod that the manifest contains itself.
         other: String,
         /// Where it was seen first.
         first: Origin,

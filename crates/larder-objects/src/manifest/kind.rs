@@ -1,4 +1,4 @@
-//! Which kinds there are, and what larder does with each.
+//! The known kinds, and larder's handling of each.
 
 /// What a pair of `apiVersion` and `kind` denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

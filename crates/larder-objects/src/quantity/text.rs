@@ -1,4 +1,4 @@
-//! How the API server writes a quantity: in the largest unit of its sort that leaves no fraction.
+//! Formats a quantity as the API server does: in the largest unit of its sort that leaves no fraction.
 
 use std::{fmt, str::FromStr};
 

@@ -246,8 +246,8 @@ impl Hosts<'_> {
     }
 }
 
-/// Whether a pod may not have requests sent to this address: it would reach the machine or its neighbors (rule S5). An
-/// address of IPv6 that a translator or a tunnel turns into one of IPv4 counts as that one too.
+/// Whether a pod's hook may not send requests to this address, because it reaches the machine or its neighbors (rule
+/// S5). An IPv6 address that a translator or tunnel maps to an IPv4 address also counts as that one.
 pub fn is_refused(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_refused_v4(ip),
@@ -269,7 +269,7 @@ fn is_refused_v4(ip: Ipv4Addr) -> bool {
         || ip.is_broadcast()
 }
 
-/// The address of IPv4 in one of IPv6: NAT64 (RFC 6052 and 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291).
+/// The IPv4 address in an IPv6 one: NAT64 (RFC 6052 and 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291).
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     match ip.segments() {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low]
@@ -321,7 +321,7 @@ async fn send(
     };
     tokio::pin!(exchange);
     tokio::pin!(connection);
-    // The connection is driven until the answer is there; then both are dropped.
+    // The connection is driven until the answer arrives; then both are dropped.
     let answered = tokio::select! {
         biased;
         answered = &mut exchange => answered,

@@ -1,14 +1,14 @@
-//! The processes of a pod's containers, found by what they mount (rules G1 to G4).
+//! The processes of a pod's containers, found by their mounts (rules G1 to G4).
 //!
-//! A container has a mount namespace of its own, in which the volumes of its pod are mounted where the pod says. So
-//! whatever has started it, `/proc/PID/mountinfo` shows which container a process belongs to.
+//! A container has a mount namespace of its own, in which the volumes of its pod are mounted at the paths in its
+//! specification. So `/proc/PID/mountinfo` shows the container of a process, whatever runtime has started it.
 //!
 //! Invariants:
 //! 1. A process belongs to a container only if a volume's directory (device and root) is mounted at a mount point that
-//!    the pod gives to this container. A namespace that sees the directory elsewhere, such as a copy of the machine's
-//!    own mounts, is no container.
-//! 2. A signal goes to the process that was found, never to another one with its number: through a pidfd, after another
-//!    look at start time and mount namespace.
+//!    the pod gives to this container. A namespace that has the directory elsewhere, such as a copy of the machine's
+//!    own mounts, is not a container.
+//! 2. A signal goes to the process that was found, never to another one with a reused PID: it is sent through a pidfd,
+//!    after a second check of start time and mount namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use smol_str::SmolStr;
 
-/// The volumes of a pod on this machine, and where its containers mount them.
+/// The volumes of a pod on this machine, and the mount points in its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMounts {
     /// Directory of each volume that larder delivers, absolute and without links.
@@ -33,7 +33,7 @@ pub struct PodMounts {
     pub containers: Vec<ContainerMounts>,
 }
 
-/// Where a container mounts volumes.
+/// The mount points of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerMounts {
     /// Name of the container.
@@ -180,7 +180,7 @@ impl Processes {
             if namespace.is_ok() && namespace.as_ref().ok() == own_namespace.as_ref() {
                 continue;
             }
-            // A process that ends meanwhile is passed over.
+            // A process that ends meanwhile is skipped.
             let Some(namespace) = self.look(pid, namespace.ok(), &wanted, &own_mounts, &mut seen)
             else {
                 continue;
@@ -320,7 +320,7 @@ impl Processes {
                 return Err(SignalProcessError::System { pid, source });
             }
         };
-        // The number may have been used again before the process was opened.
+        // The PID may have been reused before the process was opened.
         if !self.is_same(process) {
             return Err(ended);
         }
@@ -329,7 +329,7 @@ impl Processes {
     }
 }
 
-/// A process that is open: its number may be used again, but this means the same one.
+/// An open process: it refers to the same process even if the PID is reused.
 #[derive(Debug)]
 pub struct OpenProcess {
     fd: OwnedFd,
@@ -364,11 +364,11 @@ impl AsRawFd for OpenProcess {
     }
 }
 
-/// What is looked for in the mounts of processes.
+/// The volumes to find in the mounts of processes.
 struct Wanted {
     /// Volume, device and root.
     volumes: Vec<(SmolStr, Box<str>, PathBuf)>,
-    /// Where containers mount each volume.
+    /// The mount points of each volume in containers.
     mount_points: Mounts,
 }
 
@@ -415,7 +415,7 @@ fn place(own: &[MountLine], path: &Path) -> Option<(Box<str>, PathBuf)> {
     Some((mount.device.clone(), root))
 }
 
-/// The container that a namespace with these processes is.
+/// The container of a namespace with these processes.
 fn container(
     mounts: &PodMounts,
     visible: Mounts,
@@ -607,13 +607,13 @@ mod tests {
 
     // on-change 38
     #[test]
-    fn number_that_is_used_again_gets_no_signal() {
+    fn process_with_a_reused_pid_gets_no_signal() {
         let Some(mut container) = Container::start() else {
             return;
         };
         let processes = Processes::default();
         let mut found = processes.containers(&container.mounts()).unwrap();
-        // What was found under this number started earlier than what has the number now.
+        // The process that was found under this PID started earlier than the present one.
         let main = &mut found[0].main;
         main.start -= 1;
         let error = processes.open(main).unwrap_err();

@@ -1,4 +1,4 @@
-//! Ends the main process of a pod's containers, so that whatever runs them starts them again (rules R2 and R3).
+//! Ends the main process of a pod's containers, so that their runtime restarts them (rules R2 and R3).
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use super::{
 };
 use crate::hook::Restart;
 
-/// A container that started so long after its variables were put in place has read them. Before that, whatever starts
-/// containers may have read them earlier (rule R3).
+/// A container that started at least this long after its variables were put in place has read them. Before that, the
+/// runtime may have read the old ones (rule R3).
 const VARIABLES_READ: Duration = Duration::from_secs(5);
 
-/// What a restart has done.
+/// The result of a restart.
 #[derive(Debug)]
 pub struct RestartReport {
-    /// How it ended.
+    /// Its outcome.
     pub outcome: StepOutcome,
     /// The containers whose main process has ended.
     pub ended: Vec<SmolStr>,
 }
 
-/// Ends the main process of each container that is meant: the signal, and KILL after the grace period. Waits until it
-/// is gone.
+/// Ends the main process of each target container: sends the signal, and KILL after the grace period. Waits until the
+/// process has ended.
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped may have ended some containers, and does not kill what it has asked to end.
+/// A dropped run may have ended some containers, and does not kill those that it has already signaled.
 pub async fn run(
     restart: &Restart,
     grace: Duration,
@@ -54,7 +54,7 @@ pub async fn run(
         }
     };
     if containers.is_empty() {
-        // Whatever starts it next starts it with the new content, but it may have begun to start with the old one.
+        // Its next start uses the new content, but a start may already have begun with the old one.
         let names: Vec<_> = query.names().iter().map(ToString::to_string).collect();
         report.outcome =
             StepOutcome::Failed(format!("no process of container {}", names.join(", ")));

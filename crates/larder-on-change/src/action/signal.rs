@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{hook::SignalTarget, signal::Signal};
 
-/// Pauses between two looks whether a process catches the signal by now.
+/// Pauses between two checks whether a process catches the signal.
 const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 impl Signal {
@@ -30,12 +30,12 @@ impl Signal {
     }
 }
 
-/// Sends the signal to the main process of each container that is meant, or to the processes with the executable that
-/// the target names.
+/// Sends the signal to the main process of each target container, or to the processes with the executable that the
+/// target names.
 ///
 /// # Cancel safety
 ///
-/// A run that is dropped may have sent the signal to some processes.
+/// A dropped run may have sent the signal to some processes.
 pub async fn run(
     target: &SignalTarget,
     step: &StepContext,
@@ -72,7 +72,7 @@ pub async fn run(
     }
 }
 
-/// The processes of a container that the signal is for.
+/// The target processes of a container.
 fn chosen<'a>(
     target: &SignalTarget,
     container: &'a FoundContainer,

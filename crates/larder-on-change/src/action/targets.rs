@@ -1,4 +1,4 @@
-//! Which processes a step is for: those of the containers that a hook names, or that its changes concern.
+//! The target processes of a step: those of the containers that a hook names, or that its changes concern.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,12 +7,12 @@ use smol_str::SmolStr;
 
 use super::processes::{FoundContainer, PodMounts, Processes};
 
-/// What a signal or a restart knows of its round, besides the [context](super::StepContext).
+/// The facts of a round that a signal or a restart uses, besides the [context](super::StepContext).
 #[derive(Clone, Debug)]
 pub struct TargetQuery<'a> {
-    /// Where the containers of the pod mount its volumes.
+    /// The mount points of the pod's volumes in its containers.
     pub mounts: &'a PodMounts,
-    /// The only container that is meant; `None` for those that the changes concern.
+    /// The only target container; `None` for those that the changes concern.
     pub container: Option<&'a SmolStr>,
     /// The volumes that have changed; `None` if that is unknown, so that any may have.
     pub volumes: Option<&'a BTreeSet<SmolStr>>,
@@ -20,12 +20,12 @@ pub struct TargetQuery<'a> {
     pub variables: &'a BTreeSet<SmolStr>,
     /// When the changes were put in place; `None` if that is unknown.
     pub swapped: Option<Duration>,
-    /// What earlier searches have found.
+    /// The results of earlier searches.
     pub known: &'a KnownContainers,
 }
 
-/// The containers of a pod that the last search found. A search looks at all processes of the machine; one look at each
-/// known process is enough as long as every container that is wanted is among them.
+/// The containers of a pod that the last search found. A search examines all processes of the machine. While every
+/// target container is among the known ones, checking their processes is enough.
 #[derive(Debug, Default)]
 pub struct KnownContainers(Mutex<Vec<FoundContainer>>);
 
@@ -33,13 +33,13 @@ pub struct KnownContainers(Mutex<Vec<FoundContainer>>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// Several containers cannot be told apart by their mounts, and one was asked for (rule G2).
+    /// Several containers have the same mounts, and the target is one of them (rule G2).
     #[error("containers {} mount the same: leave container out", names.join(" and "))]
     Alike {
         /// The containers.
         names: Vec<String>,
     },
-    /// A container cannot be found, as it mounts nothing of what larder delivers.
+    /// A container cannot be found, because it mounts no volume that larder delivers.
     #[error("container {name} mounts no volume by which its processes could be found")]
     NoMounts {
         /// The container.
@@ -51,7 +51,7 @@ pub enum TargetError {
 }
 
 impl TargetQuery<'_> {
-    /// The names of the containers that are meant.
+    /// The names of the target containers.
     pub fn names(&self) -> Vec<SmolStr> {
         let containers = self.mounts.containers.iter();
         let named = containers.filter(|container| {
@@ -66,15 +66,15 @@ impl TargetQuery<'_> {
         named.map(|container| container.name.clone()).collect()
     }
 
-    /// The running containers that are meant; `anew` if all their processes are wanted, and not the main ones only.
+    /// The running target containers. With `all_processes`, each has all of its processes, not only the main one.
     ///
     /// # Errors
     ///
-    /// They cannot be found, or cannot be told apart from others.
+    /// They cannot be found, or cannot be distinguished from others.
     pub fn find(
         &self,
         processes: &Processes,
-        anew: bool,
+        all_processes: bool,
     ) -> Result<Vec<FoundContainer>, TargetError> {
         let names = self.names();
         let mut containers = self.mounts.containers.iter();
@@ -97,7 +97,7 @@ impl TargetQuery<'_> {
             meant.cloned().collect()
         };
         let mut found = meant(&known);
-        if anew || found.len() < names.len() {
+        if all_processes || found.len() < names.len() {
             *known = processes
                 .containers(self.mounts)
                 .map_err(TargetError::List)?;

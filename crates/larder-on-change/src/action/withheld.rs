@@ -1,8 +1,8 @@
 //! Values of Secrets that must not appear in the logged output of a command.
 //!
-//! A line is withheld if it holds a value, one of the lines of a value, or either of them in Base64, in whole or in
-//! lines as `base64` and PEM wrap it. What is encoded may be preceded by other bytes, as a password in a basic
-//! authorization: all three alignments are searched for.
+//! A line is withheld if it contains a value, one of the lines of a value, or either of them in Base64, whole or
+//! wrapped as by `base64` and PEM. Other bytes may precede the encoded value, as in a basic authorization, so all three
+//! alignments are searched for.
 
 use std::{fmt, sync::Arc};
 
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 const SHORTEST: usize = 4;
 /// Lengths of the lines in which programs wrap Base64.
 const WRAPPED: [usize; 2] = [64, 76];
-/// Stands for a line that is withheld.
+/// Replacement for a withheld line.
 pub(super) const WITHHELD: &str = "(withheld)";
 
 /// The texts to withhold. Cheap to clone; `Debug` shows none of them.

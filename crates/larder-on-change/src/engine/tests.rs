@@ -50,8 +50,8 @@ impl Simulation {
         self.engine.observe(content(text), self.instant());
     }
 
-    /// Lets time pass until `until`. Rounds begin as soon as they are due, and end as `outcome` says at once, or run
-    /// on.
+    /// Advances the time to `until`. Rounds begin as soon as they are due, and end at once with `outcome`, or keep
+    /// running.
     fn run(&mut self, until: u32, outcome: Option<Outcome>) {
         while self.now <= until {
             if self.engine.advance(self.instant(), self.random).is_some() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::signal::SignalError;
 
-/// A hook cannot be read: the field, and what is wrong with it. The place is the caller's to add.
+/// A hook cannot be read: the field and the problem. The caller adds the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookError {
     /// Path of the field within the text, as in `[0].http.port`; empty for the text as a whole.
@@ -37,7 +37,7 @@ impl fmt::Display for HookError {
 
 impl std::error::Error for HookError {}
 
-/// What is wrong with a field.
+/// The problem of a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -88,7 +88,7 @@ pub enum Problem {
     /// A URL in an annotation.
     #[error("a pod's hook asks its own pod: give port and path")]
     UrlOfPod,
-    /// An action that the node does not allow to annotations.
+    /// An action that the node does not allow annotations to request.
     #[error("this node does not allow it (onChangeFromPods)")]
     NotAllowed,
     /// A port that no container names.
@@ -151,7 +151,7 @@ pub enum Problem {
         /// Position of the earlier hook.
         earlier: usize,
     },
-    /// A field that has no meaning where the hook stands.
+    /// A field that has no effect in this source of hooks.
     #[error("only for {0}")]
     OnlyFor(&'static str),
     /// A header that the request sets by itself.

@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Rejects what nothing has taken.
+    /// Rejects the fields that were not taken.
     pub(super) fn finish(self) -> Result<(), HookError> {
         let unknown = self
             .values
@@ -54,7 +54,7 @@ impl<'a> Fields<'a> {
             .find(|name| !self.taken.contains(&name.as_str()));
         match unknown {
             Some(name) => {
-                // A name of any length is shown shortened.
+                // A long name is shortened.
                 let name = name.chars().take(64).collect();
                 Err(at(self.path, Problem::UnknownField { name }))
             }

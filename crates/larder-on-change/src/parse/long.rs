@@ -233,7 +233,7 @@ fn action(
     Ok(Some(action))
 }
 
-/// Checks that the action may be asked for where it stands, and that it makes sense for the pod.
+/// Checks that the hook's source may request the action, and that the action suits the pod.
 pub(super) fn check_action(
     field: &str,
     action: &Action,
@@ -346,7 +346,7 @@ fn exec(field: &Field<'_>, authority: Authority) -> Result<Command, HookError> {
             .ok_or_else(|| field.error(Problem::Expected("the field command")))?;
         if let Some(user) = fields.take("user") {
             if authority == Authority::CommandLine {
-                // There a command runs as the user of the command that it is for.
+                // There a hook's command runs as the user of the main command.
                 return Err(user.error(Problem::OnlyFor("the agent's configuration")));
             }
             command.user = Some(user.text()?.to_owned());
@@ -741,8 +741,7 @@ fn retry(field: &Field<'_>) -> Result<Retry, HookError> {
                 .value
                 .as_u64()
                 .and_then(|number| u32::try_from(number).ok());
-            number
-                .ok_or_else(|| attempts.error(Problem::Expected("a number, 0 for without end")))?
+            number.ok_or_else(|| attempts.error(Problem::Expected("a number, 0 for no limit")))?
         }
     };
     fields.finish()?;

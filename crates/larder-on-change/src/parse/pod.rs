@@ -1,4 +1,4 @@
-//! The hooks that the annotations of a pod ask for.
+//! The hooks that the annotations of a pod define.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub const ANNOTATION: &str = "larder.dev/on-change";
 /// Prefix of the annotations for hooks of one container, followed by its name.
 pub const ANNOTATION_PREFIX: &str = "on-change.larder.dev/";
 
-/// The hooks of one annotation, or why there are none.
+/// The hooks of one annotation, or its error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotatedHooks {
     /// The annotation's key.

@@ -1,4 +1,4 @@
-//! Hooks as people write them, and the messages for what they got wrong.
+//! Hooks as people write them, and the messages for their mistakes.
 
 use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::Pod;

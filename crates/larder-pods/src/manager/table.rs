@@ -1,7 +1,7 @@
 //! Pods of one sort, found by UID and by full name. A pod is stored once; both indexes lead to its slot.
 //!
 //! Invariants:
-//! 1. A UID stands in the table at most once. A full name may stand in it several times; the pod upserted last has it.
+//! 1. A UID occurs in the table at most once. A full name may occur several times; it belongs to the pod upserted last.
 //! 2. Hashes are computed once per call and kept beside the pod. So growing an index reads no pod, and an update
 //!    touches the index by full name only if the name changes.
 

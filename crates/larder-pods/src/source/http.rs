@@ -89,7 +89,7 @@ pub enum HttpSourceError {
     /// The URL cannot be used. The error does not quote it, because it may hold a password.
     #[error("unsupported URL: expected http://… or https://…")]
     Url,
-    /// A header's name cannot be sent. The error does not quote it: a misplaced value may stand there.
+    /// A header's name cannot be sent. The error does not quote it: it may be a misplaced value.
     #[error("invalid header name")]
     HeaderName,
     /// A header's value cannot be sent. The error does not quote it.

@@ -1,9 +1,9 @@
-//! What an earlier run has left of a pod: the set of each volume and the environment of each container, read back, and
-//! the record that the agent keeps beside them.
+//! Reads back the state that an earlier run left of a pod: the set of each volume, the environment of each container,
+//! and the record that the agent keeps beside them.
 //!
 //! Invariants:
 //! 1. Nothing here follows a link but `..data`, which the atomic writer makes, and only to a set beside it.
-//! 2. What cannot be read is as if absent: it is compared with, never served.
+//! 2. Content that cannot be read counts as absent. It is only compared with, never served.
 //! 3. A record is replaced in one step. It is not synced: after a power failure it may be absent or empty, and its
 //!    reader takes that for absent.
 

@@ -1,4 +1,4 @@
-//! What the tests of this half share: payloads in a line, and directories as text.
+//! Helpers of this half's tests: payloads in a line, and directories as text.
 
 use std::{
     borrow::Borrow,

@@ -1,4 +1,4 @@
-//! How requests and watches are spread over connections.
+//! Distribution of requests and watches over connections.
 
 use bytes::Bytes;
 use futures::future::join_all;

@@ -1,4 +1,4 @@
-//! What the API server has answered, as the next phase of the driver and what is to be reported of it.
+//! Turns an answer of the API server into the next phase of the driver and its report.
 
 use std::sync::Arc;
 

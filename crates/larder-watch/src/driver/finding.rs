@@ -1,4 +1,4 @@
-//! What a driver finds out about its target.
+//! The findings of a driver about its target.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a store passes to an engine, and what the engine reports.
+//! The input that a store passes to an engine, and the engine's reports.
 
 use crate::{
     driver::{Finding, Progress},

@@ -1,4 +1,4 @@
-//! What a reflector makes of an error: ask in another way at once, or back off, and for how long.
+//! A reflector's reaction to an error: change the request at once, or back off, and for how long.
 
 use tokio::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What the reflector asks for after what happened.
+//! The reflector's next request after each event.
 
 use std::fmt::Write as _;
 

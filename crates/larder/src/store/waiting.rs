@@ -1,4 +1,4 @@
-//! How a read waits, under whatever strategy: no longer than it wants to, and measured.
+//! The wait of a read, under every strategy: limited by its timeout, and measured.
 
 use std::{sync::Arc, time::Duration};
 

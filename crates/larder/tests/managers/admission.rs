@@ -1,4 +1,4 @@
-//! How many requests a node makes at once, and in which order.
+//! The number and the order of a node's requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What readers see while the API server misbehaves, and that it heals: the embedded one, with its faults, time paused.
+//! Faults of the API server: the view of readers meanwhile, and the recovery. On the embedded server, time paused.
 
 use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 

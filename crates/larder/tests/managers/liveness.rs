@@ -1,4 +1,4 @@
-//! Which watches count as silent.
+//! The watches that count as silent.
 
 use std::time::Duration;
 

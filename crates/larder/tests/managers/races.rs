@@ -1,10 +1,10 @@
-//! Races, looked for by chance: a manager, the embedded API server and all their callers on one thread. At every await
-//! a seeded random source decides which of them goes on, and how late each answer and each event arrives.
+//! A random search for races: a manager, the embedded API server and all their callers on one thread. At every await a
+//! seeded random source decides which of them continues, and how late each answer and each event arrives.
 //!
 //! That is where the managers' races are: between callers, requests under way, events and timers, which meet at awaits.
-//! What threads share is behind a lock or in a lock-free map that is tested where it comes from; a scheduler of threads
-//! would need the library compiled with its own locks, and see neither the map nor tokio. Here it is the code that runs
-//! on a node. A failing seed is printed; `LARDER_RACE_SEED` repeats it.
+//! State that threads share is behind a lock, or in a lock-free map that its own project tests. A scheduler of threads
+//! would need the library compiled with its own locks, and would see neither the map nor tokio. This test runs the same
+//! code as a node. A failing seed is printed; `LARDER_RACE_SEED` repeats it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -184,7 +184,7 @@ impl Race {
         let mut seen = value(&guard.get_within("a", Duration::from_mins(1)).await.unwrap());
         while seen < LAST {
             let change = tokio::time::timeout(Duration::from_mins(5), changes.next()).await;
-            let change = change.unwrap_or_else(|_| panic!("nothing is told after value {seen}"));
+            let change = change.unwrap_or_else(|_| panic!("no event after value {seen}"));
             if &*change.unwrap().key.name == "a" {
                 self.chance.pause().await;
                 let read = guard.get_within("a", Duration::from_mins(1)).await;

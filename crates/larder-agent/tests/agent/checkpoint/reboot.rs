@@ -1,4 +1,4 @@
-//! What a reboot without the API server brings back, and what its return changes.
+//! Reboots without the API server: restored content, and the changes after the server returns.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 

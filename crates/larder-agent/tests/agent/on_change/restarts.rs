@@ -1,4 +1,4 @@
-//! What holds across a restart of the agent (rules P1 to P6).
+//! Hooks across a restart of the agent (rules P1 to P6).
 
 use std::{fs, time::Duration};
 

@@ -149,7 +149,7 @@ async fn process_without_a_handler_is_not_killed() {
     let at = points.path("config");
     let hook = "[{signal: SIGHUP, debounce: 0s, timeout: 300ms, retry: {min: 1h, max: 1h}}]";
     let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
-    // It sets its handler when it is told to.
+    // It sets its handler on request.
     let go = points.path("go").join("go");
     let script = format!(
         "echo ready; until [ -e '{}' ]; do sleep 0.05; done; echo going; {}",
@@ -241,7 +241,7 @@ async fn containers_with_the_same_mounts_are_told_together_or_not_at_all() {
     one.says("1");
     two.says("1");
     told(&node, "both", "1").await;
-    // With the container named, the two cannot be told apart.
+    // With the container named, the two cannot be distinguished.
     let named = "[{signal: SIGHUP, container: a, debounce: 0s}]";
     node.apply(&pod_of("both", &containers, named));
     node.wait("the new hook", |node| {

@@ -179,7 +179,7 @@ async fn newer_change_starts_the_pauses_anew() {
     assert!(took < 1000, "{took}");
     assert_eq!(change.attempt, 1);
     rounds.none().await;
-    // Back to what it was told before the failure: it has been told of something else since.
+    // Back to the content of the notification before the failure: a later one has reached it since.
     edit(&node, "0");
     rounds.succeed().await;
 }
@@ -280,7 +280,7 @@ async fn shutdown_gives_running_rounds_their_time() {
     node.run();
     delivered(&node, "web", "a", "1").await;
     rounds.none().await;
-    // One that needs longer is told again.
+    // One that needs longer is notified again.
     edit(&node, "2");
     let round = rounds.next().await;
     node.stop().await;

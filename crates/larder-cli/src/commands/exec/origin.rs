@@ -1,4 +1,4 @@
-//! Where the pod of a command comes from: manifests, or a running agent.
+//! The origin of a command's pod: manifests, or a running agent.
 
 use std::path::{Path, PathBuf};
 

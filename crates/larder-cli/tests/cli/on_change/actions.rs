@@ -1,4 +1,4 @@
-//! What hooks do: commands, signals, requests and restarts.
+//! Actions of hooks: commands, signals, requests and restarts.
 
 use std::{
     fs,

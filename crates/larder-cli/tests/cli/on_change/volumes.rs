@@ -1,4 +1,4 @@
-//! Which changes fire: of some files, of several volumes, of variables.
+//! Changes that fire: of some files, of several volumes, of variables.
 
 use std::fs;
 

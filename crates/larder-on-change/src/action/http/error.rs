@@ -1,4 +1,4 @@
-//! Why a request failed, in words without user, query and content of an answer.
+//! Why a request failed, as text without user, query and content of an answer.
 
 use std::{io, net::IpAddr};
 

@@ -68,11 +68,11 @@ impl Files<'_> {
         })
     }
 
-    /// Opens a file that lies in a volume.
+    /// Opens a file in a volume.
     fn open(&self, volume: &str, path: &str) -> io::Result<File> {
         let directory = self.volumes.get(volume).ok_or(io::ErrorKind::NotFound)?;
         let directory = File::open(directory)?;
-        // What a volume holds is the pod's: its links may point anywhere, and its files may be pipes.
+        // The pod controls the content of its volumes: links may point anywhere, and files may be pipes.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = openat2(&directory, Path::new(path), flags, Mode::empty(), beneath)?;

@@ -167,7 +167,7 @@ async fn refused_connection_and_missing_answer_are_named() {
 
 // on-change 48
 #[tokio::test]
-async fn silent_server_is_left_at_the_timeout() {
+async fn silent_server_is_given_up_at_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let call = call(&format!("port: {port}, path: '/x?token=canary'"), "");
@@ -234,7 +234,7 @@ async fn endless_answer_is_not_read_to_its_end() {
 
 // on-change 51
 #[tokio::test]
-async fn next_address_is_asked_if_nothing_listens_at_the_first() {
+async fn next_address_is_tried_if_nothing_listens_at_the_first() {
     let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let addresses = ["127.0.0.3", "127.0.0.2"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
@@ -272,7 +272,7 @@ async fn server_that_listens_on_ipv6_only_is_reached() {
 
 // on-change 11
 #[tokio::test]
-async fn addresses_that_lead_back_to_the_machine_are_refused() {
+async fn addresses_that_lead_back_to_the_machine_are_rejected() {
     for ip in [
         "127.0.0.1",
         "127.8.8.8",
@@ -356,7 +356,7 @@ async fn credentials_are_read_for_each_request() {
 }
 
 #[tokio::test]
-async fn credentials_outside_of_the_volume_are_not_read() {
+async fn credentials_outside_the_volume_are_not_read() {
     let volumes = Volumes::with("admin", &[("user", "me")]);
     let outside = volumes.directory.path().join("outside");
     fs::write(&outside, "canary").unwrap();

@@ -1,4 +1,4 @@
-//! What one pass asks of an API server that answers from a script.
+//! The requests of one pass to an API server that answers from a script.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! What a `subPath` leads to, and what it must not lead to.
+//! Targets of a `subPath`, and paths that it must not reach.
 
 use std::{
     fs,

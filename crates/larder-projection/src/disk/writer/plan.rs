@@ -1,4 +1,4 @@
-//! What a payload needs on disk besides its files.
+//! The directories and links that a payload needs on disk besides its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a pass makes of a volume, by example.
+//! The effect of a pass on a volume, by example.
 
 use std::{
     collections::BTreeSet,

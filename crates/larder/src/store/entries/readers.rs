@@ -1,12 +1,13 @@
-//! What each thread keeps of its reads, so that reading the same again touches nothing that another thread writes to.
+//! The reads that each thread keeps, so that reading the same object again touches no memory that another thread writes
+//! to.
 //!
-//! It is kept for one *generation*: until anything changes, whatever that is. Changes are rare beside reads, and so a
-//! thread forgets everything then, instead of finding out what has become of each.
+//! A thread keeps them for one *generation*: until any object changes. Changes are rare compared with reads, so a
+//! thread then forgets everything, instead of checking each object.
 //!
 //! Invariants:
-//! 1. A change begins a new generation before it can be read or is published. So a subscriber that has learned of it,
-//!    on any thread, finds the new generation and reads nothing older next (I3).
-//! 2. The generation of what a thread keeps is from before it looked: what changes meanwhile makes that worthless.
+//! 1. A change begins a new generation before it can be read or is published. So a subscriber that has received it, on
+//!    any thread, finds the new generation and then reads nothing older (I3).
+//! 2. A thread notes the generation before it reads an object, so a change meanwhile invalidates the kept read.
 //! 3. Objects are kept weakly. A thread that no longer reads does not forget either, and the bytes of a Secret must go
 //!    with its last reader.
 

@@ -1,4 +1,4 @@
-//! What is known of one watched object.
+//! The known state of one watched object.
 //!
 //! A reader looks whether that is fresh enough for it; the task that watches does all else.
 

@@ -1,4 +1,4 @@
-//! What the watches of the store are about: one object, or the referenced objects of a namespace.
+//! The targets of the store's watches: one object, or the referenced objects of a namespace.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

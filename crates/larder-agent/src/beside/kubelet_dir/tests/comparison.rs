@@ -1,4 +1,4 @@
-//! Which differences are found.
+//! The differences that a comparison finds.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Which volumes are seen, as which directories, and what stays open.
+//! Volumes that are visible, the identity of their directories, and files that stay open.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What is written, and how much.
+//! The files of a write, and their size.
 
 use super::*;
 
