@@ -36,7 +36,7 @@ struct Current {
     bytes_before: usize,
 }
 
-/// What one input took.
+/// The cost of one input.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
     pub(crate) cpu: Duration,

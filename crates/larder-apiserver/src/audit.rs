@@ -20,7 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// Where records go. Cloning gives another handle to the same log.
+/// The log of requests. Cloning gives another handle to the same log.
 #[derive(Clone, Default)]
 pub struct AuditLog {
     sink: Sink,

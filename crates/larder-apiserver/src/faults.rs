@@ -26,7 +26,7 @@ use smol_str::SmolStr;
 
 use crate::{ApiError, Verb, serve::Connections, store::Store};
 
-/// Which requests go wrong, how often, and how.
+/// The requests that fail, how often, and how.
 #[derive(Clone, Debug)]
 pub struct Fault<E = Effect> {
     user: Option<SmolStr>,
@@ -39,7 +39,7 @@ pub struct Fault<E = Effect> {
     effect: E,
 }
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Rejected with a `Status`.
@@ -220,7 +220,7 @@ fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).expect("the test names an HTTP status")
 }
 
-/// What faults select requests by.
+/// The properties by which faults select requests.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     /// `None` for an unauthenticated client.
@@ -392,7 +392,7 @@ impl StreamFault {
     }
 }
 
-/// What becomes of a frame.
+/// The fate of a frame.
 #[derive(Debug)]
 pub(crate) enum Struck {
     Pass(Bytes),

@@ -12,7 +12,7 @@ use crate::{
     write::Part,
 };
 
-/// What applying an object led to.
+/// The result of applying an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// There was none of that name.

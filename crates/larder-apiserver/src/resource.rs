@@ -43,7 +43,7 @@ pub enum Kind {
     CsiDriver,
 }
 
-/// What the server knows of a kind.
+/// The server's description of a kind.
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub(crate) kind: Kind,
@@ -68,7 +68,7 @@ pub(crate) struct Resource {
 pub(crate) struct SelectableField {
     /// As a selector names it.
     pub(crate) label: &'static str,
-    /// Where it stands, as a JSON pointer.
+    /// Its path, as a JSON pointer.
     pub(crate) pointer: &'static str,
     /// What a selector compares with when the object does not have the field.
     pub(crate) absent: &'static str,

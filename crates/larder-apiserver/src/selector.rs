@@ -12,7 +12,7 @@ pub(crate) use labels::LabelSelector;
 
 use crate::store::Object;
 
-/// Which objects of a kind a list or a watch is about.
+/// The objects of a kind that a list or a watch selects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     /// Only this namespace; `None` for all, and for kinds of cluster scope.
@@ -50,7 +50,7 @@ mod testing {
         store::{EventType, Object},
     };
 
-    /// What the selectors of the tests are about.
+    /// The objects of the tests' selectors.
     pub(super) fn pod() -> Object {
         let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u", "labels": {"app": "web", "tier": "", "weight": "7"}},
             "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});

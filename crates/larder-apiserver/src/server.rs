@@ -40,7 +40,7 @@ pub struct Options {
     pub history_changes: usize,
     /// How many bytes of objects these changes may hold; the oldest go first. Defaults to 4 MiB for each kind.
     pub history_bytes: usize,
-    /// How often a quiet watch gets a bookmark. Defaults to 1 min, as kube-apiserver.
+    /// Interval of bookmarks on a quiet watch. Defaults to 1 min, as in kube-apiserver.
     pub bookmark_interval: Duration,
     /// The version that the first change follows. Defaults to the time of the start in microseconds, so that a version
     /// which a client kept from an earlier run is older than all of this run and answered with 410, and never taken for
@@ -51,7 +51,7 @@ pub struct Options {
     pub fill_namespaces: bool,
     /// The permissions of users. By default every user may do everything.
     pub authorization: Authorization,
-    /// Where requests are recorded. Defaults to nowhere.
+    /// The log of requests. Defaults to none.
     pub audit: AuditLog,
     /// How many requests at once an HTTP/2 connection takes. Defaults to 100, as kube-apiserver 1.36.
     pub max_concurrent_streams: u32,

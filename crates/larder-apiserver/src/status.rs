@@ -42,7 +42,7 @@ struct StatusMeta {
     continue_token: String,
 }
 
-/// What the rejection is about.
+/// The subject of the rejection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details {

@@ -37,7 +37,7 @@ pub(crate) struct Store {
     inner: Mutex<Inner>,
 }
 
-/// What the lock protects: everything.
+/// The state behind the lock: everything.
 #[derive(Debug)]
 struct Inner {
     /// Version of the last change.

@@ -43,20 +43,20 @@ pub(crate) struct Writer {
     pub(crate) tokens: TokenIssuer,
     /// The certificate authority, as PEM, that new namespaces get in a ConfigMap; `None`: they stay empty.
     pub(crate) namespace_authority: Option<String>,
-    /// Where the search for a free cluster address begins.
+    /// The start of the search for a free cluster address.
     pub(crate) next_address: Mutex<u32>,
 }
 
-/// What a write led to.
+/// The result of a write.
 #[derive(Debug)]
 pub(crate) struct Written {
     /// The object as it is now (for a dry run: as it would be).
     pub(crate) object: Arc<Object>,
-    /// What the client should know, such as unknown fields.
+    /// Warnings for the client, such as unknown fields.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Which part of an object a write is about.
+/// The part of an object that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All but the status.

@@ -261,14 +261,14 @@ impl FakeKubelet {
         self.kubelet.journal.all()
     }
 
-    /// How often the pod of this name was synced.
+    /// Number of syncs of the pod of this name.
     pub fn syncs(&self, pod: &str) -> usize {
         self.kubelet
             .journal
             .count(pod, |stage| *stage == Stage::Sync)
     }
 
-    /// How often volumes of the pod of this name were set up, without failure.
+    /// Number of successful set-ups of volumes of the pod of this name.
     pub fn set_ups(&self, pod: &str) -> usize {
         let is_set_up = |stage: &Stage| matches!(stage, Stage::SetUp { .. });
         self.kubelet.journal.count(pod, is_set_up)

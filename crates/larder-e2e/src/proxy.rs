@@ -20,7 +20,7 @@ pub struct Proxy {
 /// The state of the network.
 #[derive(Clone, Copy, Debug)]
 struct Network {
-    /// Where new connections lead.
+    /// The target of new connections.
     target: SocketAddr,
     /// Counts the cuts; a connection lives as long as its number is the current one.
     cuts: u64,
@@ -54,7 +54,7 @@ impl Proxy {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -467,7 +467,7 @@ struct AuditStatus {
 pub struct StatusPatch {
     /// When the server received it.
     pub at: Timestamp,
-    /// Who sent it, as the server authenticated it.
+    /// The user who sent it, as the server authenticated it.
     pub user: String,
     /// User agent of the sender.
     pub user_agent: String,

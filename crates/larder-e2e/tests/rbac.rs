@@ -130,7 +130,7 @@ fn manifest(name: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What the roles among the documents grant.
+/// The permissions that the roles among the documents grant.
 fn granted(documents: &[Value]) -> BTreeSet<Deed> {
     let strings = |value: &Value| -> Vec<String> {
         let values = value.as_array().unwrap().iter();

@@ -69,13 +69,13 @@ pub use self::{
 use self::{generated::GeneratedNames, read::Reported};
 use crate::{ConfigMap, ObjectKey, Secret};
 
-/// What a set of files held.
+/// The content of a set of files.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Manifests {
     /// The objects, in the order of the files.
     pub documents: Vec<Document>,
-    /// What could not be taken, in the same order.
+    /// The rejected parts, in the same order.
     pub errors: Vec<ManifestError>,
     /// Fields that do not exist, mostly misspelt: [`Problem::UnknownField`]. Their objects are taken all the same.
     ///
@@ -111,7 +111,7 @@ impl Manifests {
 /// One object of a manifest.
 #[derive(Debug)]
 pub struct Document {
-    /// Where it stands.
+    /// Its place.
     pub origin: Origin,
     /// The workload whose template this pod is, as `Deployment web`; `None` for an object that the manifest contains
     /// itself.

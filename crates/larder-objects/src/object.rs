@@ -50,7 +50,7 @@ impl fmt::Display for Kind {
 
 /// A ConfigMap or a Secret: what the generic managers and stores need to know of it.
 pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
-    /// Which of the two it is.
+    /// Its kind.
     const KIND: Kind;
 
     /// Name, identity and version.

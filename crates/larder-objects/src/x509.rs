@@ -2,7 +2,7 @@
 //!
 //! Sources: RFC 5280 section 4.1, RFC 2986 section 4.1, X.690 (DER).
 
-/// What a certificate says of itself.
+/// The fields of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate<'a> {
     /// When it begins, as the API writes times: `2026-01-31T12:00:00Z`.
@@ -15,7 +15,7 @@ pub struct Certificate<'a> {
     pub is_ca: bool,
 }
 
-/// What sort of key a SubjectPublicKeyInfo holds.
+/// The type of the key in a SubjectPublicKeyInfo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublicKey {
     /// Ed25519.

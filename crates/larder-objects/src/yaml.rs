@@ -129,7 +129,7 @@ impl Node {
 pub(crate) struct SyntaxError {
     /// Line of the file, from 1.
     pub(crate) line: usize,
-    /// What is wrong there; quotes no value.
+    /// The problem; quotes no value.
     pub(crate) problem: String,
 }
 
@@ -145,7 +145,7 @@ struct Builder<'a> {
 /// A node that aliases may copy.
 struct Anchored {
     node: Node,
-    /// What a copy takes, in bytes.
+    /// The size of a copy, in bytes.
     size: usize,
     /// Number of the mappings and sequences within each other.
     height: usize,

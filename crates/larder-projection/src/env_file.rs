@@ -20,7 +20,7 @@ pub enum EnvFileError {
     Line {
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: LineProblem,
     },
     /// No quote ends the value.
@@ -37,7 +37,7 @@ pub enum EnvFileError {
     },
 }
 
-/// What is wrong with one line of an env file.
+/// The problem of one line of an env file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineProblem {

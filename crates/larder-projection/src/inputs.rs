@@ -109,7 +109,7 @@ pub struct EnvFile {
     pub content: SecretBytes,
 }
 
-/// What service variables need of a Service that has a cluster IP.
+/// The fields of a Service with a cluster IP that service variables need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceFacts {
     /// Namespace of the Service.
@@ -165,7 +165,7 @@ impl ServiceFacts {
     }
 }
 
-/// What a projection needs of the node.
+/// The facts about the node that a projection needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
     /// Name of the node.
@@ -215,7 +215,7 @@ pub enum ObjectError {
         kind: Kind,
         /// Its name.
         name: String,
-        /// What the look-up said.
+        /// The error of the look-up.
         message: Arc<str>,
     },
     /// It was not looked up: a bug in the program that gathered the inputs.

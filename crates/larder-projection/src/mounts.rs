@@ -26,7 +26,7 @@ pub struct Mount<'a> {
     pub volume: &'a Volume,
     /// Its kind, if it is one that is filled from objects.
     pub kind: Option<VolumeKind>,
-    /// Where the container sees it: absolute and clean.
+    /// The path in the container: absolute and clean.
     pub mount_path: String,
     /// The part of the volume that is mounted, relative; `None` for the whole. Has no `..`. The mounting side
     /// has to confine links in the volume.
@@ -35,7 +35,7 @@ pub struct Mount<'a> {
     pub read_only: bool,
     /// Whether mounts below it become read-only, too.
     pub recursive_read_only: bool,
-    /// Which way mounts made later spread.
+    /// The propagation of later mounts.
     pub propagation: Propagation,
 }
 
@@ -51,7 +51,7 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// What the runtime that will apply the table is able to do.
+/// The features of the runtime that will apply the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
     /// Recursive read-only mounts. Off by default: `IfPossible` is then plain read-only and `Enabled` an error.

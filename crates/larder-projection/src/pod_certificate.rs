@@ -2,7 +2,7 @@
 
 use larder_objects::{SecretBytes, pem};
 
-/// What was issued for one source.
+/// The certificate of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCertificate {
     /// The private key, PKCS#8 in PEM (`PRIVATE KEY`), with a final newline.

@@ -60,7 +60,7 @@ pub enum TokenError {
     /// None was ever issued.
     #[error("failed to fetch token: {error}")]
     Fetch {
-        /// What the API server or the way to it said.
+        /// The error of the API server or of the connection.
         error: String,
     },
     /// The last one has expired.
@@ -68,7 +68,7 @@ pub enum TokenError {
     Expired {
         /// The request.
         key: String,
-        /// What the API server or the way to it said.
+        /// The error of the API server or of the connection.
         error: String,
     },
     /// The API server cannot issue tokens.

@@ -17,7 +17,7 @@ use larder_objects::pem;
 
 use crate::downward::quote;
 
-/// What is known of ClusterTrustBundles.
+/// The known state of ClusterTrustBundles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TrustBundles {
     /// Unknown: the feature is off, the API server lacks the kind, or there is no API server.

@@ -24,7 +24,7 @@ const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// How long other requests wait for the answer to the probe.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known about access.
+/// The known state of access.
 #[derive(Debug)]
 pub(super) struct Access {
     state: AccessState,
@@ -45,7 +45,7 @@ enum AccessState {
     },
 }
 
-/// Which requests may be sent.
+/// The requests that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     /// All of them.
@@ -104,7 +104,7 @@ impl Access {
         }
     }
 
-    /// Which requests may be sent at `now`.
+    /// The requests that may be sent at `now`.
     pub(super) fn pass(&mut self, now: Instant) -> Pass {
         match &self.state {
             AccessState::Granted => Pass::All,

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 pub(super) use self::send::SendError;
 use super::{Config, Error, Lane, Metrics, Protocol, StreamError, dial::Dialed};
 
-/// What the pool, the driver and the streams of a connection share.
+/// The state that the pool, the driver and the streams of a connection share.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,

@@ -76,7 +76,7 @@ struct LoadedCredentials {
     authorization: Option<HeaderValue>,
     token_file: Option<(PathBuf, Option<Stamp>)>,
     plugin: Option<(Box<Plugin>, Issued)>,
-    /// What authenticates the client, for errors.
+    /// The client's credential, for errors.
     description: Arc<str>,
 }
 
@@ -131,7 +131,7 @@ impl Credentials {
         self.loaded.lock().authorization.clone()
     }
 
-    /// What authenticates the client, and why it was not renewed.
+    /// The client's credential, and why it was not renewed.
     pub(crate) fn description(&self) -> (Arc<str>, Option<Arc<SetupError>>) {
         let description = Arc::clone(&self.loaded.lock().description);
         (description, self.problem.lock().clone())
@@ -329,7 +329,7 @@ fn read_token(path: &Path) -> Result<HeaderValue, SetupError> {
     })
 }
 
-/// What authenticates a client with these settings, and where that comes from.
+/// The credential of a client with these settings, and its source.
 fn describe(settings: &Settings) -> String {
     match &settings.user {
         User::TokenFile(path) => format!("the token in {}", path.display()),

@@ -16,7 +16,7 @@ pub enum SetupError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         source: KubeconfigError,
     },
     /// This process does not run in a pod: a variable that every container has is not set.
@@ -46,7 +46,7 @@ pub enum SetupError {
     /// A credential file cannot be read.
     #[error("failed to read the {part} from {}", path.display())]
     Unreadable {
-        /// What was to be read.
+        /// The text that was read.
         part: Part,
         /// The file.
         path: PathBuf,
@@ -56,9 +56,9 @@ pub enum SetupError {
     /// A part of the credentials is unusable.
     #[error("invalid {part}: {problem}")]
     Invalid {
-        /// Which part.
+        /// The part.
         part: Part,
-        /// What is wrong with it; never the content.
+        /// The problem; never the content.
         problem: &'static str,
     },
     /// `tls-server-name` or the host is not a name that a certificate can have.
@@ -157,7 +157,7 @@ pub enum Error {
     Refused {
         /// Host and port.
         server: Arc<str>,
-        /// How often it was sent.
+        /// Number of attempts.
         attempts: u32,
     },
     /// The API server has just answered 401 to another request with the same credentials. The next request goes out
@@ -166,7 +166,7 @@ pub enum Error {
     Unauthorized {
         /// Host and port.
         server: Arc<str>,
-        /// What authenticates the client and where it comes from; never its content.
+        /// The client's credential and its source; never its content.
         credentials: Arc<str>,
         /// Why the credentials were not renewed, if the last attempt failed.
         source: Option<Arc<SetupError>>,
@@ -210,7 +210,7 @@ pub enum StreamError {
     /// The API server violates the protocol, or a limit for headers.
     #[error("HTTP protocol error: {reason}")]
     Protocol {
-        /// Which rule is violated.
+        /// The violated rule.
         reason: &'static str,
     },
     /// The connection ended before the response did.
@@ -338,7 +338,7 @@ pub enum ConnectError {
     /// It took too long.
     #[error("no connection after {waited:?}")]
     Timeout {
-        /// How long the attempt took.
+        /// Duration of the attempt.
         waited: Duration,
     },
 }

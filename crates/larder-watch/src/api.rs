@@ -103,7 +103,7 @@ pub async fn merge_patch<T: DeserializeOwned>(
     Api::new(client.clone()).request(request).await
 }
 
-/// What a list found.
+/// The result of a list.
 #[derive(Debug)]
 pub(crate) struct Listed<T: Target> {
     /// Every object that could be decoded.
@@ -124,12 +124,12 @@ impl<T: Target> Default for Listed<T> {
     }
 }
 
-/// Which watch to open.
+/// The parameters of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     /// Ask for the current state first ("streaming list"), ended by a bookmark that says so.
     pub(crate) initial_events: bool,
-    /// Where to start; `None` is the most recent state, read consistently.
+    /// The start version; `None` is the most recent state, read consistently.
     pub(crate) version: Option<ResourceVersion>,
     /// How long the API server keeps the watch open.
     pub(crate) timeout: Duration,

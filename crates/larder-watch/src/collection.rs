@@ -48,7 +48,7 @@ pub struct Collection<K: DeserializeOwned + Resource + Send + fmt::Debug + 'stat
     engine: Engine<Objects<K>>,
 }
 
-/// What became known of a collection.
+/// A report about a collection.
 #[derive(Debug)]
 pub enum CollectionEvent<K> {
     /// These are all objects, sorted by namespace and name.
@@ -59,7 +59,7 @@ pub enum CollectionEvent<K> {
     Gone(ObjectMeta),
     /// A request failed and will be made again; what was known may be old from now on.
     Failed(RequestFailure),
-    /// What is known is in sync again.
+    /// The known state is in sync again.
     Resumed,
 }
 

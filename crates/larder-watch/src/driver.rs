@@ -47,7 +47,7 @@ pub(crate) struct InFlight {
 
 type PendingAnswer<A> = BoxFuture<'static, Result<A, RequestError>>;
 
-/// What is under way.
+/// The request under way.
 enum DriverPhase<T: Target> {
     /// Nothing: not started, or stopped.
     Resting,
@@ -84,7 +84,7 @@ impl<T: Target> Opening<T> {
     }
 }
 
-/// What a streaming list has sent so far.
+/// The part of a streaming list that has arrived.
 struct Collecting<T: Target> {
     stream: EventStream<T>,
     freshness: Freshness,
@@ -104,7 +104,7 @@ struct Watching<T> {
     deadline: Instant,
 }
 
-/// What a driver is up to, as far as others have to know.
+/// The activity of a driver, as far as others need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// Nothing is under way.

@@ -50,7 +50,7 @@ use crate::{
 /// More needs than this are served by the state of the whole collection.
 const CHECKS_PER_COLLECTION: usize = 16;
 
-/// What has a request or a timer.
+/// The owner of a request or a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The driver of a target.

@@ -23,7 +23,7 @@ use crate::{
     target::Target,
 };
 
-/// What a freshness check has found.
+/// The result of a freshness check.
 #[derive(Debug)]
 pub struct Confirmed<T: Target> {
     /// The object.

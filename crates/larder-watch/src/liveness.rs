@@ -58,7 +58,7 @@ impl fmt::Display for SilentWatch {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Liveness(Arc<Mutex<Vec<Weak<EngineLiveness>>>>);
 
-/// What the reviews of one engine have found.
+/// The results of one engine's reviews.
 #[derive(Debug)]
 pub(crate) struct EngineLiveness {
     kind: &'static str,

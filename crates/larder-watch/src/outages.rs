@@ -26,7 +26,7 @@ use crate::{error::RequestError, limits::INTERVAL};
 /// Longest delay of the probe, before jitter.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// What the requesters of one API server know of its outages. Clones are one.
+/// The state of an API server's outages, shared by its requesters. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Outages(Arc<OutagesInner>);
 

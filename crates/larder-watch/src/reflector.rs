@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// What follows a back-off.
+/// The phase after a back-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resume {
     /// A complete state.
@@ -87,7 +87,7 @@ pub(crate) enum Resume {
     Watch,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Request(Request),

@@ -11,7 +11,7 @@ use crate::{
     sequence::RegistrationSeq,
 };
 
-/// What the API server was seen to support, and the freshest version it has confirmed.
+/// The features that the API server supports, as far as known, and the freshest version that it has confirmed.
 #[derive(Debug)]
 pub(crate) struct ServerState {
     /// Streaming lists of the most recent state that failed in a row.

@@ -13,7 +13,7 @@ use crate::{error::RequestError, sequence::RegistrationSeq};
 pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// One object, as an answer brings it.
     type Item: Send + fmt::Debug;
-    /// What remains of a deleted object.
+    /// The remains of a deleted object.
     type Gone: Send + fmt::Debug;
     /// Everything that the target stands for.
     type State: Default + Send + fmt::Debug;
@@ -35,7 +35,7 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// authorizer allows nothing else.
     fn name(&self) -> Option<&str>;
 
-    /// What restricts a collection.
+    /// The restriction of a collection.
     fn field_selector(&self) -> Option<String> {
         None
     }

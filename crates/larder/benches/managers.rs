@@ -106,7 +106,7 @@ fn yardstick(c: &mut Criterion) {
     });
 }
 
-/// What is measured, with the kubelet's figure for it and our budget, in nanoseconds.
+/// A measurement, with the kubelet's figure and larder's budget, in nanoseconds.
 struct Row {
     name: &'static str,
     kubelet: f64,

@@ -21,11 +21,11 @@ use larder_watch::RequestFailure;
 pub struct ObjectChange {
     /// The object.
     pub key: ObjectKey,
-    /// What happened.
+    /// The event.
     pub kind: ChangeKind,
 }
 
-/// What happened to an object.
+/// An event about an object.
 #[derive(Clone, Debug)]
 pub enum ChangeKind {
     /// The object is there and can be read: for the first time, in a new version, or again after [`ChangeKind::Failed`]

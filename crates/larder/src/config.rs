@@ -248,7 +248,7 @@ impl Default for NodeTtl {
 }
 
 impl NodeTtl {
-    /// What the node says from now on.
+    /// Sets the node's TTL from now on.
     pub fn set(&self, ttl: Option<Duration>) {
         let nanos = ttl.map_or(UNSAID, |ttl| {
             u64::try_from(ttl.as_nanos()).map_or(UNSAID - 1, |nanos| nanos.min(UNSAID - 1))

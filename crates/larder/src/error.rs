@@ -55,7 +55,7 @@ pub enum Error {
         kind: Kind,
         /// Name of the object.
         key: ObjectKey,
-        /// How long the read waited.
+        /// Duration of the wait.
         waited: Duration,
         /// Error of the last failed request, by its phase; `None` while the API server has not answered yet.
         source: Option<Box<Self>>,

@@ -191,7 +191,7 @@ impl Tally {
     }
 }
 
-/// What is counted at each scrape.
+/// The counts of each scrape.
 #[derive(Debug)]
 pub(crate) struct Count {
     pub(crate) kind: Kind,

@@ -88,7 +88,7 @@ pub(crate) enum ReferenceChange<'a> {
     Drop(&'a str),
 }
 
-/// What keeps a pod registered.
+/// The guard that keeps a pod registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// `register_pod`, until `unregister_pod`.

@@ -211,7 +211,7 @@ pub(super) mod faults {
         process::{Signal, getpid, kill_process},
     };
 
-    /// What happens at a fault point.
+    /// The effect of a fault point.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::checkpoint) enum Fault {
         /// The call fails; later ones do not.

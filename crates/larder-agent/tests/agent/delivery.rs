@@ -239,10 +239,10 @@ async fn invalid_paths_fail_their_volume_alone() {
         let [a, b] = paths.map(ToOwned::to_owned);
         json!({"configMap": {"name": "app", "items": [{"key": "a", "path": a}, {"key": "b", "path": b}]}})
     };
-    // What would leave the volume does not even get past the API server.
+    // The API server already rejects a path that would leave the volume.
     let escape = pod("escape").volume("bad", items(["a", "../../escape"]));
     node.server.apply(&escape.build()).unwrap_err();
-    // What contradicts itself does.
+    // It accepts a contradictory one.
     node.apply(
         &pod("web")
             .volume("bad", items(["x", "x/y"]))

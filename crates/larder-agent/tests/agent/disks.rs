@@ -99,7 +99,7 @@ async fn node_on_disk() -> (Node, Disk) {
     (node, disk)
 }
 
-/// What lies in the volume's directory besides its links: one set.
+/// The content of the volume's directory besides its links: one set.
 fn sets(node: &Node) -> usize {
     let path = node.volume_path("web", "cfg").unwrap();
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());

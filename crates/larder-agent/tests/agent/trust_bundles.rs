@@ -55,7 +55,7 @@ async fn anchors_by_name_follow_their_bundle() {
     node.apply(&bundle("plain", None, json!({}), &[&b, &a]));
     node.until("web", "ca", &[("ca.pem", &[&*b, &a].concat())])
         .await;
-    // What is gone fails, and leaves the files in place.
+    // A deleted bundle fails, and leaves the files in place.
     node.delete_global(Kind::ClusterTrustBundle, "plain");
     node.until_failing("web", "ca", missing).await;
     node.until("web", "ca", &[("ca.pem", &[&*b, &a].concat())])

@@ -27,7 +27,7 @@ pub(crate) struct NodeWrite<'a> {
     pub(crate) subresource: Option<&'a str>,
     /// From the path; its name is empty for a creation.
     pub(crate) key: &'a ObjectKey,
-    /// What a creation sends.
+    /// The object that a creation sends.
     pub(crate) body: Option<&'a Value>,
 }
 

@@ -111,7 +111,7 @@ pub struct ConnectionSlot {
     activity: Arc<Activity>,
 }
 
-/// What a connection does; its slot, its requests and their responses share it.
+/// The activity of a connection; its slot, its requests and their responses share it.
 #[derive(Debug)]
 pub(super) struct Activity {
     slots: Arc<SlotsInner>,

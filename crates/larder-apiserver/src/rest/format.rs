@@ -16,7 +16,7 @@ use crate::{
     store::{EventType, Object, Page},
 };
 
-/// What the client wants to see of objects.
+/// The form of objects that the client requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Format {
     /// The objects.

@@ -149,7 +149,7 @@ pub(super) fn json_response(status: StatusCode, body: Body) -> Response<Body> {
     response
 }
 
-/// What a write led to, with its warnings.
+/// The result of a write, with its warnings.
 pub(super) fn written_response(status: StatusCode, written: &Written) -> Response<Body> {
     let mut response = json_response(status, written.object.json().into());
     for warning in &written.warnings {

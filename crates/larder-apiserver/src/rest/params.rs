@@ -153,7 +153,7 @@ pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, BadVersion> {
     query.get("resourceVersion").map(parse).transpose()
 }
 
-/// Where a page of a list begins.
+/// The start of a page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Continue {
     /// The version of the first page; `None` for the present one, when the first page's is gone.
@@ -197,7 +197,7 @@ impl Continue {
     }
 }
 
-/// Which state a list shows.
+/// The state that a list shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// The present one, which must have reached the version.
@@ -347,7 +347,7 @@ fn reject_if_any(causes: Vec<Cause>) -> Result<(), ApiError> {
     }
 }
 
-/// What becomes of unknown fields of a body.
+/// The treatment of unknown fields of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     /// Dropped.
@@ -428,7 +428,7 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry: bool,
 }
 
-/// What must hold for a deletion.
+/// The preconditions of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Preconditions {

@@ -16,7 +16,7 @@ use crate::clock::rfc3339;
 /// The media type.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What stands before the envelope.
+/// The bytes before the envelope.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Reads a whole body. `None` when it is malformed or holds what is not known here.

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use super::{params::Query, versions::CertificatesVersions};
 use crate::{resource::Kind, status::ApiError};
 
-/// What a request does to objects; the words of the audit log and of authorization.
+/// The verb of a request, as in the audit log and in authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object, or anything that is not an object.
@@ -83,7 +83,7 @@ pub(crate) struct ResourcePath {
     pub(crate) stable: bool,
 }
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// To objects of a kind that this server stores.

@@ -27,7 +27,7 @@ use crate::{
     store::{Compacted, End, EventType, Start, Store, Taken, Watch},
 };
 
-/// How far a stream has come.
+/// The progress of a stream.
 #[derive(Debug)]
 enum Phase {
     /// It delivers.

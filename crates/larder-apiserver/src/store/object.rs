@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 
 use crate::{references::OfPod, resource::Kind};
 
-/// What a watch says of an object.
+/// An event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventType {
     Added,
@@ -50,12 +50,12 @@ pub(crate) struct Object {
     pub(crate) uid: SmolStr,
     /// The version of the change that made this state.
     pub(crate) version: u64,
-    /// What that change was.
+    /// The type of that change.
     pub(crate) event: EventType,
     labels: Box<[(SmolStr, SmolStr)]>,
     /// The selectable fields of the kind that the object has.
     fields: Box<[(&'static str, SmolStr)]>,
-    /// What a pod refers to.
+    /// The references of a pod.
     pub(super) references: OfPod,
     frame: Frame,
 }

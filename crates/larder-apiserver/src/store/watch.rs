@@ -15,7 +15,7 @@ use smol_str::SmolStr;
 use super::{Compacted, EventType, Object, Store, history::Change};
 use crate::{resource::Kind, selector::Filter};
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// With the present state, each object as added.
@@ -24,7 +24,7 @@ pub(crate) enum Start {
     After(u64),
 }
 
-/// What a watcher got.
+/// The result of a read from a watcher.
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// Changes, never none, oldest first.

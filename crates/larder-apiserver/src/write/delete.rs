@@ -15,7 +15,7 @@ use crate::{
     store::{EventType, Object},
 };
 
-/// What a deletion led to.
+/// The result of a deletion.
 #[derive(Debug)]
 pub(crate) enum Deleted {
     /// The object is gone; this was its last state.

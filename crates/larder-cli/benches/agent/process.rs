@@ -124,7 +124,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What the local API answers.
+    /// The answer of the local API.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = UnixStream::connect(self.root.path().join("root/agent.sock"))?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;

@@ -74,7 +74,7 @@ fn broken(desk: &Desk, mut config: Value) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What the agent answers over the socket of its root directory, and over TCP.
+/// The agent's answers over the socket of its root directory, and over TCP.
 fn answers(root: &Path, address: &str, path: &str) -> [String; 2] {
     let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     let (mut over_socket, mut over_tcp) = (String::new(), String::new());

@@ -21,7 +21,7 @@ use crate::{
     run::{Agent, until},
 };
 
-/// What a Secret holds here by default.
+/// The default value of a Secret here.
 const VALUE: &str = "hunter2-canary";
 /// The copies of [`Cluster::fill`]: a pod, three objects, the facts about the Node and the Services.
 const COPIES: usize = 6;

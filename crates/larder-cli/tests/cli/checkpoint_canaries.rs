@@ -39,7 +39,7 @@ const PATHS: [&str; 9] = [
     "/v1/pods/default/web",
 ];
 
-/// What must not be seen, by its name in messages.
+/// Texts that must not be visible, by their name in messages.
 struct Needles(BTreeMap<String, Vec<u8>>);
 
 impl Needles {

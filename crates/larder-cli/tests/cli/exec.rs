@@ -164,7 +164,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What it still prints, and its exit code.
+    /// Its remaining output, and its exit code.
     pub(crate) fn end(mut self) -> (String, Option<i32>) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
@@ -369,7 +369,7 @@ fn command_sees_its_own_processes() {
     assert_eq!(Running::start(&host, &[], supervisor).end().0, "all\n");
 }
 
-/// Who runs `larder exec`.
+/// The caller of `larder exec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     Root,
@@ -409,7 +409,7 @@ impl Caller {
     }
 }
 
-/// What `script` prints when this caller runs it.
+/// The output of `script` when this caller runs it.
 fn printed(desk: &Desk, caller: Caller, script: &str) -> String {
     let output = caller
         .larder(desk)

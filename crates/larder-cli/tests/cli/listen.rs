@@ -13,7 +13,7 @@ use crate::run::{Agent, config_map, desk, key, pod, put, until};
 /// More than the agent below may open files.
 const CLIENTS: usize = 1100;
 
-/// What `path` answers.
+/// The answer at `path`.
 fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");

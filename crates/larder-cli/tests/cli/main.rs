@@ -46,7 +46,7 @@ struct Desk {
     dir: TempDir,
 }
 
-/// What a run left behind.
+/// The leftovers of a run.
 #[derive(Debug)]
 struct Run {
     code: i32,

@@ -11,7 +11,7 @@ use crate::{
     service::get,
 };
 
-/// What the exposition says of one metric.
+/// One metric in the exposition.
 #[derive(Default)]
 struct Metric {
     help: String,
@@ -106,7 +106,7 @@ fn reference_has_every_metric() {
     while !kubeconfig.exists() {
         std::thread::yield_now();
     }
-    // What only one of the modes has.
+    // Metrics that only one of the modes has.
     let checkpoint = ("", "checkpoint: {key: 'file:key'}");
     let beside = "beside: {kubeletRootDir: kubelet, lockDir: locks}";
     let mut metrics = BTreeMap::new();

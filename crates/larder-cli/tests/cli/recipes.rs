@@ -19,7 +19,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/on-chang
 /// A recipe in a directory of its own.
 pub(crate) struct Recipe {
     pub(crate) desk: Desk,
-    /// Where its commands run.
+    /// The working directory of its commands.
     directory: PathBuf,
     commands: Vec<String>,
     pub(crate) port: u16,

@@ -47,7 +47,7 @@ fn check(file: &str) -> Option<usize> {
     Some(total)
 }
 
-/// What is wrong with the answer to one case.
+/// The problem of the answer to one case.
 fn failure(case: Case) -> Option<String> {
     let Case {
         name,

@@ -23,7 +23,7 @@ pub(crate) struct Agent {
     child: Option<Child>,
 }
 
-/// What a process takes of the machine.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// All pages that are in memory, those of the binary too.
@@ -52,7 +52,7 @@ impl Agent {
         self.folder.path().join("root")
     }
 
-    /// Where static pods are read from.
+    /// The directory of static pods.
     pub(crate) fn static_pods(&self) -> PathBuf {
         self.folder.path().join("static")
     }
@@ -113,7 +113,7 @@ impl Agent {
         last.join("\n")
     }
 
-    /// What it says is wrong: with sources, and with objects.
+    /// The problems that it reports: of sources, and of objects.
     pub(crate) fn problems(&self) -> Vec<String> {
         let Some(status) = self.status() else {
             return vec!["it does not answer".to_owned()];

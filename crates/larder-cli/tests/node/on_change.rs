@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// A container: a process in mount and PID namespaces of its own that reads its file again when it gets HUP.
 struct Container {
     child: Child,
-    /// Where it writes what it has read.
+    /// The file to which it writes the content that it has read.
     seen: PathBuf,
 }
 

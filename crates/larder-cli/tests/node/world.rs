@@ -44,7 +44,7 @@ pub(crate) struct World {
     /// Names of pods that may be there.
     pods: Vec<String>,
     static_pods: PathBuf,
-    /// How often each thing was done.
+    /// Number of each kind of action.
     pub(crate) done: BTreeMap<&'static str, u64>,
 }
 

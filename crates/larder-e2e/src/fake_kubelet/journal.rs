@@ -10,7 +10,7 @@ pub struct Happening {
     pub at: Instant,
     /// Name of the pod.
     pub pod: String,
-    /// What.
+    /// The event.
     pub stage: Stage,
 }
 

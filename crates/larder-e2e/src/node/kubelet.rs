@@ -80,7 +80,7 @@ impl Kubelet {
         self.folder.join("root")
     }
 
-    /// Where it reads static pods from.
+    /// The directory of its static pods.
     pub fn static_pods(&self) -> PathBuf {
         self.folder.join("manifests")
     }
@@ -174,7 +174,7 @@ impl Kubelet {
         self.process()?.signal(Signal::CONT)
     }
 
-    /// What the process takes of the machine.
+    /// The resource usage of the process.
     ///
     /// # Errors
     ///

@@ -125,7 +125,7 @@ impl Larder {
         Ok(values.map(str::parse::<u64>).sum::<Result<_, _>>()?)
     }
 
-    /// What the process takes of the machine.
+    /// The resource usage of the process.
     ///
     /// # Errors
     ///

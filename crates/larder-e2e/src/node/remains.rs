@@ -13,7 +13,7 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-/// Where control groups are.
+/// The directory of control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Number of attempts, and their pause, to remove a control group whose processes have just been killed.
 const ATTEMPTS: (u32, Duration) = (100, Duration::from_millis(20));

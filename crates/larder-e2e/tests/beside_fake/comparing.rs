@@ -1,4 +1,4 @@
-//! What counts as a difference.
+//! Differences that lead to a touch.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 

@@ -67,7 +67,7 @@ pub(crate) struct World {
     pub(crate) kubelet: FakeKubelet,
     seed: u64,
     clock: Clock,
-    /// How far larder's wall clock is ahead of the true time, in seconds.
+    /// The lead of larder's wall clock over the true time, in seconds.
     clock_offset: Arc<AtomicI64>,
     /// The kubelet's root directory.
     volumes: TempDir,
@@ -336,7 +336,7 @@ impl World {
         patches.iter().filter(|patch| patch.path == path).count()
     }
 
-    /// How long after the first PATCH each was answered.
+    /// Times of the answers to the PATCHes, since the first PATCH.
     pub(crate) fn touch_times(&self) -> Vec<Duration> {
         let at = |record: &AuditRecord| record.time.parse::<Timestamp>().unwrap();
         let times: Vec<_> = self.patches().iter().map(at).collect();

@@ -37,7 +37,7 @@ type Body = UnsyncBoxBody<Bytes, BoxError>;
 /// The server.
 #[derive(Clone)]
 pub(crate) struct Liar {
-    /// What is true.
+    /// The true state.
     pub(crate) api: ApiServer,
     inner: Arc<Inner>,
 }

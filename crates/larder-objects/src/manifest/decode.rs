@@ -39,7 +39,7 @@ const SECRET_FIELDS: [&str; 7] = [
     "type",
 ];
 
-/// What an object is.
+/// The type of an object.
 pub(super) enum Recognized {
     Object(Box<Decoded>),
     /// An object of a kind that larder does not use, such as `ClusterRole.rbac.authorization.k8s.io`.

@@ -15,7 +15,7 @@ pub enum ManifestError {
     /// A file or directory cannot be read.
     #[error("cannot {step} {path}")]
     Read {
-        /// What was attempted: `open`, `read`, `list`.
+        /// The attempted operation: `open`, `read`, `list`.
         step: &'static str,
         /// The path, as the user named it.
         path: String,
@@ -37,7 +37,7 @@ pub enum ManifestError {
         origin: Origin,
         /// The object, as far as it is known.
         subject: Subject,
-        /// What is wrong.
+        /// The problem.
         problem: Problem,
     },
     /// A file has more problems than are reported.
@@ -77,7 +77,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// What is wrong with a document.
+/// The problem of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -101,7 +101,7 @@ pub enum Problem {
     Type {
         /// The field.
         field: FieldPath,
-        /// What was expected and what is there; no value.
+        /// The expected and the present form; no value.
         problem: String,
     },
     /// The kind has no such field. A warning: larder uses the object without it.
@@ -115,7 +115,7 @@ pub enum Problem {
     Invalid(FieldErrors),
     /// The object is there already.
     Duplicate {
-        /// Where it was seen first.
+        /// The place where it was seen first.
         first: Origin,
     },
     /// The pod of a workload has the name of another one.
@@ -124,7 +124,7 @@ pub enum Problem {
         pod: ObjectKey,
         /// The origin of the other one, as `Deployment web`, or `Pod web` for a pod that the manifest contains itself.
         other: String,
-        /// Where it was seen first.
+        /// The place where it was seen first.
         first: Origin,
     },
     /// The decoder panicked, which is a bug of larder.

@@ -51,7 +51,7 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(
     })
 }
 
-/// What decoding finds out beside the object.
+/// The findings of decoding besides the object.
 struct Notes<'a, 'de> {
     unknown: &'a mut Vec<UnknownField>,
     /// The innermost value that could not be decoded.

@@ -7,7 +7,7 @@ use crate::FieldPath;
 /// Number of errors that are kept of one object. A hostile object has a wrong field for every few bytes.
 const MAX_FIELD_ERRORS: usize = 256;
 
-/// What kind of wrong a field is (apimachinery 1.36, `pkg/util/validation/field/errors.go`).
+/// The kind of a field's problem (apimachinery 1.36, `pkg/util/validation/field/errors.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
     /// Absent, and must not be.
@@ -58,7 +58,7 @@ impl FieldErrorKind {
 pub struct FieldError {
     /// Path of the field.
     pub field: FieldPath,
-    /// What kind of wrong it is.
+    /// The kind of the problem.
     pub kind: FieldErrorKind,
     /// The value, as JSON would show it; `None` where showing it would not help or would leak.
     pub value: Option<String>,

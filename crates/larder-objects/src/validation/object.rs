@@ -20,10 +20,10 @@ const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 /// Finalizers that need no domain.
 const FINALIZERS: [&str; 3] = ["foregroundDeletion", "kubernetes", "orphan"];
 
-/// What errors show in place of a Secret's value.
+/// The text that errors show in place of a Secret's value.
 const REDACTED: &str = "<secret contents redacted>";
 
-/// Where objects of a kind live.
+/// The scope of a kind's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// In a namespace, which must be named.

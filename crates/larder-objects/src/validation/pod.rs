@@ -66,7 +66,7 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     }
 }
 
-/// What the three kinds of containers have in common.
+/// The common fields of the three kinds of containers.
 struct AnyContainer<'a> {
     field: FieldPath,
     is_regular: bool,

@@ -89,7 +89,7 @@ fn check_number(errors: &mut FieldErrors, field: &FieldPath, number: i32) {
     }
 }
 
-/// What keeps `name` from being the name of a port (an IANA service name in lower case).
+/// Why `name` is not the name of a port (an IANA service name in lower case).
 fn name_problems(name: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let mut check = |good: bool, rule: &str| {

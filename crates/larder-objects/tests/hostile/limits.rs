@@ -23,14 +23,14 @@ static MEMORY: PeakAlloc = PeakAlloc;
 /// Both are counted for the process, so one test at a time uses them.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What one input may take.
+/// The limits of one input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) cpu: Duration,
     pub(crate) bytes: usize,
 }
 
-/// What one input took.
+/// The cost of one input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) cpu: Duration,

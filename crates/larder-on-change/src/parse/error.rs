@@ -9,7 +9,7 @@ use crate::signal::SignalError;
 pub struct HookError {
     /// Path of the field within the text, as in `[0].http.port`; empty for the text as a whole.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 

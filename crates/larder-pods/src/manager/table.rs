@@ -119,7 +119,7 @@ impl<T> Default for PodTable<T> {
     }
 }
 
-/// What an upsert did.
+/// The result of an upsert.
 pub(super) struct Upserted {
     /// Number of the pod's slot, valid until the pod is removed.
     pub(super) slot: usize,

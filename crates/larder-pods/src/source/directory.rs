@@ -38,7 +38,7 @@ pub enum Signal {
     Ended,
 }
 
-/// What happened to a file.
+/// An event about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// It was created or written, and its writer may continue.

@@ -57,7 +57,7 @@ pub struct HttpSource {
     check_frequency: Duration,
     service: HttpService,
     bodies: Bodies,
-    /// Where the last good body is kept for the next run.
+    /// The copy of the last good body for the next run.
     copies: Option<PathBuf>,
 }
 
@@ -264,7 +264,7 @@ impl HttpSource {
     }
 }
 
-/// What one response means.
+/// The meaning of one response.
 struct Outcome {
     /// All pods; `None` if those reported last stay.
     pods: Option<Vec<StoredPod>>,

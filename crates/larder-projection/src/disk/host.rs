@@ -65,7 +65,7 @@ pub struct PodVolume<'a> {
 pub struct SetUp {
     /// Directory of the volume.
     pub path: PathBuf,
-    /// What was written.
+    /// The content that was written.
     pub written: Written,
 }
 
@@ -157,7 +157,7 @@ impl VolumeHost {
         })
     }
 
-    /// Where Secrets are kept.
+    /// The medium of Secrets.
     pub fn memory(&self) -> Memory {
         self.memory
     }

@@ -126,7 +126,7 @@ impl VolumeHost {
     }
 }
 
-/// Where the link of a pod leads.
+/// The target of a pod's link.
 fn target(uid: &str) -> String {
     format!("../../{}/{uid}", layout::PODS)
 }

@@ -297,7 +297,7 @@ pub(super) fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     }
 }
 
-/// What [`resolve`] does, one element at a time.
+/// Like [`resolve`], one element at a time.
 fn resolve_by_elements(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |dir: BorrowedFd<'_>, name: &[u8]| fs::openat(dir, name, flags, Mode::empty());

@@ -50,7 +50,7 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
     }
 }
 
-/// What [`open_beneath`] does, one element at a time.
+/// Like [`open_beneath`], one element at a time.
 pub(super) fn open_by_elements(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     let mount = mount_id(dir)?;
     let mut elements = path.split(|&byte| byte == b'/').peekable();
@@ -122,13 +122,13 @@ pub(crate) fn write(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What an open file is.
+/// Status of an open file.
 pub(crate) fn stat(file: impl AsFd) -> Result<Stat> {
     point()?;
     fs::fstat(file)
 }
 
-/// What the entry `name` of `dir` is; a link itself, not its target.
+/// Status of the entry `name` of `dir`; of a link itself, not of its target.
 pub(crate) fn stat_entry(dir: BorrowedFd<'_>, name: impl Arg) -> Result<Stat> {
     point()?;
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -171,7 +171,7 @@ pub(crate) fn link(target: impl Arg, dir: BorrowedFd<'_>, name: impl Arg) -> Res
     fs::symlinkat(target, dir, name)
 }
 
-/// Where the link `name` leads.
+/// The target of the link `name`.
 pub(crate) fn read_link(dir: BorrowedFd<'_>, name: impl Arg) -> Result<CString> {
     point()?;
     fs::readlinkat(dir, name, Vec::new())
@@ -246,7 +246,7 @@ pub(crate) mod faults {
         process::{Signal, getpid, kill_process},
     };
 
-    /// What happens at a fault point.
+    /// The effect of a fault point.
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Fault {
         /// The call fails; those after it do not.

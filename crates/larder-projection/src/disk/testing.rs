@@ -70,7 +70,7 @@ impl TestVolume {
         AtomicWriter::open(self.dir.path())?.write(payload, noon(), &mut self.random)
     }
 
-    /// Where `..data` leads.
+    /// The target of `..data`.
     pub(crate) fn current(&self) -> PathBuf {
         fs::read_link(self.path().join("..data")).unwrap()
     }

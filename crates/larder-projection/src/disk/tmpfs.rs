@@ -17,7 +17,7 @@ use super::sys;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// Where this process can keep what must not get onto a disk.
+/// The medium for content that must not reach a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// In a tmpfs of its own for each volume.
@@ -34,7 +34,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// What is possible here, for volumes under `root`.
+    /// The best medium here, for volumes under `root`.
     pub(crate) fn probe(root: BorrowedFd<'_>, may_mount: bool) -> Result<Self> {
         if may_mount {
             // Not attached anywhere, so gone with its handle.

@@ -96,7 +96,7 @@ struct NestedDirectory {
     name: CString,
     /// Names of the directories in it that are still to be removed.
     pending: Vec<CString>,
-    /// How often it was listed.
+    /// Number of times it was listed.
     listings: usize,
     /// Something in it cannot be removed, so it has to stay.
     is_stuck: bool,

@@ -89,7 +89,7 @@ pub struct AtomicWriter {
     group: Group,
 }
 
-/// What a pass did.
+/// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// A new set was published.

@@ -38,7 +38,7 @@ pub enum ResourceError {
         resource: String,
         /// The malformed text.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         source: QuantityError,
     },
 }
@@ -100,7 +100,7 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Result<ContainerView<'a>, ResourceError
         .ok_or_else(|| ResourceError::NoContainer(name.to_owned()))
 }
 
-/// Where a missing limit is taken from.
+/// The source of a missing limit.
 struct Fallback<'a> {
     node: Option<&'a NodeFacts>,
     pod_limits: Option<&'a List>,

@@ -161,7 +161,7 @@ pub(super) struct Variable {
     pub(super) value: SecretText,
 }
 
-/// What the chosen context of a kubeconfig refers to.
+/// The parts of a kubeconfig that the chosen context references.
 #[derive(Debug)]
 pub(super) struct Selected {
     pub(super) cluster: Cluster,

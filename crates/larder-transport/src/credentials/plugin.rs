@@ -95,7 +95,7 @@ impl fmt::Debug for Plugin {
     }
 }
 
-/// What a plugin has issued.
+/// The credentials from a plugin.
 #[derive(Clone)]
 pub(super) struct Issued {
     pub(super) token: Option<HeaderValue>,

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{endpoint::port_text, proxy::Environment};
 
-/// Where a pod's service account is mounted.
+/// The mount point of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where a transport takes server and identity from.
+/// The source of a transport's server and identity.
 ///
 /// `Debug` shows no credentials.
 #[derive(Clone)]

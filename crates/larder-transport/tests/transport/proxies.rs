@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{Client, certificates::Authority, chain, config, server::Server, within};
 
-/// What a proxy does when it is asked for a tunnel.
+/// The reaction of a proxy to a request for a tunnel.
 #[derive(Clone, Copy)]
 enum Behaviour {
     Tunnel,

@@ -9,7 +9,7 @@ use crate::error::RequestError;
 /// Longest list without its items: kind, version, the token of the next page.
 const FRAME_LIMIT: usize = 64 << 10;
 
-/// What a list says of itself.
+/// The metadata of a list.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ListMeta {
@@ -40,7 +40,7 @@ enum Name {
     Other,
 }
 
-/// What a byte belongs to.
+/// The context of a byte.
 #[derive(Clone, Copy)]
 enum JsonRegion {
     Frame,
@@ -117,7 +117,7 @@ impl Splitter {
         }
     }
 
-    /// What the list says of itself, once all of it was pushed.
+    /// The metadata of the list, once all of it was pushed.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::{
     target::Target,
 };
 
-/// What an engine found out about a target.
+/// A finding of an engine about a target.
 #[derive(Debug)]
 pub enum Finding<T: Target> {
     /// The complete state.

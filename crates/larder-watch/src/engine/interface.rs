@@ -17,7 +17,7 @@ pub struct Limits {
     pub max_watches: usize,
 }
 
-/// What is known of an object that a reader needs.
+/// The known state of an object that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// Nothing may be concluded.
@@ -35,7 +35,7 @@ pub enum Known {
 pub struct Need {
     /// The object.
     pub object: u64,
-    /// What is known of it.
+    /// Its known state.
     pub known: Known,
 }
 
@@ -71,14 +71,14 @@ pub struct Report<T: Target> {
     pub answered: Option<(&'static str, &'static str)>,
     /// Why the watch has to be opened again.
     pub restart: Option<Restart>,
-    /// What it is.
+    /// The object.
     pub event: Option<Event<T>>,
 }
 
-/// What a store has to act on.
+/// A report that a store must act on.
 #[derive(Debug)]
 pub enum Event<T: Target> {
-    /// What was found out about the target.
+    /// The finding about the target.
     Found(Finding<T>),
     /// A freshness check was answered.
     Confirmed(Confirmed<T>),

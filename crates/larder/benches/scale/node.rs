@@ -24,7 +24,7 @@ const UPDATES: usize = 200;
 /// Changes per second of other objects, in the busy half.
 const BACKGROUND: u64 = 50;
 
-/// What to measure, and where.
+/// The measurements, and their target.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) kubeconfig: String,

@@ -39,7 +39,7 @@ pub(super) fn open_dir_beneath(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedF
     }
 }
 
-/// What [`open_dir_beneath`] does, one element at a time.
+/// Like [`open_dir_beneath`], one element at a time.
 pub(super) fn open_by_elements(dir: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let device = stat(dir)?.st_dev;
     let mut reached: Option<OwnedFd> = None;
@@ -108,7 +108,7 @@ pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Where the link `name` leads.
+/// The target of the link `name`.
 pub(super) fn read_link(dir: BorrowedFd<'_>, name: impl Arg) -> Result<CString> {
     fs::readlinkat(dir, name, Vec::new())
 }

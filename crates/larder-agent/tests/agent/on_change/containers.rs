@@ -39,7 +39,7 @@ pub(super) struct Container {
     _folder: TempDir,
 }
 
-/// Where containers mount volumes: a directory of the machine, which they cover.
+/// The mount point of volumes in containers: a directory of the machine, which they cover.
 pub(super) struct MountPoints(TempDir);
 
 impl MountPoints {

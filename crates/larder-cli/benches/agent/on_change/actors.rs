@@ -37,14 +37,14 @@ impl Drop for Group {
     }
 }
 
-/// Where processes have their mount points, their socket and their program.
+/// The directory of the processes' mount points, socket and program.
 pub(super) struct Stage {
     pub(super) folder: PathBuf,
     pub(super) socket: PathBuf,
 }
 
 impl Stage {
-    /// Where the container with this tag mounts its volume.
+    /// The mount point of the volume in the container with this tag.
     pub(super) fn mount_point(&self, tag: &str) -> PathBuf {
         self.folder.join(format!("at-{tag}"))
     }

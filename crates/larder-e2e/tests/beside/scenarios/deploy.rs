@@ -114,7 +114,7 @@ pub(super) async fn until_policy(client: &Client, pod: &Pod) {
     .await;
 }
 
-/// What the roles of `deploy/beside` grant.
+/// The permissions that the roles of `deploy/beside` grant.
 fn granted() -> BTreeSet<(String, String)> {
     let documents = manifest("rbac.yaml");
     let rules = documents

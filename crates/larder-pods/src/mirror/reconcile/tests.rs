@@ -32,7 +32,7 @@ fn node() -> Value {
     json!({"metadata": {"name": "n1", "uid": "node-uid"}})
 }
 
-/// What the server has and answers.
+/// The state and the answers of the server.
 #[derive(Debug)]
 struct Script {
     node: Option<Value>,

@@ -89,7 +89,7 @@ fn refused(code: u16, reason: &str) -> (u16, String) {
     (code, refusal(code, reason).to_string())
 }
 
-/// What the source reports, one word per report.
+/// The reports of the source, one word each.
 struct ApiReports(mpsc::Receiver<SourceReport>);
 
 impl ApiReports {

@@ -231,7 +231,7 @@ fn remove_link(volume: BorrowedFd<'_>, name: &str) -> rustix::io::Result<bool> {
     Ok(true)
 }
 
-/// Where the link of a first element leads.
+/// The target of a first element's link.
 fn link_target(name: &str) -> String {
     format!("{DATA}/{name}")
 }
