@@ -184,7 +184,7 @@ impl Agent {
         // Volumes of an earlier agent are looked for as soon as all sources have reported.
         let mut scan = OptionFuture::default();
         let result = loop {
-            // Every arm is cancel-safe. Shutdown goes first: tasks may end because of it.
+            // Every arm is cancel-safe. Shutdown comes first: tasks may end because of it.
             let event = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => AgentEvent::Shutdown,

@@ -77,7 +77,7 @@ impl Feed {
     pub async fn run(mut self) {
         let (mut files, mut incomplete) = (self.directory.problems(), self.directory.incomplete());
         loop {
-            // Problems without changes are passed on as well. Changes go first: the server has them before `incomplete`
+            // Problems without changes are passed on, too. Changes come first: the server has them before `incomplete`
             // turns false.
             let changes = {
                 let mut next = pin!(self.directory.next());

@@ -38,7 +38,7 @@ pub struct Options {
     /// How many changes of each kind are remembered, for watches that resume and for lists of older versions. At least
     /// 1. Defaults to 1024.
     pub history_changes: usize,
-    /// How many bytes of objects these changes may hold; the oldest go first. Defaults to 4 MiB for each kind.
+    /// How many bytes of objects these changes may hold; the oldest are dropped first. Defaults to 4 MiB for each kind.
     pub history_bytes: usize,
     /// Interval of bookmarks on a quiet watch. Defaults to 1 min, as in kube-apiserver.
     pub bookmark_interval: Duration,

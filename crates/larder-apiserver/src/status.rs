@@ -385,7 +385,7 @@ impl ApiError {
         self
     }
 
-    /// Adds the token with which a client may go on with a list whose snapshot is gone.
+    /// Adds the token with which a client may continue a list whose snapshot is gone.
     pub(crate) fn with_continue(mut self, token: String) -> Self {
         self.0.metadata.continue_token = token;
         self

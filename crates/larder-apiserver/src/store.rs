@@ -245,7 +245,7 @@ impl Store {
         self.disturb(|_| {}, |watchers| watchers.end_all(End::Ended));
     }
 
-    /// Holds all watches back, or lets them go on.
+    /// Pauses all watches, or lets them continue.
     pub(crate) fn pause(&self, paused: bool) {
         self.disturb(|inner| inner.paused = paused, Watchers::wake_all);
     }

@@ -66,7 +66,7 @@ impl Running {
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .unwrap();
-        // Whatever proxy this machine goes through: the server is here.
+        // Without this machine's proxy: the server is local.
         config.proxy_url = None;
         Client::try_from(config).unwrap()
     }

@@ -18,7 +18,7 @@ async fn node_client(server: &Server) -> Client {
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let mut config = config.unwrap();
-    // Whatever proxy this machine goes through: the server is here.
+    // Without this machine's proxy: the server is local.
     config.proxy_url = None;
     Client::try_from(config).unwrap()
 }

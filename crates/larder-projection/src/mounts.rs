@@ -100,7 +100,7 @@ pub enum MountError {
     ReadOnlyPropagation {
         /// Name of the volume.
         volume: String,
-        /// The propagation that was asked for.
+        /// The propagation that was requested.
         propagation: String,
     },
     /// Recursively read-only, and the runtime cannot do it.

@@ -46,7 +46,7 @@ pub enum Origin<'a> {
     },
     /// A token of the pod's service account, for this audience or the API server's default one.
     Token {
-        /// The audience that was asked for.
+        /// The audience that was requested.
         audience: Option<&'a str>,
     },
     /// Trust anchors from ClusterTrustBundles.

@@ -84,7 +84,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> fmt::Debug fo
 }
 
 impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K> {
-    /// The objects at `path`, or those among them that `field_selector` picks. Nothing is asked for before the first
+    /// The objects at `path`, or those among them that `field_selector` picks. Nothing is requested before the first
     /// [`next`](Self::next). All collections and managers of a node that use one API server share a `context`.
     pub fn new(
         client: kube::Client,

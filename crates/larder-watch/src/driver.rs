@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. At most one request or stream is under way.
-//! 2. A request holds its permit until the answer is complete, and follow-up requests of the same cycle go on with it.
+//! 2. A request holds its permit until the answer is complete, and follow-up requests of the same cycle keep it.
 //! 3. An item that cannot be decoded is reported as far as its target can name it, and left out. The state that it was
 //!    missing from is marked incomplete, so its absence there means nothing.
 
@@ -53,13 +53,13 @@ enum DriverPhase<T: Target> {
     Resting,
     /// A request waits to be sent; with a permit if the cycle has one already.
     Queued(Request, Option<Permit>),
-    /// A streaming list was asked for.
+    /// A streaming list was requested.
     OpeningList(Freshness, Opening<T>),
     /// A streaming list sends its initial events.
     Collecting(Box<Collecting<T>>),
-    /// A plain list was asked for.
+    /// A plain list was requested.
     Listing(Freshness, PendingAnswer<Listed<T>>, InFlight),
-    /// A watch was asked for.
+    /// A watch was requested.
     OpeningWatch(Opening<T>),
     /// The watch is open: the state is known up to the latency of an event.
     Watching(Watching<T>),
@@ -109,7 +109,7 @@ struct Watching<T> {
 pub(crate) enum Activity {
     /// Nothing is under way.
     Resting,
-    /// A complete state is asked for, as fresh as the newest registration or not.
+    /// A complete state is requested, as fresh as the newest registration or not.
     Obtaining { confirmed: bool },
     /// The watch is open or asked for.
     Watching,

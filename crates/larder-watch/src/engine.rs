@@ -81,7 +81,7 @@ struct WatchedTarget<T: Target> {
     slot: WatchSlot,
     /// It neither rests nor backs off.
     active: bool,
-    /// A request was sent since the start; the next ones go at a limited rate.
+    /// A request was sent since the start; the rate limit applies to the next ones.
     is_repeat: bool,
 }
 
@@ -173,7 +173,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Adds a target under a number that no other one has had. Nothing is asked for before it is started. A later state
+    /// Adds a target under a number that no other one has had. Nothing is requested before it is started. A later state
     /// that is older than `version` counts as that of a restored API server.
     pub fn add(&mut self, id: u64, target: T, version: &ResourceVersion) {
         let mut driver = Driver::new(target, self.random.fork());
@@ -248,7 +248,7 @@ impl<T: Target + Clone> Engine<T> {
         watched.is_some_and(|watched| matches!(watched.slot, WatchSlot::Waiting))
     }
 
-    /// How many complete states of the target were asked for so far. An object that joins a collection now is covered
+    /// How many complete states of the target were requested so far. An object that joins a collection now is covered
     /// by the states with a higher number.
     pub fn state_requests(&self, id: u64) -> u64 {
         let watched = self.targets.get(&id);

@@ -46,7 +46,7 @@ pub enum RequestError {
         /// The limit that was passed.
         limit_bytes: usize,
     },
-    /// The answer was not what was asked for.
+    /// The answer was not what was requested.
     #[error("{0} in the answer")]
     Unexpected(&'static str),
     /// The object in the answer could not be decoded.

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 /// Time between two repeated requests.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(10);
 
-/// So many go at once after a quiet time: the watches of one HTTP/2 connection (the API server's limit: 100 streams). A
-/// connection that is cut while the API server is there is caught up with at once.
+/// Burst after a quiet time: the watches of one HTTP/2 connection (the API server's limit: 100 streams). A connection
+/// that is cut while the API server is there is caught up with at once.
 const BURST: u32 = 100;
 
 /// The rate of repeated requests. Clones are one.
@@ -46,7 +46,7 @@ pub(crate) struct Permit {
     _count: Arc<()>,
 }
 
-/// Requesters in line: the urgent ones, for which a reader waits, go first; each of the two groups keeps its order.
+/// Queued requesters: the urgent ones, for which a reader waits, come first; each of the two groups keeps its order.
 ///
 /// An entry may be out of date, since none is removed from the middle. So a requester that comes out is asked whether
 /// it still waits. One that becomes urgent is queued a second time.

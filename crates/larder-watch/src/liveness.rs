@@ -1,7 +1,7 @@
 //! Whether the watches of a node are alive, for health checks.
 //!
-//! Each engine looks through its targets once a minute, and soon after a watch has outlived its time. Nothing is asked
-//! of the API server for that. A target is alive in three cases:
+//! Each engine checks its targets once a minute, and soon after a watch has outlived its timeout. Nothing is asked of
+//! the API server for that. A target is alive in three cases:
 //!
 //! 1. Its last answer, event or bookmark is younger than the timeout of its watch plus a margin.
 //! 2. Its request waits in a queue that moves, or for an answer that is not overdue.

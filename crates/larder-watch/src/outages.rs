@@ -9,9 +9,9 @@
 //!    object loses its last reference meanwhile, the next requester that fails takes its place.)
 //! 2. The first success has the others retry early, at the rate of the [`RepeatLimiter`](crate::limits::RepeatLimiter).
 //!    Each of them does so once; if it fails again it backs off as before.
-//! 3. No requester comes back before the `Retry-After` that it was given. A requester rejected for a reason of its own
-//!    (403, 404) keeps its delay, and its success says nothing of the others. So an object that the API server cannot
-//!    read (500) is not asked for as often as the others are.
+//! 3. No requester returns before its `Retry-After`. A requester rejected for a reason of its own (403, 404) keeps its
+//!    delay, and its success says nothing of the others. So an object that the API server cannot read (500) is not
+//!    asked for as often as the others are.
 //!
 //! No transport has to report anything, so this holds over any `kube::Client`. client-go has nothing like it: each of
 //! its reflectors waits out its own back-off.

@@ -5,15 +5,15 @@
 //! has no streaming lists), then watches from there, resuming from the last version seen as long as that works.
 //! Kubernetes 1.36, `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
 //!
-//! 1. A state that is as fresh as the newest registration is asked for without a version. So a pod never starts with
-//!    data older than its registration. Other states are asked for as "not older than what was seen".
+//! 1. A state that is as fresh as the newest registration is requested without a version. So a pod never starts with
+//!    data older than its registration. Other states are requested as "not older than what was seen".
 //! 2. A list that replaces a rejected streaming list is therefore never the possibly stale one of version 0.
 //! 3. Where streaming lists are rejected, or fail several times in a row, plain lists are used for a while; see
 //!    [`ServerState`].
 //! 4. A watch that ends is resumed from its last version, unless a request of any reflector has failed with the API
-//!    server since its state was asked for. The server that comes back may be another one, restored from a backup or
-//!    empty. A watch from a later version than its own would be silent there, so the most recent state is asked for.
-//! 5. A state older than what was seen is asked for a second time and then taken: the API server was restored.
+//!    server since its state was requested. The server that comes back may be another one, restored from a backup or
+//!    empty. A watch from a later version than its own would be silent there, so the most recent state is requested.
+//! 5. A state older than the last seen one is requested a second time and then accepted: the API server was restored.
 //! 6. Delays are client-go's, after failures only. The end of an outage brings them forward; see
 //!    [`outages`](crate::outages). Limiting the rate of all requests together is the engine's task.
 //!
@@ -34,7 +34,7 @@ use crate::{
     server::{MinVersion, ServerState},
 };
 
-/// How new a state is asked for.
+/// The freshness of a requested state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     /// Not older than what was seen.
@@ -187,7 +187,7 @@ const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 pub(crate) struct Reflector {
     /// The last version seen; the lower bound of each request.
     version: Option<ResourceVersion>,
-    /// The API server cannot serve `version`: the next state is asked for without one.
+    /// The API server cannot serve `version`: the next state is requested without one.
     version_lost: bool,
     /// The last state was older than `version`. If the next one is as well, the API server was restored.
     older_before: bool,
@@ -198,7 +198,7 @@ pub(crate) struct Reflector {
     outage: Option<OutageGuard>,
     /// The end of an outage does not bring the next request forward to before this time.
     not_before: Instant,
-    /// [`Outages::failures`](crate::Outages) when the state was asked for.
+    /// [`Outages::failures`](crate::Outages) when the state was requested.
     failures: u32,
     backoff: RequestBackoff,
     random: fastrand::Rng,
@@ -237,7 +237,7 @@ impl Reflector {
         seen.is_some_and(|seen| version.is_older_than(seen))
     }
 
-    /// Nothing is asked for from now on; the version last seen stays the lower bound.
+    /// Nothing is requested from now on; the version last seen stays the lower bound.
     pub(crate) fn stop(&mut self) {
         self.outage = None;
     }
@@ -441,7 +441,7 @@ impl Reflector {
     ///
     /// # Errors
     ///
-    /// It is older than what was seen, and is asked for again.
+    /// It is older than what was seen, and is requested again.
     fn synced(
         &mut self,
         version: ResourceVersion,

@@ -15,7 +15,7 @@ pub enum Error {
     /// No registered pod refers to the object; call `register_pod` first.
     #[error("object {:?}/{:?} not registered", .key.namespace, .key.name)]
     NotRegistered {
-        /// The object that was asked for.
+        /// The object that was requested.
         key: ObjectKey,
     },
     /// The object does not exist.

@@ -46,7 +46,7 @@ pub enum ObjectState {
     /// reads it.
     Immutable,
     /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end.
-    /// Meanwhile it is asked for when it is read, and an answer is good for the time to live that the node announces.
+    /// Meanwhile it is requested when it is read, and an answer is good for the time to live that the node announces.
     Unwatched,
     /// The object was not read for a while and its watch was stopped; the next read starts it again and waits for it.
     Idle,

@@ -69,7 +69,7 @@ pub(crate) struct Throttled {
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// Place in the order: the lowest goes first.
+/// Place in the order: the lowest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// Highest priority first.

@@ -212,7 +212,7 @@ impl Store {
         };
         let _locked = lock(&directory, path)?;
         let mut removed = 0;
-        // The index goes first: without it, no file counts.
+        // The index is removed first: without it, no file counts.
         for name in [INDEX, ASIDE] {
             removed += usize::from(exists(&directory, name));
             sys::remove_file(directory.as_fd(), name)

@@ -45,7 +45,7 @@ pub(super) struct Fields {
     left: BTreeMap<String, Spanned<Value>>,
     /// The lines on which the entries of `onChange` begin.
     hook_lines: Vec<u64>,
-    /// Names that were asked for.
+    /// Names that were requested.
     #[cfg(test)]
     taken: Vec<String>,
 }
@@ -145,7 +145,7 @@ impl Fields {
         self.hook_lines.get(position).copied().unwrap_or(1)
     }
 
-    /// The names that were asked for so far, in that order.
+    /// The names that were requested so far, in that order.
     #[cfg(test)]
     pub(super) fn taken(&self) -> &[String] {
         &self.taken

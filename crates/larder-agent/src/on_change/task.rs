@@ -219,7 +219,7 @@ impl OnChange {
                     None => std::future::pending().await,
                 }
             };
-            // Every arm is cancel-safe. Shutdown goes first, so that no round begins after it.
+            // Every arm is cancel-safe. Shutdown comes first, so that no round begins after it.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,

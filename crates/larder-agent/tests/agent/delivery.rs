@@ -47,7 +47,7 @@ async fn missing_object_is_named_until_it_appears() {
     );
     node.until_failing("web", "cfg", r#"configmap "missing" not found"#)
         .await;
-    // The others go on.
+    // The others continue.
     node.until("web", "other", &[("k", "v")]).await;
     assert_eq!(node.pod("web").unwrap().delivery.phase, Phase::Failing);
     node.apply(&config_map("missing", &[("k", "v")]));

@@ -134,7 +134,7 @@ impl<B: Body> Body for CountedBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = self.body.as_mut().poll_frame(context);
-        // It is asked for the next frame once the connection has room for it; without one it waits for the server.
+        // It is polled for the next frame once the connection has room for it; without one it waits for the server.
         self.stall.set(frame.is_ready());
         frame
     }

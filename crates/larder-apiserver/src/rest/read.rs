@@ -73,7 +73,7 @@ pub(super) fn list_json(kind: Kind, page: &Page, params: &ListParams) -> Bytes {
     list.into()
 }
 
-/// Version, and how to go on.
+/// Version, and how to continue.
 pub(super) fn list_metadata(page: &Page, params: &ListParams) -> serde_json::Value {
     let mut metadata = json!({"resourceVersion": page.version.to_string()});
     if let Some(after) = page.last.clone() {

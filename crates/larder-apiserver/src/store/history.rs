@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{Compacted, Object};
 
-/// How much of the past is kept for each kind; the oldest changes go first.
+/// How much of the past is kept for each kind; the oldest changes are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Number of changes.

@@ -72,7 +72,7 @@ async fn config_maps(kubeconfig: &Path) -> Api<ConfigMap> {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .unwrap();
-    // Whatever proxy this machine goes through: the server is here.
+    // Without this machine's proxy: the server is local.
     config.proxy_url = None;
     Api::namespaced(Client::try_from(config).unwrap(), "default")
 }

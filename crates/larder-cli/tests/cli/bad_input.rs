@@ -1,4 +1,4 @@
-//! Bad input: named with file, document, line and field; everything else goes on.
+//! Bad input: named with file, document, line and field; everything else continues.
 
 use std::fs;
 

@@ -86,7 +86,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // It may have ended already. Its first process goes with `unshare`.
+        // It may have ended already. Its first process ends with `unshare`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

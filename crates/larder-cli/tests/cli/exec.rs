@@ -52,7 +52,7 @@ pub(crate) fn desk(more: &str) -> Desk {
     Desk::with([("app.yaml", manifest("one", "1", more).as_str())])
 }
 
-/// Whether mounting is possible; without it an ordinary developer's run goes on, and CI fails.
+/// Whether mounting is possible; without it an ordinary developer's run continues, and CI fails.
 pub(crate) fn may_mount() -> bool {
     let probe = Command::new("unshare").args(["-rm", "true"]).output();
     let may = probe.is_ok_and(|output| output.status.success());

@@ -1,4 +1,4 @@
-//! Clients of `--listen`: whatever they do, delivery goes on.
+//! Clients of `--listen`: whatever they do, delivery continues.
 
 use std::{
     io::{Read as _, Write as _},

@@ -120,7 +120,7 @@ fn reload_takes_up_what_it_can_and_names_the_rest() {
     let event = agent.event("failed to reload the configuration, keeping the one in use");
     let error = event["error"].as_str().unwrap();
     assert!(error.contains("line 1: unknown field"), "{error}");
-    // The watch goes on.
+    // The watch continues.
     put(&desk, "two.yaml", &crate::run::pod("two", "app"));
     manager.until("STATUS=2 of 2 pods delivered");
 }

@@ -123,7 +123,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // All its processes go with the first one.
+        // All its processes end with the first one.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

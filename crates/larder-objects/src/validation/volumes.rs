@@ -267,7 +267,7 @@ fn check_projection<'a>(
     }
 }
 
-/// Checks what a certificate is asked for; not where it goes.
+/// Checks the fields of a certificate's request, but not its paths.
 fn check_certificate(
     errors: &mut FieldErrors,
     field: &FieldPath,

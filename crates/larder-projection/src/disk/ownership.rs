@@ -19,7 +19,7 @@ const SET_GROUP: u32 = 0o2000;
 /// Mode of directories inside a set, before the group adds to it.
 const DIRECTORY: u32 = 0o755;
 /// The bits that this module can always set on its own files. Linux drops the set-group-ID bit where the process is not
-/// in the group, so that bit is asked for but not insisted on.
+/// in the group, so that bit is requested but not insisted on.
 pub(crate) const PERMISSIONS: u32 = 0o777;
 
 /// The group that a pod's `fsGroup` gives to its volumes, if any.
@@ -36,7 +36,7 @@ impl Group {
     }
 }
 
-/// Gives an open file to `user` and `group`, each if it is asked for and not so already, and then the exact `mode`.
+/// Gives an open file to `user` and `group`, each if it is requested and not so already, and then the exact `mode`.
 ///
 /// Returns whether the owner is right now.
 pub(crate) fn settle(file: impl AsFd, user: Option<u32>, group: Group, mode: u32) -> Result<bool> {

@@ -87,7 +87,7 @@ impl TestVolume {
 
 /// Runs `action` as root in a thread with a mount namespace of its own, so that its mounts end with it.
 ///
-/// Where that is not permitted, an ordinary developer's run goes on without; CI fails.
+/// Where that is not permitted, an ordinary developer's run continues without; CI fails.
 pub(crate) fn as_root_with_mounts(action: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "CI must run as root");

@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// Mounts a new tmpfs on an open directory. The handle goes on to mean the directory below.
+/// Mounts a new tmpfs on an open directory. The handle still refers to the directory below.
 pub(crate) fn mount(directory: BorrowedFd<'_>, size_limit: Option<u64>) -> Result<()> {
     let (filesystem, _) = tmpfs(size_limit)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;

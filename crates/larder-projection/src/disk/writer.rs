@@ -15,7 +15,7 @@
 //! 2. Read `..data`. Only a bare name that begins with `..` is followed; any other target counts as no set.
 //! 3. List the volume.
 //! 4. Remove what a crash left: `..data_tmp`, and sets that are not current.
-//! 5. Compare the current set with the payload: paths, bytes, modes, owners. If it holds exactly that, go on at 10; an
+//! 5. Compare the current set with the payload: paths, bytes, modes, owners. If they are equal, continue at 10; an
 //!    owner alone is corrected in place.
 //! 6. Create the directory of the new set, which only its owner may enter yet.
 //! 7. Create its directories and files, with their exact modes and owners; then let readers enter.
@@ -187,7 +187,7 @@ impl AtomicWriter {
         Ok(pass.written)
     }
 
-    /// Gives a link to `user` and the group, as far as they are asked for; returns whether it is theirs now.
+    /// Gives a link to `user` and the group, as far as they are requested; returns whether it is theirs now.
     fn own_link(&self, name: &str, user: Option<u32>) -> rustix::io::Result<bool> {
         if user.is_none() && self.group.0.is_none() {
             return Ok(true);

@@ -93,7 +93,7 @@ impl<T: Target + Clone> Driver<T> {
         None
     }
 
-    /// The initial events are complete; the stream goes on as the watch.
+    /// The initial events are complete; the stream continues as the watch.
     fn collected(
         &mut self,
         collecting: Collecting<T>,
@@ -248,7 +248,7 @@ impl<T: Target + Clone> Driver<T> {
         }))
     }
 
-    /// Does what the reflector decides; a request that follows at once goes on with the permit.
+    /// Carries out the reflector's decision; a request that follows at once keeps the permit.
     pub(super) fn decide(&mut self, decision: Decision, permit: Option<Permit>) -> Progress<T> {
         let Decision {
             next,

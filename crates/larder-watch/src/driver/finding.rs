@@ -20,7 +20,7 @@ pub enum Finding<T: Target> {
     Changed(T::Item),
     /// An object was deleted, at this version.
     Deleted(T::Gone, ResourceVersion),
-    /// The watch goes on after an interruption: what readers have is in sync again.
+    /// The watch continues after an interruption: the known state is in sync again.
     Resumed,
     /// A request failed and will be made again; what readers have may be old from now on.
     Failed(RequestFailure),

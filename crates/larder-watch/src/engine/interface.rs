@@ -57,8 +57,8 @@ pub enum OlderAnswer {
     AskedAgain,
     /// Events overtook the answer, so what is known is at least as fresh.
     Overtaken,
-    /// The API server no longer knows what was known when it was asked again: it was restored. The answer is to be
-    /// taken, and the complete state of the target is asked for.
+    /// A second request returned an older state again: the API server was restored. The store accepts the answer, and
+    /// the complete state of the target is requested.
     Restored,
 }
 

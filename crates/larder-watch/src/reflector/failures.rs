@@ -56,7 +56,7 @@ impl Reflector {
             return Decision::request(request, Restart::Expired);
         }
         if error.is_expired() {
-            // Not a failure: the state is asked for again, from the last version on. It backs off all the same, because
+            // Not a failure: the state is requested again, from the last version on. It backs off all the same, because
             // all watches of an API server that compacts expire together.
             return self.back_off(Resume::State, Some(Restart::Expired), now);
         }

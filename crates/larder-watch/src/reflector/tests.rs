@@ -112,7 +112,7 @@ impl Scene {
         self
     }
 
-    /// The state has come, whatever way it was asked for.
+    /// The state has come, whatever way it was requested.
     fn state(&mut self, at: u64) -> &mut Self {
         let freshness = self.request.as_ref().unwrap().freshness().unwrap();
         let streaming = matches!(self.request, Some(Request::StreamingList { .. }));
@@ -184,7 +184,7 @@ impl Scene {
 const LONG: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Plays a scene and compares what was asked for.
+/// Plays a scene and compares what was requested.
 #[track_caller]
 fn check(play: impl FnOnce(&mut Scene), expected: Expect) {
     let mut scene = Scene::new();

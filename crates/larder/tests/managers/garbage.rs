@@ -48,7 +48,7 @@ async fn an_unreadable_object_keeps_its_last_good_state() {
     assert_eq!(error.phase, RequestPhase::Watch);
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     assert_eq!(value(&manager, "a").await, "one");
-    // The watch goes on, and the next state heals.
+    // The watch continues, and the next state heals.
     stream.event("MODIFIED", &object(7, "two"));
     changes.next().await.unwrap();
     assert_eq!(value(&manager, "a").await, "two");
@@ -63,7 +63,7 @@ async fn a_silent_watch_leaves_no_unreadable_object_unknown() {
     manager.register_pod(&pod_with("p1", &["a"]));
     let stream = script.next().await.synced(5, Some(&unreadable("a", 5)));
     settle().await;
-    // The watch goes on from the version of the state that could not be read, and nothing happens any more.
+    // The watch continues from the version of the state that could not be read, and nothing happens any more.
     tokio::time::sleep(Duration::from_secs(10)).await;
     drop(stream);
     let request = script.next().await;

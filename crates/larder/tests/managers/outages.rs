@@ -180,7 +180,7 @@ async fn is_replaced(scope: WatchScope) {
     scene.cluster.set_down(false);
     scene.cluster.requests();
     let (waited, _) = scene.recover().await;
-    // What is older is asked for twice.
+    // What is older is requested twice.
     let twice = (APART * 100 + Duration::from_secs(2)) * 2;
     assert!(waited <= FOUND_OUT + twice, "{waited:?}");
     scene.serves("restored").await;

@@ -182,7 +182,7 @@ fn state(manager: &ConfigMapManager) -> ObjectState {
 #[tokio::test(start_paused = true)]
 async fn an_immutable_object_ends_its_watch() {
     let (mutable, frozen) = (object(6, "one"), immutable(7, "u1", "two"));
-    // Absent, mutable, mutable, immutable: the watch goes on until the last. The kubelet notices it only on a read.
+    // Absent, mutable, mutable, immutable: the watch continues until the last. The kubelet notices it only on a read.
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.synced(5, None);

@@ -124,7 +124,7 @@ fn read(output: BufReader<ChildStdout>, lines: &mpsc::Sender<String>) {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // It may have ended already. Its first process goes with `unshare`.
+        // It may have ended already. Its first process ends with `unshare`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

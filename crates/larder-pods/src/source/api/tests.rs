@@ -169,7 +169,7 @@ async fn changes_are_reported_singly_after_the_first_set() {
     let queries = queries.lock();
     assert!(queries.iter().all(|query| query.starts_with(SELECTOR)));
     assert!(queries[0].contains("&sendInitialEvents=true"));
-    // The next watch goes on from the bookmark.
+    // The next watch continues from the bookmark.
     assert!(
         queries[1].contains("&resourceVersion=12&") && !queries[1].contains("sendInitialEvents"),
         "{}",
@@ -253,7 +253,7 @@ async fn after_an_outage_the_pods_are_relisted() {
     let outage = 20;
     let mut answers = vec![watch([event("ADDED", "400", pod("p")), all("500")])];
     answers.extend(std::iter::repeat_with(away).take(outage));
-    // From version 500 on it would be silent. What is older than what was seen is asked for twice.
+    // From version 500 on it would be silent. A state older than the last seen one is requested twice.
     answers.extend([watch([all("2")]), watch([all("2")])]);
     let (client, queries) = server(answers);
     let (mut reports, source) = ApiReports::of(client);

@@ -320,7 +320,7 @@ impl<K: Object> WatchEntry<K> {
         self.read_pending.swap(false, Ordering::AcqRel);
     }
 
-    /// The watch goes on after an interruption.
+    /// The watch continues after an interruption.
     pub(crate) fn resumed(&self) -> Option<ChangeKind> {
         let mut known = self.known.lock();
         // An open watch does not make a state readable that was not.

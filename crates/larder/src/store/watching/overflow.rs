@@ -1,4 +1,4 @@
-//! Objects beyond the last watch that may be open. They are asked for when they are read, and an answer is good for a
+//! Objects beyond the last watch that may be open. They are requested when they are read, and an answer is good for a
 //! time to live, as under strategy `Cache`. A watch that ends makes room for the one that has waited longest.
 //!
 //! A reader notices nothing but that. While the API server does not answer, the last good state is served, to the pods

@@ -1,7 +1,7 @@
 //! Takes the findings of the engine over: into the entries of the objects that a target covers.
 //!
 //! Invariant: the absence of an object from the complete state of a namespace counts only if the object was referenced
-//! before that state was asked for, and if every item of the state could be attributed.
+//! before that state was requested, and if every item of the state could be attributed.
 
 use std::sync::Arc;
 
