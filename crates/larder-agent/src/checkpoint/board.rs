@@ -101,7 +101,15 @@ impl CheckpointBoard {
         );
         registry.register("key", "Source of the sealing key", metrics.key.clone());
         // They exist from the start, so that the first increase is visible.
-        for reason in ["key", "foreign", "locked", "no_space", "read_only", "io"] {
+        for reason in [
+            "key",
+            "foreign",
+            "occupied",
+            "locked",
+            "no_space",
+            "read_only",
+            "io",
+        ] {
             drop(metrics.failures.get_or_create(&FailureLabels { reason }));
         }
         self.show_key(first);

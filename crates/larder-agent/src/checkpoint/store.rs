@@ -42,8 +42,8 @@ use zeroize::Zeroizing;
 
 use self::{
     directory::{
-        REJECTED, clear_rejected, create_directory, exists, failed, lock, mode, open_directory,
-        try_lock,
+        REJECTED, clear_rejected, create_directory, exists, expect_checkpoint, failed, lock, mode,
+        open_directory, try_lock,
     },
     load::{FileIdentity, Rejection, load},
 };
@@ -210,6 +210,7 @@ impl Store {
         let Some(directory) = open_directory(parent, path)? else {
             return Ok(0);
         };
+        expect_checkpoint(&directory, path)?;
         let _locked = lock(&directory, path)?;
         let mut removed = 0;
         // The index is removed first: without it, no file counts.

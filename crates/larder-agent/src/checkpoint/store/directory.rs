@@ -3,6 +3,7 @@
 //! Invariants:
 //! 1. A directory of another user, or one that another user could replace, is neither read nor written.
 //! 2. Only the agent creates the directory and closes it to other users. Inspecting it changes nothing.
+//! 3. A directory that holds anything else is nobody's checkpoint: its mode and its files stay as they are.
 
 use std::{
     ffi::OsStr,
@@ -16,7 +17,8 @@ use rustix::{
     io::Errno,
 };
 
-use crate::checkpoint::sys;
+use super::{ASIDE, INDEX};
+use crate::checkpoint::{seal::is_file_name, sys};
 
 /// The directory in it, for files that did not open.
 pub(super) const REJECTED: &str = "rejected";
@@ -57,13 +59,23 @@ pub enum StoreError {
         /// The permission bits of the parent.
         mode: u32,
     },
+    /// The directory is no checkpoint but holds other files.
+    #[error("{} holds {entry:?} and no checkpoint; name an empty directory, or one that does not exist", path.display())]
+    Occupied {
+        /// The directory.
+        path: PathBuf,
+        /// One of its entries that larder did not write.
+        entry: String,
+    },
 }
 
 impl StoreError {
     /// The failure as a label of a metric, from a small fixed set.
     pub(in crate::checkpoint) fn label(&self) -> &'static str {
-        let Self::Io { source, .. } = self else {
-            return "foreign";
+        let source = match self {
+            Self::Io { source, .. } => source,
+            Self::Foreign { .. } | Self::Writable { .. } => return "foreign",
+            Self::Occupied { .. } => return "occupied",
         };
         match Errno::from_io_error(source) {
             Some(Errno::NOSPC | Errno::DQUOT) => "no_space",
@@ -115,6 +127,7 @@ pub(super) fn create_directory(parent: BorrowedFd<'_>, path: &Path) -> Result<Ow
     let Some(directory) = open_directory(parent, path)? else {
         return Err(failed("open", path)(Errno::NOENT));
     };
+    expect_checkpoint(&directory, path)?;
     if mode(&directory, path)? != MODE {
         sys::set_mode(&directory, MODE).map_err(failed("set mode of", path))?;
     }
@@ -143,6 +156,23 @@ pub(super) fn open_directory(
         });
     }
     Ok(Some(directory))
+}
+
+/// Refuses a directory that others use, before its mode changes or a file of it is removed: one without an index that
+/// holds what no checkpoint holds.
+pub(super) fn expect_checkpoint(directory: &OwnedFd, path: &Path) -> Result<(), StoreError> {
+    if exists(directory, INDEX) {
+        return Ok(());
+    }
+    let entries = sys::list(directory).map_err(failed("list", path))?;
+    let is_own = |name: &str| name == ASIDE || name == REJECTED || is_file_name(name);
+    match entries.into_iter().find(|name| !is_own(name)) {
+        Some(entry) => Err(StoreError::Occupied {
+            path: path.to_owned(),
+            entry,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The last component of `path`.

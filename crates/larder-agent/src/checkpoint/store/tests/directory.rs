@@ -29,6 +29,27 @@ fn an_open_directory_is_closed_to_other_users() {
 }
 
 #[test]
+fn a_directory_that_others_use_keeps_its_mode_and_its_files() {
+    let root = TestRoot::new();
+    fs::create_dir(root.checkpoint()).unwrap();
+    fs::set_permissions(root.checkpoint(), Permissions::from_mode(0o755)).unwrap();
+    let looks_ours = root.checkpoint().join("0123456789abcdef0123456789abcdef");
+    fs::write(&looks_ours, "a cache of another program").unwrap();
+    fs::create_dir(root.checkpoint().join("containers")).unwrap();
+    let refused = root.open_with(&[1], owner(1, "node-1")).err().unwrap();
+    assert_eq!(refused.label(), "occupied");
+    assert!(
+        refused.to_string().contains(r#"holds "containers""#),
+        "{refused}"
+    );
+    let refused = Store::erase(root.handle().as_fd(), &root.checkpoint()).unwrap_err();
+    assert_eq!(refused.label(), "occupied");
+    let mode = fs::metadata(root.checkpoint()).unwrap().mode() & 0o7777;
+    assert_eq!(mode, 0o755);
+    assert!(looks_ours.exists());
+}
+
+#[test]
 fn inspecting_and_erasing_leave_the_directory_its_mode() {
     let root = TestRoot::new();
     let mut store = root.open().store;
