@@ -182,27 +182,23 @@ impl Reconciler {
         } else if is_excluded {
             (PodPlan::without_parts(Arc::clone(pod)), None)
         } else {
-            let decoded = Box::new(pod.decode());
+            let decoded = pod.decode();
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
         // Hooks learn of content that larder has written.
         if self.context.beside.is_none() {
             plan.hooks = self.context.on_change.hooks(
                 pod,
-                decoded.as_deref(),
+                decoded.as_ref(),
                 known.map(|known| (&*known.pod, known.hooks.as_ref())),
             );
             self.context.on_change.updated(pod);
         }
         let plan = Arc::new(plan);
-        let registration = decoded
-            .as_deref()
-            .map(|pod| Registration::new(&self.context, pod));
+        // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
+        let registration = decoded.map(|pod| Registration::new(&self.context, &pod));
         let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
-        let desired = DesiredState::Serve {
-            plan: Arc::clone(&plan),
-            decoded,
-        };
+        let desired = DesiredState::Serve(Arc::clone(&plan));
         let tracked = self.set_desired(&uid, desired, entry);
         if registration.is_some() || is_excluded {
             tracked.registration = registration;
@@ -313,10 +309,7 @@ impl Reconciler {
                 continue;
             };
             let plan = Arc::new(plan);
-            let desired = DesiredState::Serve {
-                plan: Arc::clone(&plan),
-                decoded: None,
-            };
+            let desired = DesiredState::Serve(Arc::clone(&plan));
             let (root, now) = (self.context.host.path(), self.context.clock.now());
             let entry = BoardEntry::of(&plan.pod, root, now);
             self.set_desired(&uid, desired, entry);

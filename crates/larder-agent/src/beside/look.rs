@@ -34,8 +34,6 @@ const PLACEHOLDER: &str = "placeholder";
 pub(super) struct LookJob {
     pub(super) beside: Arc<Beside>,
     pub(super) plan: Arc<PodPlan>,
-    /// The pod of the plan, if it is decoded already.
-    pub(super) decoded: Option<Box<Pod>>,
     pub(super) inputs: Inputs,
     /// The parts, by their index in the plan.
     pub(super) parts: Vec<usize>,
@@ -81,8 +79,7 @@ pub(super) struct SeenEnvironment {
 impl LookJob {
     /// Looks at the parts; the result has their order.
     pub(super) fn run(mut self) -> Vec<SeenPart> {
-        let pod = self.decoded.take();
-        let pod = pod.unwrap_or_else(|| Box::new(self.plan.pod.decode()));
+        let pod = self.plan.pod.decode();
         add_placeholders(&pod, &mut self.inputs);
         let spec = pod.spec.as_ref();
         let mut volumes: HashMap<&str, &Volume> = HashMap::new();

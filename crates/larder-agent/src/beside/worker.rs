@@ -78,8 +78,6 @@ pub(crate) struct BesideWorker {
     rng: Rng,
     /// `None` once the pod has ended.
     plan: Option<Arc<PodPlan>>,
-    /// The pod of the plan, until the first look.
-    decoded: Option<Box<Pod>>,
     traits: PodTraits,
     objects: PodObjects,
     /// States of the plan's parts, in their order.
@@ -116,7 +114,6 @@ impl BesideWorker {
             entry,
             rng,
             plan: None,
-            decoded: None,
             traits: PodTraits::default(),
             objects: PodObjects::default(),
             parts: Vec::new(),
@@ -228,10 +225,9 @@ impl BesideWorker {
         }
         match changes.desired {
             None => {}
-            Some(DesiredState::Serve { plan, decoded }) => self.set_plan(plan, decoded),
+            Some(DesiredState::Serve(plan)) => self.set_plan(plan),
             Some(DesiredState::Retire) => {
                 self.plan = None;
-                self.decoded = None;
                 self.parts.clear();
                 self.objects = PodObjects::default();
                 self.gathering.stop();
@@ -241,7 +237,7 @@ impl BesideWorker {
     }
 
     /// Takes over a plan. A part that the previous plan had keeps its history.
-    fn set_plan(&mut self, plan: Arc<PodPlan>, decoded: Option<Box<Pod>>) {
+    fn set_plan(&mut self, plan: Arc<PodPlan>) {
         let now = self.context.clock.now();
         let before = self.plan.replace(Arc::clone(&plan));
         let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
@@ -252,9 +248,7 @@ impl BesideWorker {
             let states = mem::take(&mut self.parts);
             self.parts = plan.carry_over(before.as_deref(), states, || ComparedPart::new(now));
         }
-        let pod = decoded.unwrap_or_else(|| Box::new(plan.pod.decode()));
-        self.view_pod(&plan, &pod);
-        self.decoded = Some(pod);
+        self.view_pod(&plan, &plan.pod.decode());
         self.parts.iter_mut().for_each(|state| state.due = true);
     }
 
@@ -340,7 +334,6 @@ impl BesideWorker {
             let job = LookJob {
                 beside: Arc::clone(&self.beside),
                 plan: Arc::clone(plan),
-                decoded: self.decoded.take(),
                 inputs: self.gathering.inputs(&self.context.facts.borrow()),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,

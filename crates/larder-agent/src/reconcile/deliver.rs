@@ -21,8 +21,6 @@ use crate::on_change::Observer;
 /// One delivery and its inputs.
 pub(super) struct Job {
     pub(super) plan: Arc<PodPlan>,
-    /// The pod of the plan, if it is decoded already.
-    pub(super) decoded: Option<Box<Pod>>,
     pub(super) inputs: Inputs,
     /// The parts to deliver, by their index in the plan.
     pub(super) parts: Vec<usize>,
@@ -121,8 +119,7 @@ impl<'a> PodParts<'a> {
 impl Job {
     /// Delivers the parts.
     pub(super) fn run(mut self) -> JobReport {
-        let pod = self.decoded.take();
-        let pod = pod.unwrap_or_else(|| Box::new(self.plan.pod.decode()));
+        let pod = self.plan.pod.decode();
         let pod = PodParts::new(&pod, self.inputs.node.as_deref());
         self.read_env_files(&pod);
         let mut observer = self.observer.take();

@@ -5,7 +5,6 @@
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -15,11 +14,7 @@ use super::plan::{Need, PodPlan};
 #[derive(Debug)]
 pub(crate) enum DesiredState {
     /// The parts of the plan are delivered and kept fresh.
-    Serve {
-        plan: Arc<PodPlan>,
-        /// The pod of the plan for the first pass, if it was decoded for the plan.
-        decoded: Option<Box<Pod>>,
-    },
+    Serve(Arc<PodPlan>),
     /// The pod has terminated or was removed: its volumes are torn down, and then its worker leaves.
     Retire,
 }
@@ -116,6 +111,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use larder_pods::StoredPod;
 
     use super::*;
@@ -139,14 +135,11 @@ mod tests {
         let pod = Pod::default();
         let stored = Arc::new(StoredPod::try_from(pod.clone()).unwrap());
         let plan = Arc::new(PodPlan::new(stored, &pod));
-        let serve = DesiredState::Serve {
-            plan,
-            decoded: None,
-        };
+        let serve = DesiredState::Serve(plan);
         inbox.set_desired(serve).unwrap();
         assert!(!inbox.leave());
         let desired = inbox.take().desired;
-        assert!(matches!(desired, Some(DesiredState::Serve { .. })));
+        assert!(matches!(desired, Some(DesiredState::Serve(_))));
         assert!(inbox.leave());
         assert!(inbox.set_desired(DesiredState::Retire).is_err());
     }

@@ -20,7 +20,6 @@ use std::{collections::BTreeSet, mem, ops::ControlFlow, sync::Arc, time::Duratio
 
 use fastrand::Rng;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use larder_objects::chain;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -97,8 +96,6 @@ pub(super) struct PodWorker {
     rng: Rng,
     /// `None` while the volumes are being torn down.
     plan: Option<Arc<PodPlan>>,
-    /// The pod of the plan, until the first pass: decoded, a pod takes ten times as much memory.
-    decoded: Option<Box<Pod>>,
     /// States of the plan's parts, in their order.
     parts: Vec<DeliveredPart>,
     gathering: Gathering,
@@ -128,7 +125,6 @@ impl PodWorker {
             entry,
             rng,
             plan: None,
-            decoded: None,
             parts: Vec::new(),
             gathering: Gathering::default(),
             write_limiter: WriteLimiter::new(now),
@@ -189,14 +185,12 @@ impl PodWorker {
         }
         match changes.desired {
             None => {}
-            Some(DesiredState::Serve { plan, decoded }) => {
+            Some(DesiredState::Serve(plan)) => {
                 self.teardown = None;
-                self.decoded = decoded;
                 self.set_plan(plan);
             }
             Some(DesiredState::Retire) => {
                 self.plan = None;
-                self.decoded = None;
                 self.parts.clear();
                 self.gathering.stop();
                 self.teardown = Some((RetryBackoff::default(), Instant::now()));
@@ -282,7 +276,6 @@ impl PodWorker {
         if !ready.is_empty() || self.is_tidying_due() {
             self.deliver(plan, ready, now).await;
         }
-        self.decoded = None;
         self.drop_unread(plan);
         self.publish(plan);
     }
@@ -332,7 +325,6 @@ impl PodWorker {
         let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {
             plan: Arc::clone(plan),
-            decoded: self.decoded.take(),
             inputs: self.gathering.inputs(&self.context.facts.borrow()),
             parts: ready.clone(),
             tidy: mem::take(&mut self.tidying.due),
