@@ -1,7 +1,7 @@
 //! Completes the deletion of pods in place of a kubelet, for an API server whose pods no kubelet runs.
 //!
 //! An API server only marks a pod of a node as deleted, and waits for the node to report that its containers have
-//! stopped. The embedded one has no containers, so without this module a deleted pod would stay for ever.
+//! stopped. The embedded one has no containers, so without this module a deleted pod would stay forever.
 
 use std::future::pending;
 

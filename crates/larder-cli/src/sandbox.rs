@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The host's file tree is never modified: mounts and new files lie in private namespaces and a private tmpfs. The
+//! 1. The host's file tree is never modified: mounts and new files are in private namespaces and a private tmpfs. The
 //!    kernel removes them with the last of these processes, however it ends.
 //! 2. The supervisor does not see the mounts of the command, so a volume cannot hide the manifests that are followed.
 //! 3. No process that the command has started outlives the command or the supervisor.

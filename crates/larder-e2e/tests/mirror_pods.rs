@@ -76,7 +76,7 @@ async fn a_node_creates_mirror_pods_that_it_owns_and_that_reference_nothing() {
     let as_node = node_client(&server).await;
     let pods: Api<Pod> = Api::default_namespaced(as_node.clone());
 
-    // The Node has to be there, for its UID is part of the rule.
+    // The Node must be there, for its UID is part of the rule.
     let nobody: Node =
         serde_json::from_value(json!({"metadata": {"name": NODE, "uid": "u"}})).unwrap();
     refused(

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{Pod, Volume, VolumeProjection};
 
 use crate::references;
 
-/// The first API resource that `pod` refers to, as the kubelet and the API server name it in their refusals; `None`
+/// The first API resource that `pod` refers to, as the kubelet and the API server name it in their messages; `None`
 /// when there is none.
 ///
-/// Upstream also refuses volume types that it does not know. Here a type unknown to us cannot be met: it is dropped
+/// Upstream also rejects volume types that it does not know. Here a type unknown to us cannot be met: it is dropped
 /// when the manifest is decoded, and what is left is an `emptyDir`, as it is for an API server that does not know the
 /// type.
 pub fn api_reference(pod: &Pod) -> Option<&'static str> {

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! 1. Secret bytes are zeroised when dropped, and neither `Debug` nor an error of this crate shows any of them.
-//! 2. An object is decoded in full or refused; a field of the wrong type never becomes an empty one.
+//! 2. An object is decoded in full or rejected; a field of the wrong type never becomes an empty one.
 
 mod api_reference;
 mod chain;

@@ -196,7 +196,7 @@ impl Loader {
         }
     }
 
-    /// Leaves pods without UID as they are, for a caller that has another way to name them, and refuses objects with no
+    /// Leaves pods without UID as they are, for a caller that has another way to name them, and rejects objects with no
     /// name but a `generateName`.
     #[must_use]
     pub fn without_uids(mut self) -> Self {

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "demo", "uid": "u1"},
         "spec": {
-            // What the API server fills in (`enableServiceLinks`, `defaultMode`) has to be there.
+            // What the API server fills in (`enableServiceLinks`, `defaultMode`) must be there.
             "enableServiceLinks": true,
             "containers": [{
                 "name": "app",

@@ -10,7 +10,7 @@
 //! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied
 //!    for such a variable are zeroized.
 //! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to
-//!    refuse.)
+//!    reject.)
 //! 4. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no
 //!    limit.)
 

@@ -150,7 +150,7 @@ impl fmt::Display for VolumePath {
     }
 }
 
-/// Drops empty and `.` elements; `..` is refused before.
+/// Drops empty and `.` elements; `..` is rejected before.
 fn clean(path: &str) -> Cow<'_, str> {
     let dirty = |element: &str| element.is_empty() || element == ".";
     if path.split('/').any(dirty) {

@@ -47,7 +47,7 @@ impl Token {
         self.refresh_at(jitter).is_some_and(|due| now > due)
     }
 
-    /// Whether the API server refuses the token at `now`.
+    /// Whether the API server rejects the token at `now`.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         now > self.expires_at
     }

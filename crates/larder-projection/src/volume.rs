@@ -4,7 +4,7 @@
 //! `collectData` in `pkg/volume/projected`. Object bytes are borrowed, never copied.
 //!
 //! On purpose different: paths are cleaned before they are compared, so that of `a//b` and `a/b` the later one wins
-//! (the kubelet leaves it to chance); and what could not be written, a file that is also a directory, is refused here.
+//! (the kubelet leaves it to chance); and what could not be written, a file that is also a directory, is rejected here.
 
 mod sources;
 
@@ -317,7 +317,7 @@ impl<'a> Collector<'a> {
             let node = self.inputs.node.as_deref();
             (volume_resource(self.pod, node, field)?, origin)
         } else {
-            // The API refuses an item without a source; the kubelet ignores it.
+            // The API rejects an item without a source; the kubelet ignores it.
             return Ok(());
         };
         let mode = item_mode(item.mode, default_mode);

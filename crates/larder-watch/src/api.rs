@@ -4,7 +4,7 @@
 //! cannot decode, and that body may be a Secret.
 //!
 //! Invariants:
-//! 1. What a list or watch may ask for is in its target alone.
+//! 1. Only the target decides what a list or watch may request.
 //! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret. Of a list, one item at a time is
 //!    held.
 //! 3. Dropping the future or the stream ends the request.
@@ -127,7 +127,7 @@ impl<T: Target> Default for Listed<T> {
 /// The parameters of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
-    /// Ask for the current state first ("streaming list"), ended by a bookmark that says so.
+    /// Request the current state first ("streaming list"), up to the bookmark at its end.
     pub(crate) initial_events: bool,
     /// The start version; `None` is the most recent state, read consistently.
     pub(crate) version: Option<ResourceVersion>,
@@ -206,7 +206,7 @@ impl Api {
                     listed.version = meta.resource_version;
                     return Ok(listed);
                 }
-                // Tokens of an API server advance; a repeated one would be followed for ever.
+                // Tokens of an API server advance; a repeated one would be followed forever.
                 Ok(meta) if meta.r#continue == page => break,
                 Ok(meta) => page = meta.r#continue,
                 // The rest of the pages is gone: once more, in one piece.
@@ -315,7 +315,7 @@ impl Api {
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
             .map(Duration::from_secs);
-        // A proxy in the API server's place may repeat anything: wiped like a Secret.
+        // A proxy in place of the API server may repeat anything: wiped like a Secret.
         let body = read_answer(body, true).await?;
         Err(status_error(head.status, retry_after, &body))
     }

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. An object that cannot be decoded is named as far as possible, and the other objects are passed on.
-//! 2. While the API server is away or rejects requests, nothing is said of the objects.
+//! 2. While the API server is unreachable or rejects requests, nothing is said of the objects.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, sync::Arc};
 

@@ -1,13 +1,13 @@
 //! A reflector and its request under way.
 //!
-//! The driver of one target, be it a single object, a namespace or a collection. Its whole life is one [`DriverPhase`]:
-//! what is under way lives inside the phase, so dropping or replacing the phase ends it.
+//! The driver of one target, be it a single object, a namespace or a collection. Its state is one [`DriverPhase`]. The
+//! request or stream under way is part of the phase, so dropping or replacing the phase ends it.
 //!
 //! Invariants:
 //! 1. At most one request or stream is under way.
 //! 2. A request holds its permit until the answer is complete, and follow-up requests of the same cycle keep it.
-//! 3. An item that cannot be decoded is reported as far as its target can name it, and left out. The state that it was
-//!    missing from is marked incomplete, so its absence there means nothing.
+//! 3. An item that cannot be decoded is reported if its target can name it, and left out. The state without it is
+//!    marked incomplete, so an absence there means nothing.
 
 mod answers;
 mod finding;
@@ -63,7 +63,7 @@ enum DriverPhase<T: Target> {
     OpeningWatch(Opening<T>),
     /// The watch is open: the state is known up to the latency of an event.
     Watching(Watching<T>),
-    /// The last request failed or ended; the next one has to wait.
+    /// The last request failed or ended; the next one must wait.
     BackingOff { resume: Resume, until: Instant },
 }
 
@@ -99,7 +99,7 @@ struct Watching<T> {
     stream: EventStream<T>,
     since: Instant,
     timeout: Duration,
-    /// It brought no event so far.
+    /// Whether it has brought no event yet.
     quiet: bool,
     deadline: Instant,
 }
@@ -111,7 +111,7 @@ pub(crate) enum Activity {
     Resting,
     /// A complete state is requested, as fresh as the newest registration or not.
     Obtaining { confirmed: bool },
-    /// The watch is open or asked for.
+    /// The watch is open or requested.
     Watching,
     /// It backs off.
     BackingOff,
@@ -127,7 +127,7 @@ pub(crate) struct Driver<T: Target> {
     sent: Instant,
     /// When the last answer, event or bookmark came, or the target was started.
     last_heard: Instant,
-    /// The watch has outlived its time, and nothing was heard since.
+    /// Whether the watch has outlived its timeout without a sign of life since.
     overdue: bool,
 }
 
@@ -194,8 +194,8 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// When the target was last heard from, if it should have been heard from since. `last_sent` is when the engine
-    /// last sent a request of any target: a queue that moves is a sign of life.
+    /// Time of the target's last sign of life, if another one is overdue. `last_sent` is when the engine last sent a
+    /// request of any target: a moving queue is a sign of life.
     pub(crate) fn silent_since(&self, now: Instant, last_sent: Instant) -> Option<Instant> {
         let due = match &self.phase {
             DriverPhase::Resting => return None,
@@ -208,7 +208,7 @@ impl<T: Target + Clone> Driver<T> {
         (now >= due).then_some(self.last_heard)
     }
 
-    /// Whether the watch has outlived its time, and nothing was heard since.
+    /// Whether the watch has outlived its timeout without a sign of life since.
     pub(crate) fn is_overdue(&self) -> bool {
         self.overdue
     }
@@ -220,25 +220,25 @@ impl<T: Target + Clone> Driver<T> {
         self.last_heard
     }
 
-    /// Ends what is under way and asks for a complete state: one as fresh as the newest registration if `confirm`.
+    /// Ends the request under way and requests a complete state: one as fresh as the newest registration if `confirm`.
     pub(crate) fn start(&mut self, confirm: bool, server: &ServerState) {
         let now = self.heard();
         let request = self.reflector.start(confirm, now, server);
         self.phase = DriverPhase::Queued(request, None);
     }
 
-    /// Ends what is under way; the version last seen stays the lower bound of a later start.
+    /// Ends the request under way; the version last seen stays the lower bound of a later start.
     pub(crate) fn stop(&mut self) {
         self.reflector.stop();
         self.phase = DriverPhase::Resting;
     }
 
-    /// The next state has to be as fresh as the newest registration.
+    /// The next state must be as fresh as the newest registration.
     pub(crate) fn confirm(&mut self) {
         self.reflector.confirm();
     }
 
-    /// Learns that the target is at `version`, if it is known.
+    /// Sets the version of the target, if it is known.
     pub(crate) fn saw(&mut self, version: &ResourceVersion) {
         self.reflector.saw(version);
     }
@@ -252,7 +252,7 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// Rebuilds the queued request with what is known by now. `min` is a version that is fresh enough.
+    /// Rebuilds the queued request with the present facts. `min` is a version that is fresh enough.
     pub(crate) fn rebuild_request(&mut self, server: &ServerState, min: Option<&MinVersion>) {
         if let DriverPhase::Queued(request, _) = &mut self.phase {
             let now = Instant::now();
@@ -260,7 +260,7 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// Sends the request that waits.
+    /// Sends the queued request.
     pub(crate) fn send(&mut self, api: &Api, in_flight: InFlight) {
         let request = match mem::replace(&mut self.phase, DriverPhase::Resting) {
             DriverPhase::Queued(request, _) => request,
@@ -314,7 +314,7 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// The next thing that happens to what is under way.
+    /// The next event of the request or stream under way.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,

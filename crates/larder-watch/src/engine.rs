@@ -1,18 +1,19 @@
 //! Keeps very many targets in sync with one API server, in one task.
 //!
-//! A store says what to watch ([`Engine::add`], [`Engine::start`], [`Engine::stop`]) and what its readers need
-//! ([`Engine::refresh`]). [`Engine::next`] reports the findings, and the store keeps them. A watch that waits costs
-//! some hundred bytes, and no task of its own.
+//! A store sets the targets ([`Engine::add`], [`Engine::start`], [`Engine::stop`]) and the needs of its readers
+//! ([`Engine::refresh`]). [`Engine::next`] reports the findings, and the store keeps them. An idle watch costs some
+//! hundred bytes, and no task of its own.
 //!
 //! Invariants:
 //! 1. A target has at most one request or stream under way, and an object at most one freshness check.
-//! 2. A request is sent with a permit, which is held until the answer is complete. So whatever happens to all targets
-//!    at once (a node that starts, an API server that restarts) reaches the API server as an orderly queue.
-//! 3. Whatever is under way for a target ends with its removal: futures are dropped, so that requests are cancelled.
-//! 4. A request that is fresh as of a registration was sent after it, or asks for nothing older than a version that
-//!    such a request was answered with.
-//! 5. The same inputs, answers and seed lead to the same requests: what is iterated is ordered, and what is ready at
-//!    the same time is handled in a fixed order.
+//! 2. A request is sent with a permit, which is held until the answer is complete. So an event that concerns all
+//!    targets at once (the start of a node, a restart of the API server) reaches the API server as an orderly queue of
+//!    requests.
+//! 3. Requests and streams of a target end with its removal: their futures are dropped.
+//! 4. A request that is fresh as of a registration was sent after it, or asks for a state not older than the version in
+//!    the answer to such a request.
+//! 5. The same inputs, answers and seed lead to the same requests: iteration is ordered, and futures that are ready at
+//!    the same time are handled in a fixed order.
 
 mod checks;
 mod interface;
@@ -85,14 +86,14 @@ struct WatchedTarget<T: Target> {
     is_repeat: bool,
 }
 
-/// Everything that wakes an engine.
+/// The events that wake an engine.
 enum Wake {
     OutageOver(Duration),
     Ready(Part),
     Timer(Part),
     /// The next repeated request may be sent.
     Repeat,
-    /// All targets are to be reviewed.
+    /// All targets are due for a review.
     Review,
 }
 
@@ -138,7 +139,7 @@ impl<T: Target> fmt::Debug for Engine<T> {
 }
 
 impl<T: Target + Clone> Engine<T> {
-    /// An engine without targets. `seqs` counts the registrations that its states have to be as fresh as.
+    /// An engine without targets. `seqs` counts the registrations that its states must be as fresh as.
     pub fn new(
         api: Api,
         limits: Limits,
@@ -189,7 +190,7 @@ impl<T: Target + Clone> Engine<T> {
         self.targets.insert(id, Box::new(watched));
     }
 
-    /// Ends everything that is under way for a target, and forgets it.
+    /// Ends the requests of a target, and forgets it.
     pub fn remove(&mut self, id: u64) {
         if let Some(mut watched) = self.targets.remove(&id) {
             self.active -= usize::from(watched.active);
@@ -197,8 +198,8 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Asks for the complete state of a target at once, whatever is under way: one as fresh as the newest registration
-    /// if `confirm`.
+    /// Requests the complete state of a target at once, in place of any request under way: one as fresh as the newest
+    /// registration if `confirm`.
     pub fn start(&mut self, id: u64, confirm: bool) -> Start {
         let Some(watched) = self.targets.get_mut(&id) else {
             return Start::NoSlot;
@@ -222,7 +223,7 @@ impl<T: Target + Clone> Engine<T> {
         Start::Started
     }
 
-    /// Ends what is under way for a target, which is idle or final. Its version stays the lower bound of a later start.
+    /// Ends the request of a target, which is idle or final. Its version stays the lower bound of a later start.
     pub fn stop(&mut self, id: u64) {
         if let Some(watched) = self.targets.get_mut(&id) {
             watched.driver.stop();
@@ -242,7 +243,7 @@ impl<T: Target + Clone> Engine<T> {
         self.activity(id) == Some(Activity::BackingOff)
     }
 
-    /// Whether a single object has to do without a watch.
+    /// Whether a single object has no watch because the limit is reached.
     pub fn is_without_slot(&self, id: u64) -> bool {
         let watched = self.targets.get(&id);
         watched.is_some_and(|watched| matches!(watched.slot, WatchSlot::Waiting))
@@ -260,11 +261,11 @@ impl<T: Target + Clone> Engine<T> {
         Some(watched.driver.activity())
     }
 
-    /// Has obtained what readers need of the objects of a target, unless it is under way. `confirm`: a state that is
-    /// obtained for them has to be as fresh as the newest registration. `single` is the target of one of the objects.
+    /// Requests what readers need of the objects of a target, unless a request is under way. `confirm`: a state that is
+    /// obtained for them must be as fresh as the newest registration. `single` is the target of one of the objects.
     ///
-    /// While the state of a collection is being obtained, no object is checked by name. The check might be answered
-    /// with an older state, which does not cover the object, and what happened in between would be lost.
+    /// While the state of a collection is being obtained, no object is checked by name. The answer to the check might
+    /// be older than that state, which does not cover the object, and a change in between would be lost.
     pub fn refresh(
         &mut self,
         id: u64,
@@ -305,7 +306,7 @@ impl<T: Target + Clone> Engine<T> {
                 if relist {
                     let _ = self.start(id, true);
                 }
-                // An open watch says nothing of an object whose state could not be read when it was listed.
+                // An open watch does not report an object whose listed state could not be read.
                 let watching = activity == Activity::Watching;
                 let checkable =
                     |known: Known| known.is_present() || watching && known == Known::Nothing;
@@ -324,7 +325,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// After anything has happened to a driver: sends or queues its request, and sets its timer.
+    /// Called after each event of a driver: sends or queues its request, and sets its timer.
     fn settle(&mut self, id: u64, urgent: bool) {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
@@ -361,7 +362,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Sends the request of a driver that has waited in line, made with what is known by now.
+    /// Sends the queued request of a driver, rebuilt with the present facts.
     fn send_queued(&mut self, id: u64, permit: Permit) {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
@@ -382,7 +383,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Sends the requests in line, as long as there are permits.
+    /// Sends the queued requests, as long as there are permits.
     fn admit(&mut self) {
         while let Some((part, permit)) = self.requests.next() {
             match part {
@@ -427,7 +428,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// The next thing that happens.
+    /// The next report.
     ///
     /// # Cancel safety
     ///
@@ -444,7 +445,7 @@ impl<T: Target + Clone> Engine<T> {
                 return report;
             }
             let repeat = self.reserved.filter(|_| !self.repeated.is_empty());
-            // Only where a permit is free; otherwise an answer comes first.
+            // Only if a permit is free; otherwise an answer comes first.
             let repeat = repeat.filter(|_| self.requests.try_acquire().is_some());
             // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what
             // is ready at the same time is handled in the same order for the same seed. Streams come last, since a
@@ -492,7 +493,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Publishes since when the target that has been silent longest is silent, if any is.
+    /// Publishes since when the longest-silent target has been silent, if any is.
     fn review(&mut self) {
         let (now, last_sent) = (Instant::now(), self.last_sent);
         let targets = self.targets.values();
@@ -504,7 +505,8 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// An outage is over: what backs off for it asks soon, targets at the limited rate, checks spread over that time.
+    /// An outage is over: requesters that back off for it retry soon, targets at the limited rate, checks spread over
+    /// that time.
     fn retry_early(&mut self, spread: Duration) {
         let now = Instant::now();
         self.repeats.drain_burst(now);

@@ -6,7 +6,7 @@
 //! Kubernetes 1.36, `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
 //!
 //! 1. A state that is as fresh as the newest registration is requested without a version. So a pod never starts with
-//!    data older than its registration. Other states are requested as "not older than what was seen".
+//!    data older than its registration. Other states are requested as "not older than the last seen one".
 //! 2. A list that replaces a rejected streaming list is therefore never the possibly stale one of version 0.
 //! 3. Where streaming lists are rejected, or fail several times in a row, plain lists are used for a while; see
 //!    [`ServerState`].
@@ -37,11 +37,11 @@ use crate::{
 /// The freshness of a requested state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// Not older than what was seen.
+    /// Not older than the last seen state.
     AtLeastSeen,
     /// Not older than a [`MinVersion`] either, so as fresh as its sequence number.
     AtLeastMin,
-    /// The most recent: as fresh as the moment of asking.
+    /// The most recent: as fresh as the moment of the request.
     MostRecent,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// How new a state it obtains, if any.
+    /// The freshness of the state that it obtains, if any.
     pub(crate) fn freshness(&self) -> Option<Freshness> {
         match self {
             Self::StreamingList { freshness, .. } | Self::List { freshness, .. } => {
@@ -102,11 +102,11 @@ pub(crate) struct Synced {
     pub(crate) version: ResourceVersion,
     /// The state is as fresh as the request for it.
     pub(crate) confirmed: bool,
-    /// The state may be older than what readers have: the API server was restored.
+    /// The state may be older than the known one: the API server was restored.
     pub(crate) reset: bool,
 }
 
-/// Why a watch has to be opened again, for the metrics.
+/// Why a watch must be opened again, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Restart {
     /// The API server ended it, as it does after its time.
@@ -117,7 +117,7 @@ pub enum Restart {
     Refused,
     /// The connection broke.
     Broken,
-    /// Nothing came in time.
+    /// No bytes arrived in time.
     Stalled,
 }
 
@@ -148,7 +148,7 @@ impl Restart {
 pub(crate) struct Decision {
     pub(crate) next: Next,
     pub(crate) restart: Option<Restart>,
-    /// The failure that readers should learn of.
+    /// The failure to report to readers.
     pub(crate) failure: Option<RequestFailure>,
 }
 
@@ -170,7 +170,7 @@ impl Decision {
 /// lists. (Before 1.27 it ignores the parameter and watches.)
 pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after its time an open watch is taken for dead.
+/// How long after its timeout an open watch counts as dead.
 pub(crate) const WATCH_SLACK: Duration = Duration::from_secs(30);
 
 /// A stream that ends sooner, without an event, is a "very short watch".
@@ -191,7 +191,7 @@ pub(crate) struct Reflector {
     version_lost: bool,
     /// The last state was older than `version`. If the next one is as well, the API server was restored.
     older_before: bool,
-    /// The next state has to be as fresh as the newest registration.
+    /// The next state must be as fresh as the newest registration.
     confirm: bool,
     short_watches: u8,
     /// The last request failed with the API server or was throttled, and none has succeeded since.
@@ -220,12 +220,12 @@ impl Reflector {
         }
     }
 
-    /// The next state has to be as fresh as the newest registration.
+    /// The next state must be as fresh as the newest registration.
     pub(crate) fn confirm(&mut self) {
         self.confirm = true;
     }
 
-    /// Learns that the target is at `version`, if it is known.
+    /// Sets the version of the target, if it is known.
     pub(crate) fn saw(&mut self, version: &ResourceVersion) {
         if !version.is_empty() && !self.is_behind(version) {
             self.version = Some(version.clone());
@@ -249,7 +249,7 @@ impl Reflector {
         self.state_request(now, server, None)
     }
 
-    /// Rebuilds the request with what was learned while it waited. `min` is a version that is fresh enough.
+    /// Rebuilds the request with the facts that became known while it waited. `min` is a version that is fresh enough.
     pub(crate) fn rebuild_request(
         &mut self,
         request: &Request,
@@ -289,7 +289,7 @@ impl Reflector {
     ///
     /// # Errors
     ///
-    /// The state is older than what was seen, and is not to be used.
+    /// The state is older than the last seen one, and is not to be used.
     pub(crate) fn listed(
         &mut self,
         freshness: Freshness,
@@ -306,7 +306,7 @@ impl Reflector {
     ///
     /// # Errors
     ///
-    /// The state is older than what was seen, and is not to be used.
+    /// The state is older than the last seen one, and is not to be used.
     pub(crate) fn initial_events_ended(
         &mut self,
         freshness: Freshness,
@@ -320,7 +320,8 @@ impl Reflector {
         self.synced(version, freshness, now)
     }
 
-    /// An event of the open watch. Returns whether it is news; a freshness check may have been ahead of it.
+    /// Takes in an event of the open watch. Returns whether it is new; a freshness check may have returned a later
+    /// state.
     pub(crate) fn event(&mut self, version: &ResourceVersion) -> bool {
         let news = !self.is_behind(version);
         self.saw(version);
@@ -332,7 +333,7 @@ impl Reflector {
         self.back_off(Resume::State, Some(Restart::Ended), now)
     }
 
-    /// A streaming list did not get complete in time.
+    /// A streaming list was not complete in time.
     pub(crate) fn list_stalled(
         &mut self,
         freshness: Freshness,
@@ -387,7 +388,7 @@ impl Reflector {
         let confirm = self.confirm || self.version_lost || self.version.is_none();
         let freshness = match min {
             _ if !confirm => Freshness::AtLeastSeen,
-            // A minimum older than what was seen is that of another server.
+            // A minimum older than the last seen one is that of another server.
             Some(min) if !self.version_lost && !self.is_behind(&min.version) => {
                 self.saw(&min.version);
                 Freshness::AtLeastMin
@@ -441,7 +442,7 @@ impl Reflector {
     ///
     /// # Errors
     ///
-    /// It is older than what was seen, and is requested again.
+    /// It is older than the last seen one, and is requested again.
     fn synced(
         &mut self,
         version: ResourceVersion,

@@ -1,4 +1,4 @@
-//! Sequence numbers of registrations: how fresh a state has to be, and is.
+//! Sequence numbers of registrations: how fresh a state must be, and is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -71,7 +71,7 @@ pub enum WatchScope {
     /// their bytes are wiped.
     Namespace,
     /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace
-    /// gets its first reference, and again after its last; when the API server refuses the watch of a namespace later
+    /// gets its first reference, and again after its last; when the API server rejects the watch of a namespace later
     /// on; and while it is `Object`, after 5 to 10 min, then ever more seldom, down to once in 40 to 80 min.
     Auto,
 }
@@ -123,7 +123,7 @@ pub struct ManagerConfig {
     /// exhaust an API server's memory.
     pub max_watches: usize,
     /// What this manager shares with the other managers and collections of the node: the rate of repeated requests, and
-    /// what is known of outages. Defaults to a context of its own.
+    /// the state of outages. Defaults to a context of its own.
     pub node_context: Option<NodeContext>,
     /// Seed of all random delays, so that a test can be repeated. Defaults to a random one.
     pub seed: Option<u64>,

@@ -215,7 +215,7 @@ impl<K: Object> ObjectManager<K> {
     /// The object as `pod` may see it: not older than the pod's own registration.
     ///
     /// Unlike [`get`](Self::get) it does not wait when another pod has just registered, so that a running pod goes on
-    /// with what is known while the API server is away.
+    /// with the known state while the API server is unreachable.
     ///
     /// # Errors
     ///

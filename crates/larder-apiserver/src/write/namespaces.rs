@@ -133,7 +133,7 @@ impl Writer {
         }
     }
 
-    /// The namespace, if it is going away and its content has kept it so far.
+    /// The namespace, if it is terminating and its content still keeps it.
     fn terminating(&self, name: &str) -> Option<Arc<Object>> {
         let held = self.store.get(Kind::Namespace, &ObjectKey::new("", name))?;
         let waits = held.field("status.phase") == "Terminating"
@@ -141,7 +141,7 @@ impl Writer {
         waits.then_some(held)
     }
 
-    /// Rejects new objects in a namespace that does not exist or is going away.
+    /// Rejects new objects in a namespace that does not exist or is terminating.
     pub(super) fn check_namespace_takes_objects(
         &self,
         resource: &Resource,

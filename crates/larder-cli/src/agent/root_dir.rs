@@ -117,7 +117,7 @@ pub(super) fn trusted_users() -> String {
     }
 }
 
-/// Whether `path` is the default of an ordinary user. It may lie in `/tmp`, where another user can be first to create
+/// Whether `path` is the default of an ordinary user. It may be in `/tmp`, where another user can be first to create
 /// it.
 pub(super) fn is_shared_default(path: &Path) -> bool {
     let host = Host::current();

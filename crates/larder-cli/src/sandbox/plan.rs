@@ -1,4 +1,4 @@
-//! The plans that the supervisor writes for the stage. They lie in the private tmpfs, because they hold the
+//! The plans that the supervisor writes for the stage. They are in the private tmpfs, because they hold the
 //! environment.
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Mounts anywhere in the file tree, without a change to the host's.
 //!
-//! A missing mount point has to be created in a directory. In the private view, a mirror replaces that directory: a
+//! A missing mount point must be created in a directory. In the private view, a mirror replaces that directory: a
 //! directory of the private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new
 //! entries can be created. A mirror of `/` becomes the root of the view once everything is mounted. What a command
 //! creates in a mirror ends with the command.
@@ -230,7 +230,7 @@ impl View {
         let mirror = self.staging.join(MIRRORS).join(self.mirrors.to_string());
         self.mirrors += 1;
         fs::create_dir_all(&mirror)?;
-        // The root of a view has to be a mount.
+        // The root of a view must be a mount.
         mount_bind_recursive(&mirror, &mirror)?;
         for entry in fs::read_dir(directory)? {
             let entry = entry?;

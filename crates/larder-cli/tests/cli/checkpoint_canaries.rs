@@ -223,7 +223,7 @@ async fn secret_and_key_are_nowhere_but_in_volumes_and_nowhere_after_the_last_re
     needles.check("the log", log.lock().as_bytes());
     drop(agent);
 
-    // A reboot while the API server is away, which has lost the pod and the Secret meanwhile.
+    // A reboot while the API server is unreachable, which has lost the pod and the Secret meanwhile.
     cluster.delete_pod().await;
     let secrets = cluster.api::<Secret>();
     let now = DeleteParams::default();

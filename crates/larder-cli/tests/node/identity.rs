@@ -21,7 +21,7 @@ async fn agent_serves_its_node_with_node_permissions() {
     agent.start();
     disk::at_rest(&server, &agent, world.static_pods()).await;
 
-    // Those of new pods may be refused for a moment, until the authorizer knows that the pods are on the node.
+    // Those of new pods may be rejected for a moment, until the authorizer knows that the pods are on the node.
     for _ in 0..10 {
         world.create_pod().await.unwrap();
     }

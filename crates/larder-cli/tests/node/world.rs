@@ -78,7 +78,7 @@ impl World {
         Ok(())
     }
 
-    /// Does one thing at random. While the server is away, nothing may come of it.
+    /// Does one thing at random. While the server is unreachable, it may fail.
     pub(crate) async fn step(&mut self) {
         let roll = self.rng.u8(..100);
         let (what, done) = match roll {

@@ -46,7 +46,7 @@ struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    /// Lists what is public in `module`, which lies at `path` and is known to users as `public`.
+    /// Lists what is public in `module`, which is at `path` and is known to users as `public`.
     fn module(&mut self, module: &'a Module, path: &[String], public: &str) {
         for item in &module.items {
             match item {

@@ -111,7 +111,7 @@ pub enum Problem {
         /// A field that the kind has at this place, with a similar name.
         suggestion: Option<&'static str>,
     },
-    /// The API server would refuse the object.
+    /// The API server would reject the object.
     Invalid(FieldErrors),
     /// The object is there already.
     Duplicate {

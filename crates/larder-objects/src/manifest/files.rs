@@ -108,7 +108,7 @@ pub fn is_manifest_name(name: &str) -> bool {
     !name.starts_with('.') && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// Opens a pipe for reading, and waits for a process that writes to it, but not for ever, as opening would by itself.
+/// Opens a pipe for reading, and waits for a process that writes to it, but not forever, as opening would by itself.
 fn open_pipe(path: &Path) -> io::Result<impl Read> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let pipe = File::from(rustix::fs::open(path, flags, Mode::empty())?);

@@ -1,4 +1,4 @@
-//! JSON text to values, refusing what `serde_json` lets pass: a key that is there twice.
+//! JSON text to values, rejecting what `serde_json` accepts: a key that is there twice.
 
 use std::fmt;
 

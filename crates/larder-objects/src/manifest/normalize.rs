@@ -50,7 +50,7 @@ pub(super) fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
             continue;
         };
         let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
-        // What is no list of bytes stays, and is refused.
+        // What is no list of bytes stays, and is rejected.
         if let Some(bytes) = items.iter().map(byte).collect::<Option<Vec<u8>>>() {
             *value = BASE64.encode(zeroize::Zeroizing::new(bytes)).into();
         }
@@ -110,7 +110,7 @@ pub(super) fn set_namespace(metadata: &mut Map<String, Value>, namespace: &str) 
 /// Gives a pod the UID that its name stands for, if it has none.
 pub(super) fn set_uid(metadata: &mut Map<String, Value>) {
     let text = |key| metadata.get(key).and_then(Value::as_str).unwrap_or("");
-    // Of another type, it stays and is refused.
+    // Of another type, it stays and is rejected.
     let has_none = metadata.get("uid").is_none_or(|uid| uid == "");
     if has_none {
         let uid = stable_pod_uid(text("namespace"), text("name"));

@@ -1,6 +1,6 @@
 //! Limits on the CPU time and the memory of one input.
 //!
-//! The limits are far above what an input needs, so that a slow machine does not decide. An input that takes for ever
+//! The limits are far above what an input needs, so that a slow machine does not decide. An input that takes forever
 //! ends the process, since nothing else can end it.
 
 use std::{

@@ -12,7 +12,7 @@
 //!    0700, files have 0600, whatever the umask.
 //! 3. No link is followed: files are reached from the open directory, whose own path must be free of links.
 //! 4. A copy that cannot be written or read is a reported problem, and has no other effect.
-//! 5. Reading a copy takes bounded memory and never waits, whatever lies in its place.
+//! 5. Reading a copy takes bounded memory and never waits, whatever is in its place.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -86,7 +86,7 @@ impl Directory {
         }
     }
 
-    /// The directory `name`, created with mode 0700 if need be; and whether it was.
+    /// The directory `name`, created with mode 0700 if missing; and whether it was created.
     pub(crate) fn make(&self, name: &str) -> Result<(Self, bool), DiskError> {
         let created = match sys::make_dir(self.fd.as_fd(), name, 0o700) {
             Ok(()) => true,
@@ -101,7 +101,7 @@ impl Directory {
         }
     }
 
-    /// The directory `name` with exactly this mode, created if need be. A crash may have come before its mode.
+    /// The directory `name` with exactly this mode, created if missing. A crash may have come before its mode.
     pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, DiskError> {
         let (child, _) = self.make(name)?;
         ownership::settle(&child, None, Group::default(), mode)

@@ -56,7 +56,7 @@ pub struct PodVolume<'a> {
     /// Upper limit of a tmpfs, in bytes: the node's allocatable memory or the pod's limit. `None` and 0 leave it to the
     /// kernel, which takes half of the memory.
     pub size_limit: Option<u64>,
-    /// Mount points of other volumes inside this one, relative to it; directories, created if need be.
+    /// Mount points of other volumes inside this one, relative to it; directories, created if missing.
     pub mount_points: &'a [VolumePath],
 }
 
@@ -335,7 +335,7 @@ impl VolumeHost {
         self.root.grandchild([layout::PODS, element(uid)?])
     }
 
-    /// The directory of a pod, created if need be.
+    /// The directory of a pod, created if missing.
     pub(crate) fn ensure_pod(&self, uid: &str) -> Result<Directory, DiskError> {
         let uid = element(uid)?;
         let pods = self.root.ensure(layout::PODS, layout::PRIVATE)?;

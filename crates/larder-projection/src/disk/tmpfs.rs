@@ -27,7 +27,7 @@ pub enum Memory {
     },
     /// In directories under the root directory, because this process may not mount, or was configured not to.
     Directory {
-        /// The root directory itself lies on a file system in memory. If not, secrets are on a disk, and the user
+        /// The root directory itself is on a file system in memory. If not, secrets are on a disk, and the user
         /// should be warned.
         in_memory: bool,
     },

@@ -36,8 +36,8 @@
 //!
 //! # Where we differ from the kubelet
 //!
-//! It ignores changes of mode or owner alone, refuses a path that changes between file and directory, keeps what
-//! crashes leave behind for ever, fails when a link that it wants to remove is gone, trusts the target of `..data`, and
+//! It ignores changes of mode or owner alone, rejects a path that changes between file and directory, keeps what
+//! crashes leave behind forever, fails when a link that it wants to remove is gone, trusts the target of `..data`, and
 //! never corrects a link. As there, keys that are new appear at the root, and removed ones vanish, only after the
 //! commit: to read a consistent set, resolve `..data` once.
 //!

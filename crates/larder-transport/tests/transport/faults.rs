@@ -1,4 +1,4 @@
-//! Servers that refuse, stall, lower limits, break and return.
+//! Servers that reject, stall, lower limits, break and return.
 
 use std::time::Duration;
 

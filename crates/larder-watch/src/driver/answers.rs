@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl<T: Target + Clone> Driver<T> {
-    /// The API server answers a streaming list, or does not.
+    /// Takes in the answer to a streaming list, or its failure.
     pub(super) fn list_opened(
         &mut self,
         freshness: Freshness,
@@ -102,8 +102,8 @@ impl<T: Target + Clone> Driver<T> {
         server: &mut ServerState,
     ) -> Progress<T> {
         let seq = collecting.in_flight.seq;
-        // A plain list may come from the storage, behind which the API server's cache may lag for seconds. What is
-        // streamed comes from the cache.
+        // A plain list may come from the storage, behind which the API server's cache may lag for seconds. A streamed
+        // state comes from the cache.
         if synced.confirmed {
             server.confirmed(seq, &synced.version);
         }
@@ -148,7 +148,7 @@ impl<T: Target + Clone> Driver<T> {
         progress.answered("list", label)
     }
 
-    /// The watch is open, or not.
+    /// Takes in the opening of a watch, or its failure.
     pub(super) fn watch_opened(
         &mut self,
         opening: Opening<T>,
@@ -200,7 +200,7 @@ impl<T: Target + Clone> Driver<T> {
                 reflector.saw(&version);
                 None
             }
-            // An object without a readable name is none that the target knows.
+            // An object without a readable name cannot be attributed to the target.
             Some(Ok(WatchEvent::UnreadableItem(error))) => {
                 debug!(target = ?self.target, %error, "unreadable object in a watch event, ignored");
                 None
@@ -213,7 +213,7 @@ impl<T: Target + Clone> Driver<T> {
                 let decision = reflector.watch_ended(since, quiet, true, now, server);
                 return Some(self.decide(decision, None));
             }
-            // An answer that cannot be used would be the same again. What an unreadable frame was about is unknown, and
+            // A second request would get the same unusable answer. The object of an unreadable frame is unknown, and
             // only a new state makes up for it.
             Some(
                 Err(error) | Ok(WatchEvent::UnreadableFrame(error) | WatchEvent::Error(error)),

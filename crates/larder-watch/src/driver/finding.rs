@@ -22,7 +22,7 @@ pub enum Finding<T: Target> {
     Deleted(T::Gone, ResourceVersion),
     /// The watch continues after an interruption: the known state is in sync again.
     Resumed,
-    /// A request failed and will be made again; what readers have may be old from now on.
+    /// A request failed and will be repeated; the known state may be stale from now on.
     Failed(RequestFailure),
 }
 
@@ -33,17 +33,17 @@ pub struct Snapshot<T: Target> {
     pub state: T::State,
     /// The version of the state.
     pub version: ResourceVersion,
-    /// The state is as fresh as this registration; `None` where that was not asked for.
+    /// The state is as fresh as this registration; `None` if that was not requested.
     pub fresh_as_of: Option<RegistrationSeq>,
     /// The number of the request; see [`Engine::state_requests`](crate::Engine::state_requests).
     pub request: u64,
-    /// The state may be older than what readers have: the API server was restored.
+    /// The state may be older than the known one: the API server was restored.
     pub reset: bool,
-    /// An item could not be attributed to an object. So an object that is missing here may exist.
+    /// Whether an item could not be attributed to an object. If so, an object that is missing here may exist.
     pub incomplete: Option<Arc<RequestError>>,
 }
 
-/// Something that happened; at least one part of it is there.
+/// The result of an event; at least one part is present.
 pub(crate) struct Progress<T: Target> {
     pub(crate) finding: Option<Finding<T>>,
     pub(crate) restart: Option<Restart>,

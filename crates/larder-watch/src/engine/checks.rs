@@ -1,4 +1,4 @@
-//! Freshness checks: a request for one object, beside the watch that covers it.
+//! Freshness checks: requests for one object, in addition to the watch that covers it.
 //!
 //! Invariant: an object has at most one check under way, and a check that has failed backs off with a delay of its own.
 
@@ -65,7 +65,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Checks an object, unless that is under way or backs off.
+    /// Checks an object, unless a check is under way or backs off.
     pub(super) fn check(
         &mut self,
         watched: u64,
@@ -121,10 +121,10 @@ impl<T: Target + Clone> Engine<T> {
         let target = check.watched;
         let event = match end.result {
             Err(failure) => Some(Event::CheckFailed(object, failure)),
-            // It is absent at a version that a GET does not tell: a complete state does.
+            // A GET does not return the version of an absence; a complete state does.
             Ok((None, None, fresh_as_of)) if !self.is_without_slot(target) => {
                 self.remove_check(object);
-                // Without a slot for that, the answer to the GET is all that is known.
+                // Without a slot for that, the answer to the GET is the only source.
                 let without_slot = self.start(target, true) == Start::NoSlot;
                 without_slot.then_some(Event::Confirmed(Confirmed {
                     object,
@@ -134,7 +134,7 @@ impl<T: Target + Clone> Engine<T> {
                 }))
             }
             Ok((item, version, fresh_as_of)) => {
-                // Events that the check was ahead of are no news.
+                // Events older than the check change nothing.
                 if let Some(version) = &version
                     && target == object
                     && let Some(watched) = self.targets.get_mut(&target)
@@ -168,7 +168,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// An outage is over: checks that back off for it ask soon, spread over a time.
+    /// An outage is over: checks that back off for it retry soon, spread over a time.
     pub(super) fn retry_checks_early(&mut self, spread: Duration, now: Instant) {
         for (object, running) in &mut self.checks {
             running

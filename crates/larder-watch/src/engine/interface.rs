@@ -20,17 +20,17 @@ pub struct Limits {
 /// The known state of an object that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing may be concluded.
+    /// The state is unknown.
     Nothing,
     /// It does not exist.
     Absent,
     /// It exists.
     Present,
-    /// It exists, and nothing more can happen to it.
+    /// It exists, and cannot change any more.
     Final,
 }
 
-/// An object for which a reader needs something fresher than what is known.
+/// An object for which a reader needs a fresher state than the known one.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     /// The object.
@@ -45,31 +45,31 @@ pub struct Need {
 pub enum Start {
     /// It is watched, or about to be.
     Started,
-    /// As many single objects are watched as may be; the target waits for a slot.
+    /// The limit of watches of single objects is reached; the target waits for a slot.
     NoSlot,
 }
 
-/// What an answer means that is older than what is known.
+/// The meaning of an answer that is older than the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum OlderAnswer {
     /// Nothing yet: the object is checked once more.
     AskedAgain,
-    /// Events overtook the answer, so what is known is at least as fresh.
+    /// Events overtook the answer, so the known state is at least as fresh.
     Overtaken,
     /// A second request returned an older state again: the API server was restored. The store accepts the answer, and
     /// the complete state of the target is requested.
     Restored,
 }
 
-/// Something that happened.
+/// An event of a target.
 #[derive(Debug)]
 pub struct Report<T: Target> {
     /// The target that it is about.
     pub target: u64,
     /// Verb of a request that was answered, and its outcome as a label.
     pub answered: Option<(&'static str, &'static str)>,
-    /// Why the watch has to be opened again.
+    /// Why the watch must be opened again.
     pub restart: Option<Restart>,
     /// The object.
     pub event: Option<Event<T>>,
@@ -84,7 +84,7 @@ pub enum Event<T: Target> {
     Confirmed(Confirmed<T>),
     /// The freshness check of this object failed, and is due again after a while.
     CheckFailed(u64, RequestFailure),
-    /// The freshness check of this object may be made again.
+    /// The freshness check of this object is due again.
     CheckDue(u64),
     /// The target waited for a slot, and can be started.
     SlotGranted,

@@ -351,7 +351,7 @@ async fn streaming_list(client: &kube::Client, selector: &str) -> Result<Body> {
     }
 }
 
-/// Changes the other objects one after the other, for ever.
+/// Changes the other objects one after the other, forever.
 async fn change_others(writer: &kube::Client, number: usize) -> Result<Infallible> {
     let mut ticks = interval(Duration::from_secs(1) / u32::try_from(BACKGROUND)?);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

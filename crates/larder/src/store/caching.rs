@@ -8,7 +8,7 @@
 //! - After a failure, requests are spaced by a growing delay; meanwhile reads answer with what is known, or with the
 //!   cause. A pod that registered since the failure asks at once.
 //! - The real cause is returned where upstream repeats a remembered "not found".
-//! - An answer older than what is known is requested again, live, and believed when it stays: the API server was
+//! - An answer older than the known state is requested again, live, and believed when it stays: the API server was
 //!   restored. Upstream keeps the newer object until the next registration.
 //! - A request that the last unregistration overtook answers no read: what it brings may be older than what its readers
 //!   have seen (I3), and they may read no more.

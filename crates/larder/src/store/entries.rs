@@ -102,7 +102,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         self.with(namespace, name, Arc::clone)
     }
 
-    /// The entry of an object, and how fresh its state has to be for a read: as `holder`'s registration, or as the
+    /// The entry of an object, and how fresh its state must be for a read: as `holder`'s registration, or as the
     /// newest.
     ///
     /// # Errors

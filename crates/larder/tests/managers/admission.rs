@@ -14,7 +14,7 @@ fn manager(limit: usize) -> (ConfigMapManager, Script) {
     (ConfigMapManager::new(client, &config).unwrap(), script)
 }
 
-/// The next request, which has to be about that name.
+/// The next request, which must be about that name.
 async fn next(script: &mut Script, name: &str) -> Exchange {
     let request = script.next().await;
     request.check(&format!("fieldSelector=metadata.name%3D{name}"));

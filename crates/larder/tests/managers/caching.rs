@@ -90,7 +90,7 @@ async fn read_a_hundred_times(manager: &ConfigMapManager, script: &mut Script) -
         }
     };
     tokio::select! {
-        () = answer => unreachable!("answers for ever"),
+        () = answer => unreachable!("answers forever"),
         reads = join_all(reads) => assert!(reads.iter().all(Result::is_ok)),
     }
     requests

@@ -112,7 +112,7 @@ impl Cluster {
                     // The sender lives as long as the wire does.
                     cuts.changed().await.unwrap_or_default();
                 };
-                // The embedded server refuses a watch from a version that it has not come to. The real one is silent
+                // The embedded server rejects a watch from a version that it has not come to. The real one is silent
                 // until then.
                 if answer.status() == StatusCode::GATEWAY_TIMEOUT && watches_on {
                     let silence = stream::pending().take_until(Box::pin(cut));
@@ -129,7 +129,7 @@ impl Cluster {
         kube::Client::new(service, "default")
     }
 
-    /// Lets requests for these names through and refuses all others with 403.
+    /// Lets requests for these names through and denies all others with 403.
     pub(crate) fn authorize(&self, names: &[&str]) {
         *self.wire.allowed.lock() = Some(names.iter().map(ToString::to_string).collect());
     }

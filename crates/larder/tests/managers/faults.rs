@@ -269,7 +269,7 @@ async fn rejected_credentials_are_reported_until_they_are_replaced() {
     // A renewal that went wrong.
     fs::write(&file, "").unwrap();
     faults.close_connections();
-    // One is refused, and the others learn of it here.
+    // One is rejected, and the others learn of it here.
     changes.next().await.unwrap();
     manager.register_pod(&pod_with("p2", &["b"]));
     let failed = loop {

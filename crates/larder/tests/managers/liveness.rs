@@ -92,7 +92,7 @@ async fn a_server_that_is_away_leaves_no_watch_silent() {
     drop(request);
     let end = Instant::now() + Duration::from_hours(2);
     while Instant::now() < end {
-        // It is never answered, or refused after a while.
+        // It is never answered, or rejected after a while.
         let request = script.next().await;
         sleep(50 * SECOND).await;
         assert_eq!(context.silent_watches(), []);

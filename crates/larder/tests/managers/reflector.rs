@@ -70,13 +70,13 @@ async fn without_streaming_lists_a_plain_list_comes_before_the_watch() {
     let stream = stream.stream();
     assert_eq!(manager.get("n", "a").await.unwrap().data["k"], "one");
 
-    // The refusal is remembered: the next cycle begins with a plain list.
+    // The rejection is remembered: the next cycle begins with a plain list.
     stream.error(410);
     let request = next_after(&mut script, FIRST_DELAY).await;
     request.check(PLAIN).check("resourceVersion=7 !limit");
     request.list(8, Some(&object(5, "one")));
     let stream = script.next().await.stream();
-    // But not for ever. Reads keep the watch from idling meanwhile.
+    // But not forever. Reads keep the watch from idling meanwhile.
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_mins(1)).await;
         manager.get("n", "a").await.unwrap();
@@ -412,7 +412,7 @@ async fn a_restored_server_is_believed_the_second_time() {
 
 // managers 35
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_the_cause_of_the_failed_read() {
+async fn a_rejection_is_the_cause_of_the_failed_read() {
     let (manager, mut script, request) = started().await;
     request.refuse(403);
     let refuse = async {
@@ -422,7 +422,7 @@ async fn a_refusal_is_the_cause_of_the_failed_read() {
     };
     let start = Instant::now();
     let error = tokio::select! {
-        () = refuse => unreachable!("refuses for ever"),
+        () = refuse => unreachable!("rejects forever"),
         read = manager.get("n", "a") => read.unwrap_err(),
     };
     assert_eq!(start.elapsed().as_secs(), 1);

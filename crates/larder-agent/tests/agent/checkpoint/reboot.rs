@@ -180,7 +180,7 @@ async fn a_pod_deleted_meanwhile_is_torn_down_only_after_the_return() {
     sleep(Duration::from_mins(5)).await;
     assert!(
         path.exists(),
-        "nothing is taken down while the API server is away"
+        "nothing is torn down while the API server is unreachable"
     );
     assert_eq!(
         checkpoint(&node).entries,

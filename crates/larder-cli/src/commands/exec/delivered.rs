@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. No file of the agent is changed, and none is read that this user may not read: variables come from a file that
 //!    only the agent's user and root can open.
-//! 2. Every path from the agent lies in its root directory ([`AgentClient::path`]).
+//! 2. Every path from the agent is in its root directory ([`AgentClient::path`]).
 
 use std::{
     collections::BTreeMap,

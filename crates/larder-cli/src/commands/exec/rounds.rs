@@ -138,7 +138,7 @@ impl Rounds {
         due
     }
 
-    /// A round is over. Returns whether the command has to be restarted, because all attempts have failed.
+    /// A round is over. Returns whether the command must be restarted, because all attempts have failed.
     pub(super) fn finished(&mut self, index: usize, outcome: &StepOutcome, now: Instant) -> bool {
         let tracked = &mut self.hooks[index];
         let name = &tracked.hook.name;

@@ -50,7 +50,7 @@ struct Mounted {
 }
 
 impl SubPaths {
-    /// The copies lie in the private tmpfs `staging`.
+    /// The copies are in the private tmpfs `staging`.
     pub(super) fn new(staging: &Path) -> Self {
         Self {
             root: staging.join("follow"),

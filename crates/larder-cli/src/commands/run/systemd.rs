@@ -134,7 +134,7 @@ fn connect(address: &OsString) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// The time within which the watchdog has to be fed, if this process has to.
+/// The time within which the watchdog must be fed, if this process has to.
 fn watchdog(usec: Option<String>, pid: Option<String>) -> Option<Duration> {
     let usec = usec?.parse().ok().filter(|&usec| usec > 0)?;
     let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(std::process::id()));

@@ -42,7 +42,7 @@ fn step() -> StepContext {
     }
 }
 
-/// Runs a command with the file of changes in a fresh directory, which has to be empty afterwards.
+/// Runs a command with the file of changes in a fresh directory, which must be empty afterwards.
 async fn run_here(command: &Command, step: &StepContext) -> ExecReport {
     let memory = tempfile::tempdir().unwrap();
     // Other users have to reach the file.

@@ -1,7 +1,7 @@
 //! The references on one object, and the registration that each began with.
 //!
 //! Arithmetic is checked: an unknown holder has nothing to drop. (The kubelet's watch store counts it as −1 and keeps
-//! the object watched for ever.)
+//! the object watched forever.)
 
 use larder_watch::RegistrationSeq;
 use smallvec::SmallVec;

@@ -67,7 +67,7 @@ pub(crate) struct ObjectFinding<K> {
     pub(crate) version: ResourceVersion,
     /// It is as fresh as this registration.
     pub(crate) fresh_as_of: Option<RegistrationSeq>,
-    /// Take it even if it is older than what is known.
+    /// Take it even if it is older than the known state.
     pub(crate) reset: bool,
 }
 
@@ -100,7 +100,7 @@ impl<K: Object> KnownState<K> {
         self.resume().is_some() || changed
     }
 
-    /// Whether references up to `required` may read what is known.
+    /// Whether references up to `required` may read the known state.
     fn is_readable(&self, required: RegistrationSeq) -> bool {
         let readable = match self.state {
             ObjectState::Stale(_) => self.stale_for,
@@ -237,7 +237,7 @@ impl<K: Object> WatchEntry<K> {
 
     // What follows is for the task that watches.
 
-    /// `object` to keep; what is known already if it is the same, so that a complete state is not in memory twice.
+    /// `object` to keep; the known one if it is the same, so that a complete state is not in memory twice.
     pub(crate) fn shared(&self, object: K) -> Arc<K> {
         let known = self.known.lock().object.clone();
         known

@@ -15,7 +15,7 @@ use super::task::WatchTask;
 /// An object without a watch.
 #[derive(Debug, Default)]
 pub(super) struct Overflow {
-    /// When what is known expires.
+    /// When the known state expires.
     expiry: Option<delay_queue::Key>,
     /// What is known has expired; this is how fresh it was.
     expired: Option<RegistrationSeq>,

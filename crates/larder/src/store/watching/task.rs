@@ -1,10 +1,9 @@
-//! The one task of the store: passes the engine its targets, and what their readers need. `findings` takes over what
-//! the engine finds out.
+//! The one task of the store: passes the targets and the needs of their readers to the engine. `findings` takes over
+//! the engine's findings.
 //!
 //! Invariants:
-//! 1. Whatever is under way for an object ends with its removal, and what was found out at that moment reaches no
-//!    reader (I2).
-//! 2. There is no watch while nothing is referenced, or while everything that is referenced is final (I1, I2).
+//! 1. Requests in flight for an object end with its removal, and a finding of that moment reaches no reader (I2).
+//! 2. No watch is open while no object is referenced, or while all referenced objects are final (I1, I2).
 
 mod findings;
 
@@ -38,30 +37,30 @@ pub(super) struct WatchedObject<K> {
     pub(super) entry: Arc<Entry<WatchEntry<K>>>,
     /// The target that covers it: its own, which has the same number, or that of its namespace.
     pub(super) target: Option<u64>,
-    /// It joined its target after so many requests for the state.
+    /// Number of requests for the state before it joined its target.
     joined: u64,
     last_read: Instant,
-    /// It has no watch of its own, because as many are open as may be.
+    /// Whether it has no watch of its own because the limit is reached.
     pub(super) overflow: Option<Box<Overflow>>,
 }
 
 impl<K: Object> WatchedObject<K> {
-    /// Whether every reference to the object may read what is known.
+    /// Whether every reference to the object may read the known state.
     pub(super) fn is_fresh(&self) -> bool {
         self.entry.cell.fresh_as_of() >= self.entry.newest_reference()
     }
 
-    /// Whether what is known is final, and every reference may read it.
+    /// Whether the known state is final, and every reference may read it.
     fn is_final(&self) -> bool {
         self.entry.cell.state() == ObjectState::Immutable && self.is_fresh()
     }
 }
 
-/// Everything that wakes the task.
+/// The events that wake the task.
 enum Wake<K: Object> {
     Commands,
     Review(Box<ReviewAnswer>),
-    /// What is known of this object has expired.
+    /// The known state of this object has expired.
     Expired(u64),
     IdlePass,
     Report(Box<Report<WatchTarget<K>>>),
@@ -77,15 +76,15 @@ pub(super) struct WatchTask<K: Object> {
     pub(super) objects: BTreeMap<u64, WatchedObject<K>>,
     /// The namespaces with references, unless each object has a watch of its own.
     pub(super) namespaces: BTreeMap<SmolStr, Namespace>,
-    /// The namespaces that are watched as a whole, by the number of their target.
+    /// The namespaces in namespace scope, by the number of their target.
     pub(super) by_target: BTreeMap<u64, SmolStr>,
     pub(super) last_target: u64,
-    /// Targets and objects for which a reader waits, or that have joined a namespace and are not known.
+    /// Targets and objects for which a reader waits, or that have joined a namespace in unknown state.
     pub(super) pending: BTreeSet<(u64, u64)>,
     pub(super) reviews: FuturesUnordered<futures::future::BoxFuture<'static, ReviewAnswer>>,
-    /// When what is known of an object without a watch expires.
+    /// When the known state of an object without a watch expires.
     pub(super) expiries: DelayQueue<u64>,
-    /// It was logged that there are not enough watches.
+    /// Whether the log has reported that the watch limit is reached.
     pub(super) overflowed: bool,
     idle_pass: Interval,
     pub(super) random: fastrand::Rng,
@@ -162,7 +161,7 @@ impl<K: Object> WatchTask<K> {
             match wake {
                 Wake::Commands => {
                     let (commands, flow) = inner.commands.take();
-                    // A burst of new objects is looked at once, and not at each of them.
+                    // A burst of new objects is handled once, not for each of them.
                     let mut targets = BTreeSet::new();
                     for command in commands {
                         targets.extend(self.command(command));
@@ -182,7 +181,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// Does what a command says. Returns the target whose needs may have changed.
+    /// Executes a command. Returns the target whose needs may have changed.
     fn command(&mut self, command: Command<K>) -> Option<u64> {
         match command {
             Command::Added(entry) => self.add(entry),
@@ -199,7 +198,8 @@ impl<K: Object> WatchTask<K> {
             }
             Command::ReadPending(id) => {
                 let target = self.objects.get(&id)?.target;
-                // Without a target, the review of the namespace is under way, and the read is found when it has ended.
+                // Without a target, the review of the namespace is under way. At its end, the task finds the pending
+                // read.
                 self.pending.insert((target?, id));
                 target
             }
@@ -220,7 +220,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     fn add(&mut self, entry: Arc<Entry<WatchEntry<K>>>) -> Option<u64> {
-        // Its removal is the next command, or one of the next.
+        // Its removal is one of the next commands.
         if entry.cell.state() == ObjectState::Removed {
             return None;
         }
@@ -259,18 +259,18 @@ impl<K: Object> WatchTask<K> {
         Some(id)
     }
 
-    /// Has an object covered by the watch of its namespace.
+    /// Adds an object to the watch of its namespace.
     pub(super) fn cover_object(&mut self, id: u64, target: u64) {
         let joined = self.engine.state_requests(target);
         if let Some(object) = self.objects.get_mut(&id) {
             object.target = Some(target);
             object.joined = joined;
-            // Whether there is a reader or not: it is to be known.
+            // Its state is needed whether or not a reader waits.
             self.pending.insert((target, id));
         }
     }
 
-    /// Asks for the complete state of a target, as fresh as its readers need it.
+    /// Requests the complete state of a target, as fresh as its readers need it.
     pub(super) fn start(&mut self, target: u64) {
         let confirm = !self.members(target).all(WatchedObject::is_fresh);
         if self.engine.start(target, confirm) == Start::NoSlot {
@@ -290,12 +290,12 @@ impl<K: Object> WatchTask<K> {
             .chain(together.filter_map(|id| self.objects.get(id)))
     }
 
-    /// Those of them for which a finding can be news.
+    /// Those of them that a finding can change.
     fn open_members(&self, target: u64) -> impl Iterator<Item = &WatchedObject<K>> {
         self.members(target).filter(|object| !object.is_final())
     }
 
-    /// Has obtained what the waiting readers of a target need, unless it is under way.
+    /// Requests the state that the waiting readers of a target need, unless a request is under way.
     pub(super) fn refresh(&mut self, target: u64) {
         let mut needs = Vec::new();
         let mut confirm = false;
@@ -323,7 +323,7 @@ impl<K: Object> WatchTask<K> {
             if known != Known::Nothing && object.is_fresh() {
                 cell.clear_read_pending();
                 done.push(*pending);
-                // A registration that came meanwhile found the read still pending and sent no command.
+                // A registration meanwhile found the read still pending and sent no command.
                 if !object.is_fresh() {
                     self.inner.note_pending_read(cell);
                 }
@@ -369,7 +369,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// Stops the watch of a target when nothing can come of it.
+    /// Stops the watch of a target if it can bring no further change.
     pub(super) fn rest_if_final(&mut self, target: u64) {
         let active = !self.engine.is_resting(target) || self.engine.is_without_slot(target);
         if active && self.members(target).all(WatchedObject::is_final) {
@@ -393,7 +393,8 @@ impl<K: Object> WatchTask<K> {
                 accessed = true;
             }
             if object.target == Some(*id) {
-                // What has not synced yet is not idle, however long it takes; what is immutable is not watched.
+                // An object that has not synced yet is not idle, however long it takes. An immutable one is not
+                // watched.
                 let state = object.entry.cell.state();
                 let synced = matches!(state, ObjectState::Synced | ObjectState::Absent);
                 let pending = self.pending.contains(&(*id, *id));
@@ -420,7 +421,7 @@ impl<K: Object> WatchTask<K> {
             }
         }
         if accessed {
-            // So that further reads are noticed again.
+            // Further reads are noticed again.
             self.inner.entries.changed();
         }
         for target in idle {
@@ -434,7 +435,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// What a target covers, for the log.
+    /// The objects of a target, for the log.
     fn name(&self, target: u64) -> String {
         match (self.by_target.get(&target), self.objects.get(&target)) {
             (Some(namespace), _) => namespace.to_string(),

@@ -1,7 +1,7 @@
-//! Takes the findings of the engine over: into the entries of the objects that a target covers.
+//! Takes over the findings of the engine into the entries of the objects that a target covers.
 //!
 //! Invariant: the absence of an object from the complete state of a namespace counts only if the object was referenced
-//! before that state was requested, and if every item of the state could be attributed.
+//! before that state was requested, and if every item of the state has a readable name.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl<K: Object> WatchTask<K> {
         self.refresh(target);
     }
 
-    /// Takes over what was found out about a target.
+    /// Takes over a finding about a target.
     fn found(&mut self, target: u64, finding: Finding<WatchTarget<K>>) {
         match finding {
             Finding::Synced(snapshot) => self.synced(target, snapshot),
@@ -96,7 +96,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// The object, if the target covers it and a finding can be news.
+    /// The object, if the target covers it and a finding can change it.
     fn open_object(&self, target: u64, id: u64) -> Option<&WatchedObject<K>> {
         let object = self.objects.get(&id)?;
         (object.target == Some(target) && !object.is_final()).then_some(object)
@@ -126,7 +126,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// What is known of one object cannot be made fresher, or its last state cannot be decoded.
+    /// A freshness check of one object failed, or its last state cannot be decoded.
     fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
         let now = Instant::now();
         let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
@@ -188,7 +188,8 @@ impl<K: Object> WatchTask<K> {
         match seen {
             Ok(found) => {
                 let mut version = found.metadata().resource_version.clone();
-                // Nothing in a state is newer than the state; believing otherwise would make every later one look old.
+                // No object is newer than the state that contains it. A newer version would make every later state look
+                // old.
                 if let Some(listed) = listed
                     && listed.is_older_than(&version)
                 {
@@ -255,12 +256,12 @@ impl<K: Object> WatchTask<K> {
             self.overflow(id);
             self.answered(id);
         } else if self.engine.is_resting(target) && !is_final {
-            // It was immutable; another object of that name is not.
+            // It was immutable; a new object of that name is not.
             self.start(target);
         }
     }
 
-    /// Changes what is known of the object, and notifies the subscribers if it is news. Returns whether it is.
+    /// Changes the known state of the object, and notifies the subscribers if it differs. Returns whether it does.
     fn publish(
         &self,
         object: &WatchedObject<K>,
