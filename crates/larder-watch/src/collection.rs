@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. An object that cannot be decoded is named as far as possible, and the other objects are passed on.
-//! 2. While the API server is unreachable or rejects requests, nothing is said of the objects.
+//! 2. While the API server is unreachable or rejects requests, nothing is reported about the objects.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, sync::Arc};
 
@@ -57,7 +57,7 @@ pub enum CollectionEvent<K> {
     One(Found<K>),
     /// The object with this metadata is gone.
     Gone(ObjectMeta),
-    /// A request failed and will be made again; what was known may be old from now on.
+    /// A request failed and will be repeated; the known state may be stale from now on.
     Failed(RequestFailure),
     /// The known state is in sync again.
     Resumed,

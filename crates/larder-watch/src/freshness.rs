@@ -78,7 +78,7 @@ pub(crate) struct FreshnessCheck<T: Target> {
     /// The target that covers the object.
     pub(crate) watched: u64,
     kind: CheckKind,
-    /// An answer was older than what was known, which was this; the object is checked once more.
+    /// An answer was older than the known state, which was this; the object is checked once more.
     pub(crate) known_before: Option<ResourceVersion>,
     backoff: Option<Box<RequestBackoff>>,
     phase: CheckPhase<T>,

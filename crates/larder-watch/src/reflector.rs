@@ -289,7 +289,7 @@ impl Reflector {
     ///
     /// # Errors
     ///
-    /// The state is older than the last seen one, and is not to be used.
+    /// The state is older than the last seen one, and must not be used.
     pub(crate) fn listed(
         &mut self,
         freshness: Freshness,
@@ -306,7 +306,7 @@ impl Reflector {
     ///
     /// # Errors
     ///
-    /// The state is older than the last seen one, and is not to be used.
+    /// The state is older than the last seen one, and must not be used.
     pub(crate) fn initial_events_ended(
         &mut self,
         freshness: Freshness,

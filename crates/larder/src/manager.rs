@@ -181,7 +181,7 @@ impl<K: Object> ObjectManager<K> {
     /// The object, not older than the newest registration of a pod that refers to it.
     ///
     /// An object that is known is returned without waiting. Otherwise waits for the first answer, or for the proof that
-    /// what is known is new enough, at most for [`ManagerConfig::read_timeout`].
+    /// the known state is new enough, at most for [`ManagerConfig::read_timeout`].
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ impl Writer {
                 let at = at.unwrap_or(Timestamp::MAX);
                 meta["deletionTimestamp"] = rfc3339(at).into();
                 meta["deletionGracePeriodSeconds"] = grace.into();
-                // Termination is a change of what is wanted. (kube-apiserver 1.36, `registry/rest/delete.go`.)
+                // Termination is a change of the desired state. (kube-apiserver 1.36, `registry/rest/delete.go`.)
                 if !marked && let Some(generation) = meta["generation"].as_i64() {
                     meta["generation"] = (generation + 1).into();
                 }

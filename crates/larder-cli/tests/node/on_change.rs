@@ -221,7 +221,7 @@ async fn every_process_is_told_of_its_last_content_whenever_the_agent_dies() {
     let mut kills = 0;
     for _ in 0..EDITS {
         let number = rng.usize(..CONTAINERS);
-        // Some edits bring back what was there before.
+        // Some edits restore earlier content.
         last[number] = rng.u8(..4).to_string();
         machine.edit(number, &last[number]);
         sleep(Duration::from_micros(rng.u64(..30_000))).await;

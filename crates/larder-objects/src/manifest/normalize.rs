@@ -50,7 +50,7 @@ pub(super) fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
             continue;
         };
         let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
-        // What is no list of bytes stays, and is rejected.
+        // A value that is not a list of bytes stays, and is rejected later.
         if let Some(bytes) = items.iter().map(byte).collect::<Option<Vec<u8>>>() {
             *value = BASE64.encode(zeroize::Zeroizing::new(bytes)).into();
         }

@@ -5,15 +5,15 @@
 //!
 //! - Readers of one object share one request, also with a time to live of 0, where upstream lets each queue for its
 //!   own.
-//! - After a failure, requests are spaced by a growing delay; meanwhile reads answer with what is known, or with the
-//!   cause. A pod that registered since the failure asks at once.
+//! - After a failure, requests are spaced by a growing delay; meanwhile reads return the known state, or the cause. A
+//!   pod that registered since the failure asks at once.
 //! - The real cause is returned where upstream repeats a remembered "not found".
-//! - An answer older than the known state is requested again, live, and believed when it stays: the API server was
-//!   restored. Upstream keeps the newer object until the next registration.
-//! - A request that the last unregistration overtook answers no read: what it brings may be older than what its readers
-//!   have seen (I3), and they may read no more.
-//! - A new reference does not take what is known away from the pods that run with it; it only makes reads of the new
-//!   pod, and reads without a pod, ask live.
+//! - An answer older than the known state is requested again without a version, and accepted if it stays the same: the
+//!   API server was restored. Upstream keeps the newer object until the next registration.
+//! - A request that the last unregistration overtook answers no read: its result may be older than the state that its
+//!   readers have seen (I3), and they may no longer read.
+//! - A new reference does not invalidate the known state for running pods; it only makes reads of the new pod, and
+//!   reads without a pod, request the most recent state.
 //!
 //! Invariants:
 //! 1. The cell's lock is held for plans and results, never across a request (I5), and by no read that need not wait.

@@ -166,7 +166,7 @@ impl<K: Object> WatchStoreInner<K> {
         Some(event)
     }
 
-    /// The watch was stopped: nothing but the version may be concluded from what was known.
+    /// The watch was stopped: of the known state, only the version still counts.
     pub(crate) fn idle(&self, entry: &Arc<Entry<WatchEntry<K>>>) {
         let mut known = entry.cell.known.lock();
         if known.state != ObjectState::Removed {

@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. A directory of another user, or one that another user could replace, is neither read nor written.
 //! 2. Only the agent creates the directory and closes it to other users. Inspecting it changes nothing.
-//! 3. A directory that holds anything else is nobody's checkpoint: its mode and its files stay as they are.
+//! 3. A directory with other files and without an index is not a checkpoint: its mode and its files are left unchanged.
 
 use std::{
     ffi::OsStr,
@@ -59,12 +59,12 @@ pub enum StoreError {
         /// The permission bits of the parent.
         mode: u32,
     },
-    /// The directory is no checkpoint but holds other files.
+    /// The directory is not a checkpoint and contains other files.
     #[error("{} holds {entry:?} and no checkpoint; name an empty directory, or one that does not exist", path.display())]
     Occupied {
         /// The directory.
         path: PathBuf,
-        /// One of its entries that larder did not write.
+        /// An entry that larder has not written.
         entry: String,
     },
 }
@@ -158,8 +158,8 @@ pub(super) fn open_directory(
     Ok(Some(directory))
 }
 
-/// Refuses a directory that others use, before its mode changes or a file of it is removed: one without an index that
-/// holds what no checkpoint holds.
+/// Rejects a directory that other programs use, before its mode changes or a file in it is removed: a directory without
+/// an index that contains an entry which no checkpoint has.
 pub(super) fn expect_checkpoint(directory: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     if exists(directory, INDEX) {
         return Ok(());

@@ -43,7 +43,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Step 4. Before the new set is written: what is left over may be what fills the disk.
+    /// Step 4. Before the new set is written: leftovers may be what fills the disk.
     pub(super) fn remove_leftovers(&mut self, root: &Root, current: Option<&Set>) {
         let is_current = |name: &str| current.is_some_and(|current| current.name == name);
         for name in root.internal.iter().filter(|name| !is_current(name)) {
