@@ -5,7 +5,6 @@ use std::{
     fmt::Write as _,
 };
 
-use quote::ToTokens as _;
 use syn::{
     Attribute, Fields, File, Ident, ImplItem, Item, ItemImpl, ItemUse, Type, UseTree, parse_quote,
 };
@@ -18,6 +17,7 @@ pub(crate) fn of(root: &Module, name: &str) -> String {
         root,
         sections: BTreeMap::new(),
         types: BTreeSet::new(),
+        globs: Vec::new(),
     };
     listing.module(root, &[], name);
     let mut text = String::new();
@@ -37,12 +37,26 @@ pub(crate) fn of(root: &Module, name: &str) -> String {
     text
 }
 
+/// Most imports between a re-export and its item. Without an end, imports that name each other would be followed.
+const MOST_STEPS: usize = 8;
+
+/// What a path leads to.
+enum Found<'a> {
+    Item(&'a Item),
+    /// The module at this path from the root.
+    Module(Vec<String>),
+    /// A path out of the crate.
+    Elsewhere(Vec<String>),
+}
+
 struct Listing<'a> {
     root: &'a Module,
     /// Items by the public path of their module.
     sections: BTreeMap<String, Vec<String>>,
     /// Names of the public types and traits.
     types: BTreeSet<String>,
+    /// The modules of the globs that are being listed.
+    globs: Vec<Vec<String>>,
 }
 
 impl<'a> Listing<'a> {
@@ -66,59 +80,120 @@ impl<'a> Listing<'a> {
         }
     }
 
+    /// Lists what a re-export in the module at `path` makes public.
     fn reexport(&mut self, reexport: &ItemUse, path: &[String], public: &str) {
-        let mut leaves = Vec::new();
-        flatten(&reexport.tree, &mut Vec::new(), &mut leaves);
-        for (segments, renamed) in leaves {
-            let Some((module, name)) = self.resolve(&segments, path) else {
-                let text = segments.join("::");
-                let renamed = renamed
-                    .map(|name| format!(" as {name}"))
-                    .unwrap_or_default();
-                self.add(public, format!("pub use {text}{renamed};\n"));
-                continue;
-            };
-            if let Some(child) = module.children.get(&name) {
-                let name = renamed.unwrap_or_else(|| name.clone());
-                let path: Vec<_> = segments;
-                self.module(&child.module, &path, &format!("{public}::{name}"));
+        for (segments, name) in leaves(reexport) {
+            let target = |modules: &[String]| self.resolve(modules, path, MOST_STEPS);
+            if name == "*" {
+                match segments
+                    .split_last()
+                    .and_then(|(_, modules)| target(modules))
+                {
+                    Some(target) => self.glob(&target, public),
+                    None => self.add(public, format!("pub use {};\n", segments.join("::"))),
+                }
                 continue;
             }
-            for item in &module.items {
-                if name == "*" || ident(item).is_some_and(|ident| *ident == name) {
-                    self.item(item, renamed.as_deref(), public);
+            for found in self.follow(&segments, path, MOST_STEPS) {
+                match found {
+                    Found::Item(item) => self.item(item, Some(&name), public),
+                    Found::Module(path) => {
+                        let module = self.at(&path);
+                        self.module(module, &path, &format!("{public}::{name}"));
+                    }
+                    Found::Elsewhere(segments) => {
+                        let is_renamed = segments.last() != Some(&name);
+                        let renamed = is_renamed.then(|| format!(" as {name}"));
+                        let (text, renamed) = (segments.join("::"), renamed.unwrap_or_default());
+                        self.add(public, format!("pub use {text}{renamed};\n"));
+                    }
                 }
             }
         }
     }
 
-    /// The module that a path of a re-export leads to, and the name in it; `None` if it leaves the crate.
-    fn resolve(&self, segments: &[String], path: &[String]) -> Option<(&'a Module, String)> {
-        let (name, modules) = segments.split_last()?;
-        let mut absolute: Vec<&str> = match modules.first().map(String::as_str) {
+    /// Lists what is public in the module at `path`, which is known to users under `public`. Not within itself.
+    fn glob(&mut self, path: &[String], public: &str) {
+        if self.globs.iter().any(|open| open == path) {
+            return;
+        }
+        self.globs.push(path.to_owned());
+        self.module(self.at(path), path, public);
+        self.globs.pop();
+    }
+
+    fn at(&self, path: &[String]) -> &'a Module {
+        let children = path.iter();
+        children.fold(self.root, |module, name| &module.children[name].module)
+    }
+
+    /// What a path in the module at `path` leads to.
+    fn follow(&self, segments: &[String], path: &[String], steps: usize) -> Vec<Found<'a>> {
+        let (name, modules) = segments.split_last().expect("a path has a name");
+        let module = self.resolve(modules, path, steps);
+        let found = module.map(|module| self.find(name, &module, steps));
+        match found.unwrap_or_default() {
+            found if found.is_empty() => vec![Found::Elsewhere(segments.to_vec())],
+            found => found,
+        }
+    }
+
+    /// The path of the module that `modules`, in the module at `path`, lead to; `None` if that leaves the crate.
+    fn resolve(&self, modules: &[String], path: &[String], steps: usize) -> Option<Vec<String>> {
+        let mut reached = match modules.first().map(String::as_str) {
             Some("crate") => Vec::new(),
-            _ => path.iter().map(String::as_str).collect(),
+            _ => path.to_vec(),
         };
-        for segment in modules {
-            match segment.as_str() {
+        for name in modules {
+            match name.as_str() {
                 "crate" | "self" => {}
-                "super" => {
-                    absolute.pop();
+                "super" => drop(reached.pop()),
+                name => {
+                    let mut found = self.find(name, &reached, steps).into_iter();
+                    reached = found.find_map(|found| match found {
+                        Found::Module(path) => Some(path),
+                        Found::Item(_) | Found::Elsewhere(_) => None,
+                    })?;
                 }
-                segment => absolute.push(segment),
             }
         }
-        let mut module = self.root;
-        for segment in absolute {
-            module = &module.children.get(segment)?.module;
+        Some(reached)
+    }
+
+    /// What `name` means in the module at `path`: its own items, or else what it imports under that name, or else by a
+    /// glob. Imports are followed for `steps` at most.
+    fn find(&self, name: &str, path: &[String], steps: usize) -> Vec<Found<'a>> {
+        let module = self.at(path);
+        let items = module.items.iter();
+        let named = items.filter(|item| ident(item).is_some_and(|ident| ident == name));
+        let mut found: Vec<_> = named.map(Found::Item).collect();
+        if module.children.contains_key(name) {
+            found.push(Found::Module([path, &[name.to_owned()]].concat()));
         }
-        let here = name == "*" || module.children.contains_key(name);
-        let here = here
-            || module
-                .items
-                .iter()
-                .any(|item| ident(item).is_some_and(|ident| ident == name));
-        here.then(|| (module, name.clone()))
+        let Some(steps) = steps.checked_sub(1).filter(|_| found.is_empty()) else {
+            return found;
+        };
+        let imports: Vec<_> = module
+            .items
+            .iter()
+            .filter_map(import)
+            .flat_map(leaves)
+            .collect();
+        for (segments, bound) in &imports {
+            if bound == name {
+                found.extend(self.follow(segments, path, steps));
+            }
+        }
+        for (segments, bound) in &imports {
+            let modules = &segments[..segments.len() - 1];
+            if found.is_empty()
+                && bound == "*"
+                && let Some(module) = self.resolve(modules, path, steps)
+            {
+                found = self.find(name, &module, steps);
+            }
+        }
+        found
     }
 
     fn item(&mut self, item: &Item, renamed: Option<&str>, public: &str) {
@@ -384,22 +459,40 @@ fn ident_mut(item: &mut Item) -> Option<&mut Ident> {
     }
 }
 
-/// The paths of a tree of imports, each with the name that it gets.
-fn flatten(
-    tree: &UseTree,
-    path: &mut Vec<String>,
-    leaves: &mut Vec<(Vec<String>, Option<String>)>,
-) {
-    let mut leaf = |name: String, renamed: Option<String>| {
-        let path = path.iter().cloned().chain([name]).collect();
-        leaves.push((path, renamed));
+/// The import, unless only tests compile it.
+fn import(item: &Item) -> Option<&ItemUse> {
+    match item {
+        Item::Use(import) if !is_left_out(&import.attrs) => Some(import),
+        _ => None,
+    }
+}
+
+/// The paths of an import, each with the name that it gets; `*` for a glob.
+fn leaves(import: &ItemUse) -> Vec<(Vec<String>, String)> {
+    let mut leaves = Vec::new();
+    flatten(&import.tree, &mut Vec::new(), &mut leaves);
+    leaves
+}
+
+fn flatten(tree: &UseTree, path: &mut Vec<String>, leaves: &mut Vec<(Vec<String>, String)>) {
+    let mut leaf = |name: &Ident, bound: &Ident| {
+        let mut path = path.clone();
+        // `a::{self}` is `a`.
+        if name != "self" {
+            path.push(name.to_string());
+        }
+        let bound = match path.last() {
+            Some(last) if bound == "self" => last.clone(),
+            _ => bound.to_string(),
+        };
+        leaves.push((path, bound));
     };
     match tree {
-        UseTree::Name(name) => leaf(name.ident.to_string(), None),
-        UseTree::Rename(name) => leaf(name.ident.to_string(), Some(name.rename.to_string())),
-        UseTree::Glob(_) => leaf("*".to_owned(), None),
+        UseTree::Name(name) => leaf(&name.ident, &name.ident),
+        UseTree::Rename(name) => leaf(&name.ident, &name.rename),
+        UseTree::Glob(_) => leaves.push(([&path[..], &["*".to_owned()]].concat(), "*".to_owned())),
         UseTree::Path(inner) => {
-            path.push(inner.ident.to_token_stream().to_string());
+            path.push(inner.ident.to_string());
             flatten(&inner.tree, path, leaves);
             path.pop();
         }

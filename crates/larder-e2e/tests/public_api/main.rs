@@ -75,3 +75,60 @@ impl Shown { pub fn method(&self) -> u8; }
 ";
     assert_eq!(listing::of(&root, "demo"), expected);
 }
+
+#[test]
+fn reexport_of_a_reexport_leads_to_the_item() {
+    let root = tree::Module::parse(
+        r#"
+        mod a {
+            mod deep {
+                pub struct Chained { pub field: u8 }
+                impl Chained { pub fn method(&self) {} }
+                pub enum Before { One }
+                pub fn by_glob() {}
+                pub mod shared { pub struct Inside; }
+                pub use elsewhere::Foreign;
+            }
+            pub(crate) use self::deep::{shared, Before as Between, Chained, Foreign};
+            pub use self::deep::*;
+        }
+        pub use a::{shared::{self, Inside}, Between as After, Chained, Foreign, by_glob};
+        pub mod all { pub use crate::a::*; }
+        pub use circle::Circle;
+        mod circle { pub use crate::Circle; }
+        "#,
+    );
+    let expected = "\
+# demo
+pub struct Inside;
+pub enum After {
+    One,
+}
+pub struct Chained {
+    pub field: u8,
+}
+pub use elsewhere::Foreign;
+pub fn by_glob();
+pub use circle::Circle;
+
+# demo::all
+pub struct Chained {
+    pub field: u8,
+}
+pub enum Before {
+    One,
+}
+pub fn by_glob();
+pub use elsewhere::Foreign;
+
+# demo::all::shared
+pub struct Inside;
+
+# demo::shared
+pub struct Inside;
+
+# Methods and traits
+impl Chained { pub fn method(&self); }
+";
+    assert_eq!(listing::of(&root, "demo"), expected);
+}
