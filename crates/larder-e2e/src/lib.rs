@@ -9,6 +9,7 @@ mod embedded;
 pub mod fake_kubelet;
 pub mod figures;
 pub mod node;
+pub mod pods;
 mod proxy;
 mod real;
 mod server;

@@ -30,6 +30,7 @@ use larder_agent::{
     status::{AgentStatus, HookStatus, PodStatus, VolumeStatus},
 };
 use larder_apiserver::{ApiServer, ApiService, AuditLog, AuditRecord, Cut, Kind, Options, User};
+use larder_e2e::pods::PodBuilder;
 use larder_on_change::{Hook, Paths};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
@@ -450,67 +451,7 @@ pub(crate) fn secret(name: &str, data: &[(&str, &str)]) -> Value {
 
 /// A pod of the node with one container, `main`.
 pub(crate) fn pod(name: &str) -> PodBuilder {
-    PodBuilder(json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "nodeName": NODE,
-            "volumes": [],
-            "containers": [{"name": "main", "image": "i", "volumeMounts": [], "env": [], "envFrom": []}],
-        },
-    }))
-}
-
-pub(crate) struct PodBuilder(Value);
-
-impl PodBuilder {
-    /// Mounts a volume with this source.
-    pub(crate) fn volume(mut self, name: &str, source: Value) -> Self {
-        let mut volume = source;
-        volume["name"] = json!(name);
-        self.push("/spec/volumes", volume);
-        let mount = json!({"name": name, "mountPath": format!("/{name}")});
-        self.push("/spec/containers/0/volumeMounts", mount);
-        self
-    }
-
-    pub(crate) fn config_map(self, volume: &str, name: &str) -> Self {
-        self.volume(volume, json!({"configMap": {"name": name}}))
-    }
-
-    pub(crate) fn secret(self, volume: &str, name: &str) -> Self {
-        self.volume(volume, json!({"secret": {"secretName": name}}))
-    }
-
-    pub(crate) fn env_from(mut self, source: Value) -> Self {
-        self.push("/spec/containers/0/envFrom", source);
-        self
-    }
-
-    pub(crate) fn env(mut self, variable: Value) -> Self {
-        self.push("/spec/containers/0/env", variable);
-        self
-    }
-
-    /// Adds an annotation.
-    pub(crate) fn annotation(mut self, key: &str, text: &str) -> Self {
-        self.0["metadata"]["annotations"][key] = json!(text);
-        self
-    }
-
-    pub(crate) fn build(self) -> Value {
-        self.0
-    }
-
-    fn push(&mut self, pointer: &str, value: Value) {
-        self.0
-            .pointer_mut(pointer)
-            .unwrap()
-            .as_array_mut()
-            .unwrap()
-            .push(value);
-    }
+    PodBuilder::new(NODE, name)
 }
 
 /// A client of `service`. Answers from paths that contain `path` make their reader panic.

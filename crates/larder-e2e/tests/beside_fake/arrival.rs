@@ -146,7 +146,7 @@ async fn content_that_the_kubelet_has_written_needs_no_touch() {
     // beside-kubelet 6
     let mut world = World::without_larder(Setup::default()).await;
     world.config_map("app", &[("n", "0")]);
-    world.apply(&pod("web").config_map("v", "app").0);
+    world.apply(&pod("web").config_map("v", "app").build());
     world.until_file("web", "v", "n", "0").await;
     change(&world, 1);
     until_n(&world, 1).await;

@@ -26,7 +26,7 @@ async fn touches_after(tamper: impl FnOnce(PathBuf)) -> (World, usize) {
         {"configMap": {"name": "app"}},
         {"serviceAccountToken": {"path": "token", "audience": "vault"}},
     ]}});
-    world.apply(&pod("web").volume("v", sources).0);
+    world.apply(&pod("web").volume("v", sources).build());
     world.until_file("web", "v", "a", "1").await;
     sleep(secs(5)).await;
     tamper(set(&world));

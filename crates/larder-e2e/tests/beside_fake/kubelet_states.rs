@@ -76,7 +76,7 @@ async fn a_long_hook_of_a_container_costs_at_most_three_touches() {
     let slow = pod("web")
         .config_map("v", "app")
         .set("/spec/containers/0/lifecycle", hook);
-    world.apply(&slow.0);
+    world.apply(&slow.build());
     world.until_file("web", "v", "n", "0").await;
     sleep(secs(3)).await;
     world.config_map("app", &[("n", "1")]);

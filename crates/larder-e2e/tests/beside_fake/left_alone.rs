@@ -57,7 +57,7 @@ async fn a_mirror_pod_is_never_touched() {
                     "kubernetes.io/config.source": "file",
                 }),
             )
-            .0
+            .build()
     };
     world.apply(&mirror("1"));
     sleep(secs(5)).await;
@@ -112,7 +112,7 @@ async fn a_pod_replaced_under_its_name_is_forgotten_and_the_new_one_served() {
     let paused = world.server.faults().pause_delivery();
     world.delete(Kind::Pod, "web");
     let next = pod("web").set("/metadata/uid", json!("another"));
-    world.apply(&next.config_map("v", "app").0);
+    world.apply(&next.config_map("v", "app").build());
     sleep(millis(500)).await;
     drop(paused);
     sleep(secs(20)).await;

@@ -39,7 +39,7 @@ async fn larder_waits_for_a_kubelet_that_backs_off() {
         &pod("web")
             .config_map("v", "app")
             .set("/metadata/labels", json!({"a": "b"}))
-            .0,
+            .build(),
     );
     sleep(secs(36)).await;
     assert_eq!(world.touches(), 0);
@@ -83,7 +83,7 @@ async fn an_optional_object_comes_changes_and_goes_in_time() {
 async fn a_pod_that_waits_for_its_first_mount_is_not_touched() {
     // beside-kubelet 14
     let world = World::start().await;
-    world.apply(&pod("web").config_map("v", "app").0);
+    world.apply(&pod("web").config_map("v", "app").build());
     sleep(secs(5)).await;
     world.config_map("app", &[("n", "1")]);
     world.until_file("web", "v", "n", "1").await;
@@ -100,7 +100,7 @@ async fn a_container_that_waits_for_its_environment_is_touched_once() {
     let web = pod("web")
         .config_map("v", "app")
         .set("/spec/containers/0/envFrom", from);
-    world.apply(&web.0);
+    world.apply(&web.build());
     sleep(secs(3)).await;
     let pod = world.server.get(Kind::Pod, "default", "web").unwrap();
     let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
@@ -129,7 +129,7 @@ async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     sleep(secs(1)).await;
     world.apply(&map("1"));
     // larder no longer follows an immutable object; a new pod makes it read the present one.
-    world.apply(&pod("second").config_map("v", "app").0);
+    world.apply(&pod("second").config_map("v", "app").build());
     world.until_file("second", "v", "n", "0").await;
     world
         .until_phase("second", "v", Phase::Held, "Pinned")
@@ -140,7 +140,7 @@ async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     world.delete(Kind::Pod, "web");
     world.delete(Kind::Pod, "second");
     sleep(secs(2)).await;
-    world.apply(&pod("next").config_map("v", "app").0);
+    world.apply(&pod("next").config_map("v", "app").build());
     world.until_file("next", "v", "n", "1").await;
     world.until_delivered("next").await;
     assert_eq!(world.touches(), 0);

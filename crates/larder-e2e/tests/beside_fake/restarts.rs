@@ -35,7 +35,7 @@ async fn a_restart_touches_the_pods_that_differ() {
     // beside-kubelet 35
     let mut world = World::without_larder(Setup::default()).await;
     world.config_map("app", &[("n", "0")]);
-    world.apply(&pod("web").config_map("v", "app").0);
+    world.apply(&pod("web").config_map("v", "app").build());
     world.until_file("web", "v", "n", "0").await;
     sleep(secs(5)).await;
     world.config_map("app", &[("n", "1")]);

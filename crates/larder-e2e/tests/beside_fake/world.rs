@@ -23,7 +23,10 @@ use larder_agent::{
 use larder_apiserver::{
     ApiServer, AuditLog, AuditRecord, Authorization, Fault, Kind, Options, User, Verb,
 };
-use larder_e2e::fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT};
+use larder_e2e::{
+    fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT},
+    pods::PodBuilder,
+};
 use larder_projection::{VolumeKind, disk::VolumeHost};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -209,7 +212,7 @@ impl World {
     }
 
     pub(crate) async fn run_all(&self, pods: impl IntoIterator<Item = PodBuilder>) {
-        let pods: Vec<_> = pods.into_iter().map(|pod| pod.0).collect();
+        let pods: Vec<_> = pods.into_iter().map(PodBuilder::build).collect();
         for pod in &pods {
             self.apply(pod);
         }
@@ -387,48 +390,7 @@ pub(crate) fn uid(pod: &str) -> String {
 
 /// A pod of the node with one container, `main`.
 pub(crate) fn pod(name: &str) -> PodBuilder {
-    PodBuilder(json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "uid": uid(name), "annotations": {}},
-        "spec": {
-            "nodeName": NODE,
-            "volumes": [],
-            "containers": [{"name": "main", "image": "i", "volumeMounts": []}],
-        },
-    }))
-}
-
-pub(crate) struct PodBuilder(pub(crate) Value);
-
-impl PodBuilder {
-    /// Mounts a volume with this source.
-    pub(crate) fn volume(mut self, name: &str, source: Value) -> Self {
-        let mut volume = source;
-        volume["name"] = json!(name);
-        self.push("/spec/volumes", volume);
-        let mount = json!({"name": name, "mountPath": format!("/{name}")});
-        self.push("/spec/containers/0/volumeMounts", mount);
-        self
-    }
-
-    pub(crate) fn config_map(self, volume: &str, name: &str) -> Self {
-        self.volume(volume, json!({"configMap": {"name": name}}))
-    }
-
-    pub(crate) fn secret(self, volume: &str, name: &str) -> Self {
-        self.volume(volume, json!({"secret": {"secretName": name}}))
-    }
-
-    /// Sets the value at `pointer`; its parent must exist.
-    pub(crate) fn set(mut self, pointer: &str, value: Value) -> Self {
-        let (parent, field) = pointer.rsplit_once('/').unwrap();
-        self.0.pointer_mut(parent).unwrap()[field.replace("~1", "/")] = value;
-        self
-    }
-
-    fn push(&mut self, pointer: &str, value: Value) {
-        let list = self.0.pointer_mut(pointer).unwrap();
-        list.as_array_mut().unwrap().push(value);
-    }
+    PodBuilder::new(NODE, name)
+        .set("/metadata/uid", json!(uid(name)))
+        .set("/metadata/annotations", json!({}))
 }
