@@ -12,9 +12,11 @@ pub mod node;
 pub mod pods;
 mod proxy;
 mod real;
+mod reboot;
 mod server;
 
 pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;
 pub use real::{RealServer, StatusPatch};
+pub use reboot::reboot;
 pub use server::{Identity, NODE, NodeRequest, Server};

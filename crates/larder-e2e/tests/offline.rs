@@ -30,7 +30,7 @@ use larder_agent::{
     config::{Config, Flags, Host},
     root_dir::RootDir,
 };
-use larder_e2e::{Identity, NODE, Server};
+use larder_e2e::{Identity, NODE, Server, reboot};
 use larder_projection::disk::VolumeHost;
 use larder_transport::Source;
 use serde_json::{Value, json};
@@ -241,21 +241,6 @@ async fn fill(client: &Client) {
     create::<Pod>(client, (0..PODS).map(pod)).await;
 }
 
-/// Removes everything but the checkpoint.
-fn empty(root: &Path) {
-    for entry in fs::read_dir(root).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_name() == "checkpoint" {
-            continue;
-        }
-        if entry.file_type().unwrap().is_dir() {
-            fs::remove_dir_all(entry.path()).unwrap();
-        } else {
-            fs::remove_file(entry.path()).unwrap();
-        }
-    }
-}
-
 /// Changes ten objects of each kind, and deletes a pod and a Secret.
 async fn change(client: &Client) {
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
@@ -312,7 +297,7 @@ async fn a_reboot_without_the_api_server_restores_a_full_node() {
 
     // The machine reboots while the API server is down.
     server.kill().await;
-    empty(root.path());
+    reboot(root.path());
     let start = Instant::now();
     let node = Offline::start(&server, root.path(), &key).await;
     node.wait("all pods from the checkpoint", |agent| {

@@ -174,9 +174,7 @@ impl Running {
 
 /// Replaces the manifest as editors do.
 pub(crate) fn edit(desk: &Desk, key: &str, variable: &str) {
-    let next = desk.path().join("app.yaml.next");
-    fs::write(&next, manifest(key, variable, "")).unwrap();
-    fs::rename(next, desk.path().join("app.yaml")).unwrap();
+    desk.replace("app.yaml", &manifest(key, variable, ""));
 }
 
 #[test]

@@ -68,6 +68,13 @@ impl Desk {
         self.dir.path()
     }
 
+    /// Puts another file in the place of `name`, in one step.
+    fn replace(&self, name: &str, content: &str) {
+        let next = self.path().join(format!("{name}.next"));
+        fs::write(&next, content).unwrap();
+        fs::rename(next, self.path().join(name)).unwrap();
+    }
+
     /// Runs `larder` with arguments that are separated by blanks.
     #[track_caller]
     fn run(&self, args: &str) -> Run {

@@ -40,9 +40,7 @@ spec:
 }
 
 fn write(desk: &Desk, number: u32) {
-    let next = desk.path().join("app.yaml.next");
-    fs::write(&next, manifest(number)).unwrap();
-    fs::rename(next, desk.path().join("app.yaml")).unwrap();
+    desk.replace("app.yaml", &manifest(number));
 }
 
 /// Opens the file in a loop, and checks that all of it is of one update. Prints each number that it sees for the first

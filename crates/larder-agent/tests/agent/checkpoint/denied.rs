@@ -2,7 +2,6 @@
 
 use std::{fs, time::Duration};
 
-use larder_agent::checkpoint::{CheckpointConfig, KeySource};
 use larder_apiserver::Fault;
 use serde_json::json;
 use tokio::time::sleep;
@@ -14,11 +13,7 @@ use crate::harness::{NODE, pod};
 async fn a_node_that_is_not_accepted_gets_no_copies() {
     // offline 5
     for code in [401, 403] {
-        let mut node = prepare();
-        apply_web(&node);
-        node.run();
-        recorded(&node).await;
-        reboot(&mut node).await;
+        let mut node = rebooted_node_with_web().await;
         let denied = node.server.faults().inject(Fault::on_any().status(code));
         node.run();
         sleep(Duration::from_secs(10)).await;
@@ -38,10 +33,7 @@ async fn a_node_that_is_not_accepted_gets_no_copies() {
 #[tokio::test(start_paused = true)]
 async fn a_denied_secret_is_not_served_and_loses_its_copy() {
     // offline 6
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     assert_eq!(checkpoint(&node).entries, 5);
     reboot(&mut node).await;
     node.server
@@ -65,11 +57,7 @@ async fn a_denied_secret_is_not_served_and_loses_its_copy() {
 #[tokio::test(start_paused = true)]
 async fn a_secret_denied_after_serving_stays_in_its_volume_and_reaches_no_other() {
     // offline 6: the files stay, as those of any object that is denied or deleted
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     let away = node.server.faults().inject(Fault::on_any().status(503));
     node.run();
     node.until("web", "tls", &[("key", CANARY)]).await;
@@ -133,13 +121,7 @@ async fn a_secret_denied_after_serving_stays_in_its_volume_and_reaches_no_other(
 async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
     // offline 5
     for code in [401, 403] {
-        let mut node = prepare();
-        node.follow_static_pods = true;
-        let key = tempfile::tempdir().unwrap();
-        let key_file = KeySource::File(key.path().join("key"));
-        let mut config = CheckpointConfig::new(vec![key_file]);
-        config.after = Duration::from_millis(300);
-        node.checkpoint = Some(config);
+        let (mut node, _key) = prepare_with_static_pods();
         apply_web(&node);
         node.run();
         node.wait("the checkpoint", |node| {

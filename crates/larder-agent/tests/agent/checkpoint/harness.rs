@@ -15,6 +15,7 @@ use larder_agent::{
 };
 use larder_apiserver::Options;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::harness::{Node, config_map, pod, secret};
@@ -30,6 +31,34 @@ pub(super) fn prepare() -> Node {
     node.pod_deletion = PodDeletion::External;
     let key = KeySource::File(node.static_pods.path().join("key"));
     node.checkpoint = Some(CheckpointConfig::new(vec![key]));
+    node
+}
+
+/// The same with static pods, in real time. The key lies in the second directory.
+pub(super) fn prepare_with_static_pods() -> (Node, TempDir) {
+    let mut node = prepare();
+    node.follow_static_pods = true;
+    let key = tempfile::tempdir().unwrap();
+    let key_file = KeySource::File(key.path().join("key"));
+    let mut config = CheckpointConfig::new(vec![key_file]);
+    config.after = Duration::from_millis(300);
+    node.checkpoint = Some(config);
+    (node, key)
+}
+
+/// A node whose checkpoint holds what [`apply_web`] makes. Its agent runs.
+pub(super) async fn node_with_web() -> Node {
+    let mut node = prepare();
+    apply_web(&node);
+    node.run();
+    recorded(&node).await;
+    node
+}
+
+/// The same after a reboot. Its agent does not run yet.
+pub(super) async fn rebooted_node_with_web() -> Node {
+    let mut node = node_with_web().await;
+    reboot(&mut node).await;
     node
 }
 
@@ -54,25 +83,10 @@ pub(super) async fn recorded(node: &Node) {
     .await;
 }
 
-/// The part of the root directory that outlives a reboot: the checkpoint.
-fn empty_root(node: &Node) {
-    for entry in fs::read_dir(node.path()).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_name() == "checkpoint" {
-            continue;
-        }
-        if entry.file_type().unwrap().is_dir() {
-            fs::remove_dir_all(entry.path()).unwrap();
-        } else {
-            fs::remove_file(entry.path()).unwrap();
-        }
-    }
-}
-
 /// Stops the agent and reboots the machine.
 pub(super) async fn reboot(node: &mut Node) {
     node.stop().await;
-    empty_root(node);
+    larder_e2e::reboot(node.path());
 }
 
 /// All files of the pods that readers see, with their modes.

@@ -14,11 +14,7 @@ use super::harness::*;
 #[tokio::test(start_paused = true)]
 async fn an_expired_secret_is_not_served_and_its_status_says_so() {
     // offline 9
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     let proven = node.clock.now();
     node.set_clock_ahead(8 * 24 * 3600);
     node.server.faults().inject(Fault::on_any().status(503));
@@ -42,11 +38,7 @@ async fn an_expired_secret_is_not_served_and_its_status_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_clock_in_1970_makes_no_copy_expire() {
     // offline 10
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     let now = node.clock.now();
     node.set_clock_ahead(-now.as_second());
     node.server.faults().inject(Fault::on_any().status(503));
@@ -78,11 +70,7 @@ async fn an_exposed_key_turns_the_checkpoint_off_and_nothing_else() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_key_starts_an_empty_checkpoint_and_is_reported() {
     // offline 12
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     fs::remove_file(node.static_pods.path().join("key")).unwrap();
     node.server.faults().inject(Fault::on_any().status(503));
     node.run();
@@ -115,11 +103,7 @@ async fn a_lost_key_starts_an_empty_checkpoint_and_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn a_rotated_key_opens_old_copies_and_seals_new_ones() {
     // offline 13
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     let keys = |names: &[&str]| {
         let keys = names
             .iter()

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
-use larder_agent::{
-    checkpoint::{CheckpointConfig, KeySource},
-    status::Phase,
-};
+use larder_agent::status::Phase;
 use larder_apiserver::{Fault, Kind, Verb};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -16,10 +13,7 @@ use crate::harness::{NODE, Node, config_map, pod, secret};
 #[tokio::test(start_paused = true)]
 async fn a_reboot_without_the_api_server_restores_everything() {
     // offline 1
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     let before = tree(node.path());
     assert!(before.len() >= 5, "{before:?}");
     let proven = checkpoint(&node).written.unwrap();
@@ -92,11 +86,7 @@ async fn a_checkpoint_elsewhere_outlives_the_root_directory() {
 #[tokio::test(start_paused = true)]
 async fn a_change_meanwhile_is_swapped_in_once_after_the_return() {
     // offline 2
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     let away = node.server.faults().inject(Fault::on_any().status(503));
     node.apply(&config_map("app", &[("a", "changed")]));
     node.run();
@@ -202,11 +192,7 @@ async fn a_pod_deleted_meanwhile_is_torn_down_only_after_the_return() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_api_server_replaces_the_copies() {
     // offline 7
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     node.apply(&config_map("app", &[("a", "new"), ("b", "2")]));
     node.server
         .faults()
@@ -230,11 +216,7 @@ async fn a_slow_api_server_replaces_the_copies() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_answers_leaves_the_checkpoint_unused() {
     // offline 8
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
-    reboot(&mut node).await;
+    let mut node = rebooted_node_with_web().await;
     node.run();
     let mut serving = false;
     node.wait("everything", |node| {
@@ -301,13 +283,7 @@ async fn an_absent_optional_object_stays_absent() {
 #[tokio::test]
 async fn static_pods_are_unaffected_and_read_copies_too() {
     // offline 31
-    let mut node = prepare();
-    node.follow_static_pods = true;
-    let key = tempfile::tempdir().unwrap();
-    let key_file = KeySource::File(key.path().join("key"));
-    let mut config = CheckpointConfig::new(vec![key_file]);
-    config.after = Duration::from_millis(300);
-    node.checkpoint = Some(config);
+    let (mut node, _key) = prepare_with_static_pods();
     apply_web(&node);
     node.static_pod(pod("static").config_map("cfg", "app").build());
     node.run();
@@ -335,10 +311,7 @@ async fn static_pods_are_unaffected_and_read_copies_too() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_watch_that_fails_later_serves_no_copies() {
     // O19: while the agent runs, served content stays served
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     let before = tree(node.path());
     node.server
         .faults()

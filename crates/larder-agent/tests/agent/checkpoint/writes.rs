@@ -42,10 +42,7 @@ fn writes(node: &Node) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn a_hundred_changes_in_a_second_cause_two_writes_at_most() {
     // offline 22
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     let before = writes(&node);
     for number in 0..100 {
         node.apply(&config_map("app", &[("a", &number.to_string())]));
@@ -60,10 +57,7 @@ async fn a_hundred_changes_in_a_second_cause_two_writes_at_most() {
 #[tokio::test(start_paused = true)]
 async fn an_idle_node_writes_nothing_for_an_hour() {
     // offline 23
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     let before = writes(&node);
     let index = fs::metadata(node.path().join("checkpoint/index")).unwrap();
     for _ in 0..60 {
@@ -84,10 +78,7 @@ async fn an_idle_node_writes_nothing_for_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn the_last_reference_removes_the_copy() {
     // offline 24
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     assert_eq!(checkpoint(&node).entries, 5);
     node.delete(Kind::Pod, "web");
     node.wait("the copies to go", |node| {
@@ -100,10 +91,7 @@ async fn the_last_reference_removes_the_copy() {
 #[tokio::test(start_paused = true)]
 async fn no_secret_shows_in_checkpoint_status_or_metrics() {
     // offline 28: logs contain names only, as the canaries of `larder` check
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     let mut files = 0;
     for entry in fs::read_dir(node.path().join("checkpoint")).unwrap() {
         let path = entry.unwrap().path();
@@ -130,10 +118,7 @@ async fn no_secret_shows_in_checkpoint_status_or_metrics() {
 #[tokio::test(start_paused = true)]
 async fn an_erased_checkpoint_comes_back_with_the_next_change() {
     // offline 32
-    let mut node = prepare();
-    apply_web(&node);
-    node.run();
-    recorded(&node).await;
+    let mut node = node_with_web().await;
     assert!(larder_agent::checkpoint::erase(&node.path().join("checkpoint")).unwrap() > 5);
     assert_eq!(
         fs::read_dir(node.path().join("checkpoint"))

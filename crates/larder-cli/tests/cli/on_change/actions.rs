@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::harness::*;
-use crate::exec::{Running, callers, desk, edit, may_mount};
+use crate::exec::{Running, callers, desk, edit, manifest, may_mount};
 
 // on-change 42, 47
 #[test]
@@ -239,10 +239,8 @@ fn hook_runs_as_the_user_of_the_pod() {
     let command = format!("echo ready; {}", shown("done"));
     let mut running = Running::start(&desk, &["--on-change", hook], &command);
     assert_eq!(running.line(), "ready");
-    let next = desk.path().join("app.yaml.next");
     let pod = "securityContext: {runAsUser: 4711, runAsGroup: 42}";
-    fs::write(&next, crate::exec::manifest("two", "1", pod)).unwrap();
-    fs::rename(next, desk.path().join("app.yaml")).unwrap();
+    desk.replace("app.yaml", &manifest("two", "1", pod));
     let (output, code) = running.end();
     assert!(output.starts_with("4711\n42\n{\"volumes\":[{"), "{output}");
     assert_eq!(code, Some(0));
@@ -262,9 +260,7 @@ fn every_caller_has_hooks_and_fresh_sub_paths() {
         let command = format!("echo ready; {}", shown("done"));
         let mut running = Running::by(caller, &desk, &["--on-change", &hook], &command);
         assert_eq!(running.line(), "ready", "{caller:?}");
-        let next = desk.path().join("app.yaml.next");
-        fs::write(&next, crate::exec::manifest("two", "1", pod)).unwrap();
-        fs::rename(next, desk.path().join("app.yaml")).unwrap();
+        desk.replace("app.yaml", &manifest("two", "1", pod));
         let (output, code) = running.end();
         let expected = "1000\ntwo\n{\"volumes\":[{\"name\":\"config\",";
         assert!(output.starts_with(expected), "{caller:?}: {output}");

@@ -1,7 +1,5 @@
 //! Changes that fire: of some files, of several volumes, of variables.
 
-use std::fs;
-
 use super::harness::*;
 use crate::{
     Desk,
@@ -17,11 +15,7 @@ fn only_other_bytes_of_matching_files_fire() {
     let desk = desk("");
     let hook = "[{signal: HUP, paths: [k*]}]";
     let mut running = start(&desk, &["--on-change", hook]);
-    let write = |text: &str| {
-        let next = desk.path().join("app.yaml.next");
-        fs::write(&next, text).unwrap();
-        fs::rename(next, desk.path().join("app.yaml")).unwrap();
-    };
+    let write = |text: &str| desk.replace("app.yaml", text);
     // A label, a mode, and another file.
     let manifest = crate::exec::manifest("one", "1", "");
     let labeled = manifest.replace("{name: app}", "{name: app, labels: {a: b}}");
@@ -92,12 +86,6 @@ const SEVERAL: &str =
     "trap 'echo $(cd /larder-test; cat one/key two/key; cat maybe/key 2>/dev/null)' HUP
     trap 'exit 0' TERM; echo ready $A $B; while :; do sleep 100 & wait $!; done";
 
-fn write_several(desk: &Desk, text: &str) {
-    let next = desk.path().join("app.yaml.next");
-    fs::write(&next, text).unwrap();
-    fs::rename(next, desk.path().join("app.yaml")).unwrap();
-}
-
 // on-change 19, 20
 #[test]
 fn volumes_that_change_together_are_told_together() {
@@ -107,12 +95,12 @@ fn volumes_that_change_together_are_told_together() {
     let desk = Desk::with([("app.yaml", several("a", "1", "1", "").as_str())]);
     let mut running = Running::start(&desk, &["--on-change", "signal:HUP"], SEVERAL);
     assert_eq!(running.line(), "ready own 1");
-    write_several(&desk, &several("b", "1", "1", ""));
+    desk.replace("app.yaml", &several("b", "1", "1", ""));
     assert_eq!(running.line(), "bb");
     // An optional object that comes, and one that goes.
-    write_several(&desk, &several("b", "1", "1", SECRET));
+    desk.replace("app.yaml", &several("b", "1", "1", SECRET));
     assert_eq!(running.line(), "bbs");
-    write_several(&desk, &several("b", "1", "1", ""));
+    desk.replace("app.yaml", &several("b", "1", "1", ""));
     assert_eq!(running.line(), "bb");
     assert_eq!(end(running), (String::new(), Some(0)));
 }
@@ -132,11 +120,11 @@ fn hidden_variable_restarts_nothing() {
     ];
     let mut running = Running::start(&desk, &flags, SEVERAL);
     assert_eq!(running.line(), "ready own 1");
-    write_several(&desk, &several("a", "2", "1", ""));
+    desk.replace("app.yaml", &several("a", "2", "1", ""));
     // What comes next shows that nothing came before.
-    write_several(&desk, &several("b", "2", "1", ""));
+    desk.replace("app.yaml", &several("b", "2", "1", ""));
     assert_eq!(running.line(), "bb");
-    write_several(&desk, &several("b", "2", "2", ""));
+    desk.replace("app.yaml", &several("b", "2", "2", ""));
     assert_eq!(running.line(), "ready own 2");
     assert_eq!(end(running), (String::new(), Some(0)));
 }
@@ -166,7 +154,7 @@ fn volume_that_fails_holds_no_other_back() {
     let flags = ["--on-change", "signal:HUP"];
     let mut running = Running::with_errors(&desk, &flags, SEVERAL);
     assert_eq!(running.line(), "ready own 1");
-    write_several(&desk, &text("other: b", "z"));
+    desk.replace("app.yaml", &text("other: b", "z"));
     assert_eq!(running.line(), "az");
     let line = running.error_line();
     assert!(
