@@ -3,6 +3,7 @@
 //! With `KUBEBUILDER_ASSETS` (the variable of Go's envtest) set to a folder with `etcd` and `kube-apiserver`, the suite
 //! starts these; otherwise it starts the embedded server. The tests are the same for both.
 
+mod address;
 mod busy;
 pub mod corpus;
 mod embedded;
@@ -12,11 +13,12 @@ pub mod node;
 pub mod pods;
 mod proxy;
 mod real;
-mod reboot;
+mod root_dir;
 mod server;
 
+pub use address::own_address;
 pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;
 pub use real::{RealServer, StatusPatch};
-pub use reboot::reboot;
+pub use root_dir::{Files, pod_files, reboot};
 pub use server::{Identity, NODE, NodeRequest, Server};

@@ -8,10 +8,8 @@
 mod connect;
 
 use std::{
-    collections::BTreeMap,
     fs,
     io::{self, Write as _},
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -30,7 +28,7 @@ use larder_agent::{
     config::{Config, Flags, Host},
     root_dir::RootDir,
 };
-use larder_e2e::{Identity, NODE, Server, reboot};
+use larder_e2e::{Files, Identity, NODE, Server, pod_files, reboot};
 use larder_projection::disk::VolumeHost;
 use larder_transport::Source;
 use serde_json::{Value, json};
@@ -53,9 +51,6 @@ const AT_ONCE: usize = 16;
 /// The budget of a start, after the wait for the API server. A build without optimization, on a busy machine, gets
 /// more.
 const BUDGET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 1 });
-
-/// Content and mode of all files below a directory, as readers see them.
-type Files = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 /// An agent with a checkpoint.
 struct Offline {
@@ -114,36 +109,6 @@ impl Offline {
             self.agent.status().checkpoint
         );
     }
-}
-
-/// All files of the pods.
-fn files(root: &Path) -> Files {
-    fn collect(root: &Path, directory: &Path, found: &mut Files) {
-        let Ok(entries) = fs::read_dir(directory) else {
-            return;
-        };
-        for entry in entries {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            // The sets have other names each time; the links to them are followed.
-            if name.starts_with("..20") {
-                continue;
-            }
-            let Ok(metadata) = fs::metadata(&path) else {
-                continue;
-            };
-            if metadata.is_dir() {
-                collect(root, &path, found);
-            } else if let Ok(content) = fs::read(&path) {
-                let mode = metadata.permissions().mode();
-                let path = path.strip_prefix(root).unwrap().to_owned();
-                found.insert(path, (mode, content));
-            }
-        }
-    }
-    let mut found = Files::new();
-    collect(root, &root.join("pods"), &mut found);
-    found
 }
 
 fn value(seed: &str) -> String {
@@ -283,7 +248,7 @@ async fn a_reboot_without_the_api_server_restores_a_full_node() {
         copies == PODS + CONFIG_MAPS + SECRETS + 2
     })
     .await;
-    let before = files(root.path());
+    let before = pod_files(root.path());
     assert!(
         before.len() >= CONFIG_MAPS + SECRETS + PODS,
         "{}",
@@ -319,7 +284,7 @@ async fn a_reboot_without_the_api_server_restores_a_full_node() {
     ));
     assert!(took <= BUDGET, "{took:?}");
     assert!(
-        files(root.path()) == before,
+        pod_files(root.path()) == before,
         "some file differs from before the reboot"
     );
 
@@ -346,7 +311,7 @@ async fn a_reboot_without_the_api_server_restores_a_full_node() {
     // `secret-50` was deleted; its files stay, like those of any deleted required object.
     let expected = expected(&before);
     node.wait("every file to be what the API server has", |_| {
-        files(root.path()) == expected
+        pod_files(root.path()) == expected
     })
     .await;
     node.stop().await;

@@ -4,9 +4,11 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    net::{TcpListener, UdpSocket},
+    net::TcpListener,
     path::PathBuf,
 };
+
+use larder_e2e::own_address;
 
 use crate::{
     containers::{Container, permitted},
@@ -65,21 +67,6 @@ fn agent_restarts_a_container_whose_variable_has_changed() {
     assert_eq!(fs::read_to_string(rules.join("rules")).unwrap(), "deny");
     // As a container's runtime does.
     assert_eq!(start().line(), "started debug");
-}
-
-/// An address of this machine that a pod could have; `None`, with a note, if it has only loopback ones. No packet is
-/// sent.
-fn own_address() -> Option<String> {
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    let connected = socket.connect("198.51.100.1:9");
-    let address = connected.and_then(|()| socket.local_addr()).ok();
-    let address = address.filter(|address| !address.ip().is_loopback());
-    if address.is_none() {
-        // Straight to the stream, which no test runner captures.
-        let note = b"not tested: this machine has no address but loopback ones\n";
-        let _ = std::io::stderr().write_all(note);
-    }
-    Some(address?.ip().to_string())
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{fs, time::Duration};
 
 use larder_apiserver::Fault;
+use larder_e2e::pod_files;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -132,7 +133,7 @@ async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
         let away = node.server.faults().inject(Fault::on_any().status(503));
         node.run();
         node.until("web", "tls", &[("key", CANARY)]).await;
-        let before = tree(node.path());
+        let before = pod_files(node.path());
         let away_problems = node.status().problems;
         node.server.faults().inject(Fault::on_any().status(code));
         away.lift();
@@ -147,7 +148,7 @@ async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
         failing(&node, &late, "cfg", "").await;
         assert_eq!(node.files(&late, "cfg"), None, "{code}");
         // Running pods keep their files.
-        let mut now = tree(node.path());
+        let mut now = pod_files(node.path());
         now.retain(|path, _| before.contains_key(path));
         assert_eq!(now, before, "{code}");
         node.stop().await;

@@ -1,12 +1,6 @@
 //! A node with a checkpoint, which a test reboots.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::time::Duration;
 
 use larder_agent::{
     agent::PodDeletion,
@@ -87,33 +81,6 @@ pub(super) async fn recorded(node: &Node) {
 pub(super) async fn reboot(node: &mut Node) {
     node.stop().await;
     larder_e2e::reboot(node.path());
-}
-
-/// All files of the pods that readers see, with their modes.
-pub(super) fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, String)> {
-    fn collect(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, (u32, String)>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let entry = entry.unwrap();
-            let name = entry.file_name().into_string().unwrap();
-            let path = entry.path();
-            if name.starts_with("..20") {
-                continue;
-            }
-            let Ok(metadata) = fs::metadata(&path) else {
-                continue;
-            };
-            if metadata.is_dir() {
-                collect(root, &path, found);
-            } else {
-                let content = fs::read_to_string(&path).unwrap();
-                let path = path.strip_prefix(root).unwrap().to_owned();
-                found.insert(path, (metadata.permissions().mode(), content));
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    collect(root, &root.join("pods"), &mut found);
-    found
 }
 
 /// Waits until a volume fails for a reason that contains this text.

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 
 use larder_agent::status::Phase;
 use larder_apiserver::{Fault, Kind, Verb};
+use larder_e2e::pod_files;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -14,7 +15,7 @@ use crate::harness::{NODE, Node, config_map, pod, secret};
 async fn a_reboot_without_the_api_server_restores_everything() {
     // offline 1
     let mut node = node_with_web().await;
-    let before = tree(node.path());
+    let before = pod_files(node.path());
     assert!(before.len() >= 5, "{before:?}");
     let proven = checkpoint(&node).written.unwrap();
     reboot(&mut node).await;
@@ -25,7 +26,7 @@ async fn a_reboot_without_the_api_server_restores_everything() {
     node.run();
     node.until("web", "cfg", &[("a", "1"), ("b", "2")]).await;
     node.wait("the same tree", |node| {
-        (tree(node.path()) == before).then_some(())
+        (pod_files(node.path()) == before).then_some(())
     })
     .await;
     let after = start.elapsed();
@@ -312,7 +313,7 @@ async fn static_pods_are_unaffected_and_read_copies_too() {
 async fn a_pod_watch_that_fails_later_serves_no_copies() {
     // O19: while the agent runs, served content stays served
     let mut node = node_with_web().await;
-    let before = tree(node.path());
+    let before = pod_files(node.path());
     node.server
         .faults()
         .inject(Fault::on(Verb::Watch).status(503));
@@ -322,6 +323,6 @@ async fn a_pod_watch_that_fails_later_serves_no_copies() {
     node.server.end_watches();
     sleep(Duration::from_mins(10)).await;
     assert!(checkpoint(&node).serving.is_none());
-    assert_eq!(tree(node.path()), before);
+    assert_eq!(pod_files(node.path()), before);
     node.stop().await;
 }

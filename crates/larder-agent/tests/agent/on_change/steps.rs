@@ -1,8 +1,9 @@
 //! Real commands and requests: from the change of an object to the running process, and to the listener.
 
-use std::{fs, net::UdpSocket};
+use std::fs;
 
 use larder_agent::agent::PodDeletion;
+use larder_e2e::own_address;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -140,21 +141,6 @@ async fn newer_change_is_tried_at_once_after_a_command_has_failed() {
     node.wait("the hook", |node| node.hook("web", RELOAD)).await;
     let hook = node.hook("web", RELOAD).unwrap();
     assert_eq!((hook.state.as_str(), hook.attempts), ("Idle", 0));
-}
-
-/// An address of this machine that a pod could have; `None`, with a note, if it has only loopback ones. No packet is
-/// sent.
-fn own_address() -> Option<String> {
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    let connected = socket.connect("198.51.100.1:9");
-    let address = connected.and_then(|()| socket.local_addr()).ok();
-    let address = address.filter(|address| !address.ip().is_loopback());
-    if address.is_none() {
-        // Straight to the stream, which no test runner captures.
-        let note = b"not tested: this machine has no address but loopback ones\n";
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), note);
-    }
-    Some(address?.ip().to_string())
 }
 
 /// A pod with this address and the port `metrics`, whose annotation requests a POST.
