@@ -20,6 +20,7 @@ mod listen;
 mod metrics;
 mod nginx;
 mod on_change;
+mod on_change_splay;
 mod recipes;
 mod refs;
 mod render;
