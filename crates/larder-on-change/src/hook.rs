@@ -1,15 +1,25 @@
 //! A hook: the content that it selects, its actions, and their timing.
 
+pub(crate) mod http;
+pub(crate) mod paths;
+pub(crate) mod timing;
+pub(crate) mod url;
+
 use std::{
     fmt,
     hash::{Hash, Hasher},
     time::Duration,
 };
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ring::digest;
 use smol_str::SmolStr;
 
+pub(crate) use self::{
+    http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port},
+    paths::Paths,
+    timing::{Debounce, Retry, Timing},
+    url::{HttpUrl, HttpUrlError},
+};
 use crate::signal::Signal;
 
 /// One hook of a pod or of a command.
@@ -59,12 +69,7 @@ impl Hook {
     /// Identifies the definition of the hook across restarts: two hooks that differ in anything have different ones.
     /// Another version of larder may compute a different one, so that the hook counts as edited.
     pub fn definition(&self) -> Definition {
-        let mut hasher = Sha256Hasher(digest::Context::new(&digest::SHA256));
-        self.hash(&mut hasher);
-        let hash = hasher.0.finish();
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash.as_ref()[..16]);
-        Definition(u128::from_be_bytes(bytes))
+        Definition::of(self)
     }
 
     /// Its action in the short form: `signal:SIGHUP`. Several steps are separated by commas.
@@ -99,6 +104,18 @@ impl Hook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Definition(u128);
 
+impl Definition {
+    /// Identifies everything that `value` passes to its hasher.
+    pub fn of(value: &impl Hash) -> Self {
+        let mut hasher = Sha256Hasher(digest::Context::new(&digest::SHA256));
+        value.hash(&mut hasher);
+        let hash = hasher.0.finish();
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.as_ref()[..16]);
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
 impl fmt::Display for Definition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
@@ -116,80 +133,6 @@ impl Hasher for Sha256Hasher {
     /// Not used: the whole hash is taken.
     fn finish(&self) -> u64 {
         0
-    }
-}
-
-/// Patterns of paths: `*` and `?` stay within a directory, `**` crosses directories. Without patterns every path
-/// matches.
-#[derive(Clone, Default)]
-pub struct Paths {
-    patterns: Vec<String>,
-    set: GlobSet,
-}
-
-/// A pattern is not a glob.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is not a pattern such as *.conf or conf.d/**")]
-pub struct InvalidPattern {
-    /// The pattern.
-    pub pattern: String,
-}
-
-impl Paths {
-    /// The paths that one of the patterns matches.
-    ///
-    /// # Errors
-    ///
-    /// A pattern is malformed.
-    pub fn new(patterns: Vec<String>) -> Result<Self, InvalidPattern> {
-        let mut set = GlobSetBuilder::new();
-        for pattern in &patterns {
-            let invalid = |_| InvalidPattern {
-                pattern: pattern.clone(),
-            };
-            let glob = GlobBuilder::new(pattern).literal_separator(true).build();
-            set.add(glob.map_err(invalid)?);
-        }
-        let set = set.build().map_err(|_| InvalidPattern {
-            pattern: patterns.join(", "),
-        })?;
-        Ok(Self { patterns, set })
-    }
-
-    /// The patterns as they were given.
-    pub fn patterns(&self) -> &[String] {
-        &self.patterns
-    }
-
-    /// Whether a pattern matches the path, or there is none.
-    pub fn contains(&self, path: &str) -> bool {
-        self.patterns.is_empty() || self.set.is_match(path)
-    }
-
-    /// Whether a pattern other than a catch-all matches the path.
-    fn names(&self, path: &str) -> bool {
-        let named = |index: usize| !matches!(self.patterns[index].as_str(), "*" | "**" | "**/*");
-        self.set.matches(path).into_iter().any(named)
-    }
-}
-
-impl PartialEq for Paths {
-    fn eq(&self, other: &Self) -> bool {
-        self.patterns == other.patterns
-    }
-}
-
-impl Eq for Paths {}
-
-impl Hash for Paths {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.patterns.hash(state);
-    }
-}
-
-impl fmt::Debug for Paths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.patterns.fmt(f)
     }
 }
 
@@ -246,134 +189,6 @@ pub struct SignalTarget {
     pub signal: Signal,
     /// All processes of the target with this executable name; `None` for the main process.
     pub process: Option<String>,
-}
-
-/// An HTTP request.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct HttpCall {
-    /// Where to.
-    pub target: HttpTarget,
-    /// `GET`, `PUT` or `POST`.
-    pub method: &'static str,
-    /// Further headers, in order.
-    pub headers: Vec<(String, String)>,
-    /// The body, up to 64 KiB.
-    pub body: String,
-    /// The status codes that count as success, as inclusive ranges.
-    pub expect: Vec<(u16, u16)>,
-    /// Files of the pod's volumes with credentials.
-    pub auth: Option<HttpAuth>,
-    /// How a server's certificate is verified.
-    pub tls: HttpTls,
-}
-
-impl HttpCall {
-    /// Whether an answer with this status is a success.
-    pub fn is_expected(&self, status: u16) -> bool {
-        self.expect
-            .iter()
-            .any(|(low, high)| (*low..=*high).contains(&status))
-    }
-}
-
-/// Bodies, headers and queries may hold credentials, so they are not shown (rule S6).
-impl fmt::Debug for HttpCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpCall")
-            .field("target", &self.target)
-            .field("method", &self.method)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The target of an HTTP request.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub enum HttpTarget {
-    /// A port of the pod itself: an annotation can name no other host (rule S5).
-    Pod {
-        /// The port.
-        port: Port,
-        /// The path, beginning with `/`, and perhaps a query.
-        path: String,
-        /// Whether TLS is spoken.
-        tls: bool,
-    },
-    /// Any URL, `http` or `https`.
-    Url(String),
-}
-
-/// The target without user and query, as logs may show it (rule S6).
-impl fmt::Display for HttpTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let before_query =
-            |text: &str| text.split(['?', '#']).next().unwrap_or_default().to_owned();
-        match self {
-            Self::Pod { port, path, .. } => write!(f, "{port}{}", before_query(path)),
-            Self::Url(url) => {
-                let url = before_query(url);
-                let (scheme, rest) = url.split_once("://").unwrap_or(("", &url));
-                let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-                let host = authority.rsplit('@').next().unwrap_or_default();
-                write!(f, "{scheme}://{host}{path}")
-            }
-        }
-    }
-}
-
-impl fmt::Debug for HttpTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-/// A port of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Port {
-    /// By number.
-    Number(u16),
-    /// By the name that a container gives it.
-    Name(String),
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(number) => write!(f, "{number}"),
-            Self::Name(name) => f.write_str(name),
-        }
-    }
-}
-
-/// Files of the pod's own volumes that hold credentials; they are read for each request (rule H7).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HttpAuth {
-    /// User and password, for basic authentication.
-    Basic {
-        /// The volume.
-        volume: SmolStr,
-        /// Path of the file with the user's name.
-        username: String,
-        /// Path of the file with the password.
-        password: String,
-    },
-    /// A bearer token.
-    Bearer {
-        /// The volume.
-        volume: SmolStr,
-        /// Path of the file with the token.
-        path: String,
-    },
-}
-
-/// How a server's certificate is verified (rule H5).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct HttpTls {
-    /// File with the authorities; `None` for the system's.
-    pub ca: Option<String>,
-    /// Name that the certificate must have; `None` for the host's.
-    pub server_name: Option<String>,
-    /// Accept any certificate.
-    pub insecure_skip_verify: bool,
 }
 
 /// How a container's process is ended.
@@ -445,110 +260,8 @@ pub enum OnFailure {
     Restart,
 }
 
-/// When a hook fires and how long its steps may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Timing {
-    /// The quiet period after a change.
-    pub debounce: Debounce,
-    /// Upper bound of a random pause before each round.
-    pub splay: Duration,
-    /// Longest time for each step; `None` for the action's default.
-    pub timeout: Option<Duration>,
-    /// Pauses after failures.
-    pub retry: Retry,
-}
-
-/// Longest time for a signal or an HTTP request.
-const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time for a command.
-const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time for a restart, beyond the grace period.
-const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
-
-impl Timing {
-    /// The longest time for `step`; `grace` is the pod's grace period.
-    pub fn timeout_of(&self, step: &Action, grace: Duration) -> Duration {
-        self.timeout.unwrap_or(match step {
-            Action::Signal(_) | Action::Http(_) => SHORT_TIMEOUT,
-            Action::Exec(_) => EXEC_TIMEOUT,
-            Action::Restart(restart) => restart.grace.unwrap_or(grace) + RESTART_TIMEOUT,
-        })
-    }
-}
-
-/// The quiet period: a round waits until `min` has passed without another change, but no longer than `max` after the
-/// first (rule T1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Debounce {
-    /// Time without another change.
-    pub min: Duration,
-    /// Longest time since the first change.
-    pub max: Duration,
-}
-
-impl Debounce {
-    /// For signals, requests and commands.
-    pub const DEFAULT: Self = Self {
-        min: Duration::from_millis(100),
-        max: Duration::from_secs(2),
-    };
-    /// For restarts.
-    pub const RESTART: Self = Self {
-        min: Duration::from_secs(1),
-        max: Duration::from_secs(10),
-    };
-    /// For `larder exec`.
-    pub const NONE: Self = Self {
-        min: Duration::ZERO,
-        max: Duration::ZERO,
-    };
-}
-
-/// Pauses after failures: they begin with `min` and double up to `max`, each times a random 0.5 to 1 (rule T8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Retry {
-    /// The first pause. Below 10 ms it counts as 10 ms.
-    pub min: Duration,
-    /// The longest pause. Below 1 s it counts as 1 s.
-    pub max: Duration,
-    /// Number of attempts of a round; 0 for no limit.
-    pub attempts: u32,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            min: Duration::from_secs(1),
-            max: Duration::from_mins(5),
-            attempts: 0,
-        }
-    }
-}
-
-/// A shorter [`Retry::min`] counts as this. Annotations may say zero, which would keep the node busy.
-const LEAST_PAUSE: Duration = Duration::from_millis(10);
-
-/// A shorter [`Retry::max`] counts as this.
-const LEAST_LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-impl Retry {
-    /// The pause after `failures` failures in a row, with `random` in [0, 1).
-    pub(crate) fn pause(&self, failures: u32, random: f64) -> Duration {
-        let doublings = failures.saturating_sub(1).min(31);
-        let (min, max) = (self.min.max(LEAST_PAUSE), self.max.max(LEAST_LONGEST_PAUSE));
-        let pause = min.saturating_mul(1 << doublings).min(max);
-        pause.mul_f64(0.5 + random / 2.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn paths(patterns: &[&str]) -> Paths {
-        Paths::new(patterns.iter().map(ToString::to_string).collect()).unwrap()
-    }
-
     #[test]
     fn definition_changes_with_every_field() {
         let hook = |text: &str| {
@@ -568,63 +281,5 @@ mod tests {
             assert_ne!(one, hook(other), "{other}");
         }
         assert_eq!(one.to_string().len(), 32);
-    }
-
-    // on-change 17
-    #[test]
-    fn patterns_stay_within_a_directory_unless_doubled() {
-        assert!(paths(&[]).contains("a/b.conf"));
-        assert!(paths(&["*.conf"]).contains("b.conf"));
-        assert!(!paths(&["*.conf"]).contains("a.txt"));
-        assert!(!paths(&["*.conf"]).contains("a/b.conf"));
-        assert!(paths(&["**/*.conf"]).contains("a/b.conf"));
-        assert!(paths(&["conf.d/**"]).contains("conf.d/x/y"));
-        assert!(paths(&["a?.conf"]).contains("ab.conf"));
-        assert!(Paths::new(vec!["[".into()]).is_err());
-    }
-
-    // on-change 18
-    #[test]
-    fn tokens_count_only_when_a_pattern_names_them() {
-        assert!(!paths(&[]).names("token"));
-        assert!(!paths(&["**"]).names("token"));
-        assert!(paths(&["tok*"]).names("token"));
-    }
-
-    // on-change 53
-    #[test]
-    fn shown_urls_have_neither_user_nor_query() {
-        let url = HttpTarget::Url("https://user:canary@host:9/-/reload?token=canary#x".into());
-        assert_eq!(url.to_string(), "https://host:9/-/reload");
-        let path = "/-/reload?token=canary".into();
-        let pod = HttpTarget::Pod {
-            port: Port::Number(9090),
-            path,
-            tls: false,
-        };
-        assert_eq!(format!("{pod:?}"), "9090/-/reload");
-    }
-
-    // on-change 29
-    #[test]
-    fn pauses_double_up_to_the_longest() {
-        let retry = Retry::default();
-        let bounds = |failures| (retry.pause(failures, 0.0), retry.pause(failures, 1.0));
-        let secs = Duration::from_secs_f64;
-        assert_eq!(bounds(1), (secs(0.5), secs(1.0)));
-        assert_eq!(bounds(2), (secs(1.0), secs(2.0)));
-        assert_eq!(bounds(3), (secs(2.0), secs(4.0)));
-        assert_eq!(bounds(60), (secs(150.0), secs(300.0)));
-    }
-
-    #[test]
-    fn pauses_of_zero_still_grow_to_a_second() {
-        let retry = Retry {
-            min: Duration::ZERO,
-            max: Duration::ZERO,
-            attempts: 0,
-        };
-        assert_eq!(retry.pause(1, 0.0), Duration::from_millis(5));
-        assert_eq!(retry.pause(60, 0.0), Duration::from_millis(500));
     }
 }

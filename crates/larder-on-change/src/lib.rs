@@ -33,9 +33,10 @@ mod signal;
 pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
 pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
-pub use hook::{
-    Action, Command, Debounce, Definition, Hook, HttpAuth, HttpCall, HttpTarget, HttpTls,
-    OnFailure, Output, Paths, Port, Restart, Retry, SignalTarget, Timing,
-};
+pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
+pub use hook::paths::Paths;
+pub use hook::timing::{Debounce, Retry, Timing};
+pub use hook::url::{HttpUrl, HttpUrlError};
+pub use hook::{Action, Command, Definition, Hook, OnFailure, Output, Restart, SignalTarget};
 pub use queue::{HookId, RoundQueue};
 pub use signal::Signal;

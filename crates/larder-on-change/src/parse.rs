@@ -7,9 +7,11 @@
 
 mod error;
 mod fields;
+mod http;
 mod long;
 mod pod;
 mod short;
+mod timing;
 
 pub use error::{HookError, Problem};
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};

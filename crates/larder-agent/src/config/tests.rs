@@ -337,9 +337,11 @@ onChange:
 - selector: {matchLabels: {app: db}}
   name: reload
   signal: SIGHUP
+- pods: ['*/*']
+  http: {url: 'https://reload.example:8443/'}
 ";
     let config = parse(text).unwrap().0.on_change;
-    assert_eq!((config.parallelism, config.hooks.len()), (3, 2));
+    assert_eq!((config.parallelism, config.hooks.len()), (3, 3));
     assert!(config.from_pods.signal && !config.from_pods.http && !config.from_pods.restart);
     assert!(config.runs_commands());
     let error = |text: &str| parse(text).unwrap_err().to_string();
@@ -355,9 +357,19 @@ onChange:
             "line 9: onChange: [1]: unknown field \"naem\"",
         ),
         (
-            "name: reload",
-            "name: 0-exec",
-            "line 9: onChange: [1].name: [0] is named \"0-exec\" as well",
+            "http: {url: 'https://reload.example:8443/'}",
+            "name: reload\n  signal: SIGUSR1",
+            "line 12: onChange: [2].name: [1] is named \"reload\" as well",
+        ),
+        (
+            "example:8443",
+            "example:99999",
+            "line 12: onChange: [2].http.url: expected 1 to 65535 as the port of the URL",
+        ),
+        (
+            "https://reload",
+            "https://user:canary@@reload",
+            "line 12: onChange: [2].http.url: expected a user",
         ),
         (
             "pods: [web/nginx-*]",

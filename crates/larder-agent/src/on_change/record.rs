@@ -108,3 +108,37 @@ impl Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // on-change 63
+    #[test]
+    fn record_that_larder_has_not_written_is_none() {
+        let written = Record::new(&DigestKey::from_bytes(&[1; 32]), std::iter::empty()).text();
+        let text = String::from_utf8(written).unwrap();
+        assert!(Record::read(text.as_bytes()).is_some());
+        let deep = |open: &str, close: &str| {
+            let (open, close) = (open.repeat(100_000), close.repeat(100_000));
+            text.replace("[]", &format!("[{open}{close}]"))
+        };
+        for hostile in [
+            text.replace("\"version\":1", "\"version\":2"),
+            text.replace("\"version\":1", "\"version\":-1"),
+            text.replace("\"version\":1", "\"version\":1e400"),
+            text.replace('}', ",\"version\":1}"),
+            text.replace("[]", "[{}]"),
+            text.replace("[]", "[null]"),
+            text[..text.len() - 1].to_owned(),
+            format!("{text}{text}"),
+            deep("[", "]"),
+            deep("{\"a\":", "}"),
+            "[".repeat(100_000),
+        ] {
+            let shown: String = hostile.chars().take(80).collect();
+            assert_eq!(Record::read(hostile.as_bytes()), None, "{shown}");
+        }
+        assert_eq!(Record::read(b"\xff\xfe"), None);
+    }
+}

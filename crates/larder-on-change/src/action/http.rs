@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{
-    HeaderName, HeaderValue, Request, Uri,
+    HeaderName, HeaderValue, Request,
     header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
@@ -126,26 +126,17 @@ impl Target {
                 })
             }
             HttpTarget::Url(url) => {
-                let uri: Uri = url.parse().map_err(|_| HttpError::Url)?;
-                let is_tls = uri.scheme_str() == Some("https");
-                let authority = uri.authority().ok_or(HttpError::Url)?;
-                let host = authority.host().trim_matches(['[', ']']).to_owned();
-                let port = authority.port_u16();
-                let number = port.unwrap_or(if is_tls { 443 } else { 80 });
-                let found = lookup_host((host.as_str(), number)).await;
+                let (host, port) = (url.host(), url.port());
+                let found = lookup_host((host, port)).await;
                 let addresses: Vec<_> = found.map_err(HttpError::Lookup)?.collect();
                 if addresses.is_empty() {
                     return Err(HttpError::NoAddress);
                 }
-                let path = uri.path_and_query().map_or("/", |path| path.as_str());
                 Ok(Self {
-                    host,
-                    authority: match port {
-                        Some(port) => format!("{}:{port}", authority.host()),
-                        None => authority.host().to_owned(),
-                    },
-                    path: path.to_owned(),
-                    is_tls,
+                    host: host.to_owned(),
+                    authority: url.authority(),
+                    path: url.path(),
+                    is_tls: url.is_tls(),
                     addresses,
                 })
             }
@@ -171,7 +162,7 @@ impl Target {
         for (name, value) in &call.headers {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HttpError::Header)?;
             let value = HeaderValue::from_str(value).map_err(|_| HttpError::Header)?;
-            headers.append(name, value);
+            headers.insert(name, value);
         }
         let value = |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Header);
         headers.insert(HOST, value(&self.authority)?);
@@ -215,13 +206,7 @@ fn authorization(
             let HttpTarget::Url(url) = &call.target else {
                 return Ok(None);
             };
-            let uri: Uri = url.parse().map_err(|_| HttpError::Url)?;
-            let authority = uri.authority().map_or("", |authority| authority.as_str());
-            let user = authority.rsplit_once('@').map(|(user, _)| user);
-            Ok(user.map(|user| {
-                let decoded: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
-                basic(&Zeroizing::new(decoded))
-            }))
+            Ok(url.user().map(|user| basic(&user)))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::signal::SignalError;
+use crate::{hook::HttpUrlError, signal::SignalError};
 
 /// A hook cannot be read: the field and the problem. The caller adds the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,10 @@ pub enum Problem {
     /// A URL in an annotation.
     #[error("a pod's hook asks its own pod: give port and path")]
     UrlOfPod,
-    /// An action that the node does not allow annotations to request.
+    /// Not a URL that a hook may have.
+    #[error(transparent)]
+    Url(#[from] HttpUrlError),
+    /// An action that the node does not allow to annotations.
     #[error("this node does not allow it (onChangeFromPods)")]
     NotAllowed,
     /// A port that no container names.

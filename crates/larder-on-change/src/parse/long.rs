@@ -1,21 +1,30 @@
 //! The long form: a list of hooks with fields.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    Authority, MAX_BODY, default_timing,
+    Authority, default_timing,
     error::{HookError, Problem, at},
     fields::{Field, Fields},
+    http::http,
+    timing::timing,
 };
 use crate::{
     facts::{ContainerFacts, PodFacts},
-    hook::{
-        Action, Command, Debounce, Hook, HttpAuth, HttpCall, HttpTarget, HttpTls, OnFailure,
-        Output, Paths, Port, Restart, Retry, SignalTarget, Timing,
-    },
+    hook::{Action, Command, Hook, OnFailure, Output, Paths, Restart, SignalTarget},
     signal::Signal,
 };
+
+/// Longest name of a hook, in bytes.
+const MAX_NAME: usize = 63;
+/// Longest time for a step that an annotation may ask for: a step that waits keeps its place among the rounds of the
+/// node. A restart lasts as long as the grace period.
+const MAX_ANNOTATED_TIMEOUT: Duration = Duration::from_mins(5);
+/// Most bytes of patterns in a hook of an annotation: the time to match a path grows with them.
+const MAX_ANNOTATED_PATTERNS: usize = 1 << 10;
 
 /// Reads a list of hooks; one mapping counts as a list of one.
 pub(super) fn list(
@@ -46,7 +55,7 @@ pub(super) fn hook(
     let mut fields = Fields::of(path.clone(), value, "a hook with fields")?;
     let name = fields
         .take("name")
-        .map(|field| field.text().map(str::to_owned))
+        .map(|field| name_of_hook(&field))
         .transpose()?;
     let volumes = fields
         .take("volumes")
@@ -54,7 +63,7 @@ pub(super) fn hook(
         .transpose()?;
     let paths = fields
         .take("paths")
-        .map(|field| paths(&field))
+        .map(|field| paths(&field, authority))
         .transpose()?;
     let environment = fields
         .take("environment")
@@ -80,6 +89,13 @@ pub(super) fn hook(
         }
     };
     let timing = timing(&mut fields, default_timing(authority, &steps))?;
+    let restarts = steps.iter().any(|step| matches!(step, Action::Restart(_)));
+    if let (Authority::Annotation(_), Some(timeout), false) = (authority, timing.timeout, restarts)
+        && timeout > MAX_ANNOTATED_TIMEOUT
+    {
+        let problem = Problem::Expected("at most 5m in an annotation");
+        return Err(at(format!("{path}.timeout"), problem));
+    }
     let on_failure = match fields.take("onFailure") {
         None => OnFailure::default(),
         Some(field) => match field.text()? {
@@ -104,7 +120,6 @@ pub(super) fn hook(
         .map(|field| field.flag())
         .transpose()?;
     fields.finish()?;
-    let restarts = steps.iter().any(|step| matches!(step, Action::Restart(_)));
     Ok(Hook {
         name: name.unwrap_or_else(|| format!("{position}-{}", steps[0].word())),
         volumes,
@@ -142,7 +157,11 @@ fn volumes(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<Vec<SmolStr>, 
     Ok(names.into_iter().map(SmolStr::from).collect())
 }
 
-fn check_volume(field: &Field<'_>, name: &str, facts: &PodFacts) -> Result<(), HookError> {
+pub(super) fn check_volume(
+    field: &Field<'_>,
+    name: &str,
+    facts: &PodFacts,
+) -> Result<(), HookError> {
     match facts.volumes.iter().find(|volume| volume.name == name) {
         Some(volume) if volume.is_delivered() => Ok(()),
         Some(volume) => Err(field.error(Problem::OtherVolume {
@@ -159,8 +178,26 @@ fn check_volume(field: &Field<'_>, name: &str, facts: &PodFacts) -> Result<(), H
     }
 }
 
-fn paths(field: &Field<'_>) -> Result<Paths, HookError> {
-    let patterns = field.texts()?.into_iter().map(str::to_owned).collect();
+/// A name is shown in every line about the hook, and is a variable of its commands.
+fn name_of_hook(field: &Field<'_>) -> Result<String, HookError> {
+    let name = field.text()?;
+    let is_usable = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
+    if is_usable {
+        Ok(name.to_owned())
+    } else {
+        Err(field.error(Problem::Expected(
+            "a name of 1 to 63 bytes without control characters",
+        )))
+    }
+}
+
+fn paths(field: &Field<'_>, authority: Authority) -> Result<Paths, HookError> {
+    let patterns = field.texts()?;
+    let length: usize = patterns.iter().map(|pattern| pattern.len()).sum();
+    if matches!(authority, Authority::Annotation(_)) && length > MAX_ANNOTATED_PATTERNS {
+        return Err(field.error(Problem::Expected("at most 1 KiB in an annotation")));
+    }
+    let patterns = patterns.into_iter().map(str::to_owned).collect();
     Paths::new(patterns)
         .map_err(|_| field.error(Problem::Expected("patterns such as *.conf or conf.d/**")))
 }
@@ -387,7 +424,10 @@ fn words(field: &Field<'_>) -> Result<Vec<String>, HookError> {
 }
 
 /// The texts of a mapping, in the order of their names.
-fn pairs(field: &Field<'_>, expected: &'static str) -> Result<Vec<(String, String)>, HookError> {
+pub(super) fn pairs(
+    field: &Field<'_>,
+    expected: &'static str,
+) -> Result<Vec<(String, String)>, HookError> {
     let Value::Object(fields) = field.value else {
         return Err(field.error(Problem::Expected(expected)));
     };
@@ -406,348 +446,4 @@ fn pairs(field: &Field<'_>, expected: &'static str) -> Result<Vec<(String, Strin
         )),
     };
     fields.iter().map(pair).collect()
-}
-
-fn http(
-    field: &Field<'_>,
-    authority: Authority,
-    facts: Option<&PodFacts>,
-) -> Result<HttpCall, HookError> {
-    if let Some(target) = field.value.as_str() {
-        return http_call(&field.path, target, authority, facts);
-    }
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "a target such as 9090/-/reload, or fields",
-    )?;
-    let url = fields.take("url");
-    let tls = match fields.take("scheme") {
-        None => false,
-        Some(scheme) => match scheme.text()? {
-            "http" | "HTTP" => false,
-            "https" | "HTTPS" => true,
-            _ => return Err(scheme.error(Problem::Expected("http or https"))),
-        },
-    };
-    let port = fields
-        .take("port")
-        .map(|field| port(&field, facts))
-        .transpose()?;
-    let path = fields
-        .take("path")
-        .map(|field| request_path(&field))
-        .transpose()?;
-    let target = match (url, port) {
-        (Some(url), None) => url_target(&url.path, url.text()?, authority)?,
-        (None, Some(port)) => HttpTarget::Pod {
-            port,
-            path: path.unwrap_or_else(|| "/".to_owned()),
-            tls,
-        },
-        (Some(url), Some(_)) => {
-            return Err(url.error(Problem::Expected("either url, or port and path")));
-        }
-        (None, None) => return Err(field.error(Problem::Expected("the field port or url"))),
-    };
-    let mut call = plain(target);
-    if let Some(method) = fields.take("method") {
-        call.method = match method.text()? {
-            "GET" => "GET",
-            "PUT" => "PUT",
-            "POST" => "POST",
-            _ => return Err(method.error(Problem::Expected("GET, PUT or POST"))),
-        };
-    }
-    if let Some(headers) = fields.take("headers") {
-        call.headers = pairs(&headers, "headers with their values")?;
-        for (name, _) in &call.headers {
-            let reserved = ["host", "content-length", "transfer-encoding", "connection"];
-            if reserved.contains(&name.to_ascii_lowercase().as_str()) {
-                return Err(headers.error(Problem::ReservedHeader { name: name.clone() }));
-            }
-            let token =
-                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            if !name.bytes().all(token) {
-                return Err(headers.error(Problem::Expected("names of headers")));
-            }
-        }
-    }
-    if let Some(body) = fields.take("body") {
-        body.text()?.clone_into(&mut call.body);
-        if call.body.len() > MAX_BODY {
-            return Err(body.error(Problem::Expected("at most 64 KiB")));
-        }
-    }
-    if let Some(expect) = fields.take("expect") {
-        call.expect = expect
-            .items()?
-            .map(|item| statuses(&item))
-            .collect::<Result<_, _>>()?;
-    }
-    call.auth = fields
-        .take("auth")
-        .map(|field| auth(&field, facts))
-        .transpose()?;
-    if let Some(tls) = fields.take("tls") {
-        call.tls = verification(&tls)?;
-    }
-    fields.finish()?;
-    Ok(call)
-}
-
-fn plain(target: HttpTarget) -> HttpCall {
-    HttpCall {
-        target,
-        method: "POST",
-        headers: Vec::new(),
-        body: String::new(),
-        expect: vec![(200, 299)],
-        auth: None,
-        tls: HttpTls::default(),
-    }
-}
-
-/// A request in the short form: `PORT/PATH`, or a URL.
-pub(super) fn http_call(
-    field: &str,
-    target: &str,
-    authority: Authority,
-    facts: Option<&PodFacts>,
-) -> Result<HttpCall, HookError> {
-    if target.starts_with("http://") || target.starts_with("https://") {
-        return Ok(plain(url_target(field, target, authority)?));
-    }
-    let (port_text, path) = target.split_at(target.find('/').unwrap_or(target.len()));
-    let value = match port_text.parse::<u16>() {
-        Ok(number) => Value::from(number),
-        Err(_) => Value::from(port_text),
-    };
-    let in_field = |value| Field {
-        path: field.to_owned(),
-        value,
-    };
-    let port = port(&in_field(&value), facts)?;
-    let path_value = Value::from(if path.is_empty() { "/" } else { path });
-    let path = request_path(&in_field(&path_value))?;
-    Ok(plain(HttpTarget::Pod {
-        port,
-        path,
-        tls: false,
-    }))
-}
-
-fn url_target(field: &str, url: &str, authority: Authority) -> Result<HttpTarget, HookError> {
-    if let Authority::Annotation(_) = authority {
-        return Err(at(field, Problem::UrlOfPod));
-    }
-    let host = url.split_once("://").map_or("", |(_, rest)| rest);
-    let usable = (url.starts_with("http://") || url.starts_with("https://"))
-        && !host.is_empty()
-        && !host.starts_with('/');
-    if usable && url.bytes().all(|byte| byte.is_ascii_graphic()) {
-        Ok(HttpTarget::Url(url.to_owned()))
-    } else {
-        Err(at(
-            field,
-            Problem::Expected("a URL that begins with http:// or https://"),
-        ))
-    }
-}
-
-fn port(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<Port, HookError> {
-    let expected = || {
-        field.error(Problem::Expected(
-            "a port: 1 to 65535, or the name of a container's port",
-        ))
-    };
-    if let Some(number) = field.value.as_u64() {
-        let number = u16::try_from(number).ok().filter(|number| *number > 0);
-        return number.map(Port::Number).ok_or_else(expected);
-    }
-    let name = field.value.as_str().ok_or_else(expected)?;
-    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    // Rule of port names: Kubernetes 1.36, IANA service names of at most 15 characters.
-    if name.is_empty()
-        || name.len() > 15
-        || !name.bytes().all(is_name)
-        || name.bytes().all(|byte| byte.is_ascii_digit())
-    {
-        return Err(expected());
-    }
-    match facts {
-        Some(facts) if facts.port(name).is_none() => Err(field.error(Problem::UnknownPort {
-            name: name.to_owned(),
-        })),
-        _ => Ok(Port::Name(name.to_owned())),
-    }
-}
-
-fn request_path(field: &Field<'_>) -> Result<String, HookError> {
-    let path = field.text()?;
-    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        Ok(path.to_owned())
-    } else {
-        Err(field.error(Problem::Expected("a path that begins with /")))
-    }
-}
-
-fn statuses(field: &Field<'_>) -> Result<(u16, u16), HookError> {
-    let expected = || field.error(Problem::Expected("a status such as 204 or 2xx"));
-    if let Some(code) = field.value.as_u64() {
-        let code = u16::try_from(code)
-            .ok()
-            .filter(|code| (100..600).contains(code));
-        return code.map(|code| (code, code)).ok_or_else(expected);
-    }
-    match field.value.as_str().map(str::as_bytes) {
-        Some([class @ b'1'..=b'5', b'x', b'x']) => {
-            let first = u16::from(class - b'0') * 100;
-            Ok((first, first + 99))
-        }
-        _ => Err(expected()),
-    }
-}
-
-fn auth(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<HttpAuth, HookError> {
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "a volume with username and password, or with bearer",
-    )?;
-    let expected = || {
-        field.error(Problem::Expected(
-            "a volume with username and password, or with bearer",
-        ))
-    };
-    let volume_field = fields.take("volume").ok_or_else(expected)?;
-    let volume: SmolStr = volume_field.text()?.into();
-    if let Some(facts) = facts {
-        check_volume(&volume_field, &volume, facts)?;
-    }
-    let mut file = |name| {
-        fields
-            .take(name)
-            .map(|field| field.text().map(str::to_owned))
-            .transpose()
-    };
-    let files = (file("username")?, file("password")?, file("bearer")?);
-    fields.finish()?;
-    match files {
-        (Some(username), Some(password), None) => Ok(HttpAuth::Basic {
-            volume,
-            username,
-            password,
-        }),
-        (None, None, Some(path)) => Ok(HttpAuth::Bearer { volume, path }),
-        _ => Err(expected()),
-    }
-}
-
-fn verification(field: &Field<'_>) -> Result<HttpTls, HookError> {
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "fields ca, serverName, insecureSkipVerify",
-    )?;
-    let ca = fields
-        .take("ca")
-        .map(|field| field.text().map(str::to_owned))
-        .transpose()?;
-    let server_name = fields
-        .take("serverName")
-        .map(|field| field.text().map(str::to_owned))
-        .transpose()?;
-    let insecure = fields
-        .take("insecureSkipVerify")
-        .map(|field| field.flag())
-        .transpose()?;
-    fields.finish()?;
-    Ok(HttpTls {
-        ca,
-        server_name,
-        insecure_skip_verify: insecure.unwrap_or(false),
-    })
-}
-
-fn timing(fields: &mut Fields<'_>, default: Timing) -> Result<Timing, HookError> {
-    let mut timing = default;
-    if let Some(field) = fields.take("debounce") {
-        timing.debounce = debounce(&field)?;
-    }
-    if let Some(field) = fields.take("splay") {
-        timing.splay = field.duration()?;
-    }
-    if let Some(field) = fields.take("timeout") {
-        timing.timeout = Some(field.duration()?);
-    }
-    if let Some(field) = fields.take("retry") {
-        timing.retry = retry(&field)?;
-    }
-    Ok(timing)
-}
-
-fn debounce(field: &Field<'_>) -> Result<Debounce, HookError> {
-    if field.value.is_string() {
-        let min = field.duration()?;
-        return Ok(Debounce {
-            min,
-            max: min.saturating_mul(4),
-        });
-    }
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "a duration, or the fields min and max",
-    )?;
-    let min = fields
-        .take("min")
-        .ok_or_else(|| field.error(Problem::Expected("the field min")))?
-        .duration()?;
-    let max = fields
-        .take("max")
-        .map(|field| field.duration())
-        .transpose()?;
-    fields.finish()?;
-    let max = max.unwrap_or(min.saturating_mul(4));
-    if min > max {
-        Err(field.error(Problem::MinAboveMax))
-    } else {
-        Ok(Debounce { min, max })
-    }
-}
-
-fn retry(field: &Field<'_>) -> Result<Retry, HookError> {
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "the fields min, max and attempts",
-    )?;
-    let default = Retry::default();
-    let min = fields
-        .take("min")
-        .map(|field| field.duration())
-        .transpose()?
-        .unwrap_or(default.min);
-    let max = fields
-        .take("max")
-        .map(|field| field.duration())
-        .transpose()?
-        .unwrap_or(default.max.max(min));
-    let attempts = match fields.take("attempts") {
-        None => default.attempts,
-        Some(attempts) => {
-            let number = attempts
-                .value
-                .as_u64()
-                .and_then(|number| u32::try_from(number).ok());
-            number.ok_or_else(|| attempts.error(Problem::Expected("a number, 0 for no limit")))?
-        }
-    };
-    fields.finish()?;
-    if min > max {
-        Err(field.error(Problem::MinAboveMax))
-    } else {
-        Ok(Retry { min, max, attempts })
-    }
 }

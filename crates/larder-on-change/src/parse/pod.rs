@@ -27,21 +27,26 @@ pub struct AnnotatedHooks {
 
 /// Reads the hooks of all annotations that larder knows, each by itself, in the order of their keys.
 ///
-/// More than [`MAX_HOOKS`] hooks or [`MAX_TEXT`] bytes in all are an error of each annotation (rule S8).
+/// More than [`MAX_HOOKS`] hooks or [`MAX_TEXT`] bytes in all are an error of each annotation (rule S8). Annotations
+/// beyond one more than [`MAX_HOOKS`] are ignored, so that a pod with thousands of them has a few errors.
 pub fn annotated_hooks(
     annotations: &BTreeMap<String, String>,
     allowed: AllowedActions,
     facts: &PodFacts,
 ) -> Vec<AnnotatedHooks> {
     let known = |key: &str| key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX);
-    let texts: Vec<_> = annotations.iter().filter(|(key, _)| known(key)).collect();
+    let mut texts: Vec<_> = annotations.iter().filter(|(key, _)| known(key)).collect();
     let too_long = texts.iter().map(|(_, text)| text.len()).sum::<usize>() > MAX_TEXT;
+    let too_many = texts.len() > MAX_HOOKS;
+    texts.truncate(MAX_HOOKS + 1);
     let mut found: Vec<_> = texts
         .into_iter()
         .map(|(key, text)| AnnotatedHooks {
             annotation: key.clone(),
             hooks: if too_long {
                 Err(HookError::whole(Problem::TooLong))
+            } else if too_many {
+                Err(HookError::whole(Problem::TooMany))
             } else {
                 annotation(key, text, allowed, facts)
             },

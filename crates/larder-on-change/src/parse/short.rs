@@ -3,7 +3,8 @@
 use super::{
     Authority,
     error::{HookError, Problem, at},
-    long::{self, check_action},
+    http::http_call,
+    long::check_action,
 };
 use crate::{
     facts::PodFacts,
@@ -37,7 +38,7 @@ pub(super) fn hook(
                 process: None,
             })
         }
-        Some(("http", target)) => Action::Http(long::http_call("", target, authority, facts)?),
+        Some(("http", target)) => Action::Http(http_call("", target, authority, facts)?),
         Some(("exec", path)) if authority == Authority::CommandLine && !path.is_empty() => {
             Action::Exec(Command {
                 words: vec![path.to_owned()],

@@ -1,5 +1,7 @@
 //! Hooks as people write them, and the messages for their mistakes.
 
+mod hostile;
+
 use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;

@@ -199,7 +199,7 @@ fn begin_restart(
     }
     send(processes, number(restart.signal));
     *restarting = Some(Restarting {
-        kill_at: Instant::now() + restart.grace.unwrap_or(around.grace),
+        kill_at: Instant::now() + restart.grace_or(around.grace),
         waiting: vec![done],
     });
 }

@@ -1,0 +1,112 @@
+//! Patterns of paths in volumes.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+/// Patterns of paths: `*` and `?` stay within a directory, `**` crosses directories. Without patterns every path
+/// matches.
+#[derive(Clone, Default)]
+pub struct Paths {
+    patterns: Vec<String>,
+    set: GlobSet,
+}
+
+/// A pattern is not a glob.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{pattern:?} is not a pattern such as *.conf or conf.d/**")]
+pub struct InvalidPattern {
+    /// The pattern.
+    pub pattern: String,
+}
+
+impl Paths {
+    /// The paths that one of the patterns matches.
+    ///
+    /// # Errors
+    ///
+    /// A pattern is malformed.
+    pub fn new(patterns: Vec<String>) -> Result<Self, InvalidPattern> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in &patterns {
+            let invalid = |_| InvalidPattern {
+                pattern: pattern.clone(),
+            };
+            let glob = GlobBuilder::new(pattern).literal_separator(true).build();
+            set.add(glob.map_err(invalid)?);
+        }
+        let set = set.build().map_err(|_| InvalidPattern {
+            pattern: patterns.join(", "),
+        })?;
+        Ok(Self { patterns, set })
+    }
+
+    /// The patterns as they were given.
+    pub fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+
+    /// Whether a pattern matches the path, or there is none.
+    pub fn contains(&self, path: &str) -> bool {
+        self.patterns.is_empty() || self.set.is_match(path)
+    }
+
+    /// Whether a pattern other than a catch-all matches the path.
+    pub(super) fn names(&self, path: &str) -> bool {
+        let named = |index: usize| !matches!(self.patterns[index].as_str(), "*" | "**" | "**/*");
+        self.set.matches(path).into_iter().any(named)
+    }
+}
+
+impl PartialEq for Paths {
+    fn eq(&self, other: &Self) -> bool {
+        self.patterns == other.patterns
+    }
+}
+
+impl Eq for Paths {}
+
+impl Hash for Paths {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.patterns.hash(state);
+    }
+}
+
+impl fmt::Debug for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.patterns.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(patterns: &[&str]) -> Paths {
+        Paths::new(patterns.iter().map(ToString::to_string).collect()).unwrap()
+    }
+
+    // on-change 17
+    #[test]
+    fn patterns_stay_within_a_directory_unless_doubled() {
+        assert!(paths(&[]).contains("a/b.conf"));
+        assert!(paths(&["*.conf"]).contains("b.conf"));
+        assert!(!paths(&["*.conf"]).contains("a.txt"));
+        assert!(!paths(&["*.conf"]).contains("a/b.conf"));
+        assert!(paths(&["**/*.conf"]).contains("a/b.conf"));
+        assert!(paths(&["conf.d/**"]).contains("conf.d/x/y"));
+        assert!(paths(&["a?.conf"]).contains("ab.conf"));
+        assert!(Paths::new(vec!["[".into()]).is_err());
+    }
+
+    // on-change 18
+    #[test]
+    fn tokens_count_only_when_a_pattern_names_them() {
+        assert!(!paths(&[]).names("token"));
+        assert!(!paths(&["**"]).names("token"));
+        assert!(paths(&["tok*"]).names("token"));
+    }
+}

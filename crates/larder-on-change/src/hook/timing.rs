@@ -1,0 +1,154 @@
+//! When a hook fires, and how long its steps may take.
+
+use std::time::Duration;
+
+use super::{Action, Restart};
+
+/// When a hook fires and how long its steps may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timing {
+    /// The quiet period after a change.
+    pub debounce: Debounce,
+    /// Upper bound of a random pause before each round.
+    pub splay: Duration,
+    /// Longest time for each step; `None` for the action's default.
+    pub timeout: Option<Duration>,
+    /// Pauses after failures.
+    pub retry: Retry,
+}
+
+/// Longest time for a signal or an HTTP request.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for a command.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest grace period of a pod: a longer one could not be added to the present time.
+const LONGEST_GRACE: Duration = Duration::from_hours(365 * 24);
+/// Longest time for a restart, beyond the grace period.
+const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
+
+impl Timing {
+    /// The longest time for `step`; `grace` is the pod's grace period.
+    pub fn timeout_of(&self, step: &Action, grace: Duration) -> Duration {
+        self.timeout.unwrap_or(match step {
+            Action::Signal(_) | Action::Http(_) => SHORT_TIMEOUT,
+            Action::Exec(_) => EXEC_TIMEOUT,
+            Action::Restart(restart) => restart.grace_or(grace) + RESTART_TIMEOUT,
+        })
+    }
+}
+
+impl Restart {
+    /// The time until KILL, at most a year; `grace` is the pod's grace period, which may be anything.
+    pub fn grace_or(&self, grace: Duration) -> Duration {
+        self.grace.unwrap_or(grace).min(LONGEST_GRACE)
+    }
+}
+
+/// The quiet period: a round waits until `min` has passed without another change, but no longer than `max` after the
+/// first (rule T1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Debounce {
+    /// Time without another change.
+    pub min: Duration,
+    /// Longest time since the first change.
+    pub max: Duration,
+}
+
+impl Debounce {
+    /// For signals, requests and commands.
+    pub const DEFAULT: Self = Self {
+        min: Duration::from_millis(100),
+        max: Duration::from_secs(2),
+    };
+    /// For restarts.
+    pub const RESTART: Self = Self {
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(10),
+    };
+    /// For `larder exec`.
+    pub const NONE: Self = Self {
+        min: Duration::ZERO,
+        max: Duration::ZERO,
+    };
+}
+
+/// Pauses after failures: they begin with `min` and double up to `max`, each times a random 0.5 to 1 (rule T8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Retry {
+    /// The first pause. Below 10 ms it counts as 10 ms.
+    pub min: Duration,
+    /// The longest pause. Below 1 s it counts as 1 s.
+    pub max: Duration,
+    /// Number of attempts of a round; 0 for no limit.
+    pub attempts: u32,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            min: Duration::from_secs(1),
+            max: Duration::from_mins(5),
+            attempts: 0,
+        }
+    }
+}
+
+/// A shorter [`Retry::min`] counts as this. Annotations may say zero, which would keep the node busy.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+
+/// A shorter [`Retry::max`] counts as this.
+const LEAST_LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+impl Retry {
+    /// The pause after `failures` failures in a row, with `random` in [0, 1).
+    pub(crate) fn pause(&self, failures: u32, random: f64) -> Duration {
+        let doublings = failures.saturating_sub(1).min(31);
+        let (min, max) = (self.min.max(LEAST_PAUSE), self.max.max(LEAST_LONGEST_PAUSE));
+        let pause = min.saturating_mul(1 << doublings).min(max);
+        pause.mul_f64(0.5 + random / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // on-change 29
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let retry = Retry::default();
+        let bounds = |failures| (retry.pause(failures, 0.0), retry.pause(failures, 1.0));
+        let secs = Duration::from_secs_f64;
+        assert_eq!(bounds(1), (secs(0.5), secs(1.0)));
+        assert_eq!(bounds(2), (secs(1.0), secs(2.0)));
+        assert_eq!(bounds(3), (secs(2.0), secs(4.0)));
+        assert_eq!(bounds(60), (secs(150.0), secs(300.0)));
+    }
+
+    #[test]
+    fn longest_grace_period_can_be_added_to_the_present() {
+        let timing = Timing {
+            debounce: Debounce::NONE,
+            splay: Duration::ZERO,
+            timeout: None,
+            retry: Retry::default(),
+        };
+        let restart = Restart::default();
+        let longest = Duration::from_secs(i64::MAX.unsigned_abs());
+        let timeout = timing.timeout_of(&Action::Restart(restart), longest);
+        let now = tokio::time::Instant::now();
+        assert!(now.checked_add(timeout).is_some(), "{timeout:?}");
+        assert!(restart.grace_or(longest) < timeout);
+    }
+
+    #[test]
+    fn pauses_of_zero_still_grow_to_a_second() {
+        let retry = Retry {
+            min: Duration::ZERO,
+            max: Duration::ZERO,
+            attempts: 0,
+        };
+        assert_eq!(retry.pause(1, 0.0), Duration::from_millis(5));
+        assert_eq!(retry.pause(60, 0.0), Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,283 @@
+//! URLs of HTTP requests, checked when the hook is read: a request asks the host and the port that stand there.
+
+use std::{fmt, net::Ipv6Addr};
+
+use http::Uri;
+use zeroize::Zeroizing;
+
+/// Longest name of a host (RFC 1035).
+const MAX_HOST: usize = 253;
+
+/// A URL with `http` or `https`, a host, and no fragment. Shown without user and query, which may be credentials
+/// (rule S6).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HttpUrl {
+    text: String,
+}
+
+/// Why a text is not a URL that a hook may have. The text is not shown: it may hold credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpUrlError {
+    /// Another scheme, or none.
+    #[error("expected a URL that begins with http:// or https://")]
+    Scheme,
+    /// A character that no request may have, or too many of them.
+    #[error("expected a URL of printable ASCII characters without blanks, < and >")]
+    Character,
+    /// A percent sign without two hexadecimal digits.
+    #[error("expected two hexadecimal digits after each % of the URL")]
+    Percent,
+    /// A fragment, which no request carries.
+    #[error("expected a URL without a fragment (#)")]
+    Fragment,
+    /// An empty user, or another `@` in it.
+    #[error("expected a user before the @ of the URL, and any other @ there as %40")]
+    User,
+    /// No host, or one that is neither a name nor an address.
+    #[error("expected a host in the URL: a name, an IPv4 address, or an IPv6 address in brackets")]
+    Host,
+    /// The port is no number from 1 to 65535.
+    #[error("expected 1 to 65535 as the port of the URL")]
+    Port,
+}
+
+/// The parts of a URL.
+struct Parts<'a> {
+    is_tls: bool,
+    user: Option<&'a str>,
+    /// An IPv6 address in brackets.
+    host: &'a str,
+    port: Option<u16>,
+    /// Path and query, perhaps without the first slash.
+    rest: &'a str,
+}
+
+impl HttpUrl {
+    /// Checks a URL.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that the text breaks.
+    pub fn parse(text: &str) -> Result<Self, HttpUrlError> {
+        let parts = parts(text)?;
+        let path = path(&parts);
+        // What is left are characters that no request line may have, and a text that is too long for one.
+        let uri: Uri = path.parse().map_err(|_| HttpUrlError::Character)?;
+        if uri
+            .path_and_query()
+            .is_none_or(|found| found.as_str() != path)
+        {
+            return Err(HttpUrlError::Character);
+        }
+        Ok(Self {
+            text: text.to_owned(),
+        })
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        parts(&self.text).expect("the text was checked")
+    }
+
+    /// Whether the scheme is `https`.
+    pub fn is_tls(&self) -> bool {
+        self.parts().is_tls
+    }
+
+    /// Name or address of the host, without brackets.
+    pub fn host(&self) -> &str {
+        self.parts().host.trim_matches(['[', ']'])
+    }
+
+    /// The port, or the scheme's.
+    pub fn port(&self) -> u16 {
+        let parts = self.parts();
+        parts.port.unwrap_or(if parts.is_tls { 443 } else { 80 })
+    }
+
+    /// Host and port as in the header `Host`.
+    pub fn authority(&self) -> String {
+        let parts = self.parts();
+        match parts.port {
+            Some(port) => format!("{}:{port}", parts.host),
+            None => parts.host.to_owned(),
+        }
+    }
+
+    /// Path and query, beginning with `/`.
+    pub fn path(&self) -> String {
+        path(&self.parts())
+    }
+
+    /// `USER:PASSWORD` before the host, decoded.
+    pub fn user(&self) -> Option<Zeroizing<Vec<u8>>> {
+        let decoded = |user| percent_encoding::percent_decode_str(user).collect::<Vec<u8>>();
+        self.parts().user.map(|user| Zeroizing::new(decoded(user)))
+    }
+}
+
+fn path(parts: &Parts<'_>) -> String {
+    let slash = if parts.rest.starts_with('/') { "" } else { "/" };
+    format!("{slash}{}", parts.rest)
+}
+
+fn parts(text: &str) -> Result<Parts<'_>, HttpUrlError> {
+    let (is_tls, after) = if let Some(after) = text.strip_prefix("https://") {
+        (true, after)
+    } else {
+        let after = text.strip_prefix("http://").ok_or(HttpUrlError::Scheme)?;
+        (false, after)
+    };
+    if !after.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(HttpUrlError::Character);
+    }
+    if after.contains('#') {
+        return Err(HttpUrlError::Fragment);
+    }
+    let is_encoded = |rest: &str| {
+        let digits = rest.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !after.split('%').skip(1).all(is_encoded) {
+        return Err(HttpUrlError::Percent);
+    }
+    let (authority, rest) = after.split_at(after.find(['/', '?']).unwrap_or(after.len()));
+    let (user, place) = match authority.rsplit_once('@') {
+        Some((user, _)) if user.is_empty() || user.contains('@') => {
+            return Err(HttpUrlError::User);
+        }
+        Some((user, place)) => (Some(user), place),
+        None => (None, authority),
+    };
+    let end = if place.starts_with('[') {
+        place.find(']').ok_or(HttpUrlError::Host)? + 1
+    } else {
+        place.find(':').unwrap_or(place.len())
+    };
+    let (host, port) = place.split_at(end);
+    if !is_host(host) {
+        return Err(HttpUrlError::Host);
+    }
+    let port = match port.strip_prefix(':') {
+        None if port.is_empty() => None,
+        None => return Err(HttpUrlError::Host),
+        Some(digits) => Some(number(digits).ok_or(HttpUrlError::Port)?),
+    };
+    Ok(Parts {
+        is_tls,
+        user,
+        host,
+        port,
+        rest,
+    })
+}
+
+fn is_host(host: &str) -> bool {
+    if let Some(address) = host.strip_prefix('[') {
+        let address = address.strip_suffix(']');
+        return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !host.is_empty() && host.len() <= MAX_HOST && host.bytes().all(is_allowed)
+}
+
+fn number(digits: &str) -> Option<u16> {
+    // A sign would be accepted as well.
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = is_number.then(|| digits.parse().ok()).flatten();
+    number.filter(|number| *number > 0)
+}
+
+impl fmt::Display for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls() { "https" } else { "http" };
+        let path = self.path();
+        let path = path.split('?').next().unwrap_or_default();
+        write!(f, "{scheme}://{}{path}", self.authority())
+    }
+}
+
+impl fmt::Debug for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_url_are_those_that_stand_there() {
+        let url = |text| HttpUrl::parse(text).unwrap();
+        let plain = url("http://reload.example");
+        assert_eq!(
+            (plain.host(), plain.port(), plain.is_tls()),
+            ("reload.example", 80, false)
+        );
+        assert_eq!(
+            (plain.authority().as_str(), plain.path().as_str()),
+            ("reload.example", "/")
+        );
+        assert_eq!(plain.user(), None);
+        let full = url("https://a%40b:c%2f@[2001:db8::1]:8443/x?y=@z");
+        assert_eq!(
+            (full.host(), full.port(), full.is_tls()),
+            ("2001:db8::1", 8443, true)
+        );
+        assert_eq!(full.authority(), "[2001:db8::1]:8443");
+        assert_eq!(full.path(), "/x?y=@z");
+        assert_eq!(full.user().unwrap().as_slice(), b"a@b:c/");
+        assert_eq!(full.to_string(), "https://[2001:db8::1]:8443/x");
+        assert_eq!(url("http://h?q").path(), "/?q");
+        assert_eq!(url("https://h").port(), 443);
+    }
+
+    #[test]
+    fn each_mistake_in_a_url_has_its_message() {
+        use HttpUrlError::{Character, Fragment, Host, Percent, Port, Scheme, User};
+        for (text, error) in [
+            ("h/", Scheme),
+            ("ftp://h/", Scheme),
+            ("unix:///run/x", Scheme),
+            ("http:/h", Scheme),
+            ("http://h:99999/", Port),
+            ("http://h:65536", Port),
+            ("http://h:0/", Port),
+            ("http://h:/", Port),
+            ("http://h:+80/", Port),
+            ("http://h:80:81/", Port),
+            ("http://[::1]:99999/", Port),
+            ("http://", Host),
+            ("http:///path", Host),
+            ("http://:80/", Host),
+            ("http://user@/", Host),
+            ("http://[::1/", Host),
+            ("http://[::1]80/", Host),
+            ("http://[1.2.3.4]/", Host),
+            ("http://[fe80::1%25eth0]/", Host),
+            ("http://@h/", User),
+            ("http://a@b@c/", User),
+            ("http://h%2e/", Host),
+            ("http://a,b/", Host),
+            ("http://h/#top", Fragment),
+            ("http://h#@evil/", Fragment),
+            ("http://h/%", Percent),
+            ("http://h/%zz", Percent),
+            ("http://us%e@h/", Percent),
+            ("http://h/a b", Character),
+            ("http://h/\r\nhost: evil", Character),
+            ("http://h\0/", Character),
+            ("http://h/ü", Character),
+            ("http://h/<a>", Character),
+        ] {
+            assert_eq!(HttpUrl::parse(text), Err(error), "{text:?}");
+        }
+        let long = format!("http://{}/", "a".repeat(254));
+        assert_eq!(HttpUrl::parse(&long), Err(Host));
+        assert_eq!(
+            HttpUrl::parse(&format!("http://h/{}", "a".repeat(1 << 17))),
+            Err(Character)
+        );
+    }
+}

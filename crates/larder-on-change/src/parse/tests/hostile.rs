@@ -1,0 +1,130 @@
+//! Annotations as an attacker writes them: each costs little, and is rejected or harmless.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn annotated(annotations: impl IntoIterator<Item = (String, String)>) -> Vec<AnnotatedHooks> {
+    let annotations: BTreeMap<_, _> = annotations.into_iter().collect();
+    annotated_hooks(&annotations, AllowedActions::default(), &facts("Always"))
+}
+
+// on-change 6
+#[test]
+fn thousands_of_annotations_have_a_few_errors() {
+    let many = (0..10_000).map(|number| (format!("{ANNOTATION_PREFIX}{number}"), String::new()));
+    let found = annotated(many);
+    assert_eq!(found.len(), MAX_HOOKS + 1);
+    let too_many = HookError::whole(Problem::TooMany);
+    assert!(
+        found
+            .iter()
+            .all(|one| one.hooks.as_ref().err() == Some(&too_many))
+    );
+}
+
+// on-change 6
+#[test]
+fn thousands_of_hooks_are_rejected() {
+    for text in [
+        "- {}\n".repeat(3000),
+        "- signal: HUP\n".repeat(1000),
+        "-\n".repeat(8000),
+    ] {
+        assert!(text.len() <= MAX_TEXT);
+        assert!(hooks(&text, POD, Some(&facts("Always"))).is_err());
+    }
+}
+
+#[test]
+fn nested_and_repeated_yaml_is_rejected() {
+    let laughs = (1..30).fold("- &a0 [x]\n".to_owned(), |text, level| {
+        let aliases = vec![format!("*a{}", level - 1); 9].join(", ");
+        format!("{text}- &a{level} [{aliases}]\n")
+    });
+    for text in [
+        "[".repeat(16_000),
+        "{a: ".repeat(4000),
+        "- ".repeat(8000),
+        laughs,
+        "- &a [*a]".to_owned(),
+        "- {signal: HUP, signal: USR1}".to_owned(),
+        "- {signal: HUP}\n---\n- {signal: USR1}".to_owned(),
+    ] {
+        let shown: String = text.chars().take(40).collect();
+        assert!(
+            hooks(&text, POD, Some(&facts("Always"))).is_err(),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn names_are_short_and_printable() {
+    let named = |name: &str| {
+        let text = json!([{"name": name, "signal": "HUP"}]).to_string();
+        hooks(&text, POD, Some(&facts("Always")))
+    };
+    assert!(named("näme of a hook").is_ok());
+    let long = "x".repeat(64);
+    for name in ["", "a\0b", "a\nb", "\u{1b}[31m", "\u{85}", &long] {
+        let error = named(name).unwrap_err().to_string();
+        let expected = "[0].name: expected a name of 1 to 63 bytes without control characters";
+        assert_eq!(error, expected, "{name:?}");
+    }
+}
+
+#[test]
+fn annotation_holds_no_place_for_hours() {
+    check(
+        "[{signal: HUP, timeout: 6m}]",
+        POD,
+        expect!["[0].timeout: expected at most 5m in an annotation"],
+    );
+    let allowed = "[{signal: HUP, timeout: 6m}]";
+    assert!(hooks(allowed, Authority::Configuration, None).is_ok());
+    let restart = "[{restart: {grace: 1h}, timeout: 2h}]";
+    assert!(hooks(restart, POD, Some(&facts("Always"))).is_ok());
+}
+
+#[test]
+fn patterns_of_an_annotation_are_short() {
+    let text = |length: usize| format!("[{{signal: HUP, paths: ['{}']}}]", "?".repeat(length));
+    assert!(hooks(&text(1024), POD, Some(&facts("Always"))).is_ok());
+    check(
+        &text(1025),
+        POD,
+        expect!["[0].paths: expected at most 1 KiB in an annotation"],
+    );
+    assert!(hooks(&text(1025), Authority::Configuration, None).is_ok());
+}
+
+#[test]
+fn requests_that_could_not_be_sent_are_rejected() {
+    for http in [
+        json!({"port": 80, "path": "/a#b"}),
+        json!({"port": 80, "path": "/a b"}),
+        json!({"port": 80, "path": "/\u{e4}"}),
+        json!({"port": 80, "path": "/a\r\nhost: x"}),
+        json!({"port": 80, "path": "a"}),
+        json!({"port": 0}),
+        json!({"port": 65536}),
+        json!({"port": -1}),
+        json!({"port": 80.5}),
+        json!({"port": "99999"}),
+        json!({"port": 80, "headers": {"a": "\u{7f}"}}),
+        json!({"port": 80, "tls": {"serverName": "a b"}}),
+        json!({"port": 80, "tls": {"serverName": ""}}),
+    ] {
+        let text = json!([{ "http": http }]).to_string();
+        assert!(hooks(&text, POD, Some(&facts("Always"))).is_err(), "{text}");
+    }
+    for text in [
+        "http:99999/",
+        "http:0/",
+        "http:80/#x",
+        "http:http://h:99999/",
+    ] {
+        assert!(hooks(text, Authority::CommandLine, None).is_err(), "{text}");
+    }
+}
