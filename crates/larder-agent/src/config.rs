@@ -37,7 +37,7 @@ pub use self::{
 };
 use crate::beside::BesideConfig;
 use crate::checkpoint::{CheckpointConfig, DEFAULT_DIR};
-use crate::on_change::{OnChangeConfig, allowed_actions, check_together, configured_hook};
+use crate::on_change::{HookList, OnChangeConfig, allowed_actions};
 
 /// A value that is not one of the field's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -451,16 +451,15 @@ fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
         config.parallelism = parallelism;
     }
     let entries: Option<Vec<serde_json::Value>> = fields.take("onChange", "a list of hooks")?;
-    let error = |position: usize, problem: String| FileError::Field {
-        line: fields.line_of_hook(position),
-        field: "onChange".to_owned(),
-        problem,
-    };
+    let mut hooks = HookList::default();
     for (position, entry) in entries.iter().flatten().enumerate() {
-        let hook = configured_hook(entry, position).map_err(|problem| error(position, problem))?;
-        config.hooks.push(hook);
-        check_together(&config.hooks).map_err(|problem| error(position, problem))?;
+        hooks.add(entry).map_err(|problem| FileError::Field {
+            line: fields.line_of_hook(position),
+            field: "onChange".to_owned(),
+            problem,
+        })?;
     }
+    config.hooks = hooks.into_hooks();
     Ok(config)
 }
 

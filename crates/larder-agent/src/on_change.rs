@@ -33,7 +33,7 @@ mod settings;
 mod task;
 mod tracked;
 
-pub(crate) use self::settings::{allowed_actions, check_together, configured_hook};
+pub(crate) use self::settings::{HookList, allowed_actions};
 pub(crate) use self::{
     content::PartKey,
     observer::Observer,

@@ -1,9 +1,13 @@
 //! The agent's configuration of hooks: the operator's own, and the actions that pods may request.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use larder_on_change::{
-    Hook, Paths,
+    Definition, Hook, Paths,
     parse::{self, AllowedActions, HookError},
 };
 use larder_pods::StoredPod;
@@ -66,7 +70,7 @@ pub struct ConfiguredHook {
 }
 
 /// Selects pods of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PodSelector {
     /// Globs of `NAMESPACE/NAME`. `*` does not cross the slash.
     Names(Paths),
@@ -97,39 +101,63 @@ impl PodSelector {
     }
 }
 
-/// Reads an entry of `onChange`.
-///
-/// # Errors
-///
-/// The field below the entry, and the problem with it.
-pub(crate) fn configured_hook(value: &Value, position: usize) -> Result<ConfiguredHook, String> {
-    let Value::Object(fields) = value else {
-        return Err(format!("[{position}]: expected a hook with fields"));
-    };
-    let mut fields = fields.clone();
-    let pods = selector(&mut fields).map_err(|problem| format!("[{position}]{problem}"))?;
-    let hook = parse::hook_of_value(&Value::Object(fields), position);
-    let hook = hook.map_err(|error| error.to_string())?;
-    let hook = Arc::new(hook);
-    Ok(ConfiguredHook { pods, hook })
+/// Digits of the digest in the name of a hook without one.
+const NAME_DIGITS: usize = 8;
+
+/// The entries of `onChange`, read one by one.
+#[derive(Debug, Default)]
+pub(crate) struct HookList {
+    hooks: Vec<ConfiguredHook>,
+    /// The position of each name.
+    names: HashMap<String, usize>,
+    /// How many hooks without a name have this definition.
+    equal: HashMap<String, usize>,
 }
 
-/// Checks the entries of `onChange` together.
-///
-/// # Errors
-///
-/// Two have one name.
-pub(crate) fn check_together(hooks: &[ConfiguredHook]) -> Result<(), String> {
-    for (later, hook) in hooks.iter().enumerate() {
-        let same = |other: &ConfiguredHook| other.hook.name == hook.hook.name;
-        if let Some(earlier) = hooks[..later].iter().position(same) {
-            let name = &hook.hook.name;
+impl HookList {
+    /// Reads an entry and adds it.
+    ///
+    /// A hook without a name is named after its action and a digest of its definition, not after its position: so it
+    /// stays the same hook when others come and go. Of several that are equal, each but the first gets a number.
+    ///
+    /// # Errors
+    ///
+    /// The field below the entry, and what is wrong with it: another hook may have its name.
+    pub(crate) fn add(&mut self, entry: &Value) -> Result<(), String> {
+        let position = self.hooks.len();
+        let Value::Object(fields) = entry else {
+            return Err(format!("[{position}]: expected a hook with fields"));
+        };
+        let mut fields = fields.clone();
+        let pods = selector(&mut fields).map_err(|problem| format!("[{position}]{problem}"))?;
+        let is_named = fields.get("name").is_some_and(|name| !name.is_null());
+        let hook = parse::hook_of_value(&Value::Object(fields), position);
+        let mut hook = hook.map_err(|error| error.to_string())?;
+        if !is_named {
+            hook.name = String::new();
+            let digest = Definition::of(&(&pods, &hook)).to_string();
+            hook.name = format!("{}-{}", hook.steps[0].word(), &digest[..NAME_DIGITS]);
+            let equal = self.equal.entry(hook.name.clone()).or_default();
+            *equal += 1;
+            if *equal > 1 {
+                hook.name = format!("{}-{equal}", hook.name);
+            }
+        }
+        if let Some(earlier) = self.names.insert(hook.name.clone(), position) {
+            let name = &hook.name;
             return Err(format!(
-                "[{later}].name: [{earlier}] is named {name:?} as well"
+                "[{position}].name: [{earlier}] is named {name:?} as well"
             ));
         }
+        let hook = Arc::new(hook);
+        self.hooks.push(ConfiguredHook { pods, hook });
+        Ok(())
     }
-    Ok(())
+
+    /// The hooks, in the order of the entries.
+    pub(crate) fn into_hooks(self) -> Vec<ConfiguredHook> {
+        self.hooks
+    }
 }
 
 fn selector(fields: &mut Map<String, Value>) -> Result<PodSelector, &'static str> {
@@ -211,7 +239,8 @@ mod tests {
             hook.as_object_mut()
                 .unwrap()
                 .extend(fields.as_object().unwrap().clone());
-            configured_hook(&hook, 0)
+            let mut list = HookList::default();
+            list.add(&hook).map(|()| list.into_hooks().remove(0))
         };
         let selects = |fields: Value, namespace: &str, name: &str| {
             hook(fields).unwrap().pods.selects(&pod(namespace, name))
@@ -243,6 +272,31 @@ mod tests {
             error(json!({"pods": ["a/b"], "debuonce": "1s"})),
             "[0]: unknown field \"debuonce\""
         );
+    }
+
+    #[test]
+    fn hook_without_a_name_has_one_name_at_every_position() {
+        let names = |hooks: &[Value]| {
+            let mut list = HookList::default();
+            for hook in hooks {
+                list.add(hook).unwrap();
+            }
+            let hooks = list.into_hooks().into_iter();
+            hooks.map(|read| read.hook.name.clone()).collect::<Vec<_>>()
+        };
+        let hup = json!({"pods": ["a/b"], "signal": "SIGHUP"});
+        let elsewhere = json!({"pods": ["a/c"], "signal": "SIGHUP"});
+        let usr1 = json!({"pods": ["a/b"], "signal": "SIGUSR1"});
+        let with_name = json!({"pods": ["a/b"], "signal": "SIGUSR2", "name": "0-signal"});
+        let [name, other] = &names(&[hup.clone(), elsewhere.clone()])[..] else {
+            panic!("two hooks");
+        };
+        assert!(name.starts_with("signal-") && name.len() == 15, "{name}");
+        assert_ne!(name, other);
+        let moved = names(&[with_name, usr1, elsewhere, hup.clone(), hup.clone(), hup]);
+        assert_eq!(moved[0], "0-signal");
+        assert_eq!(&moved[2..4], [other.clone(), name.clone()]);
+        assert_eq!(moved[4..], [format!("{name}-2"), format!("{name}-3")]);
     }
 
     #[test]

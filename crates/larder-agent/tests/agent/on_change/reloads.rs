@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use larder_agent::{
+    config::{Config, Flags, Host},
+    on_change::ConfiguredHook,
+};
 use larder_on_change::parse::AllowedActions;
 
 use super::harness::*;
@@ -179,4 +183,67 @@ async fn hooks_that_were_removed_while_no_agent_ran_leave_no_record() {
     node.until("web", "a", &[("f", "0")]).await;
     node.wait("the record to go", |_| (!path.exists()).then_some(()))
         .await;
+}
+
+/// The hooks of a configuration file.
+fn from_file(hooks: &[&str]) -> Vec<ConfiguredHook> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.yaml");
+    let lines = hooks
+        .iter()
+        .map(|hook| format!("- {{pods: ['*/*'], {hook}}}\n"));
+    std::fs::write(&path, format!("onChange:\n{}", lines.collect::<String>())).unwrap();
+    let (config, _) = Config::load(Some(&path), Flags::default(), &Host::current()).unwrap();
+    config.on_change.hooks
+}
+
+/// What is known of the pod's hooks: action, attempts that have failed, time of the last success.
+fn known(node: &Node) -> Vec<(String, u32, Option<jiff::Timestamp>)> {
+    let hooks = node.pod("web").unwrap().on_change.into_iter();
+    hooks
+        .map(|hook| (hook.action, hook.attempts, hook.last_success))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_without_a_name_keep_their_records_when_one_is_inserted_before_them() {
+    // Nothing runs in the pod: the first is done after one attempt, and the second one tries for ever.
+    let done = "signal: SIGHUP, debounce: 0s, onFailure: Ignore";
+    let retrying = "signal: SIGUSR1, debounce: 0s, retry: {min: 1h, max: 1h}";
+    let mut node = Node::prepare();
+    node.on_change.key_dirs = vec![node.memory().to_owned()];
+    node.on_change.hooks = from_file(&[done, retrying]);
+    node.run();
+    edit(&node, "0");
+    node.apply(&pod("web").config_map("a", "a").build());
+    node.wait("both hooks", |node| {
+        (node.pod("web")?.on_change.len() == 2).then_some(())
+    })
+    .await;
+    edit(&node, "1");
+    node.wait("both attempts", |node| {
+        let hooks = node.pod("web")?.on_change;
+        (hooks[0].last_success.is_some() && hooks[1].state == "Retrying").then_some(())
+    })
+    .await;
+    let before = known(&node);
+    node.on_change.hooks = from_file(&["signal: SIGUSR2", done, retrying]);
+    node.reload();
+    node.wait("three hooks", |node| {
+        (node.pod("web")?.on_change.len() == 3).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(known(&node)[0], ("signal:SIGUSR2".to_owned(), 0, None));
+    assert_eq!(known(&node)[1..], before);
+    // The same while no agent runs.
+    node.kill().await;
+    node.on_change.hooks = from_file(&["signal: SIGWINCH", "signal: SIGUSR2", done, retrying]);
+    node.run();
+    node.wait("the attempt that was due", |node| {
+        let hooks = node.pod("web")?.on_change;
+        (hooks.get(3)?.state == "Retrying").then_some(())
+    })
+    .await;
+    assert_eq!(known(&node)[2..], before);
 }
