@@ -23,6 +23,8 @@
 
 mod content;
 mod key;
+#[cfg(test)]
+mod memory;
 mod metrics;
 mod observer;
 mod pod_hooks;

@@ -14,14 +14,16 @@
 //!    success: a failed attempt may have reached the application.
 //! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
 //! 3. Time and random numbers in [0, 1) are arguments.
+//! 4. A hook at rest is small: a node has one for each of its pods. What only a round needs lives as long as the round,
+//!    and the definition is shared.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::{
     digest::ContentDigest,
-    hook::{OnFailure, Timing},
+    hook::{Hook, OnFailure},
 };
 
 /// The known content of the last notification.
@@ -98,7 +100,7 @@ pub enum Outcome {
     Interrupted,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     Idle,
     /// Since the first and since the latest change.
@@ -114,25 +116,29 @@ enum Phase {
     Due {
         since: Instant,
     },
-    Running(Round),
+    Running(Box<RunningPhase>),
     Retrying {
         until: Instant,
     },
     Failing,
 }
 
+/// The round that runs.
+#[derive(Clone, Debug)]
+struct RunningPhase {
+    round: Round,
+    /// First and latest change since it began.
+    meanwhile: Option<(Instant, Instant)>,
+}
+
 /// The engine of one hook.
 #[derive(Clone, Debug)]
 pub struct HookEngine {
-    timing: Timing,
-    on_failure: OnFailure,
-    initial: bool,
+    hook: Arc<Hook>,
     phase: Phase,
     told: Told,
     /// The present content; `None` before the first delivery.
     present: Option<ContentDigest>,
-    /// First and latest change during the round that runs.
-    meanwhile: Option<(Instant, Instant)>,
     failures: u32,
     /// The next round is due because of a change during a restart.
     spread: bool,
@@ -140,20 +146,17 @@ pub struct HookEngine {
 
 impl HookEngine {
     /// A hook with the past `start`.
-    pub fn new(timing: Timing, on_failure: OnFailure, initial: bool, start: Start) -> Self {
+    pub fn new(hook: Arc<Hook>, start: Start) -> Self {
         let (told, spread) = match start {
             Start::FirstDelivery => (Told::Nothing, false),
             Start::Told(digest) => (Told::Content(digest), true),
             Start::Uncertain => (Told::Uncertain, true),
         };
         Self {
-            timing,
-            on_failure,
-            initial,
+            hook,
             phase: Phase::Idle,
             told,
             present: None,
-            meanwhile: None,
             failures: 0,
             spread,
         }
@@ -165,36 +168,36 @@ impl HookEngine {
         if before == Some(content) {
             return;
         }
-        if self.told == Told::Nothing && before.is_none() && !self.initial {
+        if self.told == Told::Nothing && before.is_none() && !self.hook.initial {
             // A first delivery: its readers start with it (rule F4).
             self.told = Told::Content(content);
             self.spread = false;
             return;
         }
         let changed = self.told != Told::Content(content);
-        self.phase = match self.phase {
-            Phase::Running(round) => {
-                let first = self.meanwhile.map_or(now, |(first, _)| first);
-                self.meanwhile = (round.digest != content).then_some((first, now));
-                self.phase
+        match &mut self.phase {
+            Phase::Running(running) => {
+                let first = running.meanwhile.map_or(now, |(first, _)| first);
+                let differs = running.round.digest != content;
+                running.meanwhile = differs.then_some((first, now));
             }
-            // The content changed back (rule F3).
-            _ if !changed => {
+            // There and back (rule F3).
+            phase if !changed => {
                 self.failures = 0;
                 self.spread = false;
-                Phase::Idle
+                *phase = Phase::Idle;
             }
-            Phase::Quiet { first, .. } => Phase::Quiet { first, latest: now },
-            Phase::Splay { .. } | Phase::Due { .. } => self.phase,
-            // A newer change resets the delays (rule T8).
-            Phase::Idle | Phase::Retrying { .. } | Phase::Failing => {
+            Phase::Quiet { latest, .. } => *latest = now,
+            Phase::Splay { .. } | Phase::Due { .. } => {}
+            // A newer change starts the delays anew (rule T8).
+            phase @ (Phase::Idle | Phase::Retrying { .. } | Phase::Failing) => {
                 self.failures = 0;
-                Phase::Quiet {
+                *phase = Phase::Quiet {
                     first: now,
                     latest: now,
-                }
+                };
             }
-        };
+        }
     }
 
     /// Like [`observe`](Self::observe), for the first look at content since a restart: a change came meanwhile, so its
@@ -219,8 +222,8 @@ impl HookEngine {
         if let Told::Content(known) = &mut self.told {
             *known = told;
         }
-        if let (Phase::Running(round), Some(digest)) = (&mut self.phase, running) {
-            round.digest = digest;
+        if let (Phase::Running(running), Some(digest)) = (&mut self.phase, running) {
+            running.round.digest = digest;
         }
         self.present = Some(present);
     }
@@ -235,7 +238,7 @@ impl HookEngine {
     }
 
     fn quiet_until(&self, first: Instant, latest: Instant) -> Instant {
-        let Timing { debounce, .. } = self.timing;
+        let debounce = self.hook.timing.debounce;
         (latest + debounce.min).min(first + debounce.max.max(debounce.min))
     }
 
@@ -244,20 +247,20 @@ impl HookEngine {
     pub fn advance(&mut self, now: Instant, random: f64) -> Option<Instant> {
         loop {
             let due = self.wakes_at().filter(|due| *due <= now);
-            self.phase = match (self.phase, due) {
+            self.phase = match (&self.phase, due) {
                 (Phase::Quiet { .. }, Some(due)) => {
                     let spread = if std::mem::take(&mut self.spread) {
                         RESTART_SPREAD
                     } else {
                         Duration::ZERO
                     };
-                    let pause = (self.timing.splay + spread).mul_f64(random);
+                    let pause = (self.hook.timing.splay + spread).mul_f64(random);
                     Phase::Splay { until: due + pause }
                 }
                 (Phase::Splay { .. } | Phase::Retrying { .. }, Some(due)) => {
                     Phase::Due { since: due }
                 }
-                (Phase::Due { since }, _) => return Some(since),
+                (Phase::Due { since }, _) => return Some(*since),
                 _ => return None,
             };
         }
@@ -267,7 +270,7 @@ impl HookEngine {
     ///
     /// Returns `None` if no round is due.
     pub fn start(&mut self) -> Option<Round> {
-        let (Phase::Due { .. }, Some(digest)) = (self.phase, self.present) else {
+        let (Phase::Due { .. }, Some(digest)) = (&self.phase, self.present) else {
             return None;
         };
         let round = Round {
@@ -275,20 +278,23 @@ impl HookEngine {
             attempt: self.failures + 1,
         };
         self.told = Told::Uncertain;
-        self.phase = Phase::Running(round);
+        self.phase = Phase::Running(Box::new(RunningPhase {
+            round,
+            meanwhile: None,
+        }));
         Some(round)
     }
 
     /// The round that [`start`](Self::start) has returned is over. Returns whether the container should be restarted
     /// because all attempts failed (`onFailure: Restart`). `random` decides the pause before the next attempt.
     pub fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) -> bool {
-        let Phase::Running(round) = self.phase else {
+        let Phase::Running(running) = &self.phase else {
             return false;
         };
-        let meanwhile = self.meanwhile.take();
+        let RunningPhase { round, meanwhile } = **running;
         let succeeded = match outcome {
             Outcome::Succeeded => true,
-            Outcome::Failed => self.on_failure == OnFailure::Ignore,
+            Outcome::Failed => self.hook.on_failure == OnFailure::Ignore,
             Outcome::Interrupted => {
                 self.phase = Phase::Failing;
                 return false;
@@ -309,10 +315,10 @@ impl HookEngine {
             self.phase = Phase::Idle;
             return false;
         }
-        let retry = self.timing.retry;
+        let retry = self.hook.timing.retry;
         if retry.attempts > 0 && self.failures >= retry.attempts {
             self.phase = Phase::Failing;
-            return self.on_failure == OnFailure::Restart;
+            return self.hook.on_failure == OnFailure::Restart;
         }
         self.phase = Phase::Retrying {
             until: now + retry.pause(self.failures, random),
@@ -324,7 +330,6 @@ impl HookEngine {
     /// the content of that time. Changes meanwhile join it.
     pub fn defer(&mut self, until: Instant) {
         if let Phase::Running(_) = self.phase {
-            self.meanwhile = None;
             self.phase = Phase::Splay { until };
         }
     }
@@ -346,7 +351,7 @@ impl HookEngine {
 
     /// Whether the hook fires after a first delivery, too.
     pub fn is_initial(&self) -> bool {
-        self.initial
+        self.hook.initial
     }
 
     /// The state of the hook.

@@ -108,7 +108,7 @@ pub(crate) struct PodHooks {
     pub(crate) hooks: Box<[PodHook]>,
     /// Errors of annotations, whose hooks are missing or are the last valid ones: place, field, problem.
     pub(crate) errors: Box<[String]>,
-    /// Containers that hooks may have as a target (rule F9).
+    /// Containers whose variables hooks may look at (rule F9); none if no hook looks at variables.
     targets: Box<[SmolStr]>,
     /// The containers that earlier rounds have found.
     pub(super) known_containers: KnownContainers,
@@ -266,10 +266,11 @@ impl HookSources {
         for hook in &mut hooks {
             hook.note = sub_path_note(decoded, hook).map(String::into_boxed_str);
         }
+        let look_at_variables = hooks.iter().any(|hook| hook.hook.environment);
         let targets = facts
             .containers
             .iter()
-            .filter(|container| !container.is_init);
+            .filter(|container| look_at_variables && !container.is_init);
         Some(Arc::new(PodHooks {
             hooks: hooks.into(),
             errors: errors.into(),

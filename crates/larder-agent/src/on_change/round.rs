@@ -73,6 +73,8 @@ pub(super) struct Attempt {
     pub(super) told: Option<Arc<Content>>,
     /// Arrival of the first change that the application was not yet notified of.
     pub(super) changed_at: Option<Instant>,
+    /// The record on disk says already that the outcome of this attempt is uncertain.
+    pub(super) is_recorded: bool,
     pub(super) cancel: tokio_util::sync::CancellationToken,
 }
 
@@ -147,7 +149,7 @@ impl Attempt {
         }
     }
 
-    fn uid(&self) -> SmolStr {
+    pub(super) fn uid(&self) -> SmolStr {
         SmolStr::new(self.pod.metadata.uid.as_deref().unwrap_or_default())
     }
 
@@ -162,8 +164,10 @@ impl Attempt {
         summary: &mut String,
     ) -> AttemptEnd {
         // A crash during the attempt must not be taken for a success of the previous content (invariant 4).
-        let (recorder, uid) = (on_change.clone(), self.uid());
-        blocking(move || recorder.write_record(&uid)).await;
+        if !self.is_recorded {
+            let (recorder, uid) = (on_change.clone(), self.uid());
+            blocking(move || recorder.write_record(&uid)).await;
+        }
         let scene = self.scene(on_change).await;
         *summary = scene.changes.summary();
         let hook = Arc::clone(&self.hook().hook);

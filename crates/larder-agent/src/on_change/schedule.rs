@@ -36,13 +36,15 @@ const RESTART_WINDOW: Duration = Duration::from_mins(10);
 /// The hooks of all pods.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    pods: BTreeMap<SmolStr, PodSchedule>,
+    pods: BTreeMap<SmolStr, Box<PodSchedule>>,
     /// The pod of each hook, and its index there.
     hooks: HashMap<HookId, (SmolStr, usize)>,
     timers: BTreeSet<(Instant, HookId)>,
     queue: RoundQueue,
     last_id: u64,
     rng: Rng,
+    /// The agent ends: no further round begins.
+    is_closed: bool,
 }
 
 /// A pod with hooks.
@@ -51,8 +53,8 @@ pub(super) struct PodSchedule {
     pod: Arc<StoredPod>,
     pub(super) hooks: Arc<PodHooks>,
     present: Arc<Content>,
-    /// The parts that are known only from the files on disk at the start.
-    unconfirmed: BTreeSet<PartKey>,
+    /// The parts that are known only from the files on disk at the start. Takes no memory once it is empty.
+    unconfirmed: Vec<PartKey>,
     pub(super) tracked: Box<[TrackedHook]>,
     /// Whether the record on disk is out of date.
     is_dirty: bool,
@@ -89,7 +91,13 @@ impl Schedule {
             queue: RoundQueue::new(parallelism),
             last_id: 0,
             rng,
+            is_closed: false,
         }
+    }
+
+    /// From now on no round begins.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
     }
 
     /// Limits the rounds that run at the same time from now on.
@@ -99,7 +107,7 @@ impl Schedule {
 
     /// The pod, if it has hooks.
     pub(super) fn pod(&self, uid: &str) -> Option<&PodSchedule> {
-        self.pods.get(uid)
+        self.pods.get(uid).map(|pod| &**pod)
     }
 
     /// The hooks of all pods.
@@ -207,6 +215,7 @@ impl Schedule {
         let (mut old, old_hooks, present, restarts) = match known {
             None => (Vec::new(), None, Content::default(), Vec::new()),
             Some(known) => {
+                let known = *known;
                 for tracked in &known.tracked {
                     self.hooks.remove(&tracked.id);
                 }
@@ -245,7 +254,7 @@ impl Schedule {
         let present = present.retain(|part| hooks.look_at_part(part));
         let unconfirmed = match &old_hooks {
             None => present.parts().map(|(part, _)| part.clone()).collect(),
-            Some(_) => BTreeSet::new(),
+            Some(_) => Vec::new(),
         };
         let pod = PodSchedule {
             pod: Arc::clone(pod),
@@ -256,10 +265,10 @@ impl Schedule {
             is_dirty: true,
             restarts,
         };
-        self.pods.insert(uid.clone(), pod);
+        self.pods.insert(uid.clone(), Box::new(pod));
     }
 
-    /// Takes in the parts of a pass; returns whether the record needs writing.
+    /// Takes in the parts of a pass.
     pub(super) fn pass(
         &mut self,
         uid: &SmolStr,
@@ -267,16 +276,19 @@ impl Schedule {
         key: &DigestKey,
         now: Instant,
         time: Timestamp,
-    ) -> bool {
+    ) {
         let Some(pod) = self.pods.get_mut(uid) else {
-            return false;
+            return;
         };
         if pod.is_ending() {
-            return false;
+            return;
         }
         let before = Arc::clone(&pod.present);
-        let keys = parts.iter().map(|(part, _)| part);
-        let confirmed = keys.filter_map(|part| pod.unconfirmed.take(part)).collect();
+        let arrived: BTreeSet<_> = parts.iter().map(|(part, _)| part).collect();
+        let unconfirmed = std::mem::take(&mut pod.unconfirmed).into_iter();
+        let (confirmed, unconfirmed): (BTreeSet<_>, BTreeSet<_>) =
+            unconfirmed.partition(|part| arrived.contains(part));
+        pod.unconfirmed = unconfirmed.into_iter().collect();
         if !parts.is_empty() {
             pod.present = Arc::new(before.with(parts));
         }
@@ -288,11 +300,9 @@ impl Schedule {
             pod.is_dirty |= tracked.engine.told() != told;
             ids.push(tracked.id);
         }
-        let is_dirty = pod.is_dirty;
         for id in ids {
             self.reschedule(id);
         }
-        is_dirty
     }
 
     /// Sets the timer of a hook to the next deadline of its engine.
@@ -301,7 +311,11 @@ impl Schedule {
             return;
         };
         let wakes_at = tracked.engine.wakes_at();
-        let before = std::mem::replace(&mut tracked.timer, wakes_at);
+        let before = tracked.pending().timer;
+        if before != wakes_at {
+            tracked.pending_mut().timer = wakes_at;
+        }
+        tracked.settle();
         if before == wakes_at {
             return;
         }
@@ -314,7 +328,7 @@ impl Schedule {
     }
 
     fn tracked<'a>(
-        pods: &'a mut BTreeMap<SmolStr, PodSchedule>,
+        pods: &'a mut BTreeMap<SmolStr, Box<PodSchedule>>,
         hooks: &HashMap<HookId, (SmolStr, usize)>,
         id: HookId,
     ) -> Option<(&'a mut TrackedHook, SmolStr)> {
@@ -325,6 +339,9 @@ impl Schedule {
 
     /// Advances the time, and begins the rounds that are due and may run. Also returns when to call it again.
     pub(super) fn due(&mut self, now: Instant, time: Timestamp) -> (Vec<Attempt>, Option<Instant>) {
+        if self.is_closed {
+            return (Vec::new(), None);
+        }
         while let Some(&(at, id)) = self.timers.first()
             && at <= now
         {
@@ -333,7 +350,7 @@ impl Schedule {
             let Some((tracked, _)) = Self::tracked(&mut self.pods, &self.hooks, id) else {
                 continue;
             };
-            tracked.timer = None;
+            tracked.pending_mut().timer = None;
             if let Some(since) = tracked.engine.advance(now, random) {
                 self.queue.push(id, since);
             } else {
@@ -357,14 +374,16 @@ impl Schedule {
         let tracked = pod.tracked.get_mut(index)?;
         let round = tracked.engine.start()?;
         let random = self.rng.u128(..);
-        let round_id = *tracked
+        let cancel = CancellationToken::new();
+        let pending = tracked.pending_mut();
+        let round_id = *pending
             .round
             .get_or_insert_with(|| RoundId::from_random(random));
-        let cancel = CancellationToken::new();
-        tracked.running = Some(Box::new(RunningRound {
+        pending.running = Some(RunningRound {
             content: Arc::clone(&pod.present),
             cancel: cancel.clone(),
-        }));
+        });
+        let changed_at = pending.changed_at;
         tracked.note_state(time);
         pod.is_dirty = true;
         Some(Attempt {
@@ -376,7 +395,8 @@ impl Schedule {
             number: round.attempt,
             content: Arc::clone(&pod.present),
             told: tracked.told().map(Arc::clone),
-            changed_at: tracked.changed_at,
+            changed_at,
+            is_recorded: false,
             cancel,
         })
     }
@@ -394,7 +414,7 @@ impl Schedule {
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let hook = &pod.hooks.hooks[index];
         let tracked = &mut pod.tracked[index];
-        let running = tracked.running.take();
+        let running = tracked.pending_mut().running.take();
         let mut is_news = false;
         let was_reported = tracked.is_reported;
         match &report.end {
@@ -405,28 +425,26 @@ impl Schedule {
                     running.map_or(Arc::clone(&report.content), |running| running.content);
                 tracked.succeeded(content, time);
                 tracked.is_reported = false;
-                tracked.changed_at = match tracked.engine.state() {
-                    HookState::Idle => None,
-                    _ => Some(now),
-                };
+                let is_idle = tracked.engine.state() == HookState::Idle;
+                tracked.pending_mut().changed_at = (!is_idle).then_some(now);
             }
             AttemptEnd::Failed(reason) => {
                 tracked.engine.finished(Outcome::Failed, now, random);
-                is_news = *tracked.reason != **reason;
+                is_news = tracked.pending().reason != *reason;
                 if tracked.engine.is_uncertain() {
-                    tracked.reason = reason.as_str().into();
+                    tracked.pending_mut().reason.clone_from(reason);
                     tracked.is_reported = true;
                 } else {
                     // `onFailure: Ignore`.
                     tracked.succeeded(Arc::clone(&report.content), time);
                 }
                 if tracked.engine.failures() == 0 {
-                    tracked.round = None;
+                    tracked.pending_mut().round = None;
                 }
             }
             AttemptEnd::Deferred(until, reason) => {
                 tracked.engine.defer(*until);
-                tracked.reason = reason.as_str().into();
+                tracked.pending_mut().reason.clone_from(reason);
             }
             AttemptEnd::Interrupted => {
                 tracked.engine.finished(Outcome::Interrupted, now, random);
@@ -453,7 +471,8 @@ impl Schedule {
         let mut tracked = std::mem::take(&mut pod.tracked);
         for hook in &mut tracked {
             self.retire(hook);
-            hook.timer = None;
+            hook.pending_mut().timer = None;
+            hook.settle();
         }
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.tracked = tracked;
@@ -462,13 +481,13 @@ impl Schedule {
 
     /// Ends the running and due rounds of a hook.
     fn retire(&mut self, tracked: &TrackedHook) {
-        if let Some(running) = &tracked.running {
+        if let Some(running) = &tracked.pending().running {
             running.cancel.cancel();
         } else {
             // The place of a running round becomes free when it has ended.
             self.queue.finished(tracked.id);
         }
-        if let Some(at) = tracked.timer {
+        if let Some(at) = tracked.pending().timer {
             self.timers.remove(&(at, tracked.id));
         }
         self.hooks.remove(&tracked.id);

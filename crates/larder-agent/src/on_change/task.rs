@@ -8,6 +8,9 @@
 //!    one wins.
 //! 3. A worker may hand over a pass of a pod that was forgotten meanwhile. The worker forgets it, before it tears the
 //!    pod down.
+//! 4. A round without a quiet period begins with the pass that makes it due. The worker's thread writes the record
+//!    anyway, so it takes the round from the schedule and leaves its steps to the task. So one switch of threads lies
+//!    between a swap and the first step. No worker runs a step.
 
 mod report;
 
@@ -82,7 +85,9 @@ struct Shared {
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
     schedule: Mutex<Schedule>,
-    /// Notified when a round may be due earlier than the task expects.
+    /// Rounds that began with a pass, for the task to run.
+    begun: Mutex<Vec<Attempt>>,
+    /// Notified when a round may be due earlier than the task expects, or has begun.
     wake: Notify,
     /// Notified when the hooks of pods may have changed.
     reloaded: Notify,
@@ -121,6 +126,7 @@ impl OnChange {
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),
+            begun: Mutex::default(),
             wake: Notify::new(),
             reloaded: Notify::new(),
             writers: std::array::from_fn(|_| Mutex::new(())),
@@ -231,6 +237,12 @@ impl OnChange {
                 () = sleep => {}
             }
         }
+        // Rounds whose pass was faster than the shutdown.
+        self.0.schedule.lock().close();
+        let begun = std::mem::take(&mut *self.0.begun.lock());
+        for attempt in begun {
+            rounds.spawn(attempt.run(self.clone()));
+        }
         let drain = async {
             while let Some(ended) = rounds.join_next().await {
                 self.finish(resumed(ended), &mut writes);
@@ -309,12 +321,16 @@ impl OnChange {
         let mut schedule = self.0.schedule.lock();
         let (now, time) = (Instant::now(), self.0.clock.now());
         schedule.take_hooks(&uid, pod, hooks, past, &parts, &key, time);
-        let is_dirty = schedule.pass(&uid, parts, &key, now, time);
+        schedule.pass(&uid, parts, &key, now, time);
+        let (mut begun, _) = schedule.due(now, time);
         drop(schedule);
-        self.0.wake.notify_one();
-        if is_dirty {
-            self.write_record(&uid);
+        // Before the first step (invariant 4 of the parent).
+        self.write_record(&uid);
+        for attempt in &mut begun {
+            attempt.is_recorded = attempt.uid() == uid;
         }
+        self.0.begun.lock().append(&mut begun);
+        self.0.wake.notify_one();
     }
 
     /// Writes the record of a pod, unless it is up to date. Waits for the disk.
@@ -351,11 +367,14 @@ impl OnChange {
         self.0.schedule.lock().restarted(uid, names, Instant::now());
     }
 
-    /// The rounds to begin now, and when to call it again.
+    /// The rounds to run now, and when to call it again.
     fn due(&self) -> (Vec<Attempt>, Option<Instant>) {
+        let mut begun = std::mem::take(&mut *self.0.begun.lock());
         let mut schedule = self.0.schedule.lock();
         let (now, time) = (Instant::now(), self.0.clock.now());
-        schedule.due(now, time)
+        let (due, next) = schedule.due(now, time);
+        begun.extend(due);
+        (begun, next)
     }
 
     /// A round has ended.

@@ -21,25 +21,62 @@ pub(super) struct TrackedHook {
     pub(super) engine: HookEngine,
     /// The content of the last notification; `None` if at most its digest is known.
     told: Option<Arc<Content>>,
-    /// The round in progress.
-    pub(super) running: Option<Box<RunningRound>>,
-    /// Identifies the round; all its attempts share it.
-    pub(super) round: Option<RoundId>,
+    /// `None` while the hook is idle and the last round succeeded, as nearly all hooks of a node are.
+    pending: Option<Box<Pending>>,
     /// The state at the last [`note_state`](Self::note_state), and the time when the hook entered it.
     shown: HookState,
     pub(super) since: Timestamp,
-    /// Reason of the last failure, or of the delay of an attempt.
-    pub(super) reason: Box<str>,
     pub(super) last_success: Option<Timestamp>,
-    /// Arrival of the first change that the application was not yet notified of.
-    pub(super) changed_at: Option<Instant>,
-    /// Its entry among the timers.
-    pub(super) timer: Option<Instant>,
     /// The hook started from the current content. So the first content of each part counts as its first delivery,
     /// whatever was on disk (rule P5).
     starts_afresh: bool,
     /// The last round failed, and an event about the pod reported it.
     pub(super) is_reported: bool,
+}
+
+/// What a hook needs between a change and the success of its round.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// The round in progress.
+    pub(super) running: Option<RunningRound>,
+    /// Identifies the round; all its attempts share it.
+    pub(super) round: Option<RoundId>,
+    /// Reason of the last failure, or of the delay of an attempt.
+    pub(super) reason: String,
+    /// Arrival of the first change that the application was not yet notified of.
+    pub(super) changed_at: Option<Instant>,
+    /// The hook's entry among the timers.
+    pub(super) timer: Option<Instant>,
+}
+
+/// Of a hook at rest.
+static NOTHING: Pending = Pending::new();
+
+impl Pending {
+    const fn new() -> Self {
+        Self {
+            running: None,
+            round: None,
+            reason: String::new(),
+            changed_at: None,
+            timer: None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self {
+            running,
+            round,
+            reason,
+            changed_at,
+            timer,
+        } = self;
+        running.is_none()
+            && round.is_none()
+            && reason.is_empty()
+            && changed_at.is_none()
+            && timer.is_none()
+    }
 }
 
 /// A round in progress.
@@ -91,25 +128,15 @@ impl TrackedHook {
                 _ => ((Start::Told(digest), None), last),
             },
         };
-        let definition = &hook.hook;
         let starts_afresh = matches!(recorded, None | Some(Recorded::New));
         Self {
             id,
-            engine: HookEngine::new(
-                definition.timing,
-                definition.on_failure,
-                definition.initial,
-                start,
-            ),
+            engine: HookEngine::new(Arc::clone(&hook.hook), start),
             told,
-            running: None,
-            round: None,
+            pending: None,
             shown: HookState::Idle,
             since: now,
-            reason: Box::default(),
             last_success,
-            changed_at: None,
-            timer: None,
             starts_afresh,
             is_reported: false,
         }
@@ -142,11 +169,12 @@ impl TrackedHook {
             let extend = |content: &Content| extended(content, first.iter().copied(), hook);
             let extend_shared = |content: &Arc<Content>| Arc::new(extend(content));
             self.told = self.told.as_ref().map(extend_shared);
-            if let Some(running) = &mut self.running {
+            let running = self.pending.as_mut();
+            let mut running = running.and_then(|pending| pending.running.as_mut());
+            if let Some(running) = &mut running {
                 running.content = extend_shared(&running.content);
             }
             let told = self.told.as_ref().map(|content| content.digest(hook, key));
-            let running = self.running.as_ref();
             let running = running.map(|running| running.content.digest(hook, key));
             if let Some(told) = told.or(self.engine.told()) {
                 let present = extend(before).digest(hook, key);
@@ -160,10 +188,27 @@ impl TrackedHook {
         }
         if self.engine.told() == Some(digest) {
             self.told = Some(Arc::clone(after));
-            self.changed_at = None;
+            if let Some(pending) = &mut self.pending {
+                pending.changed_at = None;
+            }
         } else {
-            self.changed_at.get_or_insert(now);
+            self.pending_mut().changed_at.get_or_insert(now);
         }
+    }
+
+    /// What the hook needs besides while it is not at rest.
+    pub(super) fn pending(&self) -> &Pending {
+        self.pending.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// The same, to be changed. [`settle`](Self::settle) frees it when it is not needed any more.
+    pub(super) fn pending_mut(&mut self) -> &mut Pending {
+        self.pending.get_or_insert_with(|| Box::new(Pending::new()))
+    }
+
+    /// Frees what a hook at rest does not need.
+    pub(super) fn settle(&mut self) {
+        self.pending.take_if(|pending| pending.is_empty());
     }
 
     /// The content of the last notification, if it is known.
@@ -175,8 +220,9 @@ impl TrackedHook {
     pub(super) fn succeeded(&mut self, content: Arc<Content>, now: Timestamp) {
         self.told = Some(content);
         self.last_success = Some(now);
-        self.round = None;
-        self.reason = Box::default();
+        let pending = self.pending_mut();
+        pending.round = None;
+        pending.reason = String::new();
     }
 
     /// Records the time if the state has changed.

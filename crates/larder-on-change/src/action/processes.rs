@@ -12,7 +12,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::fs::MetadataExt as _,
@@ -142,6 +143,9 @@ pub enum SignalProcessError {
     },
 }
 
+/// The kernel fills a buffer of this size with one read.
+const PAGE: usize = 4096;
+
 /// Volumes with the mount points that they are mounted at.
 type Mounts = BTreeSet<(SmolStr, PathBuf)>;
 
@@ -165,7 +169,7 @@ impl Processes {
     ///
     /// The directory of processes or the mounts of this one cannot be read.
     pub fn containers(&self, mounts: &PodMounts) -> io::Result<Vec<FoundContainer>> {
-        let own = parse(&fs::read(self.proc.join("self/mountinfo"))?);
+        let own = parse(&read(&self.proc.join("self/mountinfo"))?);
         let own_namespace = self.namespace("self").ok();
         let own_mounts: BTreeSet<u64> = own.iter().map(|mount| mount.id).collect();
         let wanted = Wanted::new(mounts, &own);
@@ -214,7 +218,7 @@ impl Processes {
         {
             return known.as_ref().map(|_| namespace);
         }
-        let text = fs::read(self.proc.join(format!("{pid}/mountinfo"))).ok()?;
+        let text = read(&self.proc.join(format!("{pid}/mountinfo"))).ok()?;
         let lines = parse(&text);
         let matching: Vec<_> = lines
             .iter()
@@ -247,7 +251,7 @@ impl Processes {
 
     fn process(&self, pid: i32, namespace: Namespace) -> Option<FoundProcess> {
         let directory = self.proc.join(pid.to_string());
-        let (parent, start) = parent_and_start(&fs::read(directory.join("stat")).ok()?)?;
+        let (parent, start) = parent_and_start(&read(&directory.join("stat")).ok()?)?;
         let user = fs::metadata(directory).ok()?.uid();
         Some(FoundProcess {
             pid,
@@ -285,7 +289,9 @@ impl Processes {
     /// Whether the process catches or blocks the signal of this number; `None` if it has ended.
     pub fn handles(&self, process: &FoundProcess, signal: rustix::process::Signal) -> Option<bool> {
         let path = self.proc.join(process.pid.to_string()).join("status");
-        let status = fs::read_to_string(path).ok()?;
+        let status = read(&path).ok()?;
+        // A process may give itself any name.
+        let status = String::from_utf8_lossy(&status);
         let bit = 1_u64 << (signal.as_raw() - 1);
         let mask = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -447,6 +453,13 @@ fn container(
         main,
         processes,
     })
+}
+
+/// Reads a file of `/proc`. Such files have no size, for which `fs::read` makes several small reads.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(PAGE);
+    File::open(path)?.read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The lines of a `mountinfo` that can be read.

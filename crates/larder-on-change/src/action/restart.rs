@@ -46,7 +46,7 @@ pub async fn run(
         outcome: StepOutcome::Skipped("started after the change".to_owned()),
         ended: Vec::new(),
     };
-    let containers = match query.find(processes, false) {
+    let containers = match query.find(processes, false).await {
         Ok(containers) => containers,
         Err(error) => {
             report.outcome = StepOutcome::Failed(error.to_string());
@@ -60,7 +60,7 @@ pub async fn run(
             StepOutcome::Failed(format!("no process of container {}", names.join(", ")));
         return report;
     }
-    let grace = restart.grace.unwrap_or(grace);
+    let grace = restart.grace_or(grace);
     for container in &containers {
         if is_new(container, query) {
             continue;

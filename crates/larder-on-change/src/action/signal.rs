@@ -43,7 +43,7 @@ pub async fn run(
     processes: &Processes,
 ) -> StepOutcome {
     let deadline = Instant::now() + step.timeout;
-    let containers = match query.find(processes, target.process.is_some()) {
+    let containers = match query.find(processes, target.process.is_some()).await {
         Ok(containers) => containers,
         Err(error) => return StepOutcome::Failed(error.to_string()),
     };

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use tokio::task::spawn_blocking;
 
 use super::processes::{FoundContainer, PodMounts, Processes};
 
@@ -28,6 +29,19 @@ pub struct TargetQuery<'a> {
 /// target container is among the known ones, checking their processes is enough.
 #[derive(Debug, Default)]
 pub struct KnownContainers(Mutex<Vec<FoundContainer>>);
+
+impl KnownContainers {
+    /// Keeps names and main processes. Only a new search shows all processes, and mounts have done their part.
+    fn keep(&self, mut containers: Vec<FoundContainer>) {
+        for container in &mut containers {
+            container.processes = Vec::new();
+            container.mounts = BTreeSet::new();
+            container.fits.shrink_to_fit();
+        }
+        containers.shrink_to_fit();
+        *self.0.lock() = containers;
+    }
+}
 
 /// Why there is no target.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +82,17 @@ impl TargetQuery<'_> {
 
     /// The running target containers. With `all_processes`, each has all of its processes, not only the main one.
     ///
+    /// One look at each process that is known is made on this thread; a search, which looks at all processes of the
+    /// machine, on another one.
+    ///
     /// # Errors
     ///
     /// They cannot be found, or cannot be distinguished from others.
-    pub fn find(
+    ///
+    /// # Cancel safety
+    ///
+    /// A search that is dropped is made again by the next call.
+    pub async fn find(
         &self,
         processes: &Processes,
         all_processes: bool,
@@ -88,22 +109,25 @@ impl TargetQuery<'_> {
                 name: hidden.to_string(),
             });
         }
-        let mut known = self.known.0.lock();
-        known.retain(|container| processes.is_same(&container.main));
         let meant = |containers: &[FoundContainer]| -> Vec<FoundContainer> {
             let meant = containers
                 .iter()
                 .filter(|found| found.fits.iter().any(|name| names.contains(name)));
             meant.cloned().collect()
         };
-        let mut found = meant(&known);
+        let mut found = {
+            let mut known = self.known.0.lock();
+            known.retain(|container| processes.is_same(&container.main));
+            meant(&known)
+        };
         if all_processes || found.len() < names.len() {
-            *known = processes
-                .containers(self.mounts)
-                .map_err(TargetError::List)?;
-            found = meant(&known);
+            let (processes, mounts) = (processes.clone(), self.mounts.clone());
+            let searched = spawn_blocking(move || processes.containers(&mounts)).await;
+            let searched = searched.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            let searched = searched.map_err(TargetError::List)?;
+            found = meant(&searched);
+            self.known.keep(searched);
         }
-        drop(known);
         if let (Some(_), Some(alike)) = (
             self.container,
             found.iter().find(|found| found.fits.len() > 1),

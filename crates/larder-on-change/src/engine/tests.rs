@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     digest::{DigestKey, Digester},
-    hook::{Debounce, Retry},
+    hook::{Action, Debounce, Paths, Restart, Retry, Timing},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -26,8 +26,19 @@ struct Simulation {
 
 impl Simulation {
     fn new(timing: Timing, on_failure: OnFailure, initial: bool, start: Start) -> Self {
+        let hook = Hook {
+            name: "test".to_owned(),
+            volumes: None,
+            paths: Paths::default(),
+            environment: false,
+            container: None,
+            steps: vec![Action::Restart(Restart::default())],
+            timing,
+            on_failure,
+            initial,
+        };
         Self {
-            engine: HookEngine::new(timing, on_failure, initial, start),
+            engine: HookEngine::new(Arc::new(hook), start),
             began: Instant::now(),
             now: 0,
             random: 0.0,

@@ -27,7 +27,7 @@ use crate::VolumeKind;
 
 /// The agent's record of a pod, in the pod's directory.
 const RECORD: &str = "on-change.json";
-/// The new record, before it is renamed over the old one.
+/// The new record before it takes the place of the old one, and then the old one until it is removed.
 const RECORD_TMP: &str = "..on-change.json_tmp";
 const RECORD_MODE: u32 = 0o600;
 /// Largest record that is read. One of 16 hooks has 8 KiB.
@@ -138,7 +138,15 @@ fn replace(pod: &Directory, record: &[u8]) -> Result<()> {
     let file = sys::create_file(pod.as_fd(), RECORD_TMP, RECORD_MODE)?;
     sys::set_mode(&file, RECORD_MODE)?;
     sys::write(&file, record)?;
-    sys::rename(pod.as_fd(), RECORD_TMP, RECORD)
+    // ext4 begins to write a file to the disk before it renames it over another one, which takes longer than all the
+    // rest and would delay a signal. This file need not reach the disk (invariant 3).
+    match sys::exchange(pod.as_fd(), RECORD_TMP, RECORD) {
+        Ok(()) => sys::remove_file(pod.as_fd(), RECORD_TMP),
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
+            sys::rename(pod.as_fd(), RECORD_TMP, RECORD)
+        }
+        Err(errno) => Err(errno),
+    }
 }
 
 fn read_file(

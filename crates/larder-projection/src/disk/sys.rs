@@ -8,7 +8,9 @@ use std::{
 };
 
 use rustix::{
-    fs::{self, AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid},
+    fs::{
+        self, AtFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Stat, Uid,
+    },
     io::{Errno, Result, retry_on_intr},
     path::Arg,
 };
@@ -181,6 +183,12 @@ pub(crate) fn read_link(dir: BorrowedFd<'_>, name: impl Arg) -> Result<CString> 
 pub(crate) fn rename(dir: BorrowedFd<'_>, from: impl Arg, to: impl Arg) -> Result<()> {
     point()?;
     fs::renameat(dir, from, dir, to)
+}
+
+/// Exchanges two entries of a directory, in one step. Both must exist, and not every file system can do it.
+pub(crate) fn exchange(dir: BorrowedFd<'_>, one: impl Arg, other: impl Arg) -> Result<()> {
+    point()?;
+    fs::renameat_with(dir, one, dir, other, RenameFlags::EXCHANGE)
 }
 
 /// Removes an entry that is not a directory.

@@ -51,7 +51,7 @@ impl OnChange {
             place: hook.place.to_string(),
             state: tracked.engine.state().name().to_owned(),
             since: Some(tracked.since),
-            reason: match (&*tracked.reason, &hook.note) {
+            reason: match (&*tracked.pending().reason, &hook.note) {
                 ("", Some(note)) => note.to_string(),
                 (reason, _) => reason.to_owned(),
             },

@@ -1,6 +1,6 @@
 //! The hooks of a command: their engines, and the rounds that are due.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use larder_on_change::{
     DigestKey, Hook, HookEngine, HookState, Items, Outcome, Start,
@@ -21,7 +21,7 @@ pub(super) struct Rounds {
 
 /// A hook, and the content that it has succeeded for.
 struct TrackedHook {
-    hook: Rc<Hook>,
+    hook: Arc<Hook>,
     engine: HookEngine,
     /// The present content, that of the last success, and that of the running round.
     present: Items,
@@ -36,7 +36,7 @@ struct TrackedHook {
 pub(super) struct DueRound {
     /// Which hook.
     pub(super) index: usize,
-    pub(super) hook: Rc<Hook>,
+    pub(super) hook: Arc<Hook>,
     pub(super) round: RoundId,
     pub(super) attempt: u32,
     /// Without the directories of volumes.
@@ -51,14 +51,10 @@ impl Rounds {
     ///
     /// The system has no random numbers.
     pub(super) fn new(hooks: Vec<Hook>) -> anyhow::Result<Self> {
-        let hooks = hooks.into_iter().map(|hook| TrackedHook {
-            engine: HookEngine::new(
-                hook.timing,
-                hook.on_failure,
-                hook.initial,
-                Start::FirstDelivery,
-            ),
-            hook: Rc::new(hook),
+        let hooks = hooks.into_iter().map(Arc::new);
+        let hooks = hooks.map(|hook| TrackedHook {
+            engine: HookEngine::new(Arc::clone(&hook), Start::FirstDelivery),
+            hook,
             present: Items::default(),
             succeeded: Items::default(),
             running: Items::default(),
@@ -128,7 +124,7 @@ impl Rounds {
             changes.variables.retain(|name| !name.is_empty());
             due.push(DueRound {
                 index,
-                hook: Rc::clone(&tracked.hook),
+                hook: Arc::clone(&tracked.hook),
                 round: tracked.round,
                 attempt: round.attempt,
                 changes,

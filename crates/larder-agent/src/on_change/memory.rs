@@ -1,0 +1,95 @@
+//! The memory of hooks at rest, counted in allocated bytes: neither the machine nor its allocator decides.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use allocation_counter::measure;
+use fastrand::Rng;
+use larder_pods::StoredPod;
+use larder_projection::{File, FileData, VolumeKind, VolumePath, disk::VolumeHost};
+use prometheus_client::registry::Registry;
+use serde_json::json;
+
+use super::{HookList, OnChange, OnChangeConfig, OnChangeParts, PartKey};
+use crate::clock::Clock;
+
+/// Most bytes that a hook of a pod may take: its budget (`docs/spec/on-change.md`, section 11) without the 16 bytes that
+/// the system's allocator adds at most to each allocation.
+const BUDGET: i64 = 1024 - 16 * ALLOCATIONS;
+const ALLOCATIONS: i64 = 10;
+const PODS: usize = 1000;
+
+fn stored_pod(number: usize) -> Arc<StoredPod> {
+    let pod = json!({
+        "metadata": {
+            "namespace": "bench",
+            "name": format!("hooked-{number}"),
+            "uid": format!("00000000-0000-4000-8000-{number:012}"),
+        },
+        "spec": {
+            "containers": [{"name": "main", "volumeMounts": [{"name": "config", "mountPath": "/etc/app"}]}],
+            "volumes": [{"name": "config", "configMap": {"name": "c"}}],
+        },
+    });
+    Arc::new(StoredPod::new(serde_json::from_value(pod).unwrap()).unwrap())
+}
+
+fn on_change(root: &Path) -> OnChange {
+    let hook = json!({"pods": ["bench/hooked-*"], "signal": "SIGHUP"});
+    let mut hooks = HookList::default();
+    hooks.add(&hook).unwrap();
+    OnChange::new(OnChangeParts {
+        config: OnChangeConfig {
+            hooks: hooks.into_hooks(),
+            ..OnChangeConfig::default()
+        },
+        program: Vec::new(),
+        host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
+        clock: Clock::system(),
+        events: None,
+        registry: &mut Registry::default(),
+        rng: Rng::with_seed(1),
+    })
+}
+
+/// A pass over the pod, which has delivered `text`.
+fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<super::PodHooks>, text: &str) {
+    let (name, kind) = ("config", VolumeKind::ConfigMap);
+    let file = File {
+        data: FileData::Borrowed(text.as_bytes()),
+        mode: 0o644,
+        owner: None,
+    };
+    let payload = BTreeMap::from([(VolumePath::parse("app.conf").unwrap(), file)]);
+    let is_new = on_change
+        .statuses(pod.metadata.uid.as_deref().unwrap())
+        .is_empty();
+    let mut observer = on_change.observer(pod, hooks, is_new);
+    observer.begin(
+        &pod.decode(),
+        std::iter::once(PartKey::Volume(name.into(), kind)),
+    );
+    observer.volume(name, kind, &payload, true);
+    observer.finish();
+}
+
+#[test]
+fn hook_at_rest_takes_less_than_its_budget() {
+    let root = tempfile::tempdir().unwrap();
+    let on_change = on_change(root.path());
+    let pods: Vec<_> = (0..PODS).map(stored_pod).collect();
+    on_change.key();
+    let mut all = Vec::with_capacity(PODS);
+    let counted = measure(|| {
+        for pod in &pods {
+            let hooks = on_change.hooks(pod, None, None).unwrap();
+            deliver(&on_change, pod, &hooks, "1");
+            all.push(hooks);
+        }
+    });
+    let pods = i64::try_from(PODS).unwrap();
+    let (bytes, allocations) = (counted.bytes_current / pods, counted.count_current / pods);
+    assert!(
+        bytes < BUDGET && allocations < ALLOCATIONS,
+        "a hook takes {bytes} bytes in {allocations} allocations"
+    );
+}
