@@ -1,6 +1,10 @@
 //! The system calls of the checkpoint, relative to open directories; none follows a link.
 //!
 //! Each passes through `point`, where tests make it fail or kill the process.
+//!
+//! `disk::sys` of `larder-projection` makes similar calls for volumes. The two stay apart because a fault point exists
+//! only in the tests of its own crate. One module for both would need a feature that compiles fault points into the
+//! program, and types of `rustix` in a public API.
 
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
