@@ -42,7 +42,7 @@ mod worker;
 
 pub use self::{
     kubelet_dir::{Mounts, ReadError as KubeletDirError},
-    settings::BesideConfig,
+    settings::{BesideConfig, OverlapError},
     swaps::SwapDetection,
 };
 pub(crate) use self::{shared::Beside, worker::BesideWorker};

@@ -227,6 +227,12 @@ pub enum ConfigError {
         /// The field.
         field: &'static str,
     },
+    /// A flag that only the mode `Beside` has.
+    #[error("{flag} needs --beside-kubelet or mode: Beside")]
+    NotBeside {
+        /// The flag.
+        flag: &'static str,
+    },
     /// The node has no usable name.
     #[error(
         "node name {name:?} is not a lower-case DNS name; give another with --node-name or nodeName"
@@ -318,6 +324,14 @@ impl Config {
             ];
             if let Some((field, _)) = conflicts.into_iter().find(|(_, is_set)| *is_set) {
                 return Err(ConfigError::Beside { field });
+            }
+        } else {
+            let needing = [
+                ("--dry-run", dry_run),
+                ("--kubelet-root-dir", kubelet_root_dir.is_some()),
+            ];
+            if let Some((flag, _)) = needing.into_iter().find(|(_, is_set)| *is_set) {
+                return Err(ConfigError::NotBeside { flag });
             }
         }
         self.node_name = node_name.unwrap_or_else(|| mem::take(&mut self.node_name));

@@ -280,6 +280,8 @@ pub enum Phase {
     Delivered,
     /// The pod has ended; its volumes are gone.
     Ended,
+    /// The settings or the pod itself exclude it, so nothing of it is read.
+    Excluded,
     /// Nothing of it is delivered; the reason says why.
     Held,
     /// Something has not been read yet.
@@ -292,9 +294,10 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Delivered,
         Self::Ended,
+        Self::Excluded,
         Self::Held,
         Self::Waiting,
         Self::Failing,
@@ -306,6 +309,7 @@ impl Phase {
         match self {
             Self::Delivered => "Delivered",
             Self::Ended => "Ended",
+            Self::Excluded => "Excluded",
             Self::Held => "Held",
             Self::Waiting => "Waiting",
             Self::Failing => "Failing",

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::{Agent, AgentHandle, handle::AgentInfo};
 use crate::{
-    beside::{Beside, KubeletDirError},
+    beside::{Beside, KubeletDirError, OverlapError},
     certificates::Certificates,
     checkpoint::{CheckpointBoard, ClusterId},
     clock::Clock,
@@ -56,6 +56,9 @@ pub enum BuildError {
     /// The kubelet's root directory, in the mode `Beside`.
     #[error("cannot read the kubelet's root directory")]
     KubeletDir(#[source] KubeletDirError),
+    /// The directories of the mode `Beside`.
+    #[error("invalid directories of the mode Beside")]
+    Overlap(#[source] OverlapError),
 }
 
 /// Builds an [`Agent`]; made by [`Agent::builder`].
@@ -162,7 +165,8 @@ impl AgentBuilder {
     ///
     /// # Errors
     ///
-    /// A setting of the managers or of the source of static pods is invalid.
+    /// A setting of the managers or of the source of static pods is invalid. In the mode `Beside`: the kubelet's root
+    /// directory cannot be read, or overlaps with a directory of the agent.
     ///
     /// # Panics
     ///
@@ -283,6 +287,8 @@ fn beside(
     let Some(settings) = config.beside.clone() else {
         return Ok(None);
     };
+    let checked = settings.check_directories(&config.root_dir);
+    checked.map_err(BuildError::Overlap)?;
     let (client, clock) = (client.clone(), clock.clone());
     let beside = Beside::new(
         settings,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
 use larder_pods::StoredPod;
@@ -39,6 +39,18 @@ pub struct BesideConfig {
     pub swaps: SwapDetection,
 }
 
+/// A directory that larder writes to overlaps with the kubelet's root directory (R1).
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} and the kubelet's root directory {} overlap, expected separate directories",
+    own.display(),
+    kubelet.display()
+)]
+pub struct OverlapError {
+    own: PathBuf,
+    kubelet: PathBuf,
+}
+
 impl BesideConfig {
     /// The defaults, for the kubelet with this root directory.
     pub fn new(kubelet_root_dir: impl Into<PathBuf>) -> Self {
@@ -57,6 +69,27 @@ impl BesideConfig {
 
     /// The kubelet's default root directory.
     pub const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
+
+    /// Checks that `root_dir` and the directory of the lock lie outside of the kubelet's root directory and do not
+    /// contain it, links resolved. Without this, the agent would write below the kubelet's directory, and Landlock would
+    /// let it.
+    ///
+    /// # Errors
+    ///
+    /// One of them overlaps with it.
+    pub fn check_directories(&self, root_dir: &Path) -> Result<(), OverlapError> {
+        let kubelet = resolved(&self.kubelet_root_dir);
+        for own in [root_dir, &self.lock_dir] {
+            let resolved = resolved(own);
+            if resolved.starts_with(&kubelet) || kubelet.starts_with(&resolved) {
+                return Err(OverlapError {
+                    own: own.to_owned(),
+                    kubelet: self.kubelet_root_dir.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
 
     /// Why a pod is never touched (R8); `None` if it may be touched.
     pub(crate) fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
@@ -84,11 +117,54 @@ impl Default for BesideConfig {
     }
 }
 
+/// `path` without links, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let path = path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let existing = path.ancestors().find_map(|ancestor| {
+        let resolved = ancestor.canonicalize().ok()?;
+        Some((ancestor, resolved))
+    });
+    match existing {
+        Some((ancestor, resolved)) => match path.strip_prefix(ancestor) {
+            Ok(rest) if !rest.as_os_str().is_empty() => resolved.join(rest),
+            _ => resolved,
+        },
+        None => path,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn own_directories_that_overlap_with_the_kubelets_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("kubelet/pods")).unwrap();
+        symlink(at("kubelet/pods"), at("link")).unwrap();
+        let check = |root_dir: &str, lock_dir: &str| {
+            let mut config = BesideConfig::new(at("kubelet"));
+            config.lock_dir = at(lock_dir);
+            config.check_directories(&at(root_dir)).is_ok()
+        };
+        assert!(check("larder", "lock"));
+        assert!(check("kubelet-2/larder", "lock"));
+        for (root_dir, lock_dir) in [
+            ("kubelet/larder", "lock"),
+            ("kubelet", "lock"),
+            (".", "lock"),
+            ("larder", "kubelet/pods"),
+            ("link", "lock"),
+            ("larder", "link/not/there/yet"),
+        ] {
+            assert!(!check(root_dir, lock_dir), "{root_dir} {lock_dir}");
+        }
+    }
 
     #[test]
     fn pods_are_excluded_by_annotation_namespace_and_labels() {

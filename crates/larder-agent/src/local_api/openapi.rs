@@ -121,7 +121,7 @@ fn schemas() -> Value {
         ])),
         "Phase": {
             "type": "string",
-            "enum": ["Delivered", "Ended", "Held", "Waiting", "Failing", "Removing"],
+            "enum": ["Delivered", "Ended", "Excluded", "Held", "Waiting", "Failing", "Removing"],
             "description": "In order of the attention needed; the phase of a pod is the last one of its parts.",
         },
         "Change": {"oneOf": [

@@ -195,7 +195,7 @@ async fn excluded_pod_is_not_watched() {
     beside.node.run();
     beside.node.settled().await;
     let status = beside.node.pod("web").unwrap();
-    assert_eq!(status.delivery.phase, Phase::Held);
+    assert_eq!(status.delivery.phase, Phase::Excluded);
     assert_eq!(beside.node.status().objects, []);
 }
 

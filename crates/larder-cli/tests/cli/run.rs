@@ -476,11 +476,24 @@ fn bad_usage_and_unreadable_input_end_with_2() {
             r#"node name "A_b" is not a lower-case DNS name"#,
         ),
         ("run --root-dir root", "use --manifests DIR"),
+        (
+            "run --manifests . --dry-run",
+            "--dry-run needs --beside-kubelet or mode: Beside",
+        ),
+        (
+            "run --manifests . --kubelet-root-dir .",
+            "--kubelet-root-dir needs --beside-kubelet or mode: Beside",
+        ),
+        (
+            "run --beside-kubelet --kubeconfig k --kubelet-root-dir kubelet --root-dir kubelet/larder",
+            "kubelet/larder and the kubelet's root directory kubelet overlap",
+        ),
     ] {
         let Run { code, stderr, .. } = desk.run(args);
         assert_eq!(code, 2, "{args}: {stderr}");
         assert!(stderr.contains(message), "{args}: {stderr}");
     }
+    assert!(!desk.path().join("kubelet").exists());
 }
 
 #[test]

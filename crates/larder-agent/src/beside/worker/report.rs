@@ -80,7 +80,8 @@ impl BesideWorker {
     pub(super) fn publish(&mut self, plan: &PodPlan) {
         let wall = self.context.clock.now();
         if let Some(reason) = self.beside.excludes(&plan.pod) {
-            self.entry.publish(Phase::Held, reason, Vec::new(), wall);
+            self.entry
+                .publish(Phase::Excluded, reason, Vec::new(), wall);
             return;
         }
         let (mut worst, mut reason) = (Phase::Delivered, String::new());

@@ -88,7 +88,9 @@ fn delivered(
 ) -> anyhow::Result<Delivered> {
     match status.delivery.phase {
         Phase::Ended => bail!("the pod has ended"),
-        Phase::Held => bail!("the pod is not served{}", because(&status.delivery)),
+        Phase::Excluded | Phase::Held => {
+            bail!("the pod is not served{}", because(&status.delivery))
+        }
         Phase::Delivered | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
     let view = containers(pod)

@@ -33,7 +33,8 @@ pub(super) fn find_kubelet(args: &RunArgs, config: &mut Config) -> Result<(), Fa
         return Ok(());
     }
     let found = KubeletFiles::find().map_err(|error| Failure::unreadable(error.to_string()))?;
-    if beside.kubelet_root_dir == Path::new(BesideConfig::KUBELET_ROOT_DIR) {
+    let default = Path::new(BesideConfig::KUBELET_ROOT_DIR);
+    if args.kubelet_root_dir.is_none() && beside.kubelet_root_dir == default {
         beside.kubelet_root_dir = found.root_dir;
     }
     config.kubeconfig = Some(found.kubeconfig);
@@ -49,6 +50,8 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
     let Some(beside) = &config.beside else {
         return Ok(());
     };
+    let checked = beside.check_directories(&config.root_dir);
+    checked.map_err(|error| Failure::unreadable(error.to_string()))?;
     let own: [&Path; 2] = [&config.root_dir, &beside.lock_dir];
     for directory in own {
         let created = DirBuilder::new()

@@ -127,8 +127,14 @@ mod tests {
     #[test]
     fn pods_are_named_with_the_reason_and_the_rest_is_counted() {
         let done = ("db", "Delivered", "");
+        // A pod beside a kubelet that the settings exclude.
+        let excluded = (
+            "dns",
+            "Excluded",
+            "excluded: its namespace is not in beside.namespaces",
+        );
         let missing = ("web", "Failing", "secret \"tls\" not found");
-        let one = status(&[done, missing], &[]);
+        let one = status(&[done, excluded, missing], &[]);
         assert_eq!(
             waiting_for(&one, &[], true),
             "waiting for prod/web (secret \"tls\" not found)"

@@ -17,7 +17,10 @@ pub(super) enum Detail {
 
 /// Whether it needs no more work.
 pub(super) fn is_done(delivery: &Delivery) -> bool {
-    matches!(delivery.phase, Phase::Delivered | Phase::Ended)
+    matches!(
+        delivery.phase,
+        Phase::Delivered | Phase::Ended | Phase::Excluded
+    )
 }
 
 /// All pods: a head line with counts, problems, the pods, and the parts of `detail`.
@@ -202,6 +205,7 @@ fn head(status: &AgentStatus) -> String {
         Phase::Held,
         Phase::Removing,
         Phase::Ended,
+        Phase::Excluded,
     ];
     let by_phase = phases.into_iter().filter_map(|phase| {
         let pods = status.pods.iter();
