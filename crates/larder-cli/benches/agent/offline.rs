@@ -88,20 +88,24 @@ impl Place {
         self.root().join("checkpoint")
     }
 
-    /// Removes everything but the checkpoint, as a reboot does that clears a tmpfs.
+    /// Moves everything but the checkpoint out of the root directory: what a reboot that clears a tmpfs leaves.
     fn empty(&self) -> anyhow::Result<()> {
-        for entry in fs::read_dir(self.root())? {
-            let path = entry?.path();
-            if path == self.checkpoint() {
-                continue;
-            }
-            if path.is_dir() {
-                fs::remove_dir_all(path)?;
-            } else {
-                fs::remove_file(path)?;
-            }
-        }
+        let aside = self.move_aside(&self.root())?;
+        fs::create_dir(self.root())?;
+        fs::rename(aside.join("checkpoint"), self.checkpoint())?;
         Ok(())
+    }
+
+    /// Moves `path` to where nobody looks for it; returns that path.
+    ///
+    /// Nothing is removed before a measurement. An ext4 without a journal does not use an inode again for seconds, and
+    /// each file that is created meanwhile pays for the search: a start took 0.9 s of processor after the removal of
+    /// 3000 files, and 0.3 s without.
+    fn move_aside(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        let name = format!("aside-{:x}", fastrand::u64(..));
+        let aside = self.directory.path().join(name);
+        fs::rename(path, &aside)?;
+        Ok(aside)
     }
 }
 
@@ -159,7 +163,7 @@ async fn measure_writes(with: &Place, node: &Node, report: &mut Report) -> anyho
     agent.settled(node::PODS, &[Phase::Delivered]).await?;
     recorded(&agent).await?;
     // Unlike the first write of this start, which may have found copies in sync, this one writes everything.
-    fs::remove_dir_all(with.checkpoint())?;
+    with.move_aside(&with.checkpoint())?;
     change(node).await?;
     let first = first_write(&with.checkpoint()).await?;
     sleep(REST).await;
