@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!            start                        `after` without an answer                API source reports all pods
-//!  Opening ─────────► copies held aside ─────────────────────────► copies served ─────────────────────────────► recording
-//!                            └──────────────── answer, 401 or 403: copies dropped ─────────────────────────────►
+//!  Opening ─────────► every file opened ─────────────────────────► copies read, served ───────────────────────► recording
+//!                            └──────────────── answer, 401 or 403: no copy read ───────────────────────────────►
 //! ```
 //!
 //! | module | one sentence |
@@ -25,6 +25,7 @@
 //! 2. A copy is served only if the manager does not know the object's state yet; see [`larder::ObjectState::Stale`].
 //! 3. No failure of the checkpoint stops the agent. Status, log and metrics report it, and the agent retries.
 //! 4. Reading and writing happen on blocking threads, and no delivery waits for them.
+//! 5. No content stays in memory unless it is served. So a node whose API server answers pays for the index alone.
 
 mod board;
 mod codec;
@@ -69,7 +70,7 @@ use self::{
     key::Keyring,
     record::{Recorder, Snapshot},
     seal::{Owner, digest},
-    store::{Found, SavedCopy, Store, open_parent},
+    store::{Contents, Found, RejectedFile, Store, open_parent},
 };
 use crate::{
     backoff::RetryBackoff, blocking::blocking, config::Config, reconcile::AgentContext,
@@ -251,7 +252,7 @@ impl Checkpoint {
             recorder = Some(Recorder::new(found));
             self.record(&mut recorder, &mut wakes).await;
         };
-        shutdown.run_until_cancelled(work).await;
+        Box::pin(shutdown.run_until_cancelled(work)).await;
         // `None` while a write is under way, which covers the same.
         if recorder.is_some() {
             let _ = self.write(&mut recorder, true).await;
@@ -265,8 +266,7 @@ impl Checkpoint {
         let deadline = Instant::now() + self.config.after;
         let mut backoff = RetryBackoff::default();
         let Found {
-            store,
-            copies,
+            mut store,
             rejected,
             problem,
         } = loop {
@@ -284,9 +284,7 @@ impl Checkpoint {
                 }
             }
         };
-        for file in &rejected {
-            warn!(%file, "file of the checkpoint rejected, not served");
-        }
+        log_rejected(&rejected);
         self.context.checkpoint.opened(&store, &rejected);
         if let Some(error) = problem {
             warn!(
@@ -297,7 +295,24 @@ impl Checkpoint {
         let mut contact = self.contact.clone();
         let answered = contact.wait_for(|contact| *contact >= ApiContact::Denied);
         if timeout_at(deadline, answered).await.is_err() {
-            self.serve(&store, copies).await;
+            let read;
+            (store, read) = blocking(move || {
+                let read = store.contents();
+                (store, read)
+            })
+            .await;
+            match read {
+                Ok(contents) => self.serve(&store, contents).await,
+                Err(error) => {
+                    self.context
+                        .checkpoint
+                        .failed(error.label(), &chain(&error));
+                    warn!(
+                        error = chain(&error),
+                        "failed to read the checkpoint, serving nothing from it"
+                    );
+                }
+            }
         }
         store
     }
@@ -313,7 +328,8 @@ impl Checkpoint {
     }
 
     /// Hands the copies to the agent.
-    async fn serve(&self, store: &Store, copies: Vec<SavedCopy>) {
+    async fn serve(&self, store: &Store, Contents { copies, rejected }: Contents) {
+        log_rejected(&rejected);
         let now = self.context.clock.now();
         let newest = store.newest_proof();
         let stale = StaleNode::new(copies, newest, now, &self.config);
@@ -379,7 +395,9 @@ impl Checkpoint {
         let board = &self.context.checkpoint;
         let result = match written {
             Ok(written) => {
-                board.written(writing.store(), written);
+                if let Some(problem) = board.written(writing.store(), written) {
+                    warn!(%problem, "checkpoint is incomplete");
+                }
                 Ok(())
             }
             Err(error) => {
@@ -394,6 +412,12 @@ impl Checkpoint {
         };
         *recorder = Some(writing);
         result
+    }
+}
+
+fn log_rejected(files: &[RejectedFile]) {
+    for file in files {
+        warn!(%file, "file of the checkpoint rejected, not served");
     }
 }
 

@@ -134,6 +134,11 @@ pub struct ServicePortFacts {
 }
 
 impl ServiceFacts {
+    /// Whether it is `default/kubernetes`, which every pod gets variables for.
+    pub fn is_api_server(&self) -> bool {
+        (&*self.namespace, &*self.name) == ("default", "kubernetes")
+    }
+
     /// The facts of `service`; `None` for one without cluster IP, which gives no variables.
     pub fn new(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;

@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 
 use crate::ServiceFacts;
 
-/// The Service that every pod gets variables for.
-const API_SERVER: (&str, &str) = ("default", "kubernetes");
-
 /// The Services that a pod of `namespace` gets variables for, by name.
 ///
 /// Always `default/kubernetes`. With `links` also those of the pod's namespace; one named `kubernetes` there stands in
@@ -22,7 +19,7 @@ pub(crate) fn visible<'a>(
     let mut visible = BTreeMap::new();
     for service in services {
         let name: &str = &service.name;
-        if (&*service.namespace, name) == API_SERVER {
+        if service.is_api_server() {
             visible.entry(name).or_insert(service);
         } else if links && *service.namespace == *namespace {
             visible.insert(name, service);

@@ -13,6 +13,7 @@ use prometheus_client::{
 
 use super::{
     CheckpointConfig, ClusterId, KeySource, StaleNode,
+    codec::CopyId,
     store::{RejectedFile, Store, Written},
 };
 use crate::status::{CheckpointStatus, ServingStatus};
@@ -108,6 +109,7 @@ impl CheckpointBoard {
             "locked",
             "no_space",
             "read_only",
+            "too_large",
             "io",
         ] {
             drop(metrics.failures.get_or_create(&FailureLabels { reason }));
@@ -186,13 +188,27 @@ impl CheckpointBoard {
         self.update(|status| status.serving = None);
     }
 
-    pub(super) fn written(&self, store: &Store, written: Written) {
+    /// A write has ended well. Returns what it could not copy, if that is news.
+    pub(super) fn written(&self, store: &Store, written: Written) -> Option<String> {
         if written.files > 0 {
             self.metrics.writes.inc();
             self.metrics.written_bytes.inc_by(written.bytes);
         }
-        self.update(|status| status.problem.clear());
         self.show(store);
+        let problem = too_large(store.too_large()).unwrap_or_default();
+        let mut is_news = false;
+        self.update(|status| {
+            is_news = !problem.is_empty() && status.problem != problem;
+            status.problem.clone_from(&problem);
+        });
+        if is_news {
+            let reason = "too_large";
+            self.metrics
+                .failures
+                .get_or_create(&FailureLabels { reason })
+                .inc();
+        }
+        is_news.then_some(problem)
     }
 
     /// Opening or writing failed; returns whether that is news.
@@ -215,6 +231,43 @@ impl CheckpointBoard {
     }
 }
 
+/// The problem of `ids`, which are too large to be copied; `None` without any.
+fn too_large<'a>(mut ids: impl ExactSizeIterator<Item = &'a CopyId>) -> Option<String> {
+    let first = ids.next()?;
+    let (subject, object) = match ids.len() {
+        0 => (format!("{first} is"), "it"),
+        others => (format!("{first} and {others} more are"), "them"),
+    };
+    Some(format!(
+        "{subject} too large to be copied, so a start without the API server lacks {object}"
+    ))
+}
+
 fn gauge_value(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::codec::CopyKind;
+
+    #[test]
+    fn what_is_too_large_is_named_without_a_long_list() {
+        let id = |name: &str| CopyId {
+            kind: CopyKind::ConfigMap,
+            namespace: "prod".to_owned(),
+            name: name.to_owned(),
+        };
+        let ids = [id("a"), id("b"), id("c")];
+        assert_eq!(too_large(ids[..0].iter()), None);
+        assert_eq!(
+            too_large(ids[..1].iter()).unwrap(),
+            "ConfigMap prod/a is too large to be copied, so a start without the API server lacks it"
+        );
+        assert_eq!(
+            too_large(ids.iter()).unwrap(),
+            "ConfigMap prod/a and 2 more are too large to be copied, so a start without the API server lacks them"
+        );
+    }
 }

@@ -9,7 +9,10 @@
 use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::api::resource::Quantity};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodStatus},
+    apimachinery::pkg::api::resource::Quantity,
+};
 use larder_objects::{ConfigMap, Data, ObjectMeta, ResourceVersion, Secret, SecretBytes, Uid};
 use larder_pods::{
     StoredPod,
@@ -26,7 +29,7 @@ pub(crate) enum CopyKind {
     Secret,
     /// The facts about the Node.
     Node,
-    /// The facts about all Services.
+    /// The facts about the Services that pods of the node get variables for.
     Services,
 }
 
@@ -267,10 +270,14 @@ impl<'a> Source<'a> {
     }
 }
 
+/// The copy of a pod; see [`encode_decoded_pod`].
+pub(super) fn encode_pod(pod: &StoredPod) -> Zeroizing<Vec<u8>> {
+    encode_decoded_pod(pod.decode())
+}
+
 /// The copy of a pod: without managed fields, without this agent's additions, without the version that grows with each
 /// status, and with the parts of the status that projection and lifecycle read.
-pub(super) fn encode_pod(pod: &StoredPod) -> Zeroizing<Vec<u8>> {
-    let mut pod = pod.decode();
+pub(super) fn encode_decoded_pod(mut pod: Pod) -> Zeroizing<Vec<u8>> {
     pod.metadata.resource_version = None;
     pod.metadata.managed_fields = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
@@ -423,7 +430,6 @@ fn take_services(source: &mut Source<'_>) -> Result<Vec<ServiceFacts>, Malformed
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
     use larder_objects::Object as _;
     use serde_json::json;
 

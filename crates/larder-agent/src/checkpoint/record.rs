@@ -1,10 +1,13 @@
 //! The copies to write, from the managers' known state.
 //!
 //! Invariants:
-//! 1. Only objects that pods on this node reference are copied: a manager knows no others. 2. An object whose state is
-//!    unknown keeps its copy. An object that the API server denies loses it.
+//! 1. Only objects that pods on this node reference are copied, and Services that such a pod gets variables for.
+//! 2. An object whose state is unknown keeps its copy. An object that the API server denies loses it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use larder::{KnownObject, ObjectState};
@@ -16,7 +19,7 @@ use larder_pods::{
 use larder_projection::{NodeFacts, ServiceFacts};
 
 use super::{
-    codec::{CopyContent, CopyId, CopyKind, encode_pod},
+    codec::{CopyContent, CopyId, CopyKind, encode_decoded_pod, encode_pod},
     index::Version,
     seal::digest,
     store::{Store, StoreError, WantedCopy, WantedState, Written},
@@ -38,8 +41,8 @@ impl Snapshot {
         let mut pods = pods.pods();
         pods.retain(|pod| {
             let metadata = &pod.metadata;
-            // Manifests have copies of their own, and a terminated pod needs none.
-            !is_static_pod(metadata) && !is_mirror_pod(metadata) && !pod.is_terminal()
+            // A terminated pod needs no copy.
+            !is_mirror_pod(metadata) && !pod.is_terminal()
         });
         let facts = context.facts.borrow();
         Self {
@@ -52,19 +55,42 @@ impl Snapshot {
     }
 }
 
+/// What is known of a pod that was decoded.
+#[derive(Clone, Debug)]
+struct SeenPod {
+    pod: Arc<StoredPod>,
+    version: Version,
+    /// Its containers get variables for the Services of its namespace.
+    has_service_links: bool,
+}
+
+impl SeenPod {
+    fn new(pod: Arc<StoredPod>) -> Self {
+        let decoded = pod.decode();
+        let links = decoded.spec.as_ref();
+        let links = links.and_then(|spec| spec.enable_service_links);
+        Self {
+            // Without the field, no environment is computed: the API server sets it.
+            has_service_links: links.unwrap_or_default(),
+            version: short_digest(&encode_decoded_pod(decoded)),
+            pod,
+        }
+    }
+}
+
 /// Writes snapshots.
 #[derive(Debug)]
 pub(super) struct Recorder {
     store: Store,
-    /// The copy of each pod as last seen, since making one requires decoding the pod.
-    versions: HashMap<PodUid, (Arc<StoredPod>, Version)>,
+    /// Each pod as last seen, since reading it requires decoding.
+    seen: HashMap<PodUid, SeenPod>,
 }
 
 impl Recorder {
     pub(super) fn new(store: Store) -> Self {
         Self {
             store,
-            versions: HashMap::new(),
+            seen: HashMap::new(),
         }
     }
 
@@ -80,18 +106,23 @@ impl Recorder {
         refresh: bool,
     ) -> Result<Written, StoreError> {
         let mut wanted = Vec::new();
-        let before = std::mem::take(&mut self.versions);
+        let mut before = std::mem::take(&mut self.seen);
+        let mut namespaces = BTreeSet::new();
         for pod in snapshot.pods {
             let uid = PodUid::of(&pod.metadata);
-            let known = before
-                .get(&uid)
-                .filter(|(known, _)| Arc::ptr_eq(known, &pod));
-            let version = match known {
-                Some((_, version)) => *version,
-                None => short_digest(&encode_pod(&pod)),
-            };
-            self.versions.insert(uid, (Arc::clone(&pod), version));
-            wanted.push(wanted_pod(pod, version));
+            let known = before.remove(&uid);
+            let seen = known
+                .filter(|known| Arc::ptr_eq(&known.pod, &pod))
+                .unwrap_or_else(|| SeenPod::new(pod));
+            if seen.has_service_links {
+                let namespace = seen.pod.metadata.namespace.clone();
+                namespaces.insert(namespace.unwrap_or_default());
+            }
+            // Manifests have copies of their own.
+            if !is_static_pod(&seen.pod.metadata) {
+                wanted.push(wanted_pod(Arc::clone(&seen.pod), seen.version));
+            }
+            self.seen.insert(uid, seen);
         }
         let objects = snapshot.config_maps.into_iter();
         wanted.extend(objects.filter_map(|known| {
@@ -107,10 +138,23 @@ impl Recorder {
             CopyKind::Node,
             snapshot.node.map(CopyContent::Node),
         ));
-        let services = snapshot.services.map(CopyContent::Services);
+        let services = snapshot.services.map(|services| {
+            let needed = services_of(&namespaces, &services);
+            CopyContent::Services(needed.cloned().collect())
+        });
         wanted.push(wanted_facts(CopyKind::Services, services));
         self.store.write(&wanted, now, refresh)
     }
+}
+
+/// The Services that pods with service links in `namespaces`, and all pods, get variables for.
+fn services_of<'a>(
+    namespaces: &BTreeSet<String>,
+    services: &'a [ServiceFacts],
+) -> impl Iterator<Item = &'a ServiceFacts> {
+    services
+        .iter()
+        .filter(|service| service.is_api_server() || namespaces.contains(&*service.namespace))
 }
 
 fn wanted_pod(pod: Arc<StoredPod>, version: Version) -> WantedCopy {
@@ -228,6 +272,29 @@ mod tests {
                 "{unknown:?}"
             );
         }
+    }
+
+    #[test]
+    fn services_that_no_pod_gets_variables_for_are_not_copied() {
+        // offline 33
+        let service = |namespace: &str, name: &str| ServiceFacts {
+            namespace: namespace.into(),
+            name: name.into(),
+            cluster_ip: "10.96.0.1".into(),
+            ports: [].into(),
+        };
+        let services = [
+            service("default", "kubernetes"),
+            service("default", "db"),
+            service("other", "db"),
+            service("prod", "db"),
+        ];
+        let namespaces = ["prod".to_owned()].into();
+        let copied = services_of(&namespaces, &services);
+        let copied: Vec<_> = copied
+            .map(|service| format!("{}/{}", service.namespace, service.name))
+            .collect();
+        assert_eq!(copied, ["default/kubernetes", "prod/db"]);
     }
 
     #[test]

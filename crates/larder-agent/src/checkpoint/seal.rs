@@ -48,6 +48,11 @@ pub(super) fn digest(bytes: &[u8]) -> Digest {
     found
 }
 
+/// Length of the file for `content` bytes.
+pub(super) fn sealed_len(content: usize) -> usize {
+    (HEADER_BYTES + LENGTH_BYTES + content + TAG_BYTES).next_multiple_of(BLOCK)
+}
+
 /// Names a key without showing any of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyId([u8; 8]);
@@ -183,8 +188,7 @@ impl SealingKey {
     fn seal_unwiped(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt);
-        let unpadded = HEADER_BYTES + LENGTH_BYTES + content.len() + TAG_BYTES;
-        let size = unpadded.next_multiple_of(BLOCK);
+        let size = sealed_len(content.len());
         // Allocated once: growing would leave a copy in freed memory.
         let mut bytes = Vec::with_capacity(size);
         bytes.extend(MAGIC);

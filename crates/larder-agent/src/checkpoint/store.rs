@@ -26,12 +26,15 @@
 //!    uses it.
 //! 2. A file is read with bounded memory, whatever is in its place.
 //! 3. A file that does not open costs only its own copy, or the copies of its page.
+//! 4. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
+//!    even an older one: an older copy would bring replaced content back.
 
 pub(super) mod directory;
 mod load;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -55,12 +58,14 @@ use super::{
     codec::CopyId,
     index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, encode_page, page_of},
     key::Keyring,
-    seal::{Owner, SealContext, digest, is_file_name},
+    seal::{Owner, SealContext, digest, is_file_name, sealed_len},
     sys,
 };
 
 const INDEX: &str = "index";
 const ASIDE: &str = "index.new";
+/// Longest file that is written or read: an object of 1 MiB or a pod of 1.5 MiB (etcd's limit) as JSON, with a margin.
+const MAX_FILE_BYTES: usize = 4 << 20;
 /// Number of files that are synced together, and open meanwhile.
 const SYNCED_TOGETHER: usize = 256;
 /// From this number of files on, one sync of the file system takes less time than a sync of each file.
@@ -110,6 +115,8 @@ pub(crate) struct Store {
     entries: Entries,
     /// Copies that need sealing again with the first key.
     resealed: BTreeSet<CopyId>,
+    /// Content without a copy because its file would be too long, with its version.
+    too_large: BTreeMap<CopyId, Version>,
     /// Whether the next write writes every page and the root even if no copy differs.
     rewrite_index: bool,
     /// The `index` that was read or written last.
@@ -129,7 +136,6 @@ pub(crate) struct Contents {
 /// The result of [`Store::open`].
 pub(crate) struct Found {
     pub(crate) store: Store,
-    pub(crate) copies: Vec<SavedCopy>,
     pub(crate) rejected: Vec<RejectedFile>,
     /// Why the rejected files could not be moved. They are not served either way.
     pub(crate) problem: Option<StoreError>,
@@ -137,7 +143,7 @@ pub(crate) struct Found {
 
 impl Store {
     /// Opens the checkpoint in the directory `path`, whose parent is `parent`, and creates the directory if missing.
-    /// Files that do not open are moved to `rejected/`.
+    /// Files that do not open are moved to `rejected/`. No content is kept: see [`contents`](Self::contents).
     pub(crate) fn open(
         parent: BorrowedFd<'_>,
         path: &Path,
@@ -153,7 +159,7 @@ impl Store {
             })?;
         let directory = create_directory(parent, path)?;
         let _locked = try_lock(&directory, path)?;
-        let loaded = load(&directory, path, &keys, &owner)?;
+        let loaded = load(&directory, path, &keys, &owner, drop)?;
         let mut store = Self {
             parent: held,
             directory,
@@ -163,6 +169,7 @@ impl Store {
             root: loaded.root,
             entries: loaded.entries,
             resealed: loaded.resealed,
+            too_large: BTreeMap::new(),
             rewrite_index: loaded.rewrite_index,
             index: loaded.index,
             garbage: loaded.leftovers,
@@ -173,9 +180,25 @@ impl Store {
         store.size = store.measure();
         Ok(Found {
             store,
-            copies: loaded.copies,
             rejected: loaded.rejected,
             problem,
+        })
+    }
+
+    /// Reads every copy. Files that no longer open are reported, and moved at the next start.
+    pub(crate) fn contents(&self) -> Result<Contents, StoreError> {
+        let _locked = try_lock(&self.directory, &self.path)?;
+        let mut copies = Vec::new();
+        let loaded = load(
+            &self.directory,
+            &self.path,
+            &self.keys,
+            &self.owner,
+            |copy| copies.push(copy),
+        )?;
+        Ok(Contents {
+            copies,
+            rejected: loaded.rejected,
         })
     }
 
@@ -190,7 +213,8 @@ impl Store {
             return Ok(None);
         };
         let _locked = lock(&directory, path)?;
-        let mut loaded = load(&directory, path, keys, owner)?;
+        let mut copies = Vec::new();
+        let mut loaded = load(&directory, path, keys, owner, |copy| copies.push(copy))?;
         let mode = mode(&directory, path)?;
         if mode & 0o077 != 0 {
             loaded.rejected.push(RejectedFile {
@@ -200,7 +224,7 @@ impl Store {
             });
         }
         Ok(Some(Contents {
-            copies: loaded.copies,
+            copies,
             rejected: loaded.rejected,
         }))
     }
@@ -238,6 +262,11 @@ impl Store {
     /// Length of its files.
     pub(crate) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// What the last write did not copy because its file would be too long.
+    pub(crate) fn too_large(&self) -> impl ExactSizeIterator<Item = &CopyId> {
+        self.too_large.keys()
     }
 
     /// When the index was written; no freshness check is later.
@@ -301,6 +330,7 @@ impl Store {
             entries.insert(copy.id.clone(), entry);
         }
         differs |= self.entries.keys().any(|id| !entries.contains_key(id));
+        self.too_large = mem::take(&mut batch.too_large);
         if !differs {
             return Ok(Written::default());
         }
@@ -332,7 +362,7 @@ impl Store {
         sizes.sum()
     }
 
-    /// The entry of `copy`. A new file is added to `batch`.
+    /// The entry of `copy`; `None` if there is nothing to keep. A new file is added to `batch`.
     fn entry(
         &self,
         copy: &WantedCopy,
@@ -358,10 +388,20 @@ impl Store {
                 {
                     kept.clone()
                 }
-                _ => CopyState::File {
-                    file: self.add_file(batch, &copy.id, &content())?,
-                    version: *version,
-                },
+                // Told from the version, so that it is not encoded for each write.
+                _ if self.too_large.get(&copy.id) == Some(version) => {
+                    batch.too_large.insert(copy.id.clone(), *version);
+                    return Ok(None);
+                }
+                _ => {
+                    let (content, version) = (content(), *version);
+                    if sealed_len(content.len()) > MAX_FILE_BYTES {
+                        batch.too_large.insert(copy.id.clone(), version);
+                        return Ok(None);
+                    }
+                    let file = self.add_file(batch, &copy.id, &content)?;
+                    CopyState::File { file, version }
+                }
             },
         };
         Ok(Some(IndexEntry { kept, proven }))
@@ -407,7 +447,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<(Root, FileIdentity), StoreError> {
         let mut root = Root {
-            counter: self.root.counter + 1,
+            counter: self.root.counter.saturating_add(1),
             proven: now,
             pages: self.root.pages.clone(),
         };
@@ -476,6 +516,10 @@ impl Store {
         place: SealContext<'_>,
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
+        if sealed_len(content.len()) > MAX_FILE_BYTES {
+            // A page: an index that does not open would cost every copy.
+            return Err(failed("write a file of", &self.path)(Errno::FBIG));
+        }
         let sealed = self.keys.sealing().seal(place, content);
         // The error names the directory only: a file's name is new each time, and a lasting failure must be reported
         // once.
@@ -547,6 +591,8 @@ impl Store {
 struct Batch {
     created: Vec<String>,
     unsynced: Vec<OwnedFd>,
+    /// What is not copied; see [`Store::too_large`].
+    too_large: BTreeMap<CopyId, Version>,
     written: Written,
 }
 

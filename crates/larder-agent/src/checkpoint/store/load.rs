@@ -1,6 +1,7 @@
 //! Reads the directory: opens every file that the index lists, and compares it with its entry.
 //!
-//! Nothing is changed here. Files that do not open are reported with their reasons, and the rest is loaded.
+//! Nothing is changed here. Files that do not open are reported with their reasons, and the rest is loaded. The caller
+//! takes the contents one by one: a start whose API server answers opens every file and keeps no content.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +17,7 @@ use rustix::{
 };
 use zeroize::Zeroizing;
 
-use super::{INDEX, StoreError, directory::failed};
+use super::{INDEX, MAX_FILE_BYTES, StoreError, directory::failed};
 use crate::checkpoint::{
     codec::{CopyContent, CopyId},
     index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, decode_page},
@@ -24,9 +25,6 @@ use crate::checkpoint::{
     seal::{KeyId, Owner, SealContext, SealError, digest, is_file_name, open},
     sys,
 };
-
-/// Longest file that is read: an object of 1 MiB or a pod of 1.5 MiB (etcd's limit) as JSON, with a margin.
-const MAX_FILE_BYTES: usize = 4 << 20;
 
 /// Why a file is not served.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +83,6 @@ pub(crate) struct SavedCopy {
 pub(super) struct Loaded {
     pub(super) root: Root,
     pub(super) entries: Entries,
-    pub(super) copies: Vec<SavedCopy>,
     pub(super) rejected: Vec<RejectedFile>,
     /// Files that the index does not list.
     pub(super) leftovers: Vec<String>,
@@ -112,12 +109,13 @@ impl FileIdentity {
     }
 }
 
-/// Reads everything that the index lists.
+/// Reads everything that the index lists, and hands each copy that opens to `take`.
 pub(super) fn load(
     directory: &OwnedFd,
     path: &Path,
     keys: &Keyring,
     owner: &Owner,
+    take: impl FnMut(SavedCopy),
 ) -> Result<Loaded, StoreError> {
     let names = sys::list(directory).map_err(failed("list", path))?;
     let mut unlisted: BTreeSet<_> = names
@@ -132,7 +130,6 @@ pub(super) fn load(
     let mut loaded = Loaded {
         root: Root::default(),
         entries: Entries::new(),
-        copies: Vec::new(),
         rejected: Vec::new(),
         leftovers: Vec::new(),
         resealed: BTreeSet::new(),
@@ -183,7 +180,7 @@ pub(super) fn load(
             }
         }
     }
-    reader.copies(&mut loaded, &mut unlisted);
+    reader.copies(&mut loaded, &mut unlisted, take);
     loaded.rewrite_index |= !loaded.rejected.is_empty();
     loaded.leftovers = unlisted.into_iter().collect();
     Ok(loaded)
@@ -226,13 +223,15 @@ impl Reader<'_> {
     }
 
     /// Reads the copies that the pages of `loaded` list.
-    fn copies(&self, loaded: &mut Loaded, unlisted: &mut BTreeSet<String>) {
+    fn copies(
+        &self,
+        loaded: &mut Loaded,
+        unlisted: &mut BTreeSet<String>,
+        mut take: impl FnMut(SavedCopy),
+    ) {
         let (root, sealing) = (&loaded.root, self.keys.sealing().id());
         let Loaded {
-            copies,
-            rejected,
-            resealed,
-            ..
+            rejected, resealed, ..
         } = loaded;
         loaded.entries.retain(|id, entry| {
             let mut saved = SavedCopy {
@@ -261,7 +260,7 @@ impl Reader<'_> {
                     }
                 }
             }
-            copies.push(saved);
+            take(saved);
             true
         });
     }

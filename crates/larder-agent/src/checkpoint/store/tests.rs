@@ -2,6 +2,7 @@
 
 mod crash;
 mod directory;
+mod limits;
 mod rejection;
 mod writing;
 
@@ -119,11 +120,11 @@ impl TestRoot {
         self.checkpoint().join(name)
     }
 
-    pub(super) fn open_with(&self, keys: &[u8], owner: Owner) -> Result<Found, StoreError> {
+    pub(super) fn open_with(&self, keys: &[u8], owner: Owner) -> Result<Opened, StoreError> {
         open_at(self.path(), keys, owner)
     }
 
-    pub(super) fn open(&self) -> Found {
+    pub(super) fn open(&self) -> Opened {
         self.open_with(&[1], owner(1, "node-1")).unwrap()
     }
 
@@ -145,14 +146,28 @@ impl TestRoot {
     }
 }
 
-pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<Found, StoreError> {
+/// What a start finds, and what it would serve.
+pub(super) struct Opened {
+    pub(super) store: Store,
+    pub(super) copies: Vec<SavedCopy>,
+    pub(super) rejected: Vec<RejectedFile>,
+    pub(super) problem: Option<StoreError>,
+}
+
+pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<Opened, StoreError> {
     let root = open_root(path);
-    Store::open(
+    let found = Store::open(
         root.as_fd(),
         &path.join(DEFAULT_DIR),
         Keyring::of_bytes(keys),
         owner,
-    )
+    )?;
+    Ok(Opened {
+        copies: found.store.contents()?.copies,
+        store: found.store,
+        rejected: found.rejected,
+        problem: found.problem,
+    })
 }
 
 fn open_root(path: &Path) -> OwnedFd {

@@ -1,0 +1,156 @@
+//! The limit on the length of a file, which writing and reading share, and what becomes of something longer.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use larder_objects::{ConfigMap, ObjectMeta, ResourceVersion};
+
+use super::*;
+
+/// A ConfigMap `name` in version `version` whose file has `blocks` blocks of 512 bytes, less `less` bytes of content.
+fn sized(
+    name: &str,
+    version: u8,
+    blocks: usize,
+    less: usize,
+    encoded: &Arc<AtomicUsize>,
+) -> WantedCopy {
+    let id = CopyId {
+        kind: CopyKind::ConfigMap,
+        ..id(name)
+    };
+    let object = |length: usize| {
+        Arc::new(ConfigMap {
+            metadata: ObjectMeta {
+                namespace: "prod".into(),
+                name: name.into(),
+                uid: "u".into(),
+                resource_version: ResourceVersion::new("7"),
+            },
+            data: [("k", "x".repeat(length).into())].into(),
+            ..ConfigMap::default()
+        })
+    };
+    let overhead = sealed_overhead() + CopyContent::ConfigMap(object(0)).encode().len();
+    let content = CopyContent::ConfigMap(object(blocks * 512 - overhead - less));
+    let encoded = Arc::clone(encoded);
+    WantedCopy {
+        id,
+        state: WantedState::Present {
+            version: [version; 16],
+            content: Box::new(move || {
+                encoded.fetch_add(1, Ordering::Relaxed);
+                content.encode()
+            }),
+        },
+        proven: None,
+    }
+}
+
+/// Bytes of a file besides its content.
+fn sealed_overhead() -> usize {
+    (0..512)
+        .find(|length| sealed_len(512 - length) == 512)
+        .unwrap()
+}
+
+fn found(root: &TestRoot) -> Vec<String> {
+    let opened = root.open();
+    assert!(
+        opened.rejected.is_empty(),
+        "{:?}",
+        reasons(&opened.rejected)
+    );
+    opened
+        .copies
+        .iter()
+        .map(|copy| copy.id.to_string())
+        .collect()
+}
+
+#[test]
+fn the_longest_file_that_is_written_opens() {
+    // offline 34
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let encoded = Arc::default();
+    let most = MAX_FILE_BYTES / 512;
+    let wanted = [
+        sized("longest", 1, most, 0, &encoded),
+        sized("too-long", 1, most + 1, 511, &encoded),
+    ];
+    store.write(&wanted, time(0), false).unwrap();
+    assert_eq!(found(&root), ["ConfigMap prod/longest"]);
+    let too_large: Vec<_> = store.too_large().map(ToString::to_string).collect();
+    assert_eq!(too_large, ["ConfigMap prod/too-long"]);
+}
+
+#[test]
+fn something_too_large_loses_its_older_copy_and_costs_no_other() {
+    // offline 16, 34: content that was replaced is not brought back
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let encoded = Arc::default();
+    let too_long = MAX_FILE_BYTES / 512 + 1;
+    let write = |store: &mut Store, version, blocks, second| {
+        let wanted = [sized("a", version, blocks, 0, &encoded), present("b", 1)];
+        store.write(&wanted, time(second), false).unwrap()
+    };
+    write(&mut store, 1, 2, 0);
+    assert_eq!(found(&root), ["ConfigMap prod/a", "Secret prod/b"]);
+    write(&mut store, 2, too_long, 1);
+    assert_eq!(found(&root), ["Secret prod/b"]);
+    // It is neither written nor encoded again while it stays as it is.
+    assert_eq!(encoded.load(Ordering::Relaxed), 2);
+    assert_eq!(write(&mut store, 2, too_long, 2), Written::default());
+    assert_eq!(encoded.load(Ordering::Relaxed), 2);
+    assert_eq!(store.too_large().len(), 1);
+    write(&mut store, 3, 2, 3);
+    assert_eq!(found(&root), ["ConfigMap prod/a", "Secret prod/b"]);
+    assert_eq!(store.too_large().len(), 0);
+}
+
+#[test]
+fn a_page_that_would_not_open_fails_the_write_and_leaves_the_old_checkpoint() {
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    store.write(&[present("a", 1)], time(0), false).unwrap();
+    let long = "n".repeat(1 << 20);
+    let names = (0..).map(|number| format!("{long}{number}"));
+    let crowded: Vec<_> = names
+        .filter(|name| page_of(&id(name)) == 0)
+        .take(5)
+        .map(|name| absent(&name))
+        .collect();
+    let error = store.write(&crowded, time(1), false).unwrap_err();
+    assert_eq!(error.label(), "io");
+    assert_eq!(names_of(&root), named([("a", "1")]));
+    store.write(&[present("a", 2)], time(2), false).unwrap();
+    assert_eq!(names_of(&root), named([("a", "2")]));
+}
+
+fn names_of(root: &TestRoot) -> BTreeMap<String, String> {
+    let opened = root.open();
+    assert!(
+        opened.rejected.is_empty(),
+        "{:?}",
+        reasons(&opened.rejected)
+    );
+    names(&opened.copies)
+}
+
+#[test]
+fn a_file_that_stops_opening_after_the_start_is_not_served() {
+    // offline 14
+    let root = TestRoot::new();
+    let mut store = root.open().store;
+    let wanted = [present("a", 1), present("b", 2)];
+    store.write(&wanted, time(0), false).unwrap();
+    let store = root.open().store;
+    fs::write(root.file(&file_of(&store, "a")), "other").unwrap();
+    let contents = store.contents().unwrap();
+    assert_eq!(names(&contents.copies), named([("b", "2")]));
+    assert_eq!(
+        reasons(&contents.rejected),
+        ["Secret prod/a: older or newer than the index says, or damaged"]
+    );
+}
