@@ -1,9 +1,9 @@
 //! The state that the managers and collections of a node share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     limits::RepeatLimiter,
@@ -58,6 +58,12 @@ impl NodeContext {
     /// silent after five minutes. Costs no request.
     pub fn silent_watches(&self) -> Vec<SilentWatch> {
         self.liveness.silent_watches(Instant::now())
+    }
+
+    /// Changes whenever an outage of the API server is over, as managers and collections have found; holds over how long
+    /// they spread the retries of those that backed off. For requests of another kind, which are not retried here.
+    pub fn outages_over(&self) -> watch::Receiver<Duration> {
+        self.outages.over()
     }
 
     /// A random source for one engine.

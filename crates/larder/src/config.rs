@@ -238,6 +238,10 @@ impl ManagerConfig {
 #[derive(Clone, Debug)]
 pub struct NodeTtl(Arc<AtomicU64>);
 
+/// Longest time to live that is taken from a Node. The TTL controller sets 300 s at most; a longer one is a
+/// mistake, and would overflow times that it is added to.
+const LONGEST_TTL: Duration = Duration::from_hours(24);
+
 /// Stands for a node that does not say; anything else is a number of nanoseconds, as many as fit.
 const UNSAID: u64 = u64::MAX;
 
@@ -265,13 +269,15 @@ impl NodeTtl {
     }
 
     /// The time to live in a node's annotations: `node.alpha.kubernetes.io/ttl`, a whole number of seconds. A negative
-    /// one acts like 0, and what is no number is none (kubelet 1.36, `pkg/kubelet/kubelet.go`).
+    /// one acts like 0, and what is no number is none (kubelet 1.36, `pkg/kubelet/kubelet.go`). More than 24 h counts as
+    /// 24 h: no control plane sets as much, and other code adds it to times.
     pub fn of_annotations(annotations: &BTreeMap<String, String>) -> Option<Duration> {
         let seconds: i64 = annotations
             .get("node.alpha.kubernetes.io/ttl")?
             .parse()
             .ok()?;
-        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+        let ttl = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        Some(ttl.min(LONGEST_TTL))
     }
 }
 
@@ -330,6 +336,7 @@ mod tests {
         assert_eq!(ttl("0"), Some(Duration::ZERO));
         assert_eq!(ttl("+60"), Some(Duration::from_mins(1)));
         assert_eq!(ttl("-5"), Some(Duration::ZERO));
+        assert_eq!(ttl(&i64::MAX.to_string()), Some(LONGEST_TTL));
         let node = NodeTtl::default();
         assert_eq!(node.get(), None);
         for ttl in [Duration::MAX, Duration::ZERO] {

@@ -1,6 +1,6 @@
 //! Building an agent: everything that can fail before it runs.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use fastrand::Rng;
 use futures::FutureExt as _;
@@ -12,7 +12,7 @@ use larder_pods::{
     source::{HttpSource, HttpSourceError},
     static_pod::StaticPods,
 };
-use larder_projection::disk::VolumeHost;
+use larder_projection::disk::{DiskError, VolumeHost};
 use larder_watch::NodeContext;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -59,6 +59,22 @@ pub enum BuildError {
     /// The directories of the mode `Beside`.
     #[error("invalid directories of the mode Beside")]
     Overlap(#[source] OverlapError),
+    /// The root directory cannot be searched for volumes of the mode `Serve`, before the mode `Beside` uses it.
+    #[error("cannot read the root directory")]
+    RootDir(#[source] DiskError),
+    /// The root directory holds volumes of the mode `Serve`. The mode `Beside` neither updates nor removes them, and a
+    /// container may still use them.
+    #[error(
+        "the root directory {} holds volumes of {pods} pods from the mode Serve: choose another rootDir, or, when no \
+         container uses them, unmount and remove pods and by-name in it",
+        path.display()
+    )]
+    ServedVolumes {
+        /// `rootDir`.
+        path: PathBuf,
+        /// Number of pods that have volumes there.
+        pods: usize,
+    },
 }
 
 /// Builds an [`Agent`]; made by [`Agent::builder`].
@@ -211,7 +227,7 @@ impl AgentBuilder {
             Arc::new(Events::new(client, node, metrics.clone()))
         });
         let host = Arc::new(host);
-        let beside = beside(&config, &client, &clock, &mut registry, &mut rng)?;
+        let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),
             program: hooks,
@@ -276,9 +292,27 @@ impl AgentBuilder {
     }
 }
 
+/// Keeps the mode `Beside` away from a root directory with volumes, which would never be updated or removed again.
+fn check_root_dir(config: &Config, host: &VolumeHost) -> Result<(), BuildError> {
+    if config.beside.is_none() {
+        return Ok(());
+    }
+    let found = host.scan().map_err(BuildError::RootDir)?;
+    let mut served = found;
+    served.retain(|pod| !pod.volumes.is_empty());
+    if served.is_empty() {
+        return Ok(());
+    }
+    Err(BuildError::ServedVolumes {
+        path: host.path().to_owned(),
+        pods: served.len(),
+    })
+}
+
 /// The state that workers share in the mode `Beside`.
 fn beside(
     config: &Config,
+    host: &VolumeHost,
     client: &Client,
     clock: &Clock,
     registry: &mut Registry,
@@ -289,6 +323,7 @@ fn beside(
     };
     let checked = settings.check_directories(&config.root_dir);
     checked.map_err(BuildError::Overlap)?;
+    check_root_dir(config, host)?;
     let (client, clock) = (client.clone(), clock.clone());
     let beside = Beside::new(
         settings,
@@ -337,4 +372,52 @@ fn http_source(config: &Config, root: &RootDir) -> Result<Option<HttpSource>, Bu
 /// How the pods of files and of `staticPodURL` are read.
 pub(super) fn static_pods(config: &Config) -> StaticPods {
     StaticPods::new(&config.node_name, config.static_pod_api_references)
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_projection::{File, FileData, Payload, VolumeKind, VolumePath, disk::PodVolume};
+
+    use super::*;
+    use crate::{
+        beside::BesideConfig,
+        config::{Flags, Host},
+    };
+
+    #[test]
+    fn beside_a_kubelet_no_root_directory_with_served_volumes_is_used() {
+        let root = tempfile::tempdir().unwrap();
+        let flags = Flags {
+            root_dir: Some(root.path().to_owned()),
+            ..Flags::default()
+        };
+        let of_test = Host {
+            name: "node-1".to_owned(),
+            uid: 1000,
+            runtime_dir: None,
+            temp_dir: "/tmp".into(),
+        };
+        let (mut config, _) = Config::load(None, flags, &of_test).unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        let file = File {
+            data: FileData::Borrowed(b"1"),
+            mode: 0o644,
+            owner: None,
+        };
+        let files = [(VolumePath::parse("key").unwrap(), file)];
+        let payload: Payload<'_> = files.into_iter().collect();
+        let volume = PodVolume::new("u", "keys", VolumeKind::ConfigMap);
+        host.set_up(&volume, &payload, jiff::Timestamp::UNIX_EPOCH)
+            .unwrap();
+        assert!(check_root_dir(&config, &host).is_ok());
+        config.beside = Some(BesideConfig::new(root.path()));
+        let error = check_root_dir(&config, &host).unwrap_err().to_string();
+        assert!(
+            error.contains("holds volumes of 1 pods from the mode Serve"),
+            "{error}"
+        );
+        host.tear_down("u", VolumeKind::ConfigMap, "keys").unwrap();
+        // What else is kept about a pod is no volume.
+        assert!(check_root_dir(&config, &host).is_ok());
+    }
 }

@@ -247,6 +247,10 @@ impl NodePods {
     /// Removes the volumes that an earlier agent left of pods that were removed or have terminated. While the API
     /// server is incomplete, such pods may still exist, and their volumes are kept.
     pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
+        // Beside a kubelet the root directory holds no volumes.
+        if self.handle.context.beside.is_some() {
+            return;
+        }
         match on_disk {
             Ok(found) => {
                 for pod in found {

@@ -4,16 +4,16 @@
 //! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use larder_objects::{SecretBytes, chain};
+use larder_objects::{Kind, SecretBytes, chain};
 use larder_on_change::{ContentDigest, ContentTag, Digester};
 use larder_projection::{
-    ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, RuntimeFeatures, Unavailable,
-    VolumeKind, containers, environment, mounts, project,
+    ContainerView, Inputs, Mount, Needs, Origin, PodCertificate, Projection, RuntimeFeatures,
+    Unavailable, VolumeKind, containers, environment, mounts, project,
 };
 use smol_str::SmolStr;
 
@@ -22,6 +22,7 @@ use super::{
         Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, Unseen, VolumeId,
         VolumeIdentity,
     },
+    pod_view::has_sub_path,
     rules::Sight,
     shared::Beside,
 };
@@ -65,8 +66,8 @@ pub(super) struct SeenSubPath {
     pub(super) mount_path: String,
     /// Whether the container sees content that differs from the computed one.
     pub(super) is_outdated: bool,
-    /// The objects that the volume projects.
-    pub(super) objects: String,
+    /// The objects that the volume is made of, if it is out of date.
+    pub(super) objects: SmolStr,
 }
 
 /// The computed variables of a container.
@@ -94,11 +95,16 @@ impl LookJob {
             by_name.entry(container.name).or_insert(container);
         }
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
+        let due = kinds.clone().filter_map(|kind| match kind {
+            PartKind::Volume(name, _) => Some(name.as_str()),
+            PartKind::Environment(..) => None,
+        });
+        let mounts = SubPathMounts::of(&pod, &self.inputs, &due.collect());
         let seen = kinds.map(|kind| match kind {
             PartKind::Volume(name, kind) => {
                 let volume = volumes.get(name.as_str());
                 let volume = volume.expect("the plan was made from the same specification");
-                SeenPart::Volume(self.volume(&pod, volume, *kind))
+                SeenPart::Volume(self.volume(&pod, volume, *kind, &mounts))
             }
             PartKind::Environment(name, _) => {
                 let container = by_name.get(name.as_str());
@@ -109,7 +115,13 @@ impl LookJob {
         seen.collect()
     }
 
-    fn volume(&self, pod: &Pod, volume: &Volume, kind: VolumeKind) -> SeenVolume {
+    fn volume(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        kind: VolumeKind,
+        mounts: &SubPathMounts<'_>,
+    ) -> SeenVolume {
         let projection = match project(pod, volume, &self.inputs) {
             Ok(projection) => projection,
             Err(error) => {
@@ -129,8 +141,12 @@ impl LookJob {
         };
         let compared = self.beside.directory.compare(&id, volume, &projection);
         if kind.wants_memory() {
-            self.beside
-                .note_visibility(!matches!(compared, Err(Unseen::NotVisible)));
+            // Other failures say nothing about the mounts that this process sees.
+            match &compared {
+                Ok(_) => self.beside.note_visibility(true),
+                Err(Unseen::NotVisible) => self.beside.note_visibility(false),
+                Err(_) => {}
+            }
         }
         let (sight, place) = match compared {
             Ok(Comparison {
@@ -147,7 +163,7 @@ impl LookJob {
             payload: Some(self.fingerprint(&volume.name, &projection)),
             place,
             files: projection.payload.len(),
-            sub_paths: self.sub_paths(pod, volume, kind, &projection),
+            sub_paths: self.sub_paths(id, volume, &projection, mounts),
         }
     }
 
@@ -180,58 +196,38 @@ impl LookJob {
     /// The mounts of the volume with `subPath`, as containers see them (section 7).
     fn sub_paths(
         &self,
-        pod: &Pod,
+        id: VolumeId<'_>,
         volume: &Volume,
-        kind: VolumeKind,
         projection: &Projection<'_>,
+        mounts: &SubPathMounts<'_>,
     ) -> Vec<SeenSubPath> {
-        let uses_sub_path = |container: &ContainerView<'_>| {
-            let mut entries = container.volume_mounts.iter();
-            entries.any(|entry| {
-                let is_set =
-                    |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-                entry.name == volume.name
-                    && (is_set(&entry.sub_path) || is_set(&entry.sub_path_expr))
-            })
-        };
         let mut seen = Vec::new();
-        for container in containers(pod).filter(uses_sub_path) {
-            let Ok(environment) = environment(pod, container, &self.inputs) else {
-                continue;
+        let mut objects = None;
+        for (container, mount) in mounts.of_volume(&volume.name) {
+            let id = SubPathId {
+                volume: id,
+                container,
+                index: mount.index,
+                sub_path: mount.sub_path.as_deref().unwrap_or_default(),
             };
-            let Ok(table) = mounts(pod, container, &environment, RuntimeFeatures::default()) else {
-                continue;
+            let compared = self
+                .beside
+                .directory
+                .compare_subpath(&id, volume, projection);
+            let Ok(differences) = compared else { continue };
+            let is_outdated = differences.reason().is_some();
+            let objects = if is_outdated {
+                let objects = objects.get_or_insert_with(|| objects_of(projection));
+                objects.clone()
+            } else {
+                SmolStr::default()
             };
-            for mount in table {
-                let Some(sub_path) = &mount.sub_path else {
-                    continue;
-                };
-                if mount.volume.name != volume.name {
-                    continue;
-                }
-                let id = SubPathId {
-                    volume: VolumeId {
-                        pod_uid: uid(pod),
-                        kind,
-                        name: &volume.name,
-                    },
-                    container: container.name,
-                    index: mount.index,
-                    sub_path,
-                };
-                let compared = self
-                    .beside
-                    .directory
-                    .compare_subpath(&id, volume, projection);
-                let Ok(differences) = compared else { continue };
-                let objects: Vec<_> = objects_of(projection).into_iter().collect();
-                seen.push(SeenSubPath {
-                    container: container.name.into(),
-                    mount_path: mount.mount_path.clone(),
-                    is_outdated: differences.reason().is_some(),
-                    objects: objects.join(", "),
-                });
-            }
+            seen.push(SeenSubPath {
+                container: (*container).into(),
+                mount_path: mount.mount_path.clone(),
+                is_outdated,
+                objects,
+            });
         }
         seen
     }
@@ -268,13 +264,60 @@ fn uid(pod: &Pod) -> &str {
 }
 
 /// The objects that files of a projection come from, as `ConfigMap app`; sorted, each once.
-fn objects_of(projection: &Projection<'_>) -> std::collections::BTreeSet<String> {
+fn objects_of(projection: &Projection<'_>) -> SmolStr {
     let origins = projection.origins.values();
     let objects = origins.filter_map(|origin| match origin {
-        Origin::Key { kind, name, .. } => Some(format!("{kind} {name}")),
+        Origin::Key { kind, name, .. } => Some((*kind, *name)),
         _ => None,
     });
-    objects.collect()
+    let objects: BTreeSet<(Kind, &str)> = objects.collect();
+    let shown = objects.iter().map(|(kind, name)| format!("{kind} {name}"));
+    shown.collect::<Vec<_>>().join(", ").into()
+}
+
+/// The mounts with `subPath` of a pod, by volume. The environment and the mounts of a container are computed once for
+/// all volumes of a look.
+#[derive(Default)]
+struct SubPathMounts<'a> {
+    by_volume: HashMap<&'a str, Vec<(&'a str, Mount<'a>)>>,
+    #[cfg(test)]
+    computed: usize,
+}
+
+impl<'a> SubPathMounts<'a> {
+    /// The mounts of `volumes`. Containers whose environment or mounts are wrong have not started, and are left out.
+    fn of(pod: &'a Pod, inputs: &Inputs, volumes: &HashSet<&str>) -> Self {
+        let mut found = Self::default();
+        for container in containers(pod) {
+            let mut entries = container.volume_mounts.iter();
+            if !entries.any(|entry| has_sub_path(entry) && volumes.contains(entry.name.as_str())) {
+                continue;
+            }
+            #[cfg(test)]
+            {
+                found.computed += 1;
+            }
+            let Ok(environment) = environment(pod, container, inputs) else {
+                continue;
+            };
+            let Ok(table) = mounts(pod, container, &environment, RuntimeFeatures::default()) else {
+                continue;
+            };
+            for mount in table {
+                let volume: &'a Volume = mount.volume;
+                if mount.sub_path.is_some() && volumes.contains(volume.name.as_str()) {
+                    let of_volume = found.by_volume.entry(volume.name.as_str()).or_default();
+                    of_volume.push((container.name, mount));
+                }
+            }
+        }
+        found
+    }
+
+    /// The mounts of `volume`, each with the name of its container.
+    fn of_volume(&self, volume: &str) -> &[(&'a str, Mount<'a>)] {
+        self.by_volume.get(volume).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist,
@@ -313,4 +356,52 @@ fn shown(differences: &Differences) -> String {
         texts.push(format!("{others} more"));
     }
     texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn mounts_of_a_container_are_computed_once_for_all_its_volumes() {
+        let names: Vec<_> = (0..50).map(|number| format!("v{number}")).collect();
+        let volumes: Vec<_> = names
+            .iter()
+            .map(|name| json!({"name": name, "configMap": {"name": "app"}}))
+            .collect();
+        let mounts = |sub_path: &str| -> Vec<_> {
+            let mount =
+                |name| json!({"name": name, "mountPath": format!("/{name}"), "subPath": sub_path});
+            names.iter().map(mount).collect()
+        };
+        let pod = json!({
+            "metadata": {"namespace": "n", "name": "web", "uid": "u"},
+            "spec": {"enableServiceLinks": true, "volumes": volumes, "containers": [
+                {"name": "a", "image": "i", "volumeMounts": mounts("key")},
+                {"name": "b", "image": "i", "volumeMounts": mounts("other")},
+                {"name": "whole", "image": "i", "volumeMounts": mounts("")},
+            ]},
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let inputs = Inputs {
+            services: Some([].into()),
+            ..Inputs::default()
+        };
+        let due = names.iter().map(String::as_str);
+        let found = SubPathMounts::of(&pod, &inputs, &due.collect());
+        assert_eq!(found.computed, 2);
+        for name in &names {
+            let containers: Vec<_> = found
+                .of_volume(name)
+                .iter()
+                .map(|(name, _)| *name)
+                .collect();
+            assert_eq!(containers, ["a", "b"]);
+        }
+        // Volumes that are not looked at cost nothing.
+        let found = SubPathMounts::of(&pod, &inputs, &HashSet::new());
+        assert_eq!((found.computed, found.by_volume.len()), (0, 0));
+    }
 }

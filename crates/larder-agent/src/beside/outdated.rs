@@ -5,7 +5,7 @@
 //!
 //! Invariant: values are held as keyed tags. The key exists in memory only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use larder_on_change::ContentTag;
@@ -23,6 +23,8 @@ pub(super) struct Outdated {
     containers: BTreeMap<SmolStr, ContainerContent>,
     /// Whether the pod's status was seen before.
     is_known: bool,
+    /// The containers with a mount of the volume that was out of date.
+    mounted_in: BTreeMap<SmolStr, BTreeSet<SmolStr>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,8 +36,8 @@ struct ContainerContent {
     has_changed: bool,
     /// The variables that the container was started with, if known.
     at_start: Option<Variables>,
-    /// Mounts that are out of date, by mount path.
-    sub_paths: BTreeMap<(SmolStr, String), SmolStr>,
+    /// The objects of mounts that are out of date, by volume and mount path.
+    sub_paths: BTreeMap<SmolStr, BTreeMap<String, SmolStr>>,
     /// When each entry became out of date, by kind and name.
     since: BTreeMap<(&'static str, String), Timestamp>,
 }
@@ -70,13 +72,17 @@ impl Outdated {
 
     /// Takes in the content that containers see through `subPath` mounts of a volume.
     pub(super) fn sub_paths(&mut self, volume: &SmolStr, seen: Vec<SeenSubPath>) {
-        for content in self.containers.values_mut() {
-            content.sub_paths.retain(|(of, _), _| of != volume);
+        for container in self.mounted_in.remove(volume).unwrap_or_default() {
+            if let Some(content) = self.containers.get_mut(&container) {
+                content.sub_paths.remove(volume);
+            }
         }
         for mount in seen.into_iter().filter(|mount| mount.is_outdated) {
+            let containers = self.mounted_in.entry(volume.clone()).or_default();
+            containers.insert(mount.container.clone());
             let content = self.containers.entry(mount.container).or_default();
-            let key = (volume.clone(), mount.mount_path);
-            content.sub_paths.insert(key, mount.objects.into());
+            let mounts = content.sub_paths.entry(volume.clone()).or_default();
+            mounts.insert(mount.mount_path, mount.objects);
         }
     }
 
@@ -91,7 +97,7 @@ impl Outdated {
         let mut found: Vec<(&'static str, String, SmolStr)> = Vec::new();
         if let (Some(before), Some(computed)) = (&content.at_start, &content.computed) {
             let names = before.keys().chain(computed.keys());
-            let names: std::collections::BTreeSet<_> = names.collect();
+            let names: BTreeSet<_> = names.collect();
             for name in names {
                 let (old, new) = (before.get(name), computed.get(name));
                 if old.map(|(tag, _)| tag) != new.map(|(tag, _)| tag)
@@ -101,8 +107,8 @@ impl Outdated {
                 }
             }
         }
-        let mounts = content.sub_paths.iter();
-        found.extend(mounts.map(|((_, path), object)| ("subPath", path.clone(), object.clone())));
+        let mounts = content.sub_paths.values().flatten();
+        found.extend(mounts.map(|(path, object)| ("subPath", path.clone(), object.clone())));
         let before = std::mem::take(&mut content.since);
         let mut outdated = Vec::new();
         for (kind, name, object) in found {
@@ -198,12 +204,15 @@ mod tests {
                 container: "main".into(),
                 mount_path: "/etc/app.conf".to_owned(),
                 is_outdated,
-                objects: "ConfigMap app".to_owned(),
+                objects: "ConfigMap app".into(),
             }]
         };
         outdated.sub_paths(&"config".into(), seen(true));
         let expected = [("subPath /etc/app.conf".to_owned(), 3)];
         assert_eq!(names(&mut outdated, 3), expected);
+        outdated.sub_paths(&"other".into(), seen(true));
+        outdated.sub_paths(&"other".into(), Vec::new());
+        assert_eq!(names(&mut outdated, 4), expected);
         outdated.sub_paths(&"config".into(), seen(false));
         assert_eq!(names(&mut outdated, 4), []);
     }

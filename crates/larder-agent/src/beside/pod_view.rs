@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use larder_projection::containers;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, VolumeMount};
+use larder_projection::{ContainerView, containers};
 use smol_str::SmolStr;
 
 use super::{
@@ -27,6 +27,8 @@ pub(super) struct PodTraits {
     pub(super) running: BTreeSet<SmolStr>,
     /// Containers that wait for an object of their environment.
     pub(super) waiting: BTreeSet<SmolStr>,
+    /// Volumes that a container mounts without `subPath`, and so sees the changes of (R2).
+    pub(super) mounted: BTreeSet<SmolStr>,
 }
 
 impl PodTraits {
@@ -43,6 +45,9 @@ impl PodTraits {
             has_started: statuses(pod).any(|status| id(status).is_some()),
             running: names(is_running),
             waiting: names(waits_for_environment),
+            mounted: containers(pod)
+                .flat_map(|container| whole_mounts(&container))
+                .collect(),
         }
     }
 }
@@ -55,7 +60,7 @@ pub(super) fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
         Some(RunningContainer {
             name: status.name.as_str().into(),
             id: id(status)?,
-            volumes: container.volumes().map(SmolStr::new).collect(),
+            volumes: whole_mounts(&container).collect(),
         })
     });
     let phase = pod
@@ -69,6 +74,20 @@ pub(super) fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
         ending: pod.metadata.deletion_timestamp.is_some()
             || matches!(phase, Some("Succeeded" | "Failed")),
     }
+}
+
+/// The volumes that `container` mounts without `subPath`.
+fn whole_mounts<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = SmolStr> + use<'a> {
+    let mounts = container.volume_mounts.iter();
+    let whole = mounts.filter(|mount| !has_sub_path(mount));
+    whole.map(|mount| SmolStr::new(&mount.name))
+}
+
+/// Whether a container sees only a part of the volume by this mount, as of its start.
+pub(super) fn has_sub_path(mount: &VolumeMount) -> bool {
+    let paths = [&mount.sub_path, &mount.sub_path_expr];
+    let mut paths = paths.into_iter().flatten();
+    paths.any(|path| !path.is_empty())
 }
 
 fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {

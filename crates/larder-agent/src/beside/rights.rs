@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use http::{Method, Request, header};
+use http::Method;
 use kube::Client;
-use serde::Deserialize;
+use larder_watch::request;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use tracing::warn;
 
 /// Longest wait for a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,17 +131,58 @@ impl Rights {
     }
 }
 
-async fn post<T: for<'de> Deserialize<'de>>(
-    client: &Client,
-    path: &str,
-    body: &Value,
-) -> Option<T> {
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(path)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(body.to_string().into_bytes())
-        .ok()?;
-    let answer = timeout(TIMEOUT, client.request_text(request)).await;
-    serde_json::from_str(&answer.ok()?.ok()?).ok()
+/// Creates a review; `None` if there is no usable answer, which is logged without any text of the API server: that may
+/// quote what it was sent.
+async fn post<T: DeserializeOwned>(client: &Client, path: &str, body: &Value) -> Option<T> {
+    let answer = timeout(TIMEOUT, request(client, Method::POST, path, Some(body))).await;
+    let reason = match answer {
+        Ok(Ok(answer)) => return Some(answer),
+        Ok(Err(error)) => error.label(),
+        Err(_) => "timeout",
+    };
+    warn!(
+        path,
+        reason, "failed to review permissions, leaving them unknown"
+    );
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// Bytes of one frame; four requests stop at 3 MiB each.
+    const FRAME: usize = 1 << 20;
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_not_collected() {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let counted = Arc::clone(&counted);
+            let frames = stream::repeat_with(move || {
+                let total = counted.fetch_add(FRAME, Ordering::Relaxed);
+                assert!(total < 100 * FRAME, "the answer is read without limit");
+                Ok::<_, Infallible>(Frame::data(bytes::Bytes::from(vec![b' '; FRAME])))
+            });
+            let body = StreamBody::new(frames);
+            async move { Ok::<_, Infallible>(http::Response::new(body)) }
+        });
+        let rights = Rights::review(&Client::new(service, "n"), "node-1").await;
+        assert_eq!(rights.identity, "");
+        assert!(rights.all().all(|(_, granted)| granted.is_none()));
+        assert!(sent.load(Ordering::Relaxed) > 0);
+    }
 }

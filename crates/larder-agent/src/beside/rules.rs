@@ -9,7 +9,8 @@
 //!    computed (R5).
 //! 3. For one payload of a part at most four touches are sent (R12), and only one if further ones could do harm or
 //!    cannot help (R15, R23, R6).
-//! 4. A touch that was not accepted does not count. It is sent again when the answer allows it.
+//! 4. A touch that was not accepted is sent again when the answer allows it. One that had no effect counts for R14, and
+//!    several of them in a row count as a rejection (R18). So no answer makes touches endless.
 
 mod part;
 #[cfg(test)]
@@ -42,8 +43,10 @@ const MINUTE: Duration = Duration::from_mins(1);
 const FURTHER: Duration = Duration::from_secs(15);
 /// How long a pod is not touched after admission has rejected a touch (R18).
 const REFUSED: Duration = Duration::from_mins(10);
-/// Pause after an answer that asks for the same touch again.
+/// Pause after the first touch that had no effect; the further ones back off.
 const AGAIN: Duration = Duration::from_millis(50);
+/// So many touches in a row without effect count as a rejection.
+const MAX_WITHOUT_EFFECT: u32 = 4;
 /// Pause after 429 without `Retry-After`.
 const THROTTLED: Duration = Duration::from_secs(1);
 
@@ -74,6 +77,29 @@ pub(super) enum Sight {
     LeftToKubelet(String),
     /// Its files differ from the computed ones. Names the differences.
     Outdated(String),
+}
+
+impl Sight {
+    /// Phase and reason of a part that is not under the rules.
+    pub(super) fn phase(&self) -> (Phase, String) {
+        match self {
+            Self::Unread(what) => (Phase::Waiting, format!("waiting for {what}")),
+            Self::Uncomputable(why) => (Phase::Failing, why.clone()),
+            Self::NotMounted => (
+                Phase::Waiting,
+                "the kubelet has not set it up yet".to_owned(),
+            ),
+            Self::Invisible(why) => (Phase::Held, format!("Unverified: {why}")),
+            Self::Pinned(object) => (
+                Phase::Held,
+                format!("Pinned: the kubelet serves the immutable {object} that was deleted"),
+            ),
+            Self::Same => (Phase::Delivered, String::new()),
+            Self::LeftToKubelet(what) | Self::Outdated(what) => {
+                (Phase::Waiting, format!("left to the kubelet: {what}"))
+            }
+        }
+    }
 }
 
 /// One look at one part.
@@ -177,12 +203,13 @@ pub(super) enum Verification {
 }
 
 /// How a touch ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum TouchOutcome {
     /// The API server has a new version of the pod.
     Touched,
-    /// Nothing has changed, or another client has changed the pod: send again (R9, R17).
-    Again,
+    /// Nothing has changed, or another client has changed the pod: send again (R9, R17). Completes "the API server
+    /// refused the touch:" where it stays so.
+    Again(&'static str),
     /// The pod is gone (R17).
     Gone,
     Throttled(Option<Duration>),
@@ -191,7 +218,12 @@ pub(super) enum TouchOutcome {
     /// Admission rejects it, with this text.
     Refused(String),
     /// No answer, or the API server's own failure.
-    Failed,
+    Failed {
+        /// Completes "failed to touch the pod:".
+        why: &'static str,
+        /// Uniform in `[0, 1)`: the pods of a node are not to retry at one moment.
+        random: f64,
+    },
 }
 
 /// A touch that is under way.
@@ -216,6 +248,8 @@ impl UnderWay {
 #[derive(Debug)]
 pub(super) struct PodRules {
     parts: BTreeMap<PartName, TrackedPart>,
+    /// How many of them are outstanding.
+    outstanding_parts: usize,
     view: PodView,
     gate: Gate,
     /// The time to live of objects that the kubelet may cache (R12).
@@ -227,7 +261,11 @@ pub(super) struct PodRules {
     not_before: Option<Instant>,
     /// Admission's text, and until when it applies.
     refused: Option<(Instant, String)>,
+    /// Why the last touch got no usable answer.
+    failed: Option<&'static str>,
     backoff: RetryBackoff,
+    /// Touches without effect since the last one that had one, or was rejected.
+    without_effect: u32,
     gone: bool,
 }
 
@@ -235,6 +273,7 @@ impl PodRules {
     pub(super) fn new(gate: Gate, ttl: Duration) -> Self {
         Self {
             parts: BTreeMap::new(),
+            outstanding_parts: 0,
             view: PodView::default(),
             gate,
             ttl,
@@ -242,7 +281,9 @@ impl PodRules {
             recent: VecDeque::new(),
             not_before: None,
             refused: None,
+            failed: None,
             backoff: RetryBackoff::default(),
+            without_effect: 0,
             gone: false,
         }
     }
@@ -254,6 +295,7 @@ impl PodRules {
         for (name, part) in &mut self.parts {
             part.reattach(name, &self.view);
         }
+        self.count_outstanding();
     }
 
     /// Sets whether pods of the node may be touched. Touches that became due while the kubelet did not run are left to
@@ -289,7 +331,10 @@ impl PodRules {
         let part = self.parts.entry(name.clone());
         let part = part.or_insert_with(|| TrackedPart::new(now));
         let is_under_way = self.under_way.is_some();
+        let was_outstanding = part.is_outstanding();
         let notices = part.look(name, look, &self.view, is_under_way, now, wall);
+        self.outstanding_parts += usize::from(part.is_outstanding());
+        self.outstanding_parts -= usize::from(was_outstanding);
         if let Some(under_way) = &mut self.under_way {
             if swapped && is_outdated {
                 // The kubelet has read content that is outdated by now.
@@ -298,7 +343,7 @@ impl PodRules {
                 under_way.first_swap.get_or_insert(now);
             }
         }
-        if !self.parts.values().any(TrackedPart::is_outstanding) {
+        if self.outstanding_parts == 0 {
             self.under_way = None;
         }
         notices
@@ -364,6 +409,7 @@ impl PodRules {
             first_swap: None,
             parts,
         });
+        self.count_outstanding();
         if self.recent.len() == MAX_TOUCHES {
             self.recent.pop_front();
         }
@@ -372,14 +418,16 @@ impl PodRules {
 
     /// The API server has answered the last touch.
     pub(super) fn answered(&mut self, answer: TouchOutcome, now: Instant) {
-        self.not_before = None;
+        (self.not_before, self.failed) = (None, None);
+        let had_effect = !matches!(answer, TouchOutcome::Again(_));
         match answer {
             TouchOutcome::Touched => {
                 self.refused = None;
                 self.backoff = RetryBackoff::default();
+                self.without_effect = 0;
                 return;
             }
-            TouchOutcome::Again => self.not_before = Some(now + AGAIN),
+            TouchOutcome::Again(why) => self.without_effect(why, now),
             TouchOutcome::Gone => self.gone = true,
             TouchOutcome::Throttled(after) => {
                 self.not_before = Some(now + after.unwrap_or(THROTTLED));
@@ -387,9 +435,14 @@ impl PodRules {
             // The node records it, too, and opens the gate again.
             TouchOutcome::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
             TouchOutcome::Refused(text) => self.refused = Some((now + REFUSED, text)),
-            TouchOutcome::Failed => self.not_before = Some(now + self.backoff.next_delay()),
+            TouchOutcome::Failed { why, random } => {
+                let delay = self.backoff.next_delay().mul_f64(1.0 + random);
+                (self.not_before, self.failed) = (Some(now + delay), Some(why));
+            }
         }
-        self.recent.pop_back();
+        if had_effect {
+            self.recent.pop_back();
+        }
         let parts = self
             .under_way
             .take()
@@ -399,6 +452,35 @@ impl PodRules {
             if let Some(part) = self.parts.get_mut(name) {
                 part.not_touched();
             }
+        }
+        self.count_outstanding();
+    }
+
+    fn count_outstanding(&mut self) {
+        let parts = self.parts.values();
+        self.outstanding_parts = parts.filter(|part| part.is_outstanding()).count();
+    }
+
+    /// An outage of the API server is over (R17): a touch that had no usable answer is sent again at `at`, unless it is due
+    /// earlier.
+    pub(super) fn outage_over(&mut self, at: Instant) {
+        if self.failed.is_some() {
+            self.not_before = self.not_before.map(|not_before| not_before.min(at));
+        }
+    }
+
+    /// The last touch had no effect, because of `why`. Once is chance, and several times in a row are a policy or a
+    /// webhook.
+    fn without_effect(&mut self, why: &'static str, now: Instant) {
+        self.without_effect += 1;
+        match self.without_effect {
+            1 => self.not_before = Some(now + AGAIN),
+            MAX_WITHOUT_EFFECT.. => {
+                self.without_effect = 0;
+                self.backoff = RetryBackoff::default();
+                self.refused = Some((now + REFUSED, why.to_owned()));
+            }
+            _ => self.not_before = Some(now + self.backoff.next_delay()),
         }
     }
 
@@ -426,9 +508,13 @@ impl PodRules {
 
     /// Phase and reason of a part; `None` if there has been no look at it.
     pub(super) fn phase(&self, name: &PartName, wall: Timestamp) -> Option<(Phase, String)> {
-        let refused = self.refused.as_ref().map(|(_, text)| text.as_str());
         let part = self.parts.get(name)?;
-        Some(part.phase(&self.gate, refused, self.ttl, wall))
+        let problem = match (&self.refused, self.failed) {
+            (Some((_, text)), _) => Some(format!("the API server refused the touch: {text}")),
+            (None, Some(why)) => Some(format!("failed to touch the pod, will retry: {why}")),
+            (None, None) => None,
+        };
+        Some(part.phase(&self.gate, problem, self.ttl, wall))
     }
 
     /// Time from the last change of a volume to its verification, if it is verified.
@@ -441,7 +527,7 @@ impl PodRules {
         let mut ladder = vec![Duration::ZERO];
         if !self.view.republishes {
             ladder.extend([UNDER_WAY, Duration::from_millis(4500)]);
-            let expired = self.ttl + Duration::from_secs(1);
+            let expired = self.ttl.saturating_add(Duration::from_secs(1));
             ladder.extend((expired > ladder[2]).then_some(expired));
         }
         ladder

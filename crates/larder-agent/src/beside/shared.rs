@@ -4,9 +4,10 @@
 //! 1. One value, [`NodeView`], decides whether any pod may be touched; each worker follows it.
 //! 2. While a permission is missing, no touch is sent. The permission is checked every 5 to 10 min (R18).
 
-use std::{collections::BTreeSet, fmt, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, path::Path, pin::pin, sync::Arc, time::Duration};
 
 use fastrand::Rng;
+use futures::{FutureExt as _, future::Fuse};
 use jiff::Timestamp;
 use kube::Client;
 use larder_objects::chain;
@@ -52,6 +53,9 @@ const LOCK_AGAIN: Duration = Duration::from_secs(30);
 /// The setting that names the directory of the lock.
 const LOCK_OPTION: &str = "beside.lockDir";
 
+/// The API server has not said when the lease was renewed.
+struct NoAnswer;
+
 /// The facts that decide for all pods of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeView {
@@ -60,6 +64,8 @@ pub(crate) struct NodeView {
     pub(super) ttl: Option<Duration>,
     /// CSI drivers that require republishing of their volumes (R15).
     pub(super) republishing: Arc<BTreeSet<String>>,
+    /// Outages of the API server that have ended.
+    pub(super) outages_over: u64,
 }
 
 impl NodeView {
@@ -175,8 +181,9 @@ impl Beside {
             async move { this.keep_lock(locked).await },
         );
         let this = Arc::clone(self);
+        let outages_over = context.outages_over();
         tasks.spawn("kubelet", async move {
-            this.follow_kubelet(following, has_lock).await;
+            this.follow_kubelet(following, has_lock, outages_over).await;
         });
         let this = Arc::clone(self);
         let rng = rng.fork();
@@ -231,33 +238,42 @@ impl Beside {
         &self,
         mut drivers: watch::Receiver<BTreeSet<String>>,
         mut locked: watch::Receiver<bool>,
+        mut outages_over: watch::Receiver<Duration>,
     ) {
         let mut kubelet = self.kubelet.subscribe();
         let mut missing = self.missing.subscribe();
-        let mut lease = None;
+        let (mut lease, mut is_lease_read) = (None, false);
+        let mut reading = pin!(Fuse::terminated());
         let mut next_lease = Instant::now();
+        let mut outages = 0;
         loop {
             let state = kubelet.borrow_and_update().clone();
-            if Instant::now() >= next_lease && state.ready {
-                lease = self.lease(lease).await;
-                next_lease = Instant::now() + LEASE;
-            }
             let gate = self.gate(
                 &state,
                 lease,
                 missing.borrow_and_update().as_ref(),
                 *locked.borrow_and_update(),
             );
+            // What is closed for another reason is so at once.
+            let gate = match gate {
+                Gate::Open if !is_lease_read => Gate::Unknown,
+                gate => gate,
+            };
             let view = NodeView {
                 gate,
                 ttl: state.ttl,
                 republishing: Arc::new(drivers.borrow_and_update().clone()),
+                outages_over: outages,
             };
             self.view.send_if_modified(|known| {
                 let is_news = *known != view;
                 *known = view;
                 is_news
             });
+            if Instant::now() >= next_lease && state.ready {
+                next_lease = Instant::now() + LEASE;
+                reading.set(self.read_lease().fuse());
+            }
             let wake = if state.ready {
                 next_lease
             } else {
@@ -269,25 +285,30 @@ impl Beside {
                 Ok(()) = drivers.changed() => {}
                 Ok(()) = missing.changed() => {}
                 Ok(()) = locked.changed() => {}
+                Ok(()) = outages_over.changed() => outages += 1,
+                read = &mut reading => {
+                    // Without an answer the age of the lease is unknown; touches fail by themselves.
+                    lease = read.unwrap_or_else(|NoAnswer| lease.map(|_| self.clock.now()));
+                    is_lease_read = true;
+                }
                 () = sleep_until(wake) => {}
             }
         }
     }
 
-    /// The time of the lease, or the last known one. A lease that this identity may not read does not count (R13).
-    async fn lease(&self, known: Option<Timestamp>) -> Option<Timestamp> {
+    /// The time of the lease. A lease that this identity may not read does not count (R13).
+    async fn read_lease(&self) -> Result<Option<Timestamp>, NoAnswer> {
         match timeout(LEASE_TIMEOUT, lease_renewed(&self.client, &self.node_name)).await {
-            Ok(Ok(lease)) => lease,
-            Ok(Err(error)) if error.is_forbidden() => None,
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(error)) if error.is_forbidden() => Ok(None),
             Ok(Err(error)) => {
                 debug!(
                     error = chain(&error),
                     "failed to read the lease of the node, will retry"
                 );
-                // Without an answer the age of the lease is unknown; touches fail by themselves.
-                known.map(|_| self.clock.now())
+                Err(NoAnswer)
             }
-            Err(_) => known.map(|_| self.clock.now()),
+            Err(_) => Err(NoAnswer),
         }
     }
 
@@ -320,7 +341,10 @@ impl Beside {
             let may_touch = rights.may(Right::Touch);
             *self.rights.lock() = rights;
             if missing.borrow_and_update().is_some() && may_touch != Some(false) {
-                info!("permission to touch pods granted, continuing");
+                // Where reviews are not answered, the next touch shows it.
+                if may_touch == Some(true) {
+                    info!("permission to touch pods granted, continuing");
+                }
                 self.missing.send_replace(None);
                 missing.mark_unchanged();
             }
@@ -388,5 +412,68 @@ impl Beside {
     /// Why the pod is never touched; `None` if it may be touched (R8).
     pub(crate) fn excludes(&self, pod: &larder_pods::StoredPod) -> Option<&'static str> {
         self.config.excludes(pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::beside::{Mounts, SwapDetection};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_not_answered_delays_no_other_news() {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = BesideConfig::new(root.path());
+        (config.mounts, config.swaps) = (Mounts::NotExpected, SwapDetection::Polling);
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let beside = Beside::new(
+            config,
+            "node-1",
+            Client::new(service, "n"),
+            Clock::system(),
+            &mut Registry::default(),
+            Rng::with_seed(1),
+        );
+        let beside = Arc::new(beside.unwrap());
+        let (drivers, locked) = (watch::Sender::default(), watch::Sender::new(true));
+        let outages_over = watch::Sender::default();
+        let (mut tasks, following) = (JoinSet::new(), Arc::clone(&beside));
+        let (drivers_seen, has_lock) = (drivers.subscribe(), locked.subscribe());
+        let outages_seen = outages_over.subscribe();
+        tasks.spawn(async move {
+            following
+                .follow_kubelet(drivers_seen, has_lock, outages_seen)
+                .await;
+        });
+        let start = Instant::now();
+        let mut node = beside.node.clone();
+        let state = NodeState {
+            ready: true,
+            ..NodeState::default()
+        };
+        beside.kubelet().send_replace(state.clone());
+        tokio::task::yield_now().await;
+        assert_eq!(node.borrow_and_update().gate, Gate::Unknown);
+        beside.forbidden("patch pods/status");
+        let is_forbidden = |view: &NodeView| matches!(view.gate, Gate::Forbidden(_));
+        node.wait_for(is_forbidden).await.unwrap();
+        beside.missing.send_replace(None);
+        locked.send_replace(false);
+        node.wait_for(|view| view.gate == Gate::Locked)
+            .await
+            .unwrap();
+        locked.send_replace(true);
+        outages_over.send_replace(Duration::from_secs(1));
+        node.wait_for(|view| view.outages_over == 1).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        node.wait_for(|view| view.gate == Gate::Open).await.unwrap();
+        assert_eq!(start.elapsed(), LEASE_TIMEOUT);
     }
 }

@@ -226,13 +226,8 @@ impl PodSwaps {
     /// Safe: a signal is taken only when it is returned.
     pub(crate) async fn next(&mut self) -> (usize, SwapSignal) {
         loop {
-            let first = self.inbox.signals.lock().pop_first();
-            if let Some((key, signal)) = first {
-                if signal == SwapSignal::Gone {
-                    self.watched.remove(&key);
-                    self.polled.insert(key);
-                }
-                return (key, signal);
+            if let Some(signal) = self.pending() {
+                return signal;
             }
             let is_polling = !self.polled.is_empty();
             tokio::select! {
@@ -241,6 +236,16 @@ impl PodSwaps {
                 () = sleep_until(self.next_poll), if is_polling => self.poll(),
             }
         }
+    }
+
+    /// A signal that has arrived; `None` if there is none.
+    pub(crate) fn pending(&mut self) -> Option<(usize, SwapSignal)> {
+        let (key, signal) = self.inbox.signals.lock().pop_first()?;
+        if signal == SwapSignal::Gone {
+            self.watched.remove(&key);
+            self.polled.insert(key);
+        }
+        Some((key, signal))
     }
 
     /// Hands out the kernel's events when there are some. Forever pending without inotify.

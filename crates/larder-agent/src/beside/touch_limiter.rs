@@ -212,9 +212,12 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
     }
 
     /// Records that a touch was not sent after all, because the pod no longer needs it. It does not count.
-    pub(crate) fn not_sent(&mut self) {
+    pub(crate) fn not_sent(&mut self, is_catch_up: bool) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.bucket.give_back();
+        if is_catch_up {
+            self.catch_up.give_back();
+        }
     }
 
     /// Touches per second.

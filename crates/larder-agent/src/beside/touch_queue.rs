@@ -29,7 +29,7 @@ struct QueueInner {
 struct QueueState {
     limiter: TouchLimiter<u64>,
     /// The receivers of permits, by the number of the touch.
-    waiting: HashMap<u64, oneshot::Sender<Permit>>,
+    waiting: HashMap<u64, WaitingTouch>,
     last: u64,
 }
 
@@ -39,11 +39,18 @@ impl fmt::Debug for QueueInner {
     }
 }
 
+#[derive(Debug)]
+struct WaitingTouch {
+    permit: oneshot::Sender<Permit>,
+    is_catch_up: bool,
+}
+
 /// The right to send one touch.
 #[derive(Debug)]
 #[must_use = "dropping it gives the next touch its turn"]
 pub(crate) struct Permit {
     queue: TouchQueue,
+    is_catch_up: bool,
     sent: Option<Instant>,
     throttled: Option<Throttled>,
 }
@@ -66,7 +73,7 @@ impl Drop for Permit {
         let mut state = self.queue.0.state.lock();
         match self.sent {
             Some(sent) => state.limiter.answered(now, now - sent, self.throttled),
-            None => state.limiter.not_sent(),
+            None => state.limiter.not_sent(self.is_catch_up),
         }
         drop(state);
         self.queue.0.changed.notify_one();
@@ -125,7 +132,11 @@ impl TouchQueue {
         let mut state = self.0.state.lock();
         state.last += 1;
         let number = state.last;
-        state.waiting.insert(number, sender);
+        let waiting = WaitingTouch {
+            permit: sender,
+            is_catch_up: urgency.is_catch_up,
+        };
+        state.waiting.insert(number, waiting);
         state.limiter.enqueue(number, urgency);
         drop(state);
         self.grant();
@@ -164,18 +175,20 @@ impl TouchQueue {
                 NextTouch::At(at) => return Some(at),
                 NextTouch::Idle => return None,
             };
-            let waiting = state.waiting.remove(&number);
+            // It leaves both lists under one lock.
+            let Some(waiting) = state.waiting.remove(&number) else {
+                state.limiter.not_sent(false);
+                continue;
+            };
             drop(state);
             let permit = Permit {
                 queue: self.clone(),
+                is_catch_up: waiting.is_catch_up,
                 sent: None,
                 throttled: None,
             };
-            match waiting {
-                // If the receiver is gone, this drops the permit.
-                Some(waiting) => drop(waiting.send(permit)),
-                None => drop(permit),
-            }
+            // A worker that has left drops the permit with the receiver.
+            drop(waiting.permit.send(permit));
         }
     }
 }

@@ -51,6 +51,9 @@ use tokio_util::sync::CancellationToken;
 /// Changes of objects that more than this number of pods read are spread over time (R20).
 const MANY_READERS: usize = 10;
 
+/// After an outage of the API server, touches that failed are sent again within this time, or within that of R20.
+const RETRY_SPREAD: Duration = Duration::from_secs(1);
+
 /// The state of one part of the plan.
 #[derive(Debug)]
 struct ComparedPart {
@@ -90,6 +93,8 @@ pub(crate) struct BesideWorker {
     followed: BTreeSet<usize>,
     node: watch::Receiver<NodeView>,
     touching: Touching,
+    /// The view of the node that the rules know.
+    known_node: NodeView,
     /// The value of the last touch; the next one must differ.
     last_value: Option<RefreshValue>,
     repair_at: Instant,
@@ -121,6 +126,7 @@ impl BesideWorker {
             outdated: Outdated::default(),
             followed: BTreeSet::new(),
             node,
+            known_node: view,
             touching: Touching::Idle,
             last_value: None,
             repair_at: Instant::now(),
@@ -144,6 +150,10 @@ impl BesideWorker {
                 step = self.touching.next() => permit = self.touch_stepped(step),
                 (key, signal) = self.swaps.next() => self.swap_noticed(key, signal),
                 () = sleep_until(wake) => {}
+            }
+            // One look for all volumes that were swapped meanwhile.
+            while let Some((key, signal)) = self.swaps.pending() {
+                self.swap_noticed(key, signal);
             }
             let arrived = self.gathering.collect();
             self.wake_parts(&arrived);
@@ -266,7 +276,10 @@ impl BesideWorker {
     /// The part's identity for the rules; `None` for a part that causes no touch.
     fn part_name(&self, part: &Part) -> Option<PartName> {
         match &part.kind {
-            PartKind::Volume(name, _) => Some(PartName::Volume(name.as_str().into())),
+            PartKind::Volume(name, _) => {
+                let is_mounted = self.traits.mounted.contains(name.as_str());
+                is_mounted.then(|| PartName::Volume(name.as_str().into()))
+            }
             PartKind::Environment(name, _) => {
                 let waits = self.traits.waiting.contains(name.as_str());
                 waits.then(|| PartName::Environment(name.as_str().into()))
@@ -276,10 +289,19 @@ impl BesideWorker {
 
     fn node_changed(&mut self) {
         let view = self.node.borrow_and_update().clone();
+        let before = mem::replace(&mut self.known_node, view.clone());
         let now = Instant::now();
+        if before.outages_over != view.outages_over {
+            let longest = longest_spread(view.ttl).max(RETRY_SPREAD);
+            self.rules.outage_over(now + spread(longest, &mut self.rng));
+        }
         self.rules.set_ttl(view.cache_ttl());
         self.rules.set_gate(view.gate, now);
-        if let Some(plan) = self.plan.clone() {
+        if let Some(plan) = self
+            .plan
+            .as_ref()
+            .filter(|_| before.republishing != view.republishing)
+        {
             let pod = plan.pod.decode();
             let republishes = pod
                 .spec
@@ -376,7 +398,12 @@ impl BesideWorker {
                     };
                     self.rules.look(&name, look, now, wall);
                 }
-                (Some(_), None) => {}
+                (Some(need), None) => {
+                    if matches!(part.kind, PartKind::Volume(..)) {
+                        let (phase, reason) = Sight::Unread(need.to_string()).phase();
+                        state.delivery.update(phase, &reason, wall);
+                    }
+                }
             }
         }
         ready
@@ -412,6 +439,10 @@ impl BesideWorker {
                 look.sight = self.pinned(part, plan).map_or(sight, Sight::Pinned);
                 let state = &mut self.parts[index];
                 state.files = files;
+                if name.is_none() {
+                    let (phase, reason) = look.sight.phase();
+                    state.delivery.update(phase, &reason, wall);
+                }
                 if let Some(place) = place {
                     if let Some((identity, set)) = state.place.replace(place.clone()) {
                         look.remade = identity != place.0;

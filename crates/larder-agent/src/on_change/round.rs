@@ -36,6 +36,9 @@ use crate::blocking::blocking;
 
 /// Grace period of a pod without its own: the API server's default.
 const GRACE: Duration = Duration::from_secs(30);
+/// Longest grace period that is taken from a pod. The API server admits any number of seconds, also one that no time
+/// can be added to.
+const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
 /// A callback of the program that embeds the agent.
 pub(crate) type Handler =
@@ -361,9 +364,6 @@ impl Attempt {
         } else {
             Withheld::default()
         };
-        let spec = pod.spec.as_ref();
-        let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
-        let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
         Scene {
             facts: PodFacts::of(&pod),
             mounts: PodMounts {
@@ -371,7 +371,7 @@ impl Attempt {
                 volumes: directories,
             },
             ips: ips(&pod),
-            grace: grace.map_or(GRACE, Duration::from_secs),
+            grace: grace(&pod),
             changes,
             volumes,
             variables,
@@ -417,6 +417,16 @@ fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, 
             Some((volume.name.as_str().into(), path))
         })
         .collect()
+}
+
+/// How long the containers of `pod` may take to end.
+fn grace(pod: &Pod) -> Duration {
+    let spec = pod.spec.as_ref();
+    let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(GRACE, |seconds| {
+        Duration::from_secs(seconds).min(LONGEST_GRACE)
+    })
 }
 
 /// Where the containers that may be the target of a hook mount volumes (rule F9).
@@ -485,4 +495,29 @@ pub(super) fn sub_path_note(pod: &Pod, hook: &PodHook) -> Option<String> {
             container.name, mount.name
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+
+    use super::*;
+
+    #[test]
+    fn a_grace_period_without_end_can_be_added_to_a_time() {
+        let of = |termination_grace_period_seconds| {
+            let spec = PodSpec {
+                termination_grace_period_seconds,
+                ..PodSpec::default()
+            };
+            grace(&Pod {
+                spec: Some(spec),
+                ..Pod::default()
+            })
+        };
+        assert_eq!(of(None), GRACE);
+        assert_eq!(of(Some(5)), Duration::from_secs(5));
+        assert_eq!(of(Some(-5)), GRACE);
+        assert_eq!(of(Some(i64::MAX)), LONGEST_GRACE);
+    }
 }

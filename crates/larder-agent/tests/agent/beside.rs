@@ -199,6 +199,25 @@ async fn excluded_pod_is_not_watched() {
     assert_eq!(beside.node.status().objects, []);
 }
 
+// beside-kubelet 32
+#[tokio::test]
+async fn volume_that_is_mounted_by_sub_path_only_is_not_touched() {
+    let mut beside = Beside::prepare();
+    beside.node.apply(&config_map("app", &[("level", "debug")]));
+    let mut pod = pod("web").config_map("config", "app").build();
+    pod["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = json!("level");
+    let uid = beside.create(&pod);
+    beside.write(&uid, VolumeKind::ConfigMap, "config", &[("level", "info")]);
+    beside.node.run();
+    let wait = beside.node.wait("its reason", |node| {
+        let reason = node.volume("web", "config")?.delivery.reason;
+        (reason == "left to the kubelet: level differs").then_some(())
+    });
+    wait.await;
+    assert!(beside.node.is_ready(), "the pod was looked at");
+    assert_eq!(beside.touches("web"), 0);
+}
+
 #[tokio::test]
 async fn dry_run_shows_what_it_would_touch() {
     let mut beside = Beside::prepare();

@@ -64,3 +64,24 @@ async fn a_touch_that_a_policy_rejects_is_repeated_every_ten_minutes() {
     }
     assert_eq!(world.touches(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_that_stays_is_not_met_with_endless_touches() {
+    // beside-kubelet 22
+    let world = World::start().await;
+    world.config_map("app", &[("n", "0")]);
+    world.run(pod("web").config_map("v", "app")).await;
+    let why = "admission webhook \"policy.example.com\" denied the request: not now";
+    world.server.faults().inject(on_touch().rejection(409, why));
+    world.config_map("app", &[("n", "1")]);
+    sleep(secs(10)).await;
+    let (phase, reason) = world.phase("web", "v").unwrap();
+    assert_eq!(phase, Phase::Waiting);
+    assert!(reason.contains("reports a conflict each time"), "{reason}");
+    assert_eq!(world.touches(), 4);
+    // The kubelet's own sync has delivered this one.
+    world.until_file("web", "v", "n", "1").await;
+    world.config_map("app", &[("n", "2")]);
+    sleep(secs(30)).await;
+    assert_eq!(world.touches(), 4);
+}

@@ -9,6 +9,7 @@
 use std::{
     collections::btree_map,
     ffi::CStr,
+    mem,
     ops::Bound,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::PathBuf,
@@ -104,6 +105,8 @@ pub(super) struct Comparer<'a> {
     files: btree_map::Range<'a, VolumePath, File<'a>>,
     /// Directories still to be listed, with a final slash; without [`Self::prefix`].
     directories: Vec<String>,
+    /// The position in the last of them from which to continue.
+    listed_to: u64,
     differences: Differences,
     buffer: Buffer,
     /// For errors.
@@ -124,6 +127,7 @@ impl<'a> Comparer<'a> {
             extra: reason_of_volume(volume),
             files: projection.payload.range::<str, _>((from, Bound::Unbounded)),
             directories: vec![String::new()],
+            listed_to: 0,
             differences: Differences::default(),
             buffer: Buffer::default(),
             path,
@@ -153,7 +157,7 @@ impl<'a> Comparer<'a> {
                 _ => {
                     // The rest of the payload is not of this directory.
                     self.files = btree_map::Range::default();
-                    self.list_next(directory, &mut way)?
+                    self.list_next(directory, &mut way, end)?
                 }
             };
             if !more {
@@ -204,11 +208,12 @@ impl<'a> Comparer<'a> {
         Ok(())
     }
 
-    /// Lists the next directory. Returns whether there was one.
-    fn list_next(&mut self, set: &OwnedFd, way: &mut Way) -> Result<bool, ReadError> {
+    /// Lists the next directory; after `end` it pauses in it. Returns whether there was one.
+    fn list_next(&mut self, set: &OwnedFd, way: &mut Way, end: Instant) -> Result<bool, ReadError> {
         let Some(listed) = self.directories.pop() else {
             return Ok(false);
         };
+        let from = mem::take(&mut self.listed_to);
         let directory = match way.open(set.as_fd(), &listed) {
             Ok(directory) => directory,
             // Its files are missing, and are recorded as such.
@@ -216,16 +221,22 @@ impl<'a> Comparer<'a> {
             Err(errno) => return Err(ReadError::io("open", &self.path.join(&listed))(errno)),
         };
         let mut extra = None;
-        let found = sys::list(&directory, |name, kind| {
+        let visit = |name: &CStr, kind| {
             match self.computed(&listed, name, kind) {
                 ListedEntry::File => {}
                 ListedEntry::Directory(path) => self.directories.push(path),
                 ListedEntry::Extra(path) => extra = Some(path),
             }
             Ok(extra.is_none())
-        });
+        };
+        let found = sys::list(&directory, from, visit, || Instant::now() >= end);
         match found {
-            Ok(()) => {}
+            Ok(None) => {}
+            Ok(Some(position)) => {
+                self.listed_to = position;
+                self.directories.push(listed);
+                return Ok(true);
+            }
             // It was removed after it was opened: by the kubelet, which has then written another set, or by hand.
             Err(Errno::NOENT) => self
                 .differences

@@ -7,13 +7,16 @@ use std::{
 };
 
 use rustix::{
-    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags},
+    fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat, StatxFlags},
     io::{Errno, Result, retry_on_intr},
     path::Arg,
 };
 
 /// Room for about a hundred directory entries per call.
 const LISTING_BYTES: usize = 4096;
+
+/// So many entries are listed before the time is looked at.
+const PAUSE_AFTER: usize = 256;
 
 /// A handle that only names a directory.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -113,15 +116,22 @@ pub(super) fn read_link(dir: BorrowedFd<'_>, name: impl Arg) -> Result<CString> 
     fs::readlinkat(dir, name, Vec::new())
 }
 
-/// Calls `visit` with each entry of `dir`, in no order, until it returns false.
+/// Calls `visit` with each entry of `dir` after the position `from`, in no order, until it returns false. After each 256
+/// entries it pauses if `is_over` says so: it returns the position to continue from, also in `dir` opened again.
 pub(super) fn list(
     dir: &OwnedFd,
+    from: u64,
     mut visit: impl FnMut(&CStr, FileType) -> Result<bool>,
-) -> Result<()> {
+    is_over: impl Fn() -> bool,
+) -> Result<Option<u64>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let listed = fs::openat(dir, c".", flags, Mode::empty())?;
+    if from > 0 {
+        fs::seek(&listed, SeekFrom::Start(from))?;
+    }
     let mut buffer = Vec::with_capacity(LISTING_BYTES);
     let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
+    let mut visited = 0_usize;
     while let Some(entry) = entries.next() {
         let entry = entry?;
         if [c".", c".."].contains(&entry.file_name()) {
@@ -134,8 +144,12 @@ pub(super) fn list(
         if !visit(entry.file_name(), kind)? {
             break;
         }
+        visited += 1;
+        if visited.is_multiple_of(PAUSE_AFTER) && is_over() {
+            return Ok(Some(entry.next_entry_cookie()));
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Whether `child`, an entry of the directory `parent`, is a mount point. A bind mount can have the device number of

@@ -48,6 +48,12 @@ pub(super) struct TrackedPart {
     detached: BTreeMap<SmolStr, SmolStr>,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often a part was asked whether it is outstanding.
+    pub(super) static ASKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl TrackedPart {
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -189,6 +195,8 @@ impl TrackedPart {
 
     /// Whether a touch could help.
     pub(super) fn is_outstanding(&self) -> bool {
+        #[cfg(test)]
+        ASKED.set(ASKED.get() + 1);
         let is_reason = match self.sight {
             Sight::Outdated(_) => true,
             Sight::Invisible(_) => self.payload.is_some() && self.touches == 0,
@@ -207,7 +215,8 @@ impl TrackedPart {
         let ladder = self.ladder(name, ladder);
         let next = usize::try_from(self.touches).ok()?;
         let after = ladder.get(next).filter(|_| self.is_outstanding())?;
-        Some(self.first_touch + *after)
+        // A time that cannot be represented never comes.
+        self.first_touch.checked_add(*after)
     }
 
     /// The steps of the ladder that apply. A volume that cannot be verified and a waiting container get one touch (R23,
@@ -287,7 +296,7 @@ impl TrackedPart {
     pub(super) fn phase(
         &self,
         gate: &Gate,
-        refused: Option<&str>,
+        problem: Option<String>,
         ttl: Duration,
         wall: Timestamp,
     ) -> (Phase, String) {
@@ -300,27 +309,15 @@ impl TrackedPart {
             );
         }
         match &self.sight {
-            Sight::Unread(what) => (Phase::Waiting, format!("waiting for {what}")),
-            Sight::Uncomputable(why) => (Phase::Failing, why.clone()),
-            Sight::NotMounted => (
-                Phase::Waiting,
-                "the kubelet has not set it up yet".to_owned(),
-            ),
-            Sight::Invisible(why) => (Phase::Held, format!("Unverified: {why}")),
-            Sight::Pinned(object) => (
-                Phase::Held,
-                format!("Pinned: the kubelet serves the immutable {object} that was deleted"),
-            ),
-            Sight::Same => (Phase::Delivered, String::new()),
-            Sight::LeftToKubelet(what) => (Phase::Waiting, format!("left to the kubelet: {what}")),
             Sight::Outdated(what) => {
-                let reason = self.waiting(gate, refused, ttl, wall);
+                let reason = self.waiting(gate, problem, ttl, wall);
                 let reason = reason.unwrap_or_else(|| match gate {
                     Gate::DryRun => format!("would touch the pod: {what}"),
                     _ => format!("out of date: {what}"),
                 });
                 (Phase::Waiting, reason)
             }
+            sight => sight.phase(),
         }
     }
 
@@ -328,7 +325,7 @@ impl TrackedPart {
     fn waiting(
         &self,
         gate: &Gate,
-        refused: Option<&str>,
+        problem: Option<String>,
         ttl: Duration,
         wall: Timestamp,
     ) -> Option<String> {
@@ -337,15 +334,15 @@ impl TrackedPart {
             Gate::DryRun => return None,
             closed => return Some(closed.to_string()),
         }
-        if let Some(text) = refused {
-            return Some(format!("the API server refused the touch: {text}"));
+        if problem.is_some() {
+            return problem;
         }
         let (first, last) = self.told?;
         let mut clauses = vec![format!(
             "told the kubelet at {last:.3}, attempt {}",
             self.touches
         )];
-        let cached_until = first + ttl;
+        let cached_until = first.checked_add(ttl).unwrap_or(Timestamp::MAX);
         if self.touches > 1 && cached_until > wall {
             clauses.push(format!(
                 "kubelet serves a cached object until {cached_until:.0}"

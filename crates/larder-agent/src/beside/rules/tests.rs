@@ -42,6 +42,13 @@ fn container(name: &str, id: &str, volumes: &[&str]) -> RunningContainer {
     }
 }
 
+fn failed() -> TouchOutcome {
+    TouchOutcome::Failed {
+        why: "the API server does not answer",
+        random: 0.0,
+    }
+}
+
 impl World {
     /// A pod with a volume `a` that is up to date with content 1.
     fn new(ttl: Duration) -> Self {
@@ -124,6 +131,8 @@ impl World {
 
     /// Sends the touch that is due now, if any.
     fn touch(&mut self) {
+        let counted = self.rules.outstanding().count();
+        assert_eq!(self.rules.outstanding_parts, counted);
         if self.rules.wants_touch(self.now) {
             self.rules.sent(self.now, self.wall());
             self.say("touch");
@@ -280,6 +289,26 @@ fn a_volume_that_does_not_follow_the_others_gets_its_own_touch_soon() {
         "#]]);
 }
 
+#[test]
+fn a_look_at_many_parts_asks_each_part_a_fixed_number_of_times() {
+    let now = Instant::now();
+    let mut rules = PodRules::new(Gate::Open, NO_TTL);
+    part::ASKED.set(0);
+    for number in 0..500 {
+        let look = Look {
+            sight: Sight::Same,
+            payload: Some(payload(1)),
+            remade: false,
+            swapped: false,
+            changed_at: now,
+            delay: Duration::ZERO,
+        };
+        let name = volume(&format!("v{number}"));
+        rules.look(&name, look, now, Timestamp::UNIX_EPOCH);
+    }
+    assert_eq!(part::ASKED.get(), 2 * 500);
+}
+
 // beside-kubelet 6
 #[test]
 fn content_that_is_in_place_already_is_not_touched() {
@@ -320,6 +349,22 @@ fn a_kubelet_that_caches_gets_the_last_touch_when_its_copy_has_expired() {
             4500 touch
             301000 touch
             302500 NotRefreshed { volume: "a" }
+        "#]]);
+}
+
+#[test]
+fn a_time_to_live_without_end_stops_no_pod() {
+    World::new(Duration::MAX)
+        .compute(0, "a", 2)
+        .until(600_000)
+        .phase("a")
+        .swap(700_000, "a", 2)
+        .check(expect![[r#"
+            0 touch
+            1500 touch
+            4500 touch
+            600000 a is Waiting: told the kubelet at 1970-01-01T00:00:04.500Z, attempt 3; kubelet serves a cached object until 9999-12-30T22:00:00Z
+            700000 a verified: Late, Some(700000) ms, 3 touches
         "#]]);
 }
 
@@ -573,11 +618,11 @@ fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
 fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, TouchOutcome::Again)
+        .answer(5, TouchOutcome::Again("it drops the annotation"))
         .until(60)
-        .answer(61, TouchOutcome::Failed)
+        .answer(61, failed())
         .until(600)
-        .answer(610, TouchOutcome::Failed)
+        .answer(610, failed())
         .until(2000)
         .swap(2050, "a", 2)
         .check(expect![[r#"
@@ -587,6 +632,105 @@ fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
             1610 touch
             2050 a verified: Swapped, Some(2050) ms, 1 touches
         "#]]);
+}
+
+// beside-kubelet 22
+#[test]
+fn touches_that_never_have_an_effect_count_as_a_rejection() {
+    for why in ["it drops the annotation", "it reports a conflict each time"] {
+        let mut world = World::new(NO_TTL);
+        world.compute(0, "a", 2);
+        let mut touches = 1;
+        // The API server answers each touch at once.
+        for at in (0..700_000).step_by(5) {
+            world.until(at);
+            let sent = world.log.matches("touch\n").count();
+            if sent == touches {
+                world.answer(at, TouchOutcome::Again(why));
+                touches += 1;
+            }
+        }
+        world.phase("a");
+        let reason = format!("a is Waiting: the API server refused the touch: {why}\n");
+        assert!(world.log.ends_with(&reason), "{}", world.log);
+        let log = world.log.clone();
+        let times: Vec<_> = log
+            .lines()
+            .filter_map(|line| line.strip_suffix(" touch"))
+            .collect();
+        let expected = [
+            "0", "50", "550", "1550", "601550", "601600", "602100", "603100",
+        ];
+        assert_eq!(times, expected);
+    }
+}
+
+#[test]
+fn touches_without_effect_count_for_the_limit_of_a_minute() {
+    let mut world = World::new(NO_TTL);
+    // Each change is touched with one conflict before it succeeds.
+    for (change, content) in (2..=20).enumerate() {
+        let at = u64::try_from(change).unwrap() * 500;
+        world
+            .compute(at, "a", content)
+            .answer(at, TouchOutcome::Again("it reports a conflict each time"))
+            .until(at + 60)
+            .answer(at + 70, TouchOutcome::Touched)
+            .swap(at + 200, "a", content);
+    }
+    let touches = world.log.lines().filter(|line| line.ends_with(" touch"));
+    assert_eq!(touches.count(), MAX_TOUCHES, "{}", world.log);
+}
+
+#[test]
+fn a_touch_that_failed_is_sent_again_when_the_outage_is_over() {
+    let mut world = World::new(NO_TTL);
+    world.compute(0, "a", 2);
+    for at in [0, 500, 1500, 3500, 7500, 15_500, 31_500] {
+        world.answer(at, failed());
+    }
+    world.until(40_000).phase("a");
+    world
+        .rules
+        .outage_over(world.start + Duration::from_millis(40_300));
+    world
+        .until(41_000)
+        .answer(41_000, TouchOutcome::Touched)
+        .phase("a");
+    // An outage that ends delays nothing, and hurries nothing else.
+    world.answer(
+        41_001,
+        TouchOutcome::Throttled(Some(Duration::from_mins(1))),
+    );
+    world
+        .rules
+        .outage_over(world.start + Duration::from_millis(41_300));
+    let log = world.until(60_000).log.clone();
+    let from = log.find("31500 touch").unwrap();
+    world.log = log[from..].to_owned();
+    world.check(expect![[r#"
+        31500 touch
+        40000 a is Waiting: failed to touch the pod, will retry: the API server does not answer
+        40300 touch
+        41000 a is Waiting: told the kubelet at 1970-01-01T00:00:40.300Z, attempt 1
+    "#]]);
+}
+
+#[test]
+fn touches_that_failed_together_are_not_sent_again_together() {
+    let retried_at = |random| {
+        let mut world = World::new(NO_TTL);
+        world.compute(0, "a", 2).answer(
+            0,
+            TouchOutcome::Failed {
+                why: "the API server does not answer",
+                random,
+            },
+        );
+        world.rules.wanted_at().unwrap() - world.start
+    };
+    assert_eq!(retried_at(0.0), Duration::from_millis(500));
+    assert_eq!(retried_at(0.5), Duration::from_millis(750));
 }
 
 // beside-kubelet 27

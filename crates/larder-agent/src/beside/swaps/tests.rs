@@ -53,6 +53,20 @@ async fn polling_is_frequent_after_a_touch_and_rare_later() {
         .expect_err("nothing is followed");
 }
 
+#[tokio::test(start_paused = true)]
+async fn signals_that_arrive_together_are_taken_together() {
+    let kubelet = KubeletVolumes::new();
+    let mut pod = swaps_of(&kubelet, SwapDetection::Polling).of_pod();
+    assert_eq!(pod.pending(), None);
+    for key in 0..3 {
+        pod.follow(key, &ID).unwrap();
+    }
+    assert_eq!(pod.next().await, (0, SwapSignal::Look));
+    assert_eq!(pod.pending(), Some((1, SwapSignal::Look)));
+    assert_eq!(pod.pending(), Some((2, SwapSignal::Look)));
+    assert_eq!(pod.pending(), None);
+}
+
 #[tokio::test]
 async fn swap_is_signaled_and_nothing_else_is() {
     let kubelet = KubeletVolumes::new();

@@ -252,7 +252,7 @@ fn touch_that_was_not_sent_does_not_count() {
     for pod in 0..500 {
         limiter.enqueue(pod, urgency(0, now));
         assert_eq!(limiter.next(now), NextTouch::Send(pod));
-        limiter.not_sent();
+        limiter.not_sent(false);
     }
     assert!(limiter.answers.is_empty());
     for pod in 0..1000 {
@@ -260,4 +260,16 @@ fn touch_that_was_not_sent_does_not_count() {
     }
     let sent = run(&mut limiter, now, now + Duration::from_secs(1), MS);
     assert_eq!(sent.len(), 110 + 50);
+}
+
+#[test]
+fn catch_up_touch_that_was_not_sent_does_not_count() {
+    let (mut limiter, now) = limiter();
+    for pod in 0..500 {
+        let mut urgency = urgency(0, now);
+        urgency.is_catch_up = true;
+        limiter.enqueue(pod, urgency);
+        assert_eq!(limiter.next(now), NextTouch::Send(pod));
+        limiter.not_sent(true);
+    }
 }

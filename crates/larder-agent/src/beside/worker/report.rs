@@ -88,17 +88,24 @@ impl BesideWorker {
         let mut statuses = Vec::new();
         let (mut is_tried, mut restart_needed) = (true, Vec::new());
         for (index, part) in plan.parts.iter().enumerate() {
+            let name = self.part_name(part);
             let state = &mut self.parts[index];
             match &part.kind {
                 PartKind::Volume(volume, kind) => {
-                    let name = PartName::Volume(volume.as_str().into());
-                    if let Some((phase, text)) = self.rules.phase(&name, wall) {
-                        let is_news = state.delivery.update(phase, &text, wall);
-                        if is_news && self.beside.config.dry_run && phase == Phase::Waiting {
-                            info!(pod = %self.entry.name, %volume, reason = text, "dry run");
+                    match name.as_ref().map(|name| self.rules.phase(name, wall)) {
+                        Some(Some((phase, text))) => {
+                            let is_news = state.delivery.update(phase, &text, wall);
+                            if is_news && self.beside.config.dry_run && phase == Phase::Waiting {
+                                info!(pod = %self.entry.name, %volume, reason = text, "dry run");
+                            }
                         }
-                    } else {
-                        is_tried = false;
+                        Some(None) => is_tried = false,
+                        // A look at it has set the delivery, or there was none.
+                        None => {
+                            let delivery = &state.delivery;
+                            is_tried &=
+                                delivery.phase != Phase::Waiting || !delivery.reason.is_empty();
+                        }
                     }
                     if state.delivery.phase > worst {
                         worst = state.delivery.phase;
@@ -110,7 +117,7 @@ impl BesideWorker {
                         name: volume,
                     };
                     let path = self.beside.directory.volume_path(&id);
-                    let verified_in = self.rules.verified_in(&name);
+                    let verified_in = name.and_then(|name| self.rules.verified_in(&name));
                     statuses.push(PartStatus::Volume(VolumeStatus {
                         name: volume.clone(),
                         type_: type_name(*kind).to_owned(),
@@ -160,5 +167,5 @@ impl BesideWorker {
 fn objects_of(outdated: &[&OutdatedStatus]) -> String {
     let objects = outdated.iter().map(|found| found.object.as_str());
     let objects: BTreeSet<_> = objects.collect();
-    Vec::from_iter(objects).join(", ")
+    objects.into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, future::BoxFuture};
+use larder_watch::RequestError;
 use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
@@ -105,7 +106,7 @@ impl BesideWorker {
                 let label = answer.as_ref().map_or("error", TouchAnswer::label);
                 self.beside.metrics.touched(label);
                 let answer = match answer {
-                    None => TouchOutcome::Failed,
+                    None => self.failed("the API server does not answer"),
                     Some(answer) => self.answer(answer, &mut permit),
                 };
                 self.rules.answered(answer, now);
@@ -115,14 +116,15 @@ impl BesideWorker {
     }
 
     /// The answer, in the terms of the rules.
-    fn answer(&self, answer: TouchAnswer, permit: &mut Permit) -> TouchOutcome {
+    fn answer(&mut self, answer: TouchAnswer, permit: &mut Permit) -> TouchOutcome {
         let pod = &self.entry.name;
         match answer {
             TouchAnswer::Touched { resource_version } => {
                 debug!(%pod, %resource_version, "touched the pod");
                 TouchOutcome::Touched
             }
-            TouchAnswer::NoOp | TouchAnswer::Conflict => TouchOutcome::Again,
+            TouchAnswer::NoOp => TouchOutcome::Again("it drops the annotation"),
+            TouchAnswer::Conflict => TouchOutcome::Again("it reports a conflict each time"),
             TouchAnswer::Gone => TouchOutcome::Gone,
             TouchAnswer::Throttled { retry_after } => {
                 permit.throttled(retry_after);
@@ -137,10 +139,28 @@ impl BesideWorker {
                 TouchOutcome::Refused(message)
             }
             TouchAnswer::Failed(error) => {
-                let error = larder_objects::chain(&error);
-                debug!(%pod, error, "failed to touch the pod, will retry");
-                TouchOutcome::Failed
+                let text = larder_objects::chain(&error);
+                debug!(%pod, error = text, "failed to touch the pod, will retry");
+                self.failed(reason_of(&error))
             }
         }
+    }
+
+    fn failed(&mut self, why: &'static str) -> TouchOutcome {
+        let random = self.rng.f64();
+        TouchOutcome::Failed { why, random }
+    }
+}
+
+/// Why a touch got no usable answer, in words that quote nothing.
+fn reason_of(error: &RequestError) -> &'static str {
+    if error.is_unauthorized() {
+        "the API server does not accept the credentials"
+    } else if error.is_transport() {
+        "the API server does not answer"
+    } else if error.is_unreadable() {
+        "the API server's answer cannot be read"
+    } else {
+        "the API server has an error of its own"
     }
 }

@@ -222,6 +222,33 @@ fn comparison_continues_where_its_time_was_up() {
 }
 
 #[test]
+fn listing_of_a_large_directory_stops_when_its_time_is_up() {
+    let kubelet = KubeletVolumes::new();
+    let names: Vec<_> = (0..1000).map(|number| format!("f{number}")).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    kubelet.write(&CONFIG_MAP, &files);
+    let computed: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), "1", of_config_map(name)))
+        .collect();
+    let computed = projection(&computed);
+    let map = config_map("c");
+    let compare = || {
+        let directory = sys::open_root(&kubelet.data(&CONFIG_MAP, "")).unwrap();
+        let mut comparer = Comparer::new(&map, &computed, "", PathBuf::new());
+        let mut pauses = 0;
+        while !comparer.advance(&directory, Duration::ZERO).unwrap() {
+            pauses += 1;
+        }
+        (comparer.finish().count(), pauses)
+    };
+    // One after each file, and one after each 256 entries.
+    assert_eq!(compare(), (0, 1000 + 4));
+    fs::write(kubelet.data(&CONFIG_MAP, "extra"), "").unwrap();
+    assert_eq!(compare().0, 1);
+}
+
+#[test]
 fn set_is_seen_whole_however_often_it_is_replaced() {
     let kubelet = KubeletVolumes::new();
     let names: Vec<_> = (0..50).map(|number| format!("d/{number}")).collect();
