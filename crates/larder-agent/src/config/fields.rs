@@ -227,7 +227,7 @@ pub const FIELDS: &[Field] = &[
         form: "`Serve` or `Beside`",
         default: "`Serve`",
         reloads: false,
-        about: "`Serve` writes the volumes of pods below `rootDir`. `Beside` leaves them to the kubelet of this node and makes it refresh those that are out of date; see beside-kubelet.md. The flag `--beside-kubelet` selects it, too.",
+        about: "`Serve` writes the volumes of pods below `rootDir`. `Beside` leaves them to the kubelet of this node and makes it refresh those that are out of date; see beside-kubelet.md. The flag `--beside-kubelet` selects it, too. `Beside` does not start over a `rootDir` with volumes that `Serve` has written: containers may still use them, and they would hold old Secrets for good. End those pods and remove the volumes first, or set another `rootDir`.",
         example: "Serve",
     },
     Field {
