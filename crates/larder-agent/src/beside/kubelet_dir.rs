@@ -40,7 +40,6 @@ use self::compare::Comparer;
 #[allow(unused_imports, reason = "the mode names them")]
 pub(crate) use self::{
     compare::{DifferenceKind, Differences, TouchReason},
-    content::comparable,
     subpath::SubPathId,
 };
 

@@ -37,8 +37,6 @@ pub struct BesideConfig {
     pub mounts: Mounts,
     /// How swaps are noticed. Tests with paused time poll.
     pub swaps: SwapDetection,
-    /// The processes of the node, as hooks find them. `/proc`; tests have another directory.
-    pub processes: PathBuf,
 }
 
 /// A directory that larder writes to overlaps with the kubelet's root directory (R1).
@@ -66,7 +64,6 @@ impl BesideConfig {
             dry_run: false,
             mounts: Mounts::Required,
             swaps: SwapDetection::Inotify,
-            processes: PathBuf::from("/proc"),
         }
     }
 

@@ -137,7 +137,6 @@ registerNode: true
                 dry_run: false,
                 mounts: Required,
                 swaps: Inotify,
-                processes: "/proc",
             },
         }
     "#]]

@@ -11,7 +11,6 @@
 mod arrival;
 mod burst;
 mod comparing;
-mod hooks;
 mod kubelet_states;
 mod left_alone;
 mod missing_objects;
