@@ -27,7 +27,7 @@ use tokio::net::UnixListener;
 
 /// With which the user chooses the directory.
 const OPTION: &str = "--root-dir";
-/// Held while an agent uses the directory; holds the number of its process, for people.
+/// Locked while an agent uses the directory; holds the agent's process number, for the error message.
 const LOCK: &str = "agent.lock";
 /// The agent's local API, for `larder status`.
 const SOCKET: &str = "agent.sock";
@@ -280,7 +280,7 @@ pub(crate) fn lock_file(
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut process = String::new();
-            // Only for the message, which is right without it.
+            // The error message names the process if it can be read.
             let _ = (&lock).take(32).read_to_string(&mut process);
             let holder = match process.trim() {
                 "" => String::new(),

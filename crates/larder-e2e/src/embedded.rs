@@ -53,7 +53,7 @@ impl EmbeddedServer {
         self.serving.shutdown().await;
     }
 
-    /// Only the certificates remain.
+    /// Forgets everything but the certificates.
     pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
         self.api = self.api.emptied()?;
         Ok(())

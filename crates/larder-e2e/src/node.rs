@@ -87,7 +87,7 @@ impl Binaries {
     ///
     /// # Errors
     ///
-    /// One is missing; the text tells the user which.
+    /// A binary is missing; the error names it.
     pub fn find() -> anyhow::Result<Self> {
         let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") else {
             bail!("KUBEBUILDER_ASSETS names no folder with kube-apiserver, etcd and kubelet");

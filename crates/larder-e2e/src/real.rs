@@ -465,9 +465,9 @@ struct AuditStatus {
 /// An answered patch of the status of a pod.
 #[derive(Clone, Debug)]
 pub struct StatusPatch {
-    /// When the server received it.
+    /// When the server received the patch.
     pub at: Timestamp,
-    /// The user who sent it, as the server authenticated it.
+    /// Authenticated user of the request.
     pub user: String,
     /// User agent of the sender.
     pub user_agent: String,

@@ -28,7 +28,7 @@ pub enum Identity {
 /// A request that the node has sent, and the server has recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRequest {
-    /// When the server knew of it.
+    /// When the server recorded it.
     pub at: Timestamp,
     /// `get`, `list`, `watch` and so on.
     pub verb: String,

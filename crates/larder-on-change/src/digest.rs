@@ -23,7 +23,7 @@ impl DigestKey {
     /// Length of a stored key.
     pub const BYTES: usize = 32;
 
-    /// The key with these bytes, as it was stored before.
+    /// The key that was stored as these bytes.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, bytes),

@@ -189,7 +189,7 @@ impl HookEngine {
             }
             Phase::Quiet { latest, .. } => *latest = now,
             Phase::Splay { .. } | Phase::Due { .. } => {}
-            // A newer change starts the delays anew (rule T8).
+            // A newer change resets the delays (rule T8).
             phase @ (Phase::Idle | Phase::Retrying { .. } | Phase::Failing) => {
                 self.failures = 0;
                 *phase = Phase::Quiet {

@@ -18,8 +18,8 @@
 //!    content, not a later one.
 //! 2. A hook whose content equals that of its last success never fires, unless an attempt has failed since: the effect
 //!    of a failed attempt is unknown.
-//! 3. The application is notified of every change at least once, also across restarts, if the caller stores the result
-//!    of [`HookEngine::told`].
+//! 3. The application is notified of every change at least once, also across restarts, if the caller stores the digest
+//!    of the last success ([`HookEngine::told`]) and passes it to the next engine of the hook.
 
 pub mod action;
 mod digest;

@@ -58,7 +58,7 @@ pub(super) struct Connection {
 
 enum Sender {
     Http2(h2::client::SendRequest<Bytes>),
-    /// Taken out while in use.
+    /// `None` while a request uses it.
     Http1(Mutex<Option<http1::SendRequest<Full<Bytes>>>>),
 }
 

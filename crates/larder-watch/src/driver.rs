@@ -41,7 +41,7 @@ use crate::{
 pub(crate) struct InFlight {
     /// The answer is as fresh as this registration, if the request asks for that.
     pub(crate) seq: RegistrationSeq,
-    /// Held until the answer is complete.
+    /// Released once the answer is complete.
     pub(crate) permit: Permit,
 }
 

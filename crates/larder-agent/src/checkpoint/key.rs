@@ -245,7 +245,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
                 | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        // Left by a crash.
+        // A crash may have left one.
         sys::remove_file(directory.as_fd(), &*aside)?;
         let file = sys::create_file(directory.as_fd(), &*aside)?;
         let key = SealingKey::random();

@@ -388,7 +388,7 @@ impl Store {
                 {
                     kept.clone()
                 }
-                // Told from the version, so that it is not encoded for each write.
+                // The version says that it is too large, so it is not encoded again for each write.
                 _ if self.too_large.get(&copy.id) == Some(version) => {
                     batch.too_large.insert(copy.id.clone(), *version);
                     return Ok(None);

@@ -17,7 +17,7 @@ const OBJECTS: usize = 500;
 const SECRETS: usize = 5;
 /// Name of an object's one value.
 pub(crate) const KEY: &str = "value";
-/// Bytes of it.
+/// Length of that value, in bytes.
 const VALUE: usize = 1024;
 /// Number of objects of each kind that are timed, the first ones. They belong to many pods, because a rate limit
 /// applies to the writes of one pod.

@@ -96,7 +96,7 @@ impl Place {
         Ok(())
     }
 
-    /// Moves `path` to where nobody looks for it; returns that path.
+    /// Moves `path` aside, outside of the root directory, and returns its new path.
     ///
     /// Nothing is removed before a measurement. An ext4 without a journal does not use an inode again for seconds, and
     /// each file that is created meanwhile pays for the search: a start took 0.9 s of processor after the removal of

@@ -87,7 +87,7 @@ const EXEC: Contest = Contest {
 /// From the write, in the pods of [`SIGNAL`].
 const WRITE: (&str, (f64, f64)) = ("write at the API server to signal", (4.0, 20.0));
 
-/// Measures all of it, and prints the tables.
+/// Runs the measurements, and prints the tables.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let has_inotifywait = Command::new("inotifywait").arg("--help").output().is_ok();
     ensure!(

@@ -30,7 +30,7 @@ pub(crate) enum Content {
 /// A pod that the agent serves.
 #[derive(Debug)]
 pub(crate) struct ExpectedPod {
-    /// Under which its directory is found.
+    /// Names its directory.
     pub(crate) uid: String,
     pub(crate) namespace: String,
     pub(crate) name: String,

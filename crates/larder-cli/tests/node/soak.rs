@@ -302,7 +302,7 @@ impl Soak {
         ));
     }
 
-    /// Tells what was done and what it took; whether memory and descriptors were flat.
+    /// Prints what was done and what it took; returns whether memory and descriptors stayed flat.
     fn report(&self) -> bool {
         let mut text = String::new();
         let _ = writeln!(text, "done: {:?}", self.world.done);

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::write_json;
 
-/// Its name. Without arguments a container of it does nothing, as a sandbox does.
+/// Name of the image. Without arguments, its container does nothing, as a sandbox does.
 pub const IMAGE: &str = "larder.test/busybox:1";
 
 /// Busybox's commands that tests use.

@@ -1,6 +1,6 @@
 //! Volumes that larder does not deliver: what the API server demands of each type.
 //!
-//! Not checked are the forms of names in storage systems, such as an iSCSI qualified name.
+//! The forms of names in storage systems, such as an iSCSI qualified name, are not checked.
 
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaimTemplate, Volume},

@@ -157,7 +157,7 @@ fn bind(source: &OwnedFd, targets: &Directory, name: &str) -> Result<()> {
     let wanted = sys::stat(source)?;
     let is_directory = FileType::from_raw_mode(wanted.st_mode).is_dir();
     match sys::stat_entry(targets.as_fd(), name) {
-        // Never the same unless mounted: the source is in the volume.
+        // Only a mount makes them the same: the source is in the volume.
         Ok(found) if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino) => {
             return Ok(());
         }

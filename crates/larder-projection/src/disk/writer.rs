@@ -32,7 +32,7 @@
 //! finds the leftovers in 4 and the links in 10 and 11, makes good for it. A crash is the same without the report (P3).
 //!
 //! Nothing is synced. After a power cut a file of a volume on disk may be empty or short; step 5 of the next pass finds
-//! that and writes the set again. On tmpfs nothing is left to be found.
+//! that and writes the set again. A tmpfs is empty after a power cut.
 //!
 //! # Where we differ from the kubelet
 //!

@@ -35,7 +35,7 @@ pub(super) struct Splitter {
 /// Where the last string at the top level of the list stands against the text `items`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
-    /// So many bytes of it, and no other.
+    /// The string is these many first bytes of `items`.
     Prefix(usize),
     Other,
 }

@@ -82,7 +82,7 @@ fn print(measured: &Measured) -> Result<()> {
 
 async fn measure(node: &Node) -> Result<Measured> {
     let (kubeconfig, number) = (Path::new(&node.kubeconfig), node.objects);
-    // Whoever writes is not the node: it has its own connections.
+    // The writer is not the node, so it has connections of its own.
     let (writer, _) = connect(kubeconfig).await?;
     prepare(&writer, number).await?;
     let (client, transport) = connect(kubeconfig).await?;

@@ -20,9 +20,9 @@ async fn value(manager: &ConfigMapManager) -> String {
 }
 
 /// An object is known and its watch is lost; the next requests run into `fault`, and meanwhile the object changes.
-/// Readers have what is known, at once, and the new state within that range of seconds. `told` lists the failures that
-/// subscribers receive meanwhile.
-async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
+/// Readers get the known state at once, and the new one within that range of seconds. `failures` lists the failures
+/// that subscribers receive meanwhile.
+async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, failures: &[&str]) {
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
     let manager = watching(SCOPE, cluster.client());
@@ -49,7 +49,7 @@ async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, told: &[&str]) {
         waited >= seconds.start - 0.01 && waited < seconds.end + 0.01,
         "{waited} s, not {seconds:?}"
     );
-    assert_eq!(heard, told);
+    assert_eq!(heard, failures);
     assert_eq!(injected.hits(), hits);
     assert_eq!(value(&manager).await, "two");
     // The watch is back: the next change is reported at once, and nothing of the failure is left.
@@ -73,8 +73,8 @@ const BUSY: &str = "fault injected: 429 Too Many Requests";
 
 #[tokio::test(start_paused = true)]
 async fn dropped_connections_are_retried_with_growing_delays() {
-    let told = &["failed to talk to the API server"];
-    heals(watches(3).drop_connection(), 3, 5.6..11.2, told).await;
+    let failures = &["failed to talk to the API server"];
+    heals(watches(3).drop_connection(), 3, 5.6..11.2, failures).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,8 +85,8 @@ async fn a_late_answer_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_never_comes_is_given_up() {
-    let told = &["the API server did not answer within 30s"];
-    heals(watches(1).never_answer(), 1, 30.8..31.6, told).await;
+    let failures = &["the API server did not answer within 30s"];
+    heals(watches(1).never_answer(), 1, 30.8..31.6, failures).await;
 }
 
 // managers 42
@@ -100,10 +100,16 @@ async fn expired_version_leads_to_a_relist_in_either_form() {
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_server_is_waited_for_in_either_form() {
-    let told = &[BUSY];
+    let failures = &[BUSY];
     // Up to half as much again: not all at one moment.
-    heals(watches(1).retry_after(429, 7), 1, 7.0..10.5, told).await;
-    heals(watches(1).error_after_events(0, 429), 1, FIRST_DELAY, told).await;
+    heals(watches(1).retry_after(429, 7), 1, 7.0..10.5, failures).await;
+    heals(
+        watches(1).error_after_events(0, 429),
+        1,
+        FIRST_DELAY,
+        failures,
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +125,7 @@ async fn an_event_before_the_end_of_a_stream_counts() {
 
 /// Nothing is known when the faults begin, and they last: a read fails after a second, with that cause; once they are
 /// over, it heals within the longest delay.
-async fn is_told(fault: Fault, cause: &str) {
+async fn failed_read_reports(fault: Fault, cause: &str) {
     let cluster = Cluster::new();
     cluster.set("a", "one", false);
     let manager = watching(SCOPE, cluster.client());
@@ -129,8 +135,8 @@ async fn is_told(fault: Fault, cause: &str) {
     let error = manager.get("n", "a").await.unwrap_err();
     assert_eq!(start.elapsed(), Duration::from_secs(1));
     assert!(matches!(error, Error::NotSynced { .. }), "{error:?}");
-    let told = error.request().map(ToString::to_string);
-    assert_eq!(told.unwrap_or_default(), cause);
+    let reported = error.request().map(ToString::to_string);
+    assert_eq!(reported.unwrap_or_default(), cause);
     assert!(injected.hits() > 0);
 
     injected.lift();
@@ -141,16 +147,16 @@ async fn is_told(fault: Fault, cause: &str) {
 
 // B2
 #[tokio::test(start_paused = true)]
-async fn a_failed_first_read_reports_the_cause() {
+async fn a_failed_first_failed_read_reports_the_cause() {
     let any = Fault::on_any;
-    is_told(any().drop_connection(), "failed to talk to the API server").await;
+    failed_read_reports(any().drop_connection(), "failed to talk to the API server").await;
     // There is no cause yet: the requests may still be answered.
-    is_told(any().never_answer(), "").await;
-    is_told(any().delay(Duration::from_secs(20)), "").await;
-    is_told(any().status(410), "fault injected: 410 Gone").await;
-    is_told(any().retry_after(429, 7), BUSY).await;
-    is_told(any().error_after_events(0, 429), BUSY).await;
-    is_told(
+    failed_read_reports(any().never_answer(), "").await;
+    failed_read_reports(any().delay(Duration::from_secs(20)), "").await;
+    failed_read_reports(any().status(410), "fault injected: 410 Gone").await;
+    failed_read_reports(any().retry_after(429, 7), BUSY).await;
+    failed_read_reports(any().error_after_events(0, 429), BUSY).await;
+    failed_read_reports(
         any().cut_after_bytes(100),
         "failed to talk to the API server",
     )

@@ -513,7 +513,7 @@ async fn nothing_is_asked_for_after_shutdown() {
     let (manager, mut script) = manager();
     manager.register_pod(&pod("p1"));
     let stream = script.next().await.synced(5, Some(&object(5, "one")));
-    // Somebody goes on using it.
+    // A reader still holds the object.
     let _in_use = manager.get("n", "a").await.unwrap();
     // The second one is what the thread keeps.
     assert_eq!(value(&manager).await, "one");

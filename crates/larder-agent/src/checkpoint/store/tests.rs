@@ -120,11 +120,11 @@ impl TestRoot {
         self.checkpoint().join(name)
     }
 
-    pub(super) fn open_with(&self, keys: &[u8], owner: Owner) -> Result<Opened, StoreError> {
+    pub(super) fn open_with(&self, keys: &[u8], owner: Owner) -> Result<OpenedStore, StoreError> {
         open_at(self.path(), keys, owner)
     }
 
-    pub(super) fn open(&self) -> Opened {
+    pub(super) fn open(&self) -> OpenedStore {
         self.open_with(&[1], owner(1, "node-1")).unwrap()
     }
 
@@ -147,14 +147,14 @@ impl TestRoot {
 }
 
 /// What a start finds, and what it would serve.
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     pub(super) store: Store,
     pub(super) copies: Vec<SavedCopy>,
     pub(super) rejected: Vec<RejectedFile>,
     pub(super) problem: Option<StoreError>,
 }
 
-pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<Opened, StoreError> {
+pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<OpenedStore, StoreError> {
     let root = open_root(path);
     let found = Store::open(
         root.as_fd(),
@@ -162,7 +162,7 @@ pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<Opened, 
         Keyring::of_bytes(keys),
         owner,
     )?;
-    Ok(Opened {
+    Ok(OpenedStore {
         copies: found.store.contents()?.copies,
         store: found.store,
         rejected: found.rejected,

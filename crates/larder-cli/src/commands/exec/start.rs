@@ -167,7 +167,7 @@ pub(super) fn mode_for_only_user(
     mode & 0o077 | (bits & 0o7) << 6
 }
 
-/// The command that is given, or the container's.
+/// The command of the command line, or the container's.
 fn command(
     given: &[OsString],
     container: ContainerView<'_>,

@@ -27,7 +27,7 @@ use crate::{
 
 /// A namespace with references.
 pub(super) struct Namespace {
-    /// Tells it from another one of that name, before or after it.
+    /// Distinguishes it from earlier and later ones of that name.
     id: u64,
     state: NamespaceState,
     /// The referenced objects.
