@@ -16,8 +16,10 @@
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
 //! 2. Before a pod is touched, its volumes are compared once more, when its turn has come (R4).
 //! 3. Volumes are shown as `Delivered` only after a look that found the computed bytes.
-//! 4. No payload is kept after a look, only keyed fingerprints. The key exists in memory only.
+//! 4. Hooks learn of content when it was verified, and from one larder of the node (R28, R29).
+//! 5. No payload is kept after a look, only keyed fingerprints. The key exists in memory only.
 
+mod hooked;
 pub(crate) mod host_lock;
 pub(crate) mod kubelet_dir;
 pub mod kubelet_kubeconfig;

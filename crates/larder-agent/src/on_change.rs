@@ -12,6 +12,9 @@
 //! tags each part after its swap, on the thread that has written it, and hands the tags over at the end of the pass
 //! (rule F1). One task, `OnChange::run`, starts rounds when they are due.
 //!
+//! Beside a kubelet, content is handed over after a look has verified it on the kubelet's disk (`verified`), and the
+//! processes of a container are found by its ID. Everything else is the same.
+//!
 //! The contract is `docs/spec/on-change.md`; rules are cited by their letters.
 //!
 //! Invariants:
@@ -34,6 +37,7 @@ mod schedule;
 mod settings;
 mod task;
 mod tracked;
+mod verified;
 
 pub(crate) use self::settings::{HookList, allowed_actions};
 pub(crate) use self::{
@@ -41,6 +45,7 @@ pub(crate) use self::{
     observer::Observer,
     pod_hooks::{PodHooks, ProgramHook},
     task::{OnChange, OnChangeParts},
+    verified::{ContentTagger, PartTags, WrittenPart},
 };
 pub use self::{
     round::PodChange,

@@ -185,8 +185,7 @@ impl Reconciler {
             let decoded = pod.decode();
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
-        // Hooks learn of content that larder has written.
-        if self.context.beside.is_none() {
+        if !is_excluded {
             plan.hooks = self.context.on_change.hooks(
                 pod,
                 decoded.as_ref(),
@@ -304,13 +303,16 @@ impl Reconciler {
         let pods = self.pods.iter();
         let plans = pods.filter_map(|(uid, tracked)| Some((uid.clone(), tracked.plan.clone()?)));
         for (uid, plan) in plans.collect::<Vec<_>>() {
+            if self.is_excluded(&plan.pod) {
+                continue;
+            }
             let hooks = (self.context.on_change).reloaded_hooks(&plan.pod, plan.hooks.as_ref());
             let Some(plan) = plan.with_other_hooks(hooks) else {
                 continue;
             };
             let plan = Arc::new(plan);
             let desired = DesiredState::Serve(Arc::clone(&plan));
-            let (root, now) = (self.context.host.path(), self.context.clock.now());
+            let (root, now) = (self.context.volumes(), self.context.clock.now());
             let entry = BoardEntry::of(&plan.pod, root, now);
             self.set_desired(&uid, desired, entry);
             self.set_plan(&uid, Some(plan));

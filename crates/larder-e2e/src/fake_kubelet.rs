@@ -256,6 +256,11 @@ impl FakeKubelet {
         self.kubelet.workers.finish(pod);
     }
 
+    /// The containers of the pod of this name exit and are started again, with [other IDs](container_id).
+    pub fn restart(&self, pod: &str) {
+        self.kubelet.workers.restart(pod);
+    }
+
     /// All events, in order.
     pub fn journal(&self) -> Vec<Happening> {
         self.kubelet.journal.all()
@@ -345,8 +350,27 @@ impl KubeletContext {
             let token = Arc::new(SecretBytes::new(b"token".to_vec()));
             inputs.tokens.insert(request.clone(), Ok(token));
         }
+        for file in &needs.env_files {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            let found = match self.host.read_env_file(uid, file) {
+                Ok(Some(found)) => Ok(Arc::new(found)),
+                Ok(None) => Err(Unavailable::NotFound),
+                Err(error) => Err(Unavailable::failed(larder_objects::chain(&error))),
+            };
+            inputs.env_files.insert(file.clone(), found);
+        }
         inputs
     }
+}
+
+/// The ID of a container of the pod with this UID, after so many restarts.
+pub fn container_id(pod_uid: &str, container: &str, restarts: u32) -> String {
+    let text = format!("{pod_uid}/{container}/{restarts}");
+    // FNV-1a: like an ID in form, and another one for each container.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{hash:016x}").repeat(4)
 }
 
 /// Stage 4: lists all containers again and again.

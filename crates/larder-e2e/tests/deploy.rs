@@ -35,12 +35,17 @@ struct Kustomization {
 impl Kustomization {
     /// All of them, by name.
     fn all() -> Vec<Self> {
-        let folders = fs::read_dir(deploy()).unwrap();
+        Self::within("")
+    }
+
+    /// Those in the subfolders of a folder, by name.
+    fn within(folder: &str) -> Vec<Self> {
+        let folders = fs::read_dir(deploy().join(folder)).unwrap();
         let paths = folders.map(|folder| folder.unwrap().path());
         let mut all: Vec<_> = paths
             .filter(|path| path.join("kustomization.yaml").exists())
             .map(|path| Self {
-                name: path.file_name().unwrap().to_str().unwrap().to_owned(),
+                name: path.strip_prefix(deploy()).unwrap().display().to_string(),
                 content: documents(&fs::read_to_string(path.join("kustomization.yaml")).unwrap())
                     .remove(0),
             })
@@ -72,12 +77,28 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The objects that `kubectl apply -k` would send; `None` without kubectl, which CI must have.
-fn rendered(base: &str) -> Option<Vec<Value>> {
-    let output = Command::new("kubectl")
-        .arg("kustomize")
-        .arg(deploy().join(base))
-        .output();
+/// What `kubectl apply -k` would send for an overlay of a base with components that patch it; `None` without kubectl,
+/// which CI must have.
+fn rendered(base: &str, components: &[&Kustomization]) -> Option<Vec<Value>> {
+    let overlay = TempDir::with_prefix("larder-e2e-").unwrap();
+    let path = overlay.path().canonicalize().unwrap();
+    // kustomize takes no absolute paths.
+    let up = "../".repeat(path.components().count() - 1);
+    let deploy = deploy().canonicalize().unwrap();
+    let place = |name: &str| {
+        format!(
+            "{up}{}",
+            deploy.join(name).strip_prefix("/").unwrap().display()
+        )
+    };
+    let kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [place(base)],
+        "components": components.iter().map(|component| place(&component.name)).collect::<Vec<_>>(),
+    });
+    fs::write(path.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+    let output = Command::new("kubectl").arg("kustomize").arg(&path).output();
     let Ok(output) = output else {
         assert!(std::env::var_os("CI").is_none(), "CI must have kubectl");
         println!("skipped: kubectl renders the bases");
@@ -227,12 +248,17 @@ fn check_workload(workload: &Value, objects: &[Value]) {
 
 /// Applies `base` with all `components`; returns the kinds that the API server does not have.
 async fn apply(base: &Kustomization, components: &[&Kustomization]) -> Option<Vec<String>> {
-    let mut objects = rendered(&base.name)?;
+    let mut objects = rendered(&base.name, &[])?;
     objects.extend(
         components
             .iter()
             .flat_map(|component| component.resources()),
     );
+    Some(create_all(objects).await)
+}
+
+/// Creates `objects`; returns the kinds that the API server does not have.
+async fn create_all(mut objects: Vec<Value>) -> Vec<String> {
     check_bindings(&objects);
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
@@ -254,7 +280,7 @@ async fn apply(base: &Kustomization, components: &[&Kustomization]) -> Option<Ve
     }
     unknown.sort_unstable();
     unknown.dedup();
-    Some(unknown)
+    unknown
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -281,5 +307,56 @@ async fn every_base_is_applied_with_every_component() {
         ];
         let known = |kind: &String| others.contains(&&**kind) || WORKLOADS.contains(&&**kind);
         assert!(unknown.iter().all(known), "{unknown:?}");
+    }
+}
+
+/// The container of the DaemonSet among `objects`.
+fn container(objects: &[Value]) -> &Value {
+    let sets = of_kind(objects, "DaemonSet");
+    assert_eq!(sets.len(), 1);
+    &sets[0]["spec"]["template"]["spec"]["containers"][0]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_component_of_beside_is_applied_alone_and_with_the_others() {
+    let components = Kustomization::within("beside");
+    let names: Vec<_> = components.iter().map(|found| found.name.as_str()).collect();
+    assert_eq!(names, ["beside/hooks", "beside/node-identity"]);
+    let sets = [
+        vec![&components[0]],
+        vec![&components[1]],
+        components.iter().collect(),
+    ];
+    for set in sets {
+        let Some(objects) = rendered("beside", &set) else {
+            return;
+        };
+        let has = |name: &str| set.iter().any(|component| component.name == name);
+        let of_rights = [
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ];
+        // The node has its own rights, and its kubelet's credentials instead of a token.
+        for kind in of_rights {
+            let found = of_kind(&objects, kind).len();
+            assert_eq!(found == 0, has("beside/node-identity"), "{kind}");
+        }
+        let container = container(&objects);
+        let args = container["args"].to_string();
+        assert_eq!(
+            args.contains("--kubeconfig="),
+            has("beside/node-identity"),
+            "{args}"
+        );
+        let mut mounts = container["volumeMounts"].as_array().unwrap().iter();
+        let mounts_kubeconfig = mounts.any(|mount| mount["name"] == "kubeconfig");
+        assert_eq!(mounts_kubeconfig, has("beside/node-identity"));
+        let added = container["securityContext"]["capabilities"]["add"].to_string();
+        assert_eq!(added.contains("KILL"), has("beside/hooks"), "{added}");
+        create_all(objects).await;
     }
 }

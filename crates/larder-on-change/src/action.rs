@@ -14,6 +14,7 @@
 //! 2. No reason and no output contains a value of [`StepContext::withheld`], a credential, or the user or query of a
 //!    URL (rules S6, S7).
 
+pub mod cgroups;
 mod changes;
 pub mod exec;
 pub mod http;

@@ -221,8 +221,7 @@ impl AgentBuilder {
             &node_context,
         );
         let metrics = Metrics::register(&mut registry, clock.now());
-        let posts_events = pod_deletion == PodDeletion::External;
-        let events = posts_events.then(|| {
+        let events = (pod_deletion == PodDeletion::External).then(|| {
             let (client, node) = (client.clone(), &config.node_name);
             Arc::new(Events::new(client, node, metrics.clone()))
         });
@@ -232,6 +231,7 @@ impl AgentBuilder {
             config: config.on_change.clone(),
             program: hooks,
             host: Arc::clone(&host),
+            beside: beside.as_deref(),
             clock: clock.clone(),
             events: events.clone(),
             registry: &mut registry,

@@ -40,6 +40,7 @@ use self::compare::Comparer;
 #[allow(unused_imports, reason = "the mode names them")]
 pub(crate) use self::{
     compare::{DifferenceKind, Differences, TouchReason},
+    content::comparable,
     subpath::SubPathId,
 };
 

@@ -18,15 +18,19 @@ use larder_projection::{
 use smol_str::SmolStr;
 
 use super::{
+    hooked::SeenContent,
     kubelet_dir::{
         Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, Unseen, VolumeId,
-        VolumeIdentity,
+        VolumeIdentity, comparable,
     },
     pod_view::has_sub_path,
     rules::Sight,
     shared::Beside,
 };
-use crate::reconcile::plan::{PartKind, PodPlan};
+use crate::{
+    on_change::{ContentTagger, OnChange, PartKey, PartTags, PodHooks},
+    reconcile::plan::{PartKind, PodPlan},
+};
 
 /// Placeholder for tokens and certificates, which are not compared.
 const PLACEHOLDER: &str = "placeholder";
@@ -40,6 +44,22 @@ pub(super) struct LookJob {
     pub(super) parts: Vec<usize>,
     /// Whether any container has started: before that, a volume without files is being set up.
     pub(super) has_started: bool,
+    /// For a pod whose hooks run.
+    pub(super) hooks: Option<HookedLook>,
+}
+
+/// What a look for hooks needs.
+pub(super) struct HookedLook {
+    pub(super) on_change: OnChange,
+    pub(super) hooks: Arc<PodHooks>,
+    /// Whether what is on disk counts even where it is not as computed.
+    pub(super) wants_disk: bool,
+}
+
+/// The same, for the pod that is decoded.
+struct HookTags {
+    tagger: ContentTagger,
+    wants_disk: bool,
 }
 
 /// The result of a look at a part.
@@ -58,6 +78,8 @@ pub(super) struct SeenVolume {
     /// Number of computed files.
     pub(super) files: usize,
     pub(super) sub_paths: Vec<SeenSubPath>,
+    /// For hooks.
+    pub(super) content: SeenContent,
 }
 
 /// A mount with `subPath` of a container.
@@ -75,6 +97,8 @@ pub(super) struct SeenEnvironment {
     pub(super) digest: ContentDigest,
     /// For each variable from an object: the fingerprint of its value, and the object.
     pub(super) variables: BTreeMap<SmolStr, (ContentTag, SmolStr)>,
+    /// For hooks: the variables that come from objects.
+    pub(super) content: SeenContent,
 }
 
 impl LookJob {
@@ -82,6 +106,12 @@ impl LookJob {
     pub(super) fn run(mut self) -> Vec<SeenPart> {
         let pod = self.plan.pod.decode();
         add_placeholders(&pod, &mut self.inputs);
+        self.read_env_files(&pod);
+        let tags = self.hooks.take().map(|found| HookTags {
+            tagger: ContentTagger::new(found.on_change, found.hooks, &pod),
+            wants_disk: found.wants_disk,
+        });
+        let tags = tags.as_ref();
         let spec = pod.spec.as_ref();
         let mut volumes: HashMap<&str, &Volume> = HashMap::new();
         for volume in spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
@@ -104,15 +134,27 @@ impl LookJob {
             PartKind::Volume(name, kind) => {
                 let volume = volumes.get(name.as_str());
                 let volume = volume.expect("the plan was made from the same specification");
-                SeenPart::Volume(self.volume(&pod, volume, *kind, &mounts))
+                SeenPart::Volume(self.volume(&pod, volume, *kind, &mounts, tags))
             }
             PartKind::Environment(name, _) => {
                 let container = by_name.get(name.as_str());
                 let container = container.expect("the plan was made from the same specification");
-                SeenPart::Environment(self.environment(&pod, *container))
+                SeenPart::Environment(self.environment(&pod, *container, tags))
             }
         });
         seen.collect()
+    }
+
+    /// Reads the files that variables come from: in every look, since other containers write them at any time.
+    fn read_env_files(&mut self, pod: &Pod) {
+        for file in Needs::of_pod(pod).env_files {
+            let found = match self.beside.volumes().read_env_file(uid(pod), &file) {
+                Ok(Some(found)) => Ok(Arc::new(found)),
+                Ok(None) => Err(Unavailable::NotFound),
+                Err(error) => Err(Unavailable::failed(chain(&error))),
+            };
+            self.inputs.env_files.insert(file, found);
+        }
     }
 
     fn volume(
@@ -121,6 +163,7 @@ impl LookJob {
         volume: &Volume,
         kind: VolumeKind,
         mounts: &SubPathMounts<'_>,
+        tags: Option<&HookTags>,
     ) -> SeenVolume {
         let projection = match project(pod, volume, &self.inputs) {
             Ok(projection) => projection,
@@ -131,6 +174,7 @@ impl LookJob {
                     place: None,
                     files: 0,
                     sub_paths: Vec::new(),
+                    content: SeenContent::Unknown,
                 };
             }
         };
@@ -148,6 +192,13 @@ impl LookJob {
                 Err(_) => {}
             }
         }
+        let content = match (&compared, tags) {
+            (Ok(compared), Some(tags)) => {
+                seen_content(tags, &id, &projection, compared.differences.is_none())
+            }
+            (Err(_), _) => SeenContent::Absent,
+            (_, None) => SeenContent::Unknown,
+        };
         let (sight, place) = match compared {
             Ok(Comparison {
                 identity,
@@ -164,6 +215,7 @@ impl LookJob {
             place,
             files: projection.payload.len(),
             sub_paths: self.sub_paths(id, volume, &projection, mounts),
+            content,
         }
     }
 
@@ -236,27 +288,73 @@ impl LookJob {
         &self,
         pod: &Pod,
         container: ContainerView<'_>,
+        tags: Option<&HookTags>,
     ) -> Result<SeenEnvironment, String> {
         let environment =
             environment(pod, container, &self.inputs).map_err(|error| chain(&error))?;
         let mut digester = Digester::new(&self.beside.key);
         let mut variables = BTreeMap::new();
         for (name, variable) in environment.iter() {
-            if let Origin::Key {
-                kind, name: object, ..
-            } = &variable.origin
-            {
-                let tag = self.beside.key.tag(&variable.value);
-                digester.variable_tag(container.name, name, tag);
-                let object = SmolStr::new(format!("{kind} {object}"));
+            let object = match &variable.origin {
+                Origin::Key { kind, name, .. } => Some(SmolStr::new(format!("{kind} {name}"))),
+                // A file is no object, but a container may wait for what it says (R6).
+                Origin::EnvFile { .. } => None,
+                _ => continue,
+            };
+            let tag = self.beside.key.tag(&variable.value);
+            digester.variable_tag(container.name, name, tag);
+            if let Some(object) = object {
                 variables.insert(SmolStr::new(name), (tag, object));
             }
         }
+        let content = tags.map_or(SeenContent::Unknown, |tags| {
+            let part = PartKey::Environment(container.name.into());
+            let of_objects = environment.iter().filter_map(|(name, variable)| {
+                matches!(variable.origin, Origin::Key { .. }).then_some((name, &*variable.value))
+            });
+            SeenContent::Verified(tags.tagger.tags(&part, of_objects))
+        });
         Ok(SeenEnvironment {
             digest: digester.finish(),
             variables,
+            content,
         })
     }
+}
+
+/// The tags of a volume: of its computed files if the kubelet has written them, else of those that are there if they
+/// count.
+fn seen_content(
+    tags: &HookTags,
+    id: &VolumeId<'_>,
+    projection: &Projection<'_>,
+    is_same: bool,
+) -> SeenContent {
+    let part = PartKey::Volume(id.name.into(), id.kind);
+    if is_same {
+        let files = projection.payload.iter().map(|(path, file)| {
+            let origin = projection.origins.get(path);
+            (path.as_str(), comparable(origin, &file.data))
+        });
+        return SeenContent::Verified(tags.tagger.tags(&part, files));
+    }
+    if !tags.wants_disk {
+        return SeenContent::OnDisk(None);
+    }
+    let no_files = std::iter::empty::<(&str, &[u8])>();
+    let mut found = Vec::from_iter(tags.tagger.tags(&part, no_files));
+    let is_read = tags
+        .tagger
+        .read_set(id.pod_uid, id.kind, id.name, |path, bytes| {
+            let origin = projection.origins.get(path);
+            let bytes = comparable(origin, bytes);
+            found.extend(tags.tagger.tags(&part, std::iter::once((path, bytes))));
+        });
+    // It is being replaced; the look that follows sees it.
+    if !is_read {
+        return SeenContent::Unknown;
+    }
+    SeenContent::OnDisk(PartTags::joined(found))
 }
 
 fn uid(pod: &Pod) -> &str {
@@ -320,8 +418,7 @@ impl<'a> SubPathMounts<'a> {
     }
 }
 
-/// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist,
-/// and env files.
+/// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist.
 fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
     let needs = Needs::of_pod(pod);
     for request in needs.tokens {
@@ -336,10 +433,6 @@ fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
         inputs
             .pod_certificates
             .insert(key, Ok(Arc::new(certificate)));
-    }
-    for file in needs.env_files {
-        let why = "files of variables are not read beside a kubelet";
-        inputs.env_files.insert(file, Err(Unavailable::failed(why)));
     }
 }
 

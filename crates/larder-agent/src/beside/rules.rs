@@ -155,6 +155,16 @@ pub(super) enum Gate {
     DryRun,
 }
 
+impl Gate {
+    /// Whether this larder is the one that acts on the pods of the node, so that hooks run.
+    pub(super) const fn acts(&self) -> bool {
+        match self {
+            Self::Open | Self::KubeletNotReady(_) | Self::Forbidden(_) => true,
+            Self::Unknown | Self::Locked | Self::DryRun => false,
+        }
+    }
+}
+
 /// Why no pod is touched; empty for an open gate.
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -357,13 +367,42 @@ impl PodRules {
             .map(|(name, _)| name)
     }
 
-    /// The parts whose next swap is awaited: those, and volumes that the kubelet is setting up.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = &PartName> {
+    /// The parts whose next swap is awaited: those, and volumes that the kubelet is setting up. For a pod with hooks also
+    /// volumes that are left to the kubelet.
+    pub(super) fn awaited(&self, has_hooks: bool) -> impl Iterator<Item = &PartName> {
         let may_come = self.gate == Gate::Open && !self.view.ending && !self.gone;
         let parts = self.parts.iter();
         parts
-            .filter(move |(_, part)| part.is_outstanding() || may_come && part.is_being_set_up())
+            .filter(move |(_, part)| {
+                part.is_outstanding()
+                    || may_come && part.is_being_set_up()
+                    || has_hooks && part.is_left_to_kubelet()
+            })
             .map(|(name, _)| name)
+    }
+
+    /// Whether the last look has found the computed bytes, under containers that see them.
+    pub(super) fn is_verified(&self, name: &PartName) -> bool {
+        self.parts.get(name).is_some_and(TrackedPart::is_verified)
+    }
+
+    /// Whether a container that mounts this volume waits for another one, too (R29).
+    pub(super) fn is_awaited_with(&self, volume: &SmolStr, now: Instant) -> bool {
+        let mut mounting = self.view.containers.iter();
+        mounting.any(|container| container.volumes.contains(volume) && self.waits(container, now))
+    }
+
+    /// Whether this container waits for a volume (R29).
+    pub(super) fn is_awaited_by(&self, container: &SmolStr, now: Instant) -> bool {
+        let mut containers = self.view.containers.iter();
+        containers.any(|found| found.name == *container && self.waits(found, now))
+    }
+
+    fn waits(&self, container: &RunningContainer, now: Instant) -> bool {
+        container.volumes.iter().any(|volume| {
+            let part = self.parts.get(&PartName::Volume(volume.clone()));
+            part.is_some_and(|part| part.is_to_come(now))
+        })
     }
 
     /// When a touch of the pod is due; `None` if none is, as far as is known.

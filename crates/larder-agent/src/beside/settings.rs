@@ -37,6 +37,8 @@ pub struct BesideConfig {
     pub mounts: Mounts,
     /// How swaps are noticed. Tests with paused time poll.
     pub swaps: SwapDetection,
+    /// The processes of the node, as hooks find them. `/proc`; tests have another directory.
+    pub processes: PathBuf,
 }
 
 /// A directory that larder writes to overlaps with the kubelet's root directory (R1).
@@ -64,6 +66,7 @@ impl BesideConfig {
             dry_run: false,
             mounts: Mounts::Required,
             swaps: SwapDetection::Inotify,
+            processes: PathBuf::from("/proc"),
         }
     }
 

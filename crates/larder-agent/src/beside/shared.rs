@@ -11,7 +11,8 @@ use futures::{FutureExt as _, future::Fuse};
 use jiff::Timestamp;
 use kube::Client;
 use larder_objects::chain;
-use larder_on_change::DigestKey;
+use larder_on_change::{DigestKey, action::processes::Processes};
+use larder_projection::disk::VolumeHost;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -79,6 +80,8 @@ impl NodeView {
 pub(crate) struct Beside {
     pub(super) config: BesideConfig,
     pub(super) directory: Arc<KubeletDir>,
+    /// The same directory, as hooks read it.
+    volumes: Arc<VolumeHost>,
     pub(super) swaps: Swaps,
     pub(super) toucher: Toucher,
     pub(super) queue: TouchQueue,
@@ -123,6 +126,12 @@ impl Beside {
         mut rng: Rng,
     ) -> Result<Self, ReadError> {
         let directory = Arc::new(KubeletDir::open(&config.kubelet_root_dir, config.mounts)?);
+        let volumes =
+            VolumeHost::open_existing(&config.kubelet_root_dir).map_err(|error| ReadError::Io {
+                operation: "open",
+                path: config.kubelet_root_dir.clone(),
+                source: std::io::Error::other(error),
+            })?;
         let mut key = [0; DigestKey::BYTES];
         rng.fill(&mut key);
         // Fingerprints are compared and never shown, so even a key that can be guessed reveals nothing.
@@ -135,6 +144,7 @@ impl Beside {
         Ok(Self {
             swaps: Swaps::new(Arc::clone(&directory), config.swaps),
             directory,
+            volumes: Arc::new(volumes),
             toucher: Toucher::new(client.clone()),
             queue: TouchQueue::new(rng.fork()),
             objects: NodeObjects::default(),
@@ -152,6 +162,16 @@ impl Beside {
             disk_visible: Mutex::default(),
             config,
         })
+    }
+
+    /// The volumes below the kubelet's root directory, to be read.
+    pub(crate) fn volumes(&self) -> &Arc<VolumeHost> {
+        &self.volumes
+    }
+
+    /// The processes of the node.
+    pub(crate) fn processes(&self) -> Processes {
+        Processes::new(&self.config.processes)
     }
 
     /// The kubelet's root directory.

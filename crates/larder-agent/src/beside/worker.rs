@@ -10,6 +10,7 @@
 //! 2. The rules decide when to touch. The worker's own timer is the repair pass only.
 //! 3. A part that waits for an input or fails delays no other part.
 
+mod hooks;
 mod report;
 mod touching;
 
@@ -17,6 +18,7 @@ use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use self::touching::Touching;
 use super::{
+    hooked::{HookedParts, SeenContent},
     kubelet_dir::{SetName, VolumeId, VolumeIdentity},
     look::{LookJob, SeenPart, SeenVolume},
     node_state::has_volume_of,
@@ -88,6 +90,7 @@ pub(crate) struct BesideWorker {
     gathering: Gathering,
     rules: PodRules,
     outdated: Outdated,
+    hooked: HookedParts,
     swaps: PodSwaps,
     /// The volumes whose swaps are followed, by their index in the plan.
     followed: BTreeSet<usize>,
@@ -124,6 +127,7 @@ impl BesideWorker {
             parts: Vec::new(),
             gathering: Gathering::default(),
             outdated: Outdated::default(),
+            hooked: HookedParts::default(),
             followed: BTreeSet::new(),
             node,
             known_node: view,
@@ -159,6 +163,7 @@ impl BesideWorker {
             self.wake_parts(&arrived);
             let Some(plan) = self.plan.clone() else {
                 self.touching = Touching::Idle;
+                self.end_hooks().await;
                 let now = self.context.clock.now();
                 self.entry.publish(Phase::Ended, "", Vec::new(), now);
                 if self.inbox.leave() {
@@ -166,6 +171,7 @@ impl BesideWorker {
                 }
                 continue;
             };
+            self.set_hooks(&plan).await;
             let now = Instant::now();
             if now >= self.repair_at {
                 self.schedule_repair();
@@ -177,6 +183,7 @@ impl BesideWorker {
             }
             self.look(&plan).await;
             self.touch(permit);
+            self.hand_over(&plan).await;
             let overdue = self.rules.overdue(Instant::now());
             self.handle(&plan, overdue);
             self.follow_swaps(&plan);
@@ -240,6 +247,7 @@ impl BesideWorker {
                 self.plan = None;
                 self.parts.clear();
                 self.objects = PodObjects::default();
+                self.hooked = HookedParts::default();
                 self.gathering.stop();
                 self.follow_none();
             }
@@ -359,6 +367,7 @@ impl BesideWorker {
                 inputs: self.gathering.inputs(&self.context.facts.borrow()),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,
+                hooks: self.hooked_look(),
             };
             let seen = blocking(move || job.run()).await;
             for (index, seen) in complete.into_iter().zip(seen) {
@@ -426,6 +435,7 @@ impl BesideWorker {
             changed_at,
             delay,
         };
+        let mut content = SeenContent::Unknown;
         match (seen, &part.kind) {
             (SeenPart::Volume(seen), _) => {
                 let SeenVolume {
@@ -434,7 +444,9 @@ impl BesideWorker {
                     place,
                     files,
                     sub_paths,
+                    content: found,
                 } = seen;
+                content = found;
                 look.payload = payload;
                 look.sight = self.pinned(part, plan).map_or(sight, Sight::Pinned);
                 let state = &mut self.parts[index];
@@ -460,6 +472,7 @@ impl BesideWorker {
                 if let PartKind::Environment(container, _) = kind {
                     self.outdated.computed(container, seen.variables);
                 }
+                content = seen.content;
                 look.payload = Some(seen.digest);
                 look.sight = Sight::Outdated("the container waits for its environment".to_owned());
                 let state = &mut self.parts[index];
@@ -477,8 +490,10 @@ impl BesideWorker {
                 look.sight = Sight::Uncomputable(reason);
             }
         }
-        name.map(|name| self.rules.look(&name, look, now, wall))
-            .unwrap_or_default()
+        let swapped = look.swapped;
+        let notices = name.map(|name| self.rules.look(&name, look, now, wall));
+        self.seen_content(&part.kind, content, swapped);
+        notices.unwrap_or_default()
     }
 
     /// How long a first touch for a change of this part waits (R20).
@@ -514,7 +529,8 @@ impl BesideWorker {
 
     /// Follows the swaps of exactly the volumes whose next swap is awaited.
     fn follow_swaps(&mut self, plan: &PodPlan) {
-        let awaited: BTreeSet<_> = self.rules.awaited().cloned().collect();
+        let has_hooks = self.hooked.hooks().is_some();
+        let awaited: BTreeSet<_> = self.rules.awaited(has_hooks).cloned().collect();
         for (key, part) in plan.parts.iter().enumerate() {
             let PartKind::Volume(volume, kind) = &part.kind else {
                 continue;

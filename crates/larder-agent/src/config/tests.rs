@@ -137,6 +137,7 @@ registerNode: true
                 dry_run: false,
                 mounts: Required,
                 swaps: Inotify,
+                processes: "/proc",
             },
         }
     "#]]

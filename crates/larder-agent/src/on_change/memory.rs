@@ -44,6 +44,7 @@ fn on_change(root: &Path) -> OnChange {
         },
         program: Vec::new(),
         host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
+        beside: None,
         clock: Clock::system(),
         events: None,
         registry: &mut Registry::default(),

@@ -9,13 +9,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::chain;
 use larder_on_change::DigestKey;
 use larder_pods::StoredPod;
 use larder_projection::{Payload, VolumeKind};
 use rustix::time::{ClockId, clock_gettime};
 use smol_str::SmolStr;
-use tracing::warn;
 
 use super::{
     OnChange,
@@ -42,8 +40,7 @@ pub(crate) struct Observer {
     is_new: bool,
     past: Option<Past>,
     known: Arc<Content>,
-    /// Volume and path of each service account token.
-    tokens: BTreeSet<(SmolStr, SmolStr)>,
+    tokens: TokenPaths,
     parts: Vec<(PartKey, Arc<PartContent>)>,
 }
 
@@ -61,14 +58,14 @@ impl Observer {
             is_new,
             past: None,
             known: Arc::default(),
-            tokens: BTreeSet::new(),
+            tokens: TokenPaths::default(),
             parts: Vec::new(),
         }
     }
 
     /// Before the pass: reads the files of `parts` on disk, if the hooks are new.
     pub(crate) fn begin(&mut self, pod: &Pod, parts: impl Iterator<Item = PartKey>) {
-        self.tokens = tokens(pod);
+        self.tokens = TokenPaths::of(pod);
         if !self.is_new {
             self.known = self.on_change.content_of(self.uid());
             return;
@@ -95,30 +92,9 @@ impl Observer {
                 on_disk.push((part, content(items, None)));
             }
         }
-        let record = match host.read_record(&uid) {
-            Ok(None) => None,
-            Ok(Some(text)) => {
-                let record = Record::read(&text);
-                if record.is_none() {
-                    warn!(
-                        pod.uid = uid,
-                        "record of hooks is malformed, comparing with the files on disk"
-                    );
-                }
-                record
-            }
-            Err(error) => {
-                warn!(
-                    pod.uid = uid,
-                    error = chain(&error),
-                    "failed to read the record of hooks, comparing with the files on disk"
-                );
-                None
-            }
-        };
         self.past = Some(Past {
             content: Content::default().with(on_disk),
-            record,
+            record: self.on_change.read_record(&uid),
         });
     }
 
@@ -185,21 +161,25 @@ impl Observer {
 
     /// The item, if a hook selects it.
     fn item(&self, part: &PartKey, name: &str, bytes: &[u8], key: &DigestKey) -> Option<Item> {
-        let name = SmolStr::new(name);
-        let is_token = match part {
-            PartKey::Volume(volume, VolumeKind::Projected) => {
-                self.tokens.contains(&(volume.clone(), name.clone()))
-            }
-            PartKey::Volume(..) | PartKey::Environment(_) => false,
-        };
-        let tag = key.tag(bytes);
-        let item = Item {
-            name,
-            tag,
-            is_token,
-        };
-        self.hooks.look_at(part, &item).then_some(item)
+        item(&self.hooks, &self.tokens, part, name, bytes, key)
     }
+}
+
+/// The item of `part`, if one of `hooks` looks at it.
+pub(super) fn item(
+    hooks: &PodHooks,
+    tokens: &TokenPaths,
+    part: &PartKey,
+    name: &str,
+    bytes: &[u8],
+    key: &DigestKey,
+) -> Option<Item> {
+    let item = Item {
+        name: SmolStr::new(name),
+        tag: key.tag(bytes),
+        is_token: tokens.contains(part, name),
+    };
+    hooks.look_at(part, &item).then_some(item)
 }
 
 fn content(mut items: Vec<Item>, swapped: Option<Duration>) -> Arc<PartContent> {
@@ -211,26 +191,38 @@ fn content(mut items: Vec<Item>, swapped: Option<Duration>) -> Arc<PartContent> 
 }
 
 /// The time since the machine booted, as the start times of processes are counted.
-fn since_boot() -> Duration {
+pub(super) fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::try_from(now).unwrap_or_default()
 }
 
-/// The paths of the service account tokens in the volumes of `pod`.
-fn tokens(pod: &Pod) -> BTreeSet<(SmolStr, SmolStr)> {
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    let mut tokens = BTreeSet::new();
-    for volume in volumes {
-        let projected = volume.projected.iter();
-        let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
-        for token in sources.filter_map(|source| source.service_account_token.as_ref()) {
-            if let Ok(path) = larder_projection::VolumePath::parse(&token.path) {
-                tokens.insert((volume.name.as_str().into(), path.as_str().into()));
+/// Volume and path of each service account token of a pod.
+#[derive(Debug, Default)]
+pub(super) struct TokenPaths(BTreeSet<(SmolStr, SmolStr)>);
+
+impl TokenPaths {
+    pub(super) fn of(pod: &Pod) -> Self {
+        let spec = pod.spec.iter();
+        let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
+        let mut tokens = BTreeSet::new();
+        for volume in volumes {
+            let projected = volume.projected.iter();
+            let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+            for token in sources.filter_map(|source| source.service_account_token.as_ref()) {
+                if let Ok(path) = larder_projection::VolumePath::parse(&token.path) {
+                    tokens.insert((volume.name.as_str().into(), path.as_str().into()));
+                }
             }
         }
+        Self(tokens)
     }
-    tokens
+
+    fn contains(&self, part: &PartKey, path: &str) -> bool {
+        match part {
+            PartKey::Volume(volume, VolumeKind::Projected) => {
+                self.0.contains(&(volume.clone(), path.into()))
+            }
+            PartKey::Volume(..) | PartKey::Environment(_) => false,
+        }
+    }
 }

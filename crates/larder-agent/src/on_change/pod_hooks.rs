@@ -125,7 +125,7 @@ impl PodHooks {
     }
 
     /// Whether a hook selects content of the part.
-    pub(super) fn look_at_part(&self, part: &PartKey) -> bool {
+    pub(crate) fn look_at_part(&self, part: &PartKey) -> bool {
         if let PartKey::Environment(container) = part
             && !self.targets.contains(container)
         {

@@ -15,7 +15,9 @@ use larder_objects::SecretBytes;
 use larder_on_change::{
     Action, HookId, OnFailure, PodFacts, Restart,
     action::{
-        Changes, PodIdentity, RoundId, StepContext, StepOutcome, Withheld, exec, http,
+        Changes, PodIdentity, RoundId, StepContext, StepOutcome, Withheld,
+        cgroups::ContainerId,
+        exec, http,
         processes::{ContainerMounts, PodMounts},
         restart, signal,
         targets::TargetQuery,
@@ -119,6 +121,8 @@ impl fmt::Debug for Attempt {
 struct Scene {
     facts: PodFacts,
     mounts: PodMounts,
+    /// The IDs of the containers that run, where a kubelet runs them.
+    ids: Option<BTreeMap<SmolStr, ContainerId>>,
     ips: Vec<IpAddr>,
     grace: Duration,
     changes: Changes,
@@ -325,6 +329,7 @@ impl Attempt {
     fn query<'a>(&'a self, scene: &'a Scene) -> TargetQuery<'a> {
         TargetQuery {
             mounts: &scene.mounts,
+            ids: scene.ids.as_ref(),
             container: self.hook().hook.container.as_ref(),
             volumes: scene.volumes.as_ref(),
             variables: &scene.variables,
@@ -370,6 +375,7 @@ impl Attempt {
                 containers: containers(&pod),
                 volumes: directories,
             },
+            ids: on_change.has_kubelet().then(|| running(&pod)),
             ips: ips(&pod),
             grace: grace(&pod),
             changes,
@@ -394,7 +400,7 @@ impl Attempt {
         blocking(move || {
             let mut values = Vec::new();
             for (name, kind) in secret {
-                on_change.host().read_set(&uid, kind, &name, |_, bytes| {
+                on_change.volumes().read_set(&uid, kind, &name, |_, bytes| {
                     values.push(SecretBytes::new(bytes.to_vec()));
                 });
             }
@@ -413,7 +419,7 @@ fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, 
     volumes
         .filter_map(|volume| {
             let kind = VolumeKind::of(volume)?;
-            let path = on_change.host().volume_path(uid, kind, &volume.name);
+            let path = on_change.volumes().volume_path(uid, kind, &volume.name);
             Some((volume.name.as_str().into(), path))
         })
         .collect()
@@ -448,6 +454,20 @@ fn containers(pod: &Pod) -> Vec<ContainerMounts> {
             .collect(),
     })
     .collect()
+}
+
+/// The IDs of the containers that run and may be the target of a hook, by the status of the pod.
+fn running(pod: &Pod) -> BTreeMap<SmolStr, ContainerId> {
+    let statuses = pod.status.iter().flat_map(|status| {
+        let sidecars = status.init_container_statuses.iter().flatten();
+        sidecars.chain(status.container_statuses.iter().flatten())
+    });
+    let running = statuses.filter_map(|status| {
+        status.state.as_ref()?.running.as_ref()?;
+        let id = ContainerId::of_status(status.container_id.as_deref()?)?;
+        Some((SmolStr::new(&status.name), id))
+    });
+    running.collect()
 }
 
 /// `status.podIPs`, or `status.podIP`.

@@ -49,10 +49,11 @@ use super::{
     metrics::RoundMetrics,
     observer::{Observer, Past},
     pod_hooks::{HookSources, PodHooks, ProgramHook},
+    record::Record,
     round::{Attempt, AttemptReport},
     schedule::Schedule,
 };
-use crate::{clock::Clock, events::Events};
+use crate::{beside::Beside, clock::Clock, events::Events};
 
 /// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);
@@ -63,7 +64,10 @@ const WRITERS: usize = 16;
 pub(crate) struct OnChangeParts<'a> {
     pub(crate) config: OnChangeConfig,
     pub(crate) program: Vec<ProgramHook>,
+    /// Where larder writes volumes, and the records of hooks.
     pub(crate) host: Arc<VolumeHost>,
+    /// A kubelet runs the pods and writes their volumes; `None` if larder does.
+    pub(crate) beside: Option<&'a Beside>,
     pub(crate) clock: Clock,
     pub(crate) events: Option<Arc<Events>>,
     pub(crate) registry: &'a mut Registry,
@@ -77,6 +81,7 @@ pub(crate) struct OnChange(Arc<Shared>);
 struct Shared {
     sources: HookSources,
     host: Arc<VolumeHost>,
+    kubelet: Option<Arc<VolumeHost>>,
     clock: Clock,
     events: Option<Arc<Events>>,
     metrics: RoundMetrics,
@@ -110,6 +115,7 @@ impl OnChange {
             config,
             program,
             host,
+            beside,
             clock,
             events,
             registry,
@@ -120,9 +126,10 @@ impl OnChange {
             metrics: RoundMetrics::register(registry),
             sources: HookSources::new(config, program),
             host,
+            kubelet: beside.map(|beside| Arc::clone(beside.volumes())),
             clock,
             events,
-            processes: Processes::default(),
+            processes: beside.map(Beside::processes).unwrap_or_default(),
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),
@@ -286,6 +293,16 @@ impl OnChange {
         &self.0.host
     }
 
+    /// The volumes that pods read.
+    pub(super) fn volumes(&self) -> &VolumeHost {
+        self.0.kubelet.as_deref().unwrap_or(&self.0.host)
+    }
+
+    /// Whether a kubelet runs the pods: then the status of a pod has the IDs of its containers.
+    pub(super) fn has_kubelet(&self) -> bool {
+        self.0.kubelet.is_some()
+    }
+
     pub(super) fn metrics(&self) -> &RoundMetrics {
         &self.0.metrics
     }
@@ -331,6 +348,31 @@ impl OnChange {
         }
         self.0.begun.lock().append(&mut begun);
         self.0.wake.notify_one();
+    }
+
+    /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
+    pub(super) fn read_record(&self, uid: &str) -> Option<Record> {
+        match self.0.host.read_record(uid) {
+            Ok(None) => None,
+            Ok(Some(text)) => {
+                let record = Record::read(&text);
+                if record.is_none() {
+                    warn!(
+                        pod.uid = uid,
+                        "record of hooks is malformed, comparing with the files on disk"
+                    );
+                }
+                record
+            }
+            Err(error) => {
+                warn!(
+                    pod.uid = uid,
+                    error = chain(&error),
+                    "failed to read the record of hooks, comparing with the files on disk"
+                );
+                None
+            }
+        }
     }
 
     /// Writes the record of a pod, unless it is up to date. Waits for the disk.

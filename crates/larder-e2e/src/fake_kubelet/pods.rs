@@ -38,6 +38,8 @@ pub(super) struct Desired {
     pub(super) gone: bool,
     /// Whether its containers have exited for good.
     pub(super) finished: bool,
+    /// How often its containers were restarted.
+    pub(super) restarts: u32,
 }
 
 impl Desired {
@@ -62,6 +64,17 @@ impl Workers {
             slot.send_if_modified(|desired| {
                 let fits = desired.pod.metadata.name.as_deref() == Some(name);
                 desired.finished |= fits;
+                fits
+            });
+        }
+    }
+
+    /// The containers of the pod of this name exit and are started again.
+    pub(super) fn restart(&self, name: &str) {
+        for slot in self.0.lock().values() {
+            slot.send_if_modified(|desired| {
+                let fits = desired.pod.metadata.name.as_deref() == Some(name);
+                desired.restarts += u32::from(fits);
                 fits
             });
         }
@@ -97,6 +110,7 @@ impl Workers {
                 pod: first_seen_at(pod, kubelet.now().to_string()),
                 gone: false,
                 finished: false,
+                restarts: 0,
             };
             let (slot, follower) = watch::channel(desired);
             workers.insert(uid.clone(), slot);

@@ -31,6 +31,8 @@ struct Worker {
     /// The containers that run.
     started: BTreeSet<String>,
     last_sync: Option<Instant>,
+    /// How often the containers were restarted.
+    restarts: u32,
     status: Value,
 }
 
@@ -54,6 +56,7 @@ pub(super) async fn run(
         uid,
         started: running_containers(&pod),
         last_sync: None,
+        restarts: 0,
         status: Value::Null,
     };
     loop {
@@ -61,6 +64,7 @@ pub(super) async fn run(
         if desired.ends() {
             break;
         }
+        worker.restarts = desired.restarts;
         let mut watching = slot.clone();
         let synced = tokio::select! {
             biased;
@@ -167,7 +171,10 @@ impl Worker {
             } else {
                 json!({"waiting": {"reason": "CreateContainerConfigError"}})
             };
-            let id = is_started.then(|| format!("containerd://{}-{name}", self.uid));
+            let id = is_started.then(|| {
+                let id = super::container_id(&self.uid, name, self.restarts);
+                format!("containerd://{id}")
+            });
             json!({
                 "name": name,
                 "image": container.image,
@@ -175,7 +182,7 @@ impl Worker {
                 "containerID": id,
                 "ready": is_started,
                 "started": is_started,
-                "restartCount": 0,
+                "restartCount": self.restarts,
                 "state": state,
             })
         });

@@ -11,6 +11,7 @@
 mod arrival;
 mod burst;
 mod comparing;
+mod hooks;
 mod kubelet_states;
 mod left_alone;
 mod missing_objects;

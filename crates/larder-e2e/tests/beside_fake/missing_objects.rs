@@ -116,6 +116,34 @@ async fn a_container_that_waits_for_its_environment_is_touched_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_that_reads_an_env_file_is_touched_when_its_object_comes() {
+    // beside-kubelet 15: the rest of its environment comes from a file that another container has written.
+    let world = World::start().await;
+    let variables = json!([
+        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "late", "key": "A"}}},
+        {"name": "B", "valueFrom": {"fileKeyRef": {"volumeName": "scratch", "path": "env", "key": "B"}}},
+    ]);
+    let web = pod("web")
+        .volume("scratch", json!({"emptyDir": {}}))
+        .set("/spec/containers/0/env", variables);
+    world.apply(&web.build());
+    sleep(secs(3)).await;
+    // The file is missing, too, so a touch would be in vain.
+    world.secret("late", &[("A", "1")]);
+    sleep(secs(3)).await;
+    assert_eq!(world.touches(), 0);
+    world.write_env_file("web", "scratch", "env", "B='2'\n");
+    world.secret("late", &[("A", "2")]);
+    let runs = || {
+        let pod = world.server.get(Kind::Pod, "default", "web").unwrap();
+        pod["status"]["phase"] == "Running"
+    };
+    let taken = world.until("the container to run", runs).await;
+    assert!(taken <= secs(1), "{taken:?}");
+    assert_eq!(world.touches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     // beside-kubelet 16
     let world = World::start().await;

@@ -17,6 +17,7 @@ use larder_agent::{
     beside::{BesideConfig, Mounts, SwapDetection},
     clock::Clock,
     config::{Config, Flags, Host},
+    on_change::{PodChange, PodSelector},
     root_dir::RootDir,
     status::{AgentStatus, Phase, VolumeStatus},
 };
@@ -27,10 +28,12 @@ use larder_e2e::{
     fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT},
     pods::PodBuilder,
 };
+use larder_on_change::{Hook, Paths};
 use larder_projection::{VolumeKind, disk::VolumeHost};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
+    sync::mpsc,
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -76,6 +79,13 @@ pub(crate) struct World {
     volumes: TempDir,
     /// The directory of the lock.
     lock: TempDir,
+    /// Where the key of hooks is.
+    memory: TempDir,
+    /// What larder takes for `/proc`.
+    pub(crate) processes: TempDir,
+    /// A hook for all pods of each larder that is started from now on. It reports its rounds.
+    pub(crate) hook: Option<(Hook, mpsc::UnboundedSender<PodChange>)>,
+    pub(crate) dry_run: bool,
     larders: Vec<Larder>,
 }
 
@@ -83,7 +93,7 @@ pub(crate) struct World {
 struct Larder {
     handle: AgentHandle,
     task: JoinSet<()>,
-    _root: TempDir,
+    root: TempDir,
 }
 
 impl World {
@@ -129,13 +139,38 @@ impl World {
             clock_offset,
             volumes,
             lock: tempfile::tempdir().unwrap(),
+            memory: tempfile::tempdir_in("/dev/shm").unwrap(),
+            processes: tempfile::tempdir().unwrap(),
+            hook: None,
+            dry_run: false,
             larders: Vec::new(),
         }
     }
 
     /// Starts larder beside the kubelet, or another one.
     pub(crate) fn start_larder(&mut self) {
-        let root = tempfile::tempdir().unwrap();
+        self.start_larder_in(tempfile::tempdir().unwrap());
+    }
+
+    /// Kills the larder that was started first, and starts it again over its root directory.
+    pub(crate) async fn restart_larder(&mut self) {
+        self.restart_larder_after(async |_| {}).await;
+    }
+
+    /// The same, with something that happens in between.
+    pub(crate) async fn restart_larder_after(&mut self, meanwhile: impl AsyncFnOnce(&Self)) {
+        let mut larder = self.larders.remove(0);
+        larder.task.shutdown().await;
+        meanwhile(self).await;
+        self.start_larder_in(larder.root);
+    }
+
+    /// The root directory of the larder that was started first.
+    pub(crate) fn larder_root(&self) -> PathBuf {
+        self.larders[0].root.path().to_owned()
+    }
+
+    fn start_larder_in(&mut self, root: TempDir) {
         let host = Host {
             name: NODE.to_owned(),
             uid: 1000,
@@ -151,7 +186,10 @@ impl World {
         beside.mounts = Mounts::NotExpected;
         beside.swaps = SwapDetection::Polling;
         beside.lock_dir = self.lock.path().into();
+        beside.processes = self.processes.path().into();
+        beside.dry_run = self.dry_run;
         config.beside = Some(beside);
+        config.on_change.key_dirs = vec![self.memory.path().to_owned()];
         let locked = RootDir::lock(&config.root_dir).unwrap();
         let host = VolumeHost::open_without_mounts(locked.path()).unwrap();
         let user = User {
@@ -159,20 +197,23 @@ impl World {
             groups: vec!["system:nodes".to_owned()],
         };
         let client = Client::new(self.server.service_as(user), "default");
-        let agent = Agent::builder(config, locked, host, client)
+        let mut builder = Agent::builder(config, locked, host, client)
             .clock(self.clock.clone())
-            .seed(self.seed)
-            .build()
-            .unwrap();
+            .seed(self.seed);
+        if let Some((hook, rounds)) = self.hook.clone() {
+            let all = PodSelector::Names(Paths::default());
+            builder = builder.on_change(all, hook, move |change| {
+                // A test may end before its larder.
+                let _ = rounds.send(change);
+                std::future::ready(Ok(()))
+            });
+        }
+        let agent = builder.build().unwrap();
         let (handle, mut task) = (agent.handle(), JoinSet::new());
         task.spawn(async move {
             agent.run(CancellationToken::new()).await.unwrap();
         });
-        self.larders.push(Larder {
-            handle,
-            task,
-            _root: root,
-        });
+        self.larders.push(Larder { handle, task, root });
     }
 
     /// Kills the larder that was started first.
@@ -310,6 +351,14 @@ impl World {
             .into_iter();
         let of_none = self.volumes.path().join("none");
         paths.find(|path| path.exists()).unwrap_or(of_none)
+    }
+
+    /// Writes a file into an `emptyDir` of a pod, as a container does.
+    pub(crate) fn write_env_file(&self, pod: &str, volume: &str, file: &str, text: &str) {
+        let pod = self.volumes.path().join("pods").join(uid(pod));
+        let volume = pod.join("volumes/kubernetes.io~empty-dir").join(volume);
+        fs::create_dir_all(&volume).unwrap();
+        fs::write(volume.join(file), text).unwrap();
     }
 
     /// The content of a file for a reader.

@@ -8,7 +8,7 @@
 //!    the pod gives to this container. A namespace that has the directory elsewhere, such as a copy of the machine's
 //!    own mounts, is not a container.
 //! 2. A signal goes to the process that was found, never to another one with a reused PID: it is sent through a pidfd,
-//!    after a second check of start time and mount namespace.
+//!    after a second check of start time, and of mount namespace or control groups.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,6 +24,8 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use smol_str::SmolStr;
+
+use super::cgroups::ContainerId;
 
 /// The volumes of a pod on this machine, and the mount points in its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,16 +82,24 @@ pub struct FoundProcess {
     /// Its user.
     pub user: u32,
     /// When it started, in clock ticks since boot.
-    start: u64,
-    /// Identifies its mount namespace.
-    namespace: Namespace,
+    pub(super) start: u64,
+    pub(super) owner: Owner,
     parent: i32,
+}
+
+/// What makes a process one of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Its mount namespace.
+    Mounts(Namespace),
+    /// Its control groups.
+    Container(ContainerId),
 }
 
 /// Identifies a mount namespace: by its inode, or, where that may not be read, by one of its mounts, which no other
 /// namespace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Namespace {
+pub(super) enum Namespace {
     Inode(u64),
     Mount(u64),
 }
@@ -106,7 +116,7 @@ impl FoundProcess {
 /// The processes of this machine.
 #[derive(Clone, Debug)]
 pub struct Processes {
-    proc: PathBuf,
+    pub(super) proc: PathBuf,
 }
 
 impl Default for Processes {
@@ -189,7 +199,7 @@ impl Processes {
             else {
                 continue;
             };
-            if let Some(process) = self.process(pid, namespace) {
+            if let Some(process) = self.process(pid, Owner::Mounts(namespace)) {
                 found.entry(namespace).or_default().push(process);
             }
         }
@@ -249,7 +259,7 @@ impl Processes {
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn process(&self, pid: i32, namespace: Namespace) -> Option<FoundProcess> {
+    pub(super) fn process(&self, pid: i32, owner: Owner) -> Option<FoundProcess> {
         let directory = self.proc.join(pid.to_string());
         let (parent, start) = parent_and_start(&read(&directory.join("stat")).ok()?)?;
         let user = fs::metadata(directory).ok()?.uid();
@@ -257,20 +267,22 @@ impl Processes {
             pid,
             user,
             start,
-            namespace,
+            owner,
             parent,
         })
     }
 
     /// Whether the process is still the one that was found.
     pub fn is_same(&self, process: &FoundProcess) -> bool {
-        let found = self.process(process.pid, process.namespace);
+        let found = self.process(process.pid, process.owner.clone());
         let is_same = found.is_some_and(|found| found.start == process.start);
-        let namespace = self.namespace(&process.pid.to_string());
-        let moved = matches!(
-            (namespace, process.namespace),
-            (Ok(Namespace::Inode(now)), Namespace::Inode(then)) if now != then
-        );
+        let moved = match &process.owner {
+            Owner::Mounts(namespace) => matches!(
+                (self.namespace(&process.pid.to_string()), namespace),
+                (Ok(Namespace::Inode(now)), Namespace::Inode(then)) if now != *then
+            ),
+            Owner::Container(id) => self.container_of(process.pid).as_ref() != Some(id),
+        };
         is_same && !moved
     }
 
@@ -428,13 +440,7 @@ fn container(
     mut processes: Vec<FoundProcess>,
 ) -> Option<FoundContainer> {
     processes.sort_by_key(|process| (process.start, process.pid));
-    let inside: BTreeSet<i32> = processes.iter().map(|process| process.pid).collect();
-    let is_main = |process: &&FoundProcess| !inside.contains(&process.parent);
-    let main = processes
-        .iter()
-        .find(is_main)
-        .or(processes.first())?
-        .clone();
+    let main = main_process(&processes)?.clone();
     let named = |fits: &dyn Fn(&Mounts) -> bool| -> Vec<SmolStr> {
         let containers = mounts.containers.iter();
         containers
@@ -460,6 +466,13 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(PAGE);
     File::open(path)?.read_to_end(&mut text)?;
     Ok(text)
+}
+
+/// The oldest of a container's processes whose parent is outside. `processes` begins with the oldest.
+pub(super) fn main_process(processes: &[FoundProcess]) -> Option<&FoundProcess> {
+    let inside: BTreeSet<i32> = processes.iter().map(|process| process.pid).collect();
+    let is_main = |process: &&FoundProcess| !inside.contains(&process.parent);
+    processes.iter().find(is_main).or(processes.first())
 }
 
 /// The lines of a `mountinfo` that can be read.

@@ -1,18 +1,26 @@
 //! The target processes of a step: those of the containers that a hook names, or that its changes concern.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::task::spawn_blocking;
 
-use super::processes::{FoundContainer, PodMounts, Processes};
+use super::{
+    cgroups::ContainerId,
+    processes::{FoundContainer, Owner, PodMounts, Processes},
+};
 
 /// The facts of a round that a signal or a restart uses, besides the [context](super::StepContext).
 #[derive(Clone, Debug)]
 pub struct TargetQuery<'a> {
     /// The mount points of the pod's volumes in its containers.
     pub mounts: &'a PodMounts,
+    /// The IDs of the containers that run, by which their processes are found; `None` if they are found by their mounts.
+    pub ids: Option<&'a BTreeMap<SmolStr, ContainerId>>,
     /// The only target container; `None` for those that the changes concern.
     pub container: Option<&'a SmolStr>,
     /// The volumes that have changed; `None` if that is unknown, so that any may have.
@@ -104,7 +112,9 @@ impl TargetQuery<'_> {
                 .find(|container| container.name == **name)
                 .is_none_or(|found| !self.mounts.volumes.keys().any(|volume| found.has(volume)))
         };
-        if let (Some(hidden), true) = (names.iter().find(is_hidden), names.len() == 1) {
+        if self.ids.is_none()
+            && let (Some(hidden), true) = (names.iter().find(is_hidden), names.len() == 1)
+        {
             return Err(TargetError::NoMounts {
                 name: hidden.to_string(),
             });
@@ -117,12 +127,19 @@ impl TargetQuery<'_> {
         };
         let mut found = {
             let mut known = self.known.0.lock();
-            known.retain(|container| processes.is_same(&container.main));
+            known.retain(|container| {
+                self.is_current(&container.main.owner) && processes.is_same(&container.main)
+            });
             meant(&known)
         };
         if all_processes || found.len() < names.len() {
             let (processes, mounts) = (processes.clone(), self.mounts.clone());
-            let searched = spawn_blocking(move || processes.containers(&mounts)).await;
+            let ids = self.ids.cloned();
+            let search = move || match &ids {
+                Some(ids) => processes.containers_with(ids),
+                None => processes.containers(&mounts),
+            };
+            let searched = spawn_blocking(search).await;
             let searched = searched.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             let searched = searched.map_err(TargetError::List)?;
             found = meant(&searched);
@@ -137,5 +154,14 @@ impl TargetQuery<'_> {
             });
         }
         Ok(found)
+    }
+
+    /// Whether the container that was found is the one that the pod has now.
+    fn is_current(&self, owner: &Owner) -> bool {
+        match (self.ids, owner) {
+            (Some(ids), Owner::Container(id)) => ids.values().any(|current| current == id),
+            (Some(_), Owner::Mounts(_)) | (None, Owner::Container(_)) => false,
+            (None, Owner::Mounts(_)) => true,
+        }
     }
 }

@@ -131,6 +131,15 @@ impl VolumeHost {
         Self::over(Directory::open(&root)?, may_mount)
     }
 
+    /// Opens the root directory of another writer, such as a kubelet, to read from it. Creates and mounts nothing.
+    ///
+    /// # Errors
+    ///
+    /// There is no such directory, or it cannot be opened.
+    pub fn open_existing(root: &Path) -> Result<Self, DiskError> {
+        Self::over(Directory::open(root)?, false)
+    }
+
     /// Like [`Self::open`], for a root directory that is open already. `path` is its absolute path without links; it
     /// names the volumes and is not resolved.
     ///

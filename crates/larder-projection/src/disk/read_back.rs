@@ -91,6 +91,15 @@ impl VolumeHost {
         }
     }
 
+    /// Creates the directory of a pod that has no volumes here, so that its record has a place.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be created.
+    pub fn ensure_record_directory(&self, pod_uid: &str) -> std::result::Result<(), DiskError> {
+        self.ensure_pod(pod_uid).map(drop)
+    }
+
     /// Replaces the record of a pod in one step. Does nothing if the pod has no directory, since the record goes with
     /// it.
     ///

@@ -1,6 +1,6 @@
 //! When a file counts as equal to its computed content (beside-kubelet R24), by the origin of the content.
 
-use std::{collections::HashSet, os::fd::OwnedFd};
+use std::{borrow::Cow, collections::HashSet, os::fd::OwnedFd};
 
 use larder_objects::pem;
 use larder_projection::Origin;
@@ -71,6 +71,25 @@ impl Rule {
                 known_lines(found).eq(known_lines(expected))
             }),
         }
+    }
+}
+
+/// What `bytes` of a file of this origin say to a hook: nothing where only the existence of the file is compared, and of
+/// others what is compared. So a token that is renewed, the order of trust anchors and a touch are no change.
+pub(crate) fn comparable<'b>(origin: Option<&Origin<'_>>, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+    let rule = origin.map_or(Rule::Bytes, Rule::of);
+    match (rule, str::from_utf8(bytes)) {
+        (Rule::Existence, _) => Cow::Borrowed(&[]),
+        (Rule::Annotations, Ok(text)) => {
+            let lines: Vec<_> = known_lines(text).collect();
+            Cow::Owned(lines.join("\n").into_bytes())
+        }
+        (Rule::TrustAnchors, Ok(text)) => {
+            let mut anchors: Vec<_> = anchors(text).into_iter().collect();
+            anchors.sort_unstable();
+            Cow::Owned(anchors.concat())
+        }
+        (Rule::Bytes | Rule::Annotations | Rule::TrustAnchors, _) => Cow::Borrowed(bytes),
     }
 }
 

@@ -205,6 +205,17 @@ impl TrackedPart {
         is_reason && self.detached.is_empty()
     }
 
+    /// Whether its new content is on its way. A volume that the kubelet cannot refresh holds no other one back for ever.
+    pub(super) fn is_to_come(&self, now: Instant) -> bool {
+        let is_outdated = matches!(self.sight, Sight::Outdated(_)) && self.detached.is_empty();
+        is_outdated && now < self.changed_at + OVERDUE
+    }
+
+    /// Whether it differs in content that is no reason to touch.
+    pub(super) fn is_left_to_kubelet(&self) -> bool {
+        matches!(self.sight, Sight::LeftToKubelet(_))
+    }
+
     /// Whether the kubelet has everything to set the volume up, and has not done so.
     pub(super) fn is_being_set_up(&self) -> bool {
         self.sight == Sight::NotMounted && self.payload.is_some()

@@ -1,0 +1,156 @@
+//! What the hooks of one pod learn of its parts (R29).
+//!
+//! Invariants:
+//! 1. A part is handed over when a look has found the computed bytes on the kubelet's disk, under containers that see
+//!    them. So no hook fires for content that is `Unverified` or `Detached`.
+//! 2. Nothing is handed over before all that the hooks look at was seen once: what the record of an earlier run says is
+//!    the digest of all parts together.
+//! 3. The same content is handed over once.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::on_change::{PartKey, PartTags, PodHooks, WrittenPart};
+
+/// What a look found of a part that a hook looks at.
+#[derive(Clone, Debug)]
+pub(super) enum SeenContent {
+    /// It cannot be computed, or not yet.
+    Unknown,
+    /// It is not there, or cannot be read.
+    Absent,
+    /// It is not as computed, or containers may see something else.
+    OnDisk(Option<PartTags>),
+    /// It is as computed.
+    Verified(Option<PartTags>),
+}
+
+/// The parts of one pod that its hooks look at.
+#[derive(Debug, Default)]
+pub(super) struct HookedParts {
+    /// `None` for a pod whose hooks do not run.
+    hooks: Option<Arc<PodHooks>>,
+    /// Something was handed over to these hooks.
+    has_begun: bool,
+    parts: BTreeMap<PartKey, HookedPart>,
+}
+
+/// One part.
+#[derive(Debug, Default)]
+struct HookedPart {
+    is_known: bool,
+    /// As it was at the first look.
+    at_first: Option<WrittenPart>,
+    /// Verified, and not handed over yet.
+    verified: Option<WrittenPart>,
+    /// As it was handed over last.
+    handed_over: Option<PartTags>,
+    /// When its last swap was seen.
+    swapped: Option<Duration>,
+}
+
+/// What is handed over.
+#[derive(Debug)]
+pub(super) struct HandOver {
+    pub(super) hooks: Arc<PodHooks>,
+    /// The parts as they were at the first look, if the hooks are new.
+    pub(super) on_disk: Option<Vec<(PartKey, WrittenPart)>>,
+    pub(super) parts: Vec<(PartKey, WrittenPart)>,
+}
+
+impl HookedParts {
+    /// Sets the hooks, and the parts of the pod that they look at. Returns whether all parts are to be looked at.
+    pub(super) fn set_hooks(
+        &mut self,
+        hooks: Option<Arc<PodHooks>>,
+        parts: impl Iterator<Item = PartKey>,
+    ) -> bool {
+        let is_same = match (&self.hooks, &hooks) {
+            (Some(before), Some(hooks)) => Arc::ptr_eq(before, hooks),
+            (None, None) => return false,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        let mut known = std::mem::take(&mut self.parts);
+        let looked_at = parts.filter(|part| {
+            let hooks = hooks.as_ref();
+            hooks.is_some_and(|hooks| hooks.look_at_part(part))
+        });
+        self.parts = looked_at
+            .map(|part| {
+                let known = known.remove(&part).filter(|_| is_same);
+                (part, known.unwrap_or_default())
+            })
+            .collect();
+        self.has_begun &= is_same;
+        self.hooks = hooks;
+        !is_same && self.hooks.is_some()
+    }
+
+    /// The hooks, if they run.
+    pub(super) fn hooks(&self) -> Option<&Arc<PodHooks>> {
+        self.hooks.as_ref()
+    }
+
+    /// Whether what is on disk counts even where it is not as computed.
+    pub(super) fn wants_disk(&self) -> bool {
+        self.hooks.is_some() && !self.has_begun
+    }
+
+    /// Takes in a look at a part, which was swapped since the last one or not.
+    pub(super) fn seen(&mut self, part: &PartKey, seen: SeenContent, swapped: bool) {
+        let Some(state) = self.parts.get_mut(part) else {
+            return;
+        };
+        if swapped {
+            state.swapped = Some(WrittenPart::now());
+        }
+        let (tags, is_verified) = match seen {
+            SeenContent::Unknown => return,
+            SeenContent::Absent => (None, false),
+            SeenContent::OnDisk(tags) => (tags, false),
+            SeenContent::Verified(tags) => (tags, true),
+        };
+        state.is_known = true;
+        let Some(tags) = tags else { return };
+        if state.at_first.is_none() && !self.has_begun {
+            state.at_first = Some(WrittenPart {
+                tags: tags.clone(),
+                swapped: None,
+            });
+        }
+        if !is_verified {
+            return;
+        }
+        let swapped = state.swapped;
+        let is_new = state.handed_over.as_ref() != Some(&tags) || !self.has_begun;
+        state.verified = is_new.then_some(WrittenPart { tags, swapped });
+    }
+
+    /// What is to be handed over now, without the parts that are held back: others of the same container are still to
+    /// come.
+    pub(super) fn take(&mut self, is_held: impl Fn(&PartKey) -> bool) -> Option<HandOver> {
+        let hooks = self.hooks.clone()?;
+        if !self.has_begun && !self.parts.values().all(|part| part.is_known) {
+            return None;
+        }
+        let mut parts = Vec::new();
+        for (key, state) in &mut self.parts {
+            if !is_held(key)
+                && let Some(verified) = state.verified.take()
+            {
+                state.handed_over = Some(verified.tags.clone());
+                parts.push((key.clone(), verified));
+            }
+        }
+        let on_disk = (!std::mem::replace(&mut self.has_begun, true)).then(|| {
+            let parts = self.parts.iter_mut();
+            let at_first =
+                parts.filter_map(|(key, part)| Some((key.clone(), part.at_first.take()?)));
+            at_first.collect()
+        });
+        (on_disk.is_some() || !parts.is_empty()).then_some(HandOver {
+            hooks,
+            on_disk,
+            parts,
+        })
+    }
+}

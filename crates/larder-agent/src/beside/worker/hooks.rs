@@ -1,0 +1,93 @@
+//! What a worker does for the hooks of its pod (R29).
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::BesideWorker;
+use crate::{
+    beside::{hooked::SeenContent, look::HookedLook, rules::PartName},
+    blocking::blocking,
+    on_change::PartKey,
+    reconcile::plan::{PartKind, PodPlan},
+};
+
+impl BesideWorker {
+    /// Lets the hooks of the plan run, if this larder is the one of the node that acts. They look at all parts then.
+    pub(super) async fn set_hooks(&mut self, plan: &PodPlan) {
+        let before = self.hooked.hooks().is_some();
+        let runs = self.node.borrow().gate.acts();
+        let hooks = plan.hooks.clone().filter(|_| runs);
+        let parts = plan.parts.iter().map(|part| part.kind.observed());
+        if self.hooked.set_hooks(hooks, parts) {
+            self.parts.iter_mut().for_each(|state| state.due = true);
+        }
+        if before && plan.hooks.is_none() {
+            let (on_change, uid) = (self.context.on_change.clone(), self.entry.uid.clone());
+            blocking(move || on_change.drop_hooks(uid.as_str())).await;
+        }
+    }
+
+    /// What a look needs for hooks.
+    pub(super) fn hooked_look(&self) -> Option<HookedLook> {
+        let hooks = self.hooked.hooks()?;
+        Some(HookedLook {
+            on_change: self.context.on_change.clone(),
+            hooks: Arc::clone(hooks),
+            wants_disk: self.hooked.wants_disk(),
+        })
+    }
+
+    /// Takes in what a look has found of a part, after the rules have.
+    pub(super) fn seen_content(&mut self, part: &PartKind, seen: SeenContent, swapped: bool) {
+        if self.hooked.hooks().is_none() {
+            return;
+        }
+        let seen = match (part, seen) {
+            // Pinned or detached: containers may see other bytes.
+            (PartKind::Volume(volume, _), SeenContent::Verified(tags))
+                if !self.rules.is_verified(&volume_name(volume)) =>
+            {
+                SeenContent::OnDisk(tags)
+            }
+            // A container that does not run has no variables yet.
+            (PartKind::Environment(name, _), SeenContent::Unknown)
+                if !self.traits.running.contains(name.as_str()) =>
+            {
+                SeenContent::Absent
+            }
+            (_, seen) => seen,
+        };
+        self.hooked.seen(&part.observed(), seen, swapped);
+    }
+
+    /// Hands over what was verified. Waits for the disk, not for a round.
+    pub(super) async fn hand_over(&mut self, plan: &Arc<PodPlan>) {
+        if self.hooked.hooks().is_none() {
+            return;
+        }
+        let (rules, now) = (&self.rules, Instant::now());
+        let is_held = |part: &PartKey| match part {
+            PartKey::Volume(name, _) => rules.is_awaited_with(name, now),
+            PartKey::Environment(container) => rules.is_awaited_by(container, now),
+        };
+        let Some(handed) = self.hooked.take(is_held) else {
+            return;
+        };
+        let (on_change, pod) = (self.context.on_change.clone(), Arc::clone(&plan.pod));
+        blocking(move || on_change.hand_over(&pod, handed.hooks, handed.on_disk, handed.parts))
+            .await;
+    }
+
+    /// The pod has ended: no hook fires any more, and its record goes.
+    pub(super) async fn end_hooks(&mut self) {
+        let (context, uid) = (Arc::clone(&self.context), self.entry.uid.clone());
+        context.on_change.forget(uid.as_str());
+        // What cannot be removed now is found at the next start.
+        let _ = blocking(move || context.host.remove_pod(uid.as_str())).await;
+    }
+}
+
+fn volume_name(volume: &str) -> PartName {
+    PartName::Volume(volume.into())
+}

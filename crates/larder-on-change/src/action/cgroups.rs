@@ -1,0 +1,249 @@
+//! The processes of a pod's containers, found by the IDs that their runtime has given them (beside-kubelet 12).
+//!
+//! A runtime puts the processes of a container into control groups that bear its ID, and the status of the pod has the
+//! ID. So the container of a process is known without the runtime, without a look at mounts, and without the right to
+//! trace the process.
+//!
+//! Invariants:
+//! 1. Of the names in the path of a control group, the outermost one that is a container's decides. So a container that
+//!    makes control groups of its own cannot pass for another one.
+//! 2. A runtime's helper is no process of the container, although the name of its control group ends in the ID.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+    sync::Arc,
+};
+
+use smol_str::SmolStr;
+
+use super::processes::{FoundContainer, FoundProcess, Owner, Processes, main_process};
+
+/// Names of control groups that systemd makes for containers, before the ID.
+const SCOPES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];
+/// Fewest and most hexadecimal digits of an ID. Runtimes use 64.
+const DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
+
+/// The ID of a container, as its runtime names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(Arc<str>);
+
+impl ContainerId {
+    /// Reads the `containerID` of a container's status: `RUNTIME://ID`. `None` if it has another form.
+    pub fn of_status(text: &str) -> Option<Self> {
+        let (_, id) = text.split_once("://")?;
+        is_id(id).then(|| Self(id.into()))
+    }
+
+    /// The container that a path of a control group belongs to.
+    fn of_path(path: &str) -> Option<Self> {
+        path.split('/').find_map(|name| {
+            let id = match name.strip_suffix(".scope") {
+                Some(scope) => SCOPES.iter().find_map(|start| scope.strip_prefix(*start))?,
+                None => name,
+            };
+            is_id(id).then(|| Self(id.into()))
+        })
+    }
+
+    /// The container of a process, by the lines of its `/proc/PID/cgroup`: `0::PATH` in version 2, and a line for each
+    /// hierarchy in version 1.
+    fn of_lines(text: &str) -> Option<Self> {
+        let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        paths.find_map(Self::of_path)
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    DIGITS.contains(&text.len()) && text.bytes().all(is_digit)
+}
+
+impl Processes {
+    /// The containers with these IDs that run, in the order of their main processes' starts.
+    ///
+    /// # Errors
+    ///
+    /// The directory of processes cannot be read.
+    pub fn containers_with(
+        &self,
+        ids: &BTreeMap<SmolStr, ContainerId>,
+    ) -> io::Result<Vec<FoundContainer>> {
+        let names: BTreeMap<_, _> = ids.iter().map(|(name, id)| (id, name)).collect();
+        let mut found: BTreeMap<ContainerId, Vec<FoundProcess>> = BTreeMap::new();
+        for entry in fs::read_dir(&self.proc)? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            // A process that ends meanwhile is passed over.
+            let Some(id) = self.container_of(pid).filter(|id| names.contains_key(id)) else {
+                continue;
+            };
+            if let Some(process) = self.process(pid, Owner::Container(id.clone())) {
+                found.entry(id).or_default().push(process);
+            }
+        }
+        let containers = found.into_iter().filter_map(|(id, processes)| {
+            let name = names.get(&id)?;
+            self.container(name, processes)
+        });
+        let mut containers: Vec<_> = containers.collect();
+        containers.sort_by_key(|container| (container.main.start, container.main.pid));
+        Ok(containers)
+    }
+
+    /// The container that a process belongs to now.
+    pub(super) fn container_of(&self, pid: i32) -> Option<ContainerId> {
+        let text = fs::read_to_string(self.proc.join(format!("{pid}/cgroup"))).ok()?;
+        ContainerId::of_lines(&text)
+    }
+
+    fn container(
+        &self,
+        name: &SmolStr,
+        mut processes: Vec<FoundProcess>,
+    ) -> Option<FoundContainer> {
+        processes.sort_by_key(|process| (process.start, process.pid));
+        // With a PID namespace that the containers of the pod share, none has this number.
+        let mut first = processes
+            .iter()
+            .filter(|process| self.is_first(process.pid));
+        let main = first.next().or_else(|| main_process(&processes))?.clone();
+        Some(FoundContainer {
+            fits: vec![name.clone()],
+            mounts: BTreeSet::new(),
+            main,
+            processes,
+        })
+    }
+
+    /// Whether the process has the number 1 in a PID namespace of its own.
+    fn is_first(&self, pid: i32) -> bool {
+        let path = self.proc.join(pid.to_string()).join("status");
+        has_number_one(&path).unwrap_or(false)
+    }
+}
+
+fn has_number_one(status: &Path) -> Option<bool> {
+    let status = fs::read_to_string(status).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    let numbers: Vec<_> = line.split_ascii_whitespace().collect();
+    Some(numbers.len() > 1 && numbers.last() == Some(&"1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
+
+    fn id() -> ContainerId {
+        ContainerId::of_status(&format!("containerd://{ID}")).unwrap()
+    }
+
+    /// A directory as `/proc` is, with processes: number, parent, numbers in PID namespaces, start, control groups.
+    fn proc(processes: &[(i32, i32, &str, u64, &str)]) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, parent, numbers, start, groups) in processes {
+            let directory = proc.path().join(pid.to_string());
+            fs::create_dir(&directory).unwrap();
+            let stat =
+                format!("{pid} (web) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1 1");
+            fs::write(directory.join("stat"), stat).unwrap();
+            fs::write(directory.join("status"), format!("NSpid:\t{numbers}\n")).unwrap();
+            fs::write(directory.join("cgroup"), groups).unwrap();
+        }
+        proc
+    }
+
+    fn find(proc: &tempfile::TempDir) -> Vec<FoundContainer> {
+        let ids = [("web".into(), id())].into();
+        Processes::new(proc.path()).containers_with(&ids).unwrap()
+    }
+
+    // beside-kubelet 38
+    #[test]
+    fn main_process_is_found_with_every_driver_and_version_of_control_groups() {
+        let pod = "pod0f3a1c2e-8a7b-4c55-9d0e-7f6a5b4c3d2e";
+        let slice =
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f3a1c2e_8a7b.slice";
+        let forms = [
+            format!("0::/kubepods/burstable/{pod}/{ID}\n"),
+            format!("0::/{slice}/cri-containerd-{ID}.scope\n"),
+            format!("0::/{slice}/crio-{ID}.scope/container\n"),
+            format!("0::/../../{pod}/{ID}\n"),
+            format!("12:pids:/kubepods/{pod}/{ID}\n1:name=systemd:/kubepods/{pod}/{ID}\n0::/\n"),
+            format!("4:memory:/{slice}/docker-{ID}.scope\n"),
+            format!("5:cpu,cpuacct:/k8s.io/{ID}\n"),
+        ];
+        for form in &forms {
+            // A command that the runtime runs in the container, its main process, and a child of that.
+            let found = find(&proc(&[
+                (30, 7, "30 9", 900, form),
+                (31, 7, "31 1", 500, form),
+                (32, 31, "32 2", 600, form),
+                (33, 7, "33", 400, "0::/system.slice/sshd.service\n"),
+            ]));
+            assert_eq!(found.len(), 1, "{form}");
+            assert_eq!(
+                (found[0].main.pid, &*found[0].fits),
+                (31, &["web".into()][..]),
+                "{form}"
+            );
+            assert_eq!(found[0].processes.len(), 3, "{form}");
+        }
+    }
+
+    #[test]
+    fn main_process_in_a_shared_pid_namespace_is_the_oldest_from_outside() {
+        let form = format!("0::/kubepods/pod1/{ID}\n");
+        let found = find(&proc(&[
+            (40, 7, "40 9", 900, &form),
+            (41, 7, "41 12", 500, &form),
+            (42, 41, "42 13", 510, &form),
+        ]));
+        assert_eq!(found[0].main.pid, 41);
+    }
+
+    #[test]
+    fn helpers_and_containers_within_another_are_not_the_container() {
+        let forms = [
+            format!("0::/kubepods.slice/crio-conmon-{ID}.scope\n"),
+            // A container with the right to make control groups gives one the name of another container.
+            format!("0::/kubepods/pod1/{OTHER}/{ID}\n"),
+            format!("0::/kubepods/pod1/x{ID}\n"),
+            "0::/\n".to_owned(),
+        ];
+        for form in &forms {
+            assert_eq!(find(&proc(&[(50, 7, "50 1", 1, form)])), [], "{form}");
+        }
+        for text in [
+            "",
+            ID,
+            "containerd://",
+            "containerd://../../etc",
+            "docker://ABC",
+        ] {
+            assert_eq!(ContainerId::of_status(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn process_that_has_left_its_container_is_not_opened() {
+        let form = format!("0::/kubepods/pod1/{ID}\n");
+        let own = i32::try_from(std::process::id()).unwrap();
+        let proc = proc(&[(own, 7, "9 1", 500, &form)]);
+        let processes = Processes::new(proc.path());
+        let found = find(&proc);
+        processes.open(&found[0].main).unwrap();
+        // The number was used again, by a process of another container.
+        let other = format!("0::/kubepods/pod1/{OTHER}\n");
+        fs::write(proc.path().join(format!("{own}/cgroup")), other).unwrap();
+        assert!(processes.open(&found[0].main).is_err());
+    }
+}
