@@ -1,9 +1,9 @@
 //! Notices that the kubelet has given a volume another set of files: `..data` was moved into the volume's directory
 //! (beside-kubelet R25).
 //!
-//! One inotify instance serves all pods of the node. There is no task: each waiter waits for the instance to become
-//! readable, and the first one to read it passes the events to all. A watch keeps no file open and blocks no unmount. A
-//! volume without a watch (no inotify, no watches left, the directory is being recreated) is polled.
+//! One inotify instance serves all pods of the node. There is no task: the waiters take turns. One waits for the
+//! instance to become readable, and passes the events to all. A watch keeps no file open and blocks no unmount. A volume
+//! without a watch (no inotify, no watches left, the directory is being recreated) is polled.
 //!
 //! Invariants:
 //! 1. A signal means that reading the volume is worthwhile. It carries no content.
@@ -27,7 +27,7 @@ use rustix::{
 };
 use tokio::{
     io::unix::AsyncFd,
-    sync::Notify,
+    sync::{Notify, Semaphore},
     time::{Instant, sleep_until},
 };
 use tracing::warn;
@@ -89,6 +89,9 @@ pub(crate) struct Swaps {
 #[derive(Debug)]
 struct Inotify {
     instance: AsyncFd<OwnedFd>,
+    /// Held by the one waiter that waits for the instance: an event wakes that one and the followers of its watch, however
+    /// many pods wait.
+    turn: Semaphore,
     /// Followers by the kernel's number of the watch.
     watches: Mutex<BTreeMap<i32, Vec<SwapFollower>>>,
 }
@@ -232,7 +235,7 @@ impl PodSwaps {
             let is_polling = !self.polled.is_empty();
             tokio::select! {
                 () = self.inbox.arrived.notified() => {}
-                () = self.dispatch() => {}
+                () = self.dispatch(), if !self.watched.is_empty() => {}
                 () = sleep_until(self.next_poll), if is_polling => self.poll(),
             }
         }
@@ -287,6 +290,7 @@ impl Inotify {
         let instance = AsyncFd::new(instance)?;
         Ok(Self {
             instance,
+            turn: Semaphore::new(1),
             watches: Mutex::default(),
         })
     }
@@ -317,7 +321,8 @@ impl Inotify {
 
     /// Waits until there are events, and hands them to their followers.
     async fn dispatch(&self) {
-        let Ok(mut ready) = self.instance.readable().await else {
+        let turn = self.turn.acquire().await;
+        let (Ok(_turn), Ok(mut ready)) = (turn, self.instance.readable().await) else {
             // The runtime shuts down.
             return std::future::pending().await;
         };

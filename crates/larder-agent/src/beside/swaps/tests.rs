@@ -1,9 +1,12 @@
-use std::fs;
+use std::{
+    fs,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use futures::poll;
+use futures::{StreamExt as _, poll, stream::FuturesUnordered};
 use larder_projection::VolumeKind;
 use rustix::mount::UnmountFlags;
-use tokio::time::timeout;
+use tokio::{task::unconstrained, time::timeout};
 
 use super::*;
 use crate::beside::{kubelet_dir::Mounts, kubelet_volumes::KubeletVolumes};
@@ -188,4 +191,39 @@ async fn watch_blocks_no_unmount_and_ends_with_it() {
     // EBUSY if anything were open.
     rustix::mount::unmount(kubelet.path(&id), UnmountFlags::empty()).unwrap();
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Gone));
+}
+
+#[tokio::test]
+async fn swap_of_one_pod_wakes_few_of_many_waiters() {
+    const PODS: usize = 100;
+    let kubelet = KubeletVolumes::new();
+    let uids: Vec<_> = (0..PODS).map(|index| format!("u{index}")).collect();
+    let ids = uids.iter().map(|uid| VolumeId { pod_uid: uid, ..ID });
+    let ids: Vec<_> = ids.collect();
+    for id in &ids {
+        kubelet.swap(id);
+    }
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
+    let polls = AtomicUsize::new(0);
+    let waiting = ids.iter().enumerate().map(|(index, id)| {
+        let mut pod = swaps.of_pod();
+        pod.follow(index, id).unwrap();
+        let mut next = Box::pin(async move { pod.next().await });
+        let polls = &polls;
+        std::future::poll_fn(move |context| {
+            polls.fetch_add(1, Ordering::Relaxed);
+            next.as_mut().poll(context)
+        })
+    });
+    let mut waiting: FuturesUnordered<_> = waiting.collect();
+    assert!(poll!(unconstrained(waiting.next())).is_pending());
+    assert_eq!(polls.swap(0, Ordering::Relaxed), PODS);
+    // Those whose pod was swapped leave, so that others wait for the kernel.
+    for index in [PODS / 2, 0, PODS - 1] {
+        kubelet.swap(&ids[index]);
+        let noticed = timeout(PATIENCE, unconstrained(waiting.next())).await;
+        assert_eq!(noticed.unwrap(), Some((index, SwapSignal::Swapped)));
+    }
+    let polls = polls.load(Ordering::Relaxed);
+    assert!(polls <= 12, "{polls} polls for three swaps");
 }
