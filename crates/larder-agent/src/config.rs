@@ -286,7 +286,9 @@ impl Config {
             });
         }
         config.apply(flags)?;
-        config.on_change.key_dirs = host.memory_dirs(&config.root_dir);
+        // Beside a kubelet, larder may write nowhere else.
+        let lock_dir = config.beside.iter().map(|beside| beside.lock_dir.clone());
+        config.on_change.key_dirs = lock_dir.chain(host.memory_dirs(&config.root_dir)).collect();
         Ok((
             config,
             warning.map(|text| format!("{}: {text}", path.display())),

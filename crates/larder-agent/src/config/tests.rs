@@ -299,6 +299,20 @@ fn the_root_directory_suits_the_user() {
     assert_eq!(bare.default_root_dir(), Path::new("/tmp/larder-1000"));
 }
 
+#[test]
+fn key_of_digests_is_where_an_agent_beside_a_kubelet_may_write() {
+    let flags = |beside_kubelet| Flags {
+        beside_kubelet,
+        ..Flags::default()
+    };
+    let first = |flags| {
+        let (config, _) = Config::load(None, flags, &host()).unwrap();
+        config.on_change.key_dirs[0].clone()
+    };
+    assert_eq!(first(flags(true)), BesideConfig::default().lock_dir);
+    assert_eq!(first(flags(false)), Path::new("/run/user/1000/larder"));
+}
+
 /// The fields that [`Config`] reads from a file with a value for each field of the table.
 #[test]
 fn table_of_fields_is_complete() {

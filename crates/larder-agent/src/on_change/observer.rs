@@ -1,6 +1,6 @@
 //! The tags that a pass over a pod hands over to its hooks, taken when a part is in place.
 //!
-//! Runs on the thread that writes the pod's files, after the swap of each part.
+//! Runs on the thread that writes the pod's files, before and after the swap of each part.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -98,6 +98,12 @@ impl Observer {
         });
     }
 
+    /// A volume is about to be written.
+    pub(crate) fn before_volume(&self, name: &str, kind: VolumeKind, payload: &Payload<'_>) {
+        let part = PartKey::Volume(name.into(), kind);
+        self.announce(&part, || self.files(&part, payload));
+    }
+
     /// A volume is in place.
     pub(crate) fn volume(
         &mut self,
@@ -110,12 +116,14 @@ impl Observer {
         if !self.wants(&part, swapped) {
             return;
         }
-        let key = self.on_change.key();
-        let files = payload.iter();
-        let items =
-            files.filter_map(|(path, file)| self.item(&part, path.as_str(), &file.data, &key));
-        let content = content(items.collect(), swapped.then(since_boot));
+        let content = content(self.files(&part, payload), swapped.then(since_boot));
         self.parts.push((part, content));
+    }
+
+    /// The variables of a container are about to be written.
+    pub(crate) fn before_environment(&self, container: &str, variables: &BTreeMap<&str, &[u8]>) {
+        let part = PartKey::Environment(container.into());
+        self.announce(&part, || self.variables(&part, variables));
     }
 
     /// The variables of a container are in place.
@@ -129,10 +137,7 @@ impl Observer {
         if !self.wants(&part, swapped) {
             return;
         }
-        let key = self.on_change.key();
-        let variables = variables.iter();
-        let items = variables.filter_map(|(name, value)| self.item(&part, name, value, &key));
-        let content = content(items.collect(), swapped.then(since_boot));
+        let content = content(self.variables(&part, variables), swapped.then(since_boot));
         self.parts.push((part, content));
     }
 
@@ -157,6 +162,41 @@ impl Observer {
     fn wants(&self, part: &PartKey, swapped: bool) -> bool {
         let is_known = !self.is_new && self.known.get(part).is_some();
         (swapped || !is_known) && self.hooks.look_at_part(part)
+    }
+
+    /// Records that a part is about to change, if the next agent could not find that out (rule P4).
+    fn announce(&self, part: &PartKey, items: impl FnOnce() -> Vec<Item>) {
+        if self.on_change.keeps_key() || !self.hooks.look_at_part(part) {
+            return;
+        }
+        let before = self
+            .past
+            .as_ref()
+            .map_or(&*self.known, |past| &past.content);
+        let differs = match before.get(part) {
+            Some(before) => before.items != content(items(), None).items,
+            // A first delivery, unless the part was on disk and has not been written by this agent yet.
+            None => self.past.is_none(),
+        };
+        if differs {
+            let record = self.past.as_ref().and_then(|past| past.record.as_ref());
+            self.on_change.announce_change(self.uid(), record);
+        }
+    }
+
+    fn files(&self, part: &PartKey, payload: &Payload<'_>) -> Vec<Item> {
+        let key = self.on_change.key();
+        let files = payload.iter();
+        let items =
+            files.filter_map(|(path, file)| self.item(part, path.as_str(), &file.data, &key));
+        items.collect()
+    }
+
+    fn variables(&self, part: &PartKey, variables: &BTreeMap<&str, &[u8]>) -> Vec<Item> {
+        let key = self.on_change.key();
+        let variables = variables.iter();
+        let items = variables.filter_map(|(name, value)| self.item(part, name, value, &key));
+        items.collect()
     }
 
     /// The item, if a hook selects it.
@@ -226,3 +266,6 @@ impl TokenPaths {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

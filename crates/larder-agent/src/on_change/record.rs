@@ -23,7 +23,7 @@ pub(super) struct Record {
 }
 
 /// The record of one hook.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HookRecord {
     place: String,
@@ -33,7 +33,7 @@ pub(super) struct HookRecord {
     /// Digest of the content of the last success; absent before the first delivery.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<String>,
-    /// Whether an attempt began that no success followed.
+    /// Whether an attempt began that no success followed, or there is a change of which the next agent could not know.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     uncertain: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -47,29 +47,44 @@ pub(super) enum Recorded {
     New,
     /// The application was notified of this content.
     Told(ContentDigest, Option<Timestamp>),
-    /// An attempt began and its outcome is unknown.
+    /// The application may have been notified of other content.
     Uncertain(Option<Timestamp>),
     /// The application was notified of content whose digest was made with another key.
     OtherKey(Option<Timestamp>),
 }
 
 impl Record {
-    /// The record of these hooks.
+    /// The record of these hooks, each with whether its application lacks a notification of which the digest tells the
+    /// next agent nothing.
     pub(super) fn new<'a>(
         key: &DigestKey,
-        hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook)>,
+        hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook, bool)>,
     ) -> Self {
-        let hooks = hooks.map(|(hook, tracked)| HookRecord {
+        let hooks = hooks.map(|(hook, tracked, is_behind)| HookRecord {
             place: hook.place.to_string(),
             name: hook.hook.name.clone(),
             definition: hook.hook.definition().to_string(),
             digest: tracked.engine.told().map(|digest| digest.to_hex()),
-            uncertain: tracked.engine.is_uncertain(),
+            uncertain: is_behind || tracked.engine.is_uncertain(),
             last_success: tracked.last_success,
         });
         Self {
             version: VERSION,
             key: key.fingerprint(),
+            hooks: hooks.collect(),
+        }
+    }
+
+    /// This record, with every notification uncertain.
+    pub(super) fn as_uncertain(&self) -> Self {
+        let hooks = self.hooks.iter().map(|hook| HookRecord {
+            // Without content there was no delivery.
+            uncertain: hook.uncertain || hook.digest.is_some(),
+            ..hook.clone()
+        });
+        Self {
+            version: self.version,
+            key: self.key.clone(),
             hooks: hooks.collect(),
         }
     }

@@ -58,6 +58,8 @@ pub(super) struct PodSchedule {
     pub(super) tracked: Box<[TrackedHook]>,
     /// Whether the record on disk is out of date.
     is_dirty: bool,
+    /// A pass is about to change the content.
+    is_changing: bool,
     /// The restarts of containers within [`RESTART_WINDOW`].
     restarts: Vec<(SmolStr, Instant)>,
 }
@@ -127,11 +129,34 @@ impl Schedule {
         }
     }
 
-    /// The record of a pod, if the one on disk is older; from now on it counts as written.
-    pub(super) fn record(&mut self, uid: &str, key: &DigestKey) -> Option<Vec<u8>> {
+    /// The record of a pod, if the one on disk is older; from now on it counts as written. `keeps_key` says whether the
+    /// next agent has the same key.
+    pub(super) fn record(
+        &mut self,
+        uid: &str,
+        key: &DigestKey,
+        keeps_key: bool,
+    ) -> Option<Vec<u8>> {
         let pod = self.pods.get_mut(uid)?;
-        std::mem::take(&mut pod.is_dirty)
-            .then(|| Record::new(key, pod.hooks.hooks.iter().zip(&pod.tracked)).text())
+        if !std::mem::take(&mut pod.is_dirty) {
+            return None;
+        }
+        let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
+        let record = hooks.map(|(hook, tracked)| {
+            let is_behind = pod.is_changing || tracked.pending().changed_at.is_some();
+            (hook, tracked, is_behind && !keeps_key)
+        });
+        Some(Record::new(key, record).text())
+    }
+
+    /// The content of a pod is about to change. Returns whether the pod is known.
+    pub(super) fn announce_change(&mut self, uid: &str) -> bool {
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return false;
+        };
+        pod.is_changing = true;
+        pod.is_dirty = true;
+        true
     }
 
     /// The record could not be written.
@@ -263,6 +288,7 @@ impl Schedule {
             unconfirmed,
             tracked: tracked.into(),
             is_dirty: true,
+            is_changing: false,
             restarts,
         };
         self.pods.insert(uid.clone(), Box::new(pod));
@@ -283,6 +309,7 @@ impl Schedule {
         if pod.is_ending() {
             return;
         }
+        pod.is_dirty |= std::mem::take(&mut pod.is_changing);
         let before = Arc::clone(&pod.present);
         let arrived: BTreeSet<_> = parts.iter().map(|(part, _)| part).collect();
         let unconfirmed = std::mem::take(&mut pod.unconfirmed).into_iter();

@@ -26,7 +26,8 @@ pub struct OnChangeConfig {
     /// The operator's hooks. `onChange`; none by default.
     pub hooks: Vec<ConfiguredHook>,
     /// Directories in memory for the key of all digests, in order of preference; one that is not in memory is skipped.
-    /// Defaults to `/run/larder` for root, `$XDG_RUNTIME_DIR/larder` for others, then the root directory.
+    /// Defaults to `beside.lockDir` beside a kubelet, then `/run/larder` for root, `$XDG_RUNTIME_DIR/larder` for others,
+    /// then the root directory.
     pub key_dirs: Vec<PathBuf>,
 }
 

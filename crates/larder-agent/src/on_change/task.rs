@@ -284,6 +284,11 @@ impl OnChange {
         self.memory().0.clone()
     }
 
+    /// Whether the next agent has the same key.
+    pub(super) fn keeps_key(&self) -> bool {
+        self.memory().1.is_some()
+    }
+
     fn memory(&self) -> &(DigestKey, Option<PathBuf>) {
         let load = || key::load(&self.0.sources.config().key_dirs);
         self.0.memory.get_or_init(load)
@@ -375,21 +380,41 @@ impl OnChange {
         }
     }
 
+    /// Content of the pod is about to change, and the key ends with this agent: the next one could not compare the content
+    /// on disk with that of the last notification. So the record says first that the application may lack a notification.
+    /// `earlier` is the record of an earlier agent, which counts until the first pass is over. Waits for the disk.
+    pub(super) fn announce_change(&self, uid: &str, earlier: Option<&Record>) {
+        if self.0.schedule.lock().announce_change(uid) {
+            self.write_record(uid);
+        } else if let Some(earlier) = earlier {
+            let _writer = self.writer(uid).lock();
+            self.replace_record(uid, &earlier.as_uncertain().text());
+        }
+    }
+
     /// Writes the record of a pod, unless it is up to date. Waits for the disk.
     pub(super) fn write_record(&self, uid: &str) {
         let _writer = self.writer(uid).lock();
-        let key = self.key();
-        let Some(text) = self.0.schedule.lock().record(uid, &key) else {
-            return;
-        };
-        if let Err(error) = self.0.host.write_record(uid, &text) {
-            warn!(
-                pod.uid = uid,
-                error = chain(&error),
-                "failed to write the record of hooks, a restart of the agent may repeat a round"
-            );
+        let (key, keeps_key) = (self.key(), self.keeps_key());
+        let record = self.0.schedule.lock().record(uid, &key, keeps_key);
+        if let Some(text) = record
+            && !self.replace_record(uid, &text)
+        {
             self.0.schedule.lock().record_again(uid);
         }
+    }
+
+    /// Returns whether the record was written.
+    fn replace_record(&self, uid: &str, text: &[u8]) -> bool {
+        let written = self.0.host.write_record(uid, text);
+        if let Err(error) = &written {
+            warn!(
+                pod.uid = uid,
+                error = chain(error),
+                "failed to write the record of hooks, a restart of the agent may repeat a round"
+            );
+        }
+        written.is_ok()
     }
 
     fn writer(&self, uid: &str) -> &Mutex<()> {

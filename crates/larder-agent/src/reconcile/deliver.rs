@@ -185,6 +185,9 @@ impl Job {
             size_limit: parts.memory_limit,
             mount_points,
         };
+        if let Some(observer) = &observer {
+            observer.before_volume(name, kind, &projection.payload);
+        }
         let set_up = self.host.set_up(&volume, &projection.payload, self.now);
         let swapped = match &set_up {
             Ok(set_up) => Some(set_up.written.swapped),
@@ -214,6 +217,9 @@ impl Job {
             .iter()
             .map(|(name, variable)| (name, &*variable.value))
             .collect();
+        if let Some(observer) = &observer {
+            observer.before_environment(name, &variables);
+        }
         let swapped = self
             .host
             .write_environment(parts.uid, name, &variables)

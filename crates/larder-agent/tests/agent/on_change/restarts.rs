@@ -81,6 +81,32 @@ async fn crash_between_swap_and_round_fires_after_the_restart() {
     rounds.close();
 }
 
+// on-change 59: where no directory is in memory, each agent has a key of its own, and the containers live on.
+#[tokio::test(start_paused = true)]
+async fn crash_between_swap_and_round_fires_without_a_kept_key() {
+    let mut node = Node::prepare();
+    let slow = || hook("debounce: {min: 5m, max: 5m}");
+    let rounds = with_hook(&mut node, slow());
+    node.on_change.key_dirs = Vec::new();
+    node.run();
+    edit(&node, 0, "0");
+    node.apply(&pod("web-0").config_map("a", "a-0").build());
+    delivered(&node, "web-0", "a", "0").await;
+    edit(&node, 0, "1");
+    until_state(&node, "web-0", "Waiting").await;
+    node.kill().await;
+    rounds.close();
+    let mut later = with_hook(&mut node, slow());
+    node.on_change.key_dirs = Vec::new();
+    node.run();
+    assert_eq!(later.succeed().await.pod.name, "web-0");
+    until_state(&node, "web-0", "Idle").await;
+    node.kill().await;
+    node.run();
+    delivered(&node, "web-0", "a", "1").await;
+    later.none().await;
+}
+
 // on-change 60
 #[tokio::test(start_paused = true)]
 async fn crash_before_the_success_is_recorded_fires_again_once() {
