@@ -17,6 +17,7 @@ pub use error::{HookError, Problem};
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
 use serde_json::Value;
+use serde_saphyr::Error as YamlError;
 use smol_str::SmolStr;
 
 use self::error::at;
@@ -127,12 +128,24 @@ pub fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> 
 }
 
 fn yaml(text: &str) -> Result<Value, HookError> {
-    let options = serde_saphyr::options! { with_snippet: false };
-    let malformed = |error: serde_saphyr::Error| {
-        let line = error.location().map_or(1, |location| location.line());
-        HookError::whole(Problem::Malformed { line })
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        // Aliases of aliases expand a short text to any size. This is enough for 16 hooks that share their fields.
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 1024 + text.len(),
+        },
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(malformed)
+    serde_saphyr::from_str_with_options(text, options).map_err(|error: YamlError| {
+        let line = error.location().map_or(1, |location| location.line());
+        let cause = match error.without_snippet() {
+            YamlError::AliasError { error, .. } => error,
+            other => other,
+        };
+        HookError::whole(match cause {
+            YamlError::AliasReplayLimitExceeded { .. } => Problem::TooManyAliases { line },
+            _ => Problem::Malformed { line },
+        })
+    })
 }
 
 /// Checks the list as a whole: the number and the names of hooks, and actions that contradict each other.

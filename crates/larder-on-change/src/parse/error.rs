@@ -53,6 +53,12 @@ pub enum Problem {
         /// The line, from 1.
         line: u64,
     },
+    /// The aliases repeat more than 1024 values, and as many more as the text has bytes.
+    #[error("line {line}: aliases repeat too much of the text")]
+    TooManyAliases {
+        /// The line, from 1.
+        line: u64,
+    },
     /// Longer than [`MAX_TEXT`](super::MAX_TEXT).
     #[error("longer than 16 KiB")]
     TooLong,

@@ -37,16 +37,30 @@ fn thousands_of_hooks_are_rejected() {
 }
 
 #[test]
-fn nested_and_repeated_yaml_is_rejected() {
+fn aliases_of_aliases_are_rejected_before_they_expand_far() {
     let laughs = (1..30).fold("- &a0 [x]\n".to_owned(), |text, level| {
         let aliases = vec![format!("*a{}", level - 1); 9].join(", ");
         format!("{text}- &a{level} [{aliases}]\n")
     });
+    // The line says how much was read: each one repeats nine times as much as the one before.
+    let rejected = HookError::whole(Problem::TooManyAliases { line: 5 });
+    assert_eq!(hooks(&laughs, POD, Some(&facts("Always"))), Err(rejected));
+}
+
+#[test]
+fn aliases_repeat_what_hooks_share() {
+    let first = "- &web {http: {port: 80, headers: &same {a: b, c: d, e: f, g: h}}, timeout: 5s, retry: {min: 1s}}\n";
+    let text = first.to_owned() + &"- {<<: *web, paths: [x]}\n".repeat(MAX_HOOKS - 1);
+    let found = hooks(&text, POD, Some(&facts("Always")));
+    assert_eq!(found.map(|hooks| hooks.len()), Ok(MAX_HOOKS));
+}
+
+#[test]
+fn nested_and_repeated_yaml_is_rejected() {
     for text in [
         "[".repeat(16_000),
         "{a: ".repeat(4000),
         "- ".repeat(8000),
-        laughs,
         "- &a [*a]".to_owned(),
         "- {signal: HUP, signal: USR1}".to_owned(),
         "- {signal: HUP}\n---\n- {signal: USR1}".to_owned(),
