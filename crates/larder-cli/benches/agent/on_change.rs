@@ -12,9 +12,11 @@ use std::{
     ffi::CStr,
     fs,
     mem::MaybeUninit,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Command,
-    thread,
+    sync::Arc,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -139,51 +141,74 @@ async fn change(node: &Node, name: &str) -> anyhow::Result<()> {
     node.send(Method::PUT, &path, &object).await
 }
 
-/// When volumes are swapped.
-struct Swaps(mpsc::UnboundedReceiver<(String, Duration)>);
+/// When volumes are swapped. A thread waits for the swaps, so that a time is that of a process that sleeps in inotify.
+struct Swaps {
+    received: mpsc::UnboundedReceiver<(String, Duration)>,
+    inotify: Arc<OwnedFd>,
+    /// A watch without events. Its removal wakes the thread.
+    end: i32,
+    reader: Option<JoinHandle<()>>,
+}
 
 impl Swaps {
     /// Of these volumes, by the names of their pods.
     fn watch(volumes: &[(String, PathBuf)]) -> anyhow::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC)?;
+        let inotify = Arc::new(inotify::init(CreateFlags::CLOEXEC)?);
         let mut pods = HashMap::new();
         for (pod, volume) in volumes {
             let watch = inotify::add_watch(&inotify, volume, WatchFlags::MOVED_TO)?;
             pods.insert(watch, pod.clone());
         }
-        let (sender, swaps) = mpsc::unbounded_channel();
-        // It ends with the first swap after the receiver, or with the process.
-        thread::spawn(move || {
+        let end = inotify::add_watch(&inotify, "/", WatchFlags::DELETE_SELF)?;
+        let (sender, received) = mpsc::unbounded_channel();
+        let events = Arc::clone(&inotify);
+        let reader = thread::spawn(move || {
             let mut buffer = [MaybeUninit::uninit(); 4096];
-            let mut events = inotify::Reader::new(inotify, &mut buffer);
-            while let Ok(event) = events.next() {
+            let mut events = inotify::Reader::new(events, &mut buffer);
+            while let Ok(event) = events.next()
+                && !sender.is_closed()
+            {
                 let at = now();
                 let swapped = event.file_name().map(CStr::to_bytes) == Some(b"..data");
-                if let Some(pod) = pods.get(&event.wd()).filter(|_| swapped)
-                    && sender.send((pod.clone(), at)).is_err()
-                {
-                    return;
+                if let Some(pod) = pods.get(&event.wd()).filter(|_| swapped) {
+                    // The receiver may be gone, which the next turn notices.
+                    let _ = sender.send((pod.clone(), at));
                 }
             }
         });
-        Ok(Self(swaps))
+        Ok(Self {
+            received,
+            inotify,
+            end,
+            reader: Some(reader),
+        })
     }
 
     /// Forgets the swaps that were not awaited.
     fn clear(&mut self) {
-        while self.0.try_recv().is_ok() {}
+        while self.received.try_recv().is_ok() {}
     }
 
     async fn next(&mut self, pod: &str) -> anyhow::Result<Duration> {
         let swap = async {
             loop {
-                let (found, at) = self.0.recv().await.context("the reader has ended")?;
+                let (found, at) = self.received.recv().await.context("the reader has ended")?;
                 if found == pod {
                     return Ok(at);
                 }
             }
         };
         timeout(PATIENCE, swap).await.context("no swap")?
+    }
+}
+
+impl Drop for Swaps {
+    fn drop(&mut self) {
+        self.received.close();
+        inotify::remove_watch(&self.inotify, self.end).expect("nothing else removes it");
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
     }
 }
 
