@@ -48,6 +48,20 @@ spec:
     )
 }
 
+/// A pod `web` with one container. `container` has the fields of the container besides its name and image.
+pub(crate) fn web_pod(container: &str, volumes: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  containers:
+  - {{name: web, image: example, {container}}}
+  volumes: [{volumes}]
+"
+    )
+}
+
 pub(crate) fn desk(more: &str) -> Desk {
     Desk::with([("app.yaml", manifest("one", "1", more).as_str())])
 }

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use crate::{
     Desk,
-    exec::{Running, may_mount},
+    exec::{Running, may_mount, web_pod},
 };
 
 const UPDATES: u32 = 1000;
@@ -20,22 +20,15 @@ fn manifest(number: u32) -> String {
     format!(
         "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: '{content}', number: '{number}'}}}}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {{name: web}}
-spec:
-  containers:
-  - name: web
-    image: example
-    env: [{{name: PART, value: part}}]
-    volumeMounts:
-    - {{name: config, mountPath: /larder-test/key, subPath: key}}
-    - {{name: config, mountPath: /larder-test/part, subPathExpr: $(PART), readOnly: true}}
-    - {{name: config, mountPath: /larder-test/config}}
-  volumes:
-  - name: config
-    configMap: {{name: app, items: [{{key: key, path: key}}, {{key: number, path: part/number}}]}}
-"
+{}",
+        web_pod(
+            "env: [{name: PART, value: part}], volumeMounts: [
+    {name: config, mountPath: /larder-test/key, subPath: key},
+    {name: config, mountPath: /larder-test/part, subPathExpr: $(PART), readOnly: true},
+    {name: config, mountPath: /larder-test/config}]",
+            "{name: config, configMap: {
+    name: app, items: [{key: key, path: key}, {key: number, path: part/number}]}}",
+        )
     )
 }
 

@@ -213,7 +213,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::{File, FileData, Payload, VolumePath, disk::PodVolume};
+    use crate::disk::{PodVolume, testing::files};
 
     fn host() -> (tempfile::TempDir, VolumeHost) {
         let root = tempfile::tempdir().unwrap();
@@ -233,16 +233,7 @@ mod tests {
     fn sets_are_read_back_with_their_directories() {
         let (_root, host) = host();
         assert_eq!(set_of(&host, "v"), None);
-        let payload: Payload<'_> = [("a", "1"), ("d/e/f", "2")]
-            .map(|(path, text)| {
-                let file = File {
-                    data: FileData::Borrowed(text.as_bytes()),
-                    mode: 0o644,
-                    owner: None,
-                };
-                (VolumePath::parse(path).unwrap(), file)
-            })
-            .into();
+        let payload = files([("a", "1"), ("d/e/f", "2")]);
         let volume = PodVolume::new("u", "v", VolumeKind::ConfigMap);
         host.set_up(&volume, &payload, Timestamp::UNIX_EPOCH)
             .unwrap();

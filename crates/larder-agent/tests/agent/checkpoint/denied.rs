@@ -125,10 +125,7 @@ async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
         let (mut node, _key) = prepare_with_static_pods();
         apply_web(&node);
         node.run();
-        node.wait("the checkpoint", |node| {
-            (checkpoint(node).entries == 5).then_some(())
-        })
-        .await;
+        entries(&node, 5).await;
         reboot(&mut node).await;
         let away = node.server.faults().inject(Fault::on_any().status(503));
         node.run();

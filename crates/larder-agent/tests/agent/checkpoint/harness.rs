@@ -77,6 +77,14 @@ pub(super) async fn recorded(node: &Node) {
     .await;
 }
 
+/// Waits until the checkpoint has this number of copies.
+pub(super) async fn entries(node: &Node, number: usize) {
+    node.wait("the checkpoint", |node| {
+        (checkpoint(node).entries == number).then_some(())
+    })
+    .await;
+}
+
 /// Stops the agent and reboots the machine.
 pub(super) async fn reboot(node: &mut Node) {
     node.stop().await;

@@ -290,10 +290,7 @@ async fn static_pods_are_unaffected_and_read_copies_too() {
     node.run();
     node.until(&format!("static-{NODE}"), "cfg", &[("a", "1"), ("b", "2")])
         .await;
-    node.wait("the checkpoint", |node| {
-        (checkpoint(node).entries == 5).then_some(())
-    })
-    .await;
+    entries(&node, 5).await;
     reboot(&mut node).await;
     let away = node.server.faults().inject(Fault::on_any().status(503));
     node.run();

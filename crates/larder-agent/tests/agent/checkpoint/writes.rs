@@ -81,10 +81,7 @@ async fn the_last_reference_removes_the_copy() {
     let mut node = node_with_web().await;
     assert_eq!(checkpoint(&node).entries, 5);
     node.delete(Kind::Pod, "web");
-    node.wait("the copies to go", |node| {
-        (checkpoint(node).entries == 2).then_some(())
-    })
-    .await;
+    entries(&node, 2).await;
     node.stop().await;
 }
 

@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::{
     Desk,
-    exec::{Running, desk, edit, may_mount},
+    exec::{Running, desk, edit, may_mount, web_pod},
 };
 
 // on-change 15, 16, 17
@@ -57,24 +57,15 @@ fn several(key: &str, hidden: &str, shown: &str, secret: &str) -> String {
 {{apiVersion: v1, kind: ConfigMap, metadata: {{name: env}}, data: {{A: '{hidden}', B: '{shown}'}}}}
 {secret}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {{name: web}}
-spec:
-  containers:
-  - name: web
-    image: example
-    envFrom: [{{configMapRef: {{name: env}}}}]
-    env: [{{name: A, value: own}}]
-    volumeMounts:
-    - {{name: one, mountPath: /larder-test/one}}
-    - {{name: two, mountPath: /larder-test/two}}
-    - {{name: maybe, mountPath: /larder-test/maybe}}
-  volumes:
-  - {{name: one, configMap: {{name: app}}}}
-  - {{name: two, configMap: {{name: app}}}}
-  - {{name: maybe, secret: {{secretName: maybe, optional: true}}}}
-"
+{}",
+        web_pod(
+            "envFrom: [{configMapRef: {name: env}}], env: [{name: A, value: own}], volumeMounts: [
+    {name: one, mountPath: /larder-test/one},
+    {name: two, mountPath: /larder-test/two},
+    {name: maybe, mountPath: /larder-test/maybe}]",
+            "{name: one, configMap: {name: app}}, {name: two, configMap: {name: app}},
+    {name: maybe, secret: {secretName: maybe, optional: true}}",
+        )
     )
 }
 

@@ -64,6 +64,10 @@ impl Volumes {
     }
 
     async fn ask(&self, call: &HttpCall, hosts: Hosts<'_>) -> StepOutcome {
+        self.ask_in(call, hosts, &step()).await
+    }
+
+    async fn ask_in(&self, call: &HttpCall, hosts: Hosts<'_>, step: &StepContext) -> StepOutcome {
         let around = Surroundings {
             hosts,
             facts: &PodFacts::default(),
@@ -72,13 +76,20 @@ impl Volumes {
                 any_authorities: false,
             },
         };
-        run(call, &step(), around).await
+        run(call, step, around).await
     }
 }
 
 async fn ask(call: &HttpCall) -> StepOutcome {
     let volumes = Volumes::with("none", &[]);
     volumes.ask(call, Hosts::ThisMachine).await
+}
+
+async fn ask_within(call: &HttpCall, timeout: Duration) -> StepOutcome {
+    let volumes = Volumes::with("none", &[]);
+    let mut step = step();
+    step.timeout = timeout;
+    volumes.ask_in(call, Hosts::ThisMachine, &step).await
 }
 
 /// Reads one request, and answers it with `answer`. Returns what was read.
@@ -171,17 +182,7 @@ async fn silent_server_is_given_up_at_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let call = call(&format!("port: {port}, path: '/x?token=canary'"), "");
-    let mut step = step();
-    step.timeout = Duration::from_millis(50);
-    let around = Surroundings {
-        hosts: Hosts::ThisMachine,
-        facts: &PodFacts::default(),
-        files: Files {
-            volumes: &BTreeMap::new(),
-            any_authorities: false,
-        },
-    };
-    let outcome = run(&call, &step, around).await;
+    let outcome = ask_within(&call, Duration::from_millis(50)).await;
     let reason = format!("{port}/x: timed out after 50ms");
     assert_eq!(outcome, StepOutcome::TimedOut(reason));
     assert_eq!(outcome.name(), "timed_out");
@@ -250,17 +251,8 @@ async fn endless_head_is_no_success_and_holds_nothing_up() {
             while stream.write_all(chunk.as_bytes()).await.is_ok() {}
         };
         let call = call(&format!("port: {port}"), "");
-        let mut step = step();
-        step.timeout = Duration::from_millis(500);
-        let around = Surroundings {
-            hosts: Hosts::ThisMachine,
-            facts: &PodFacts::default(),
-            files: Files {
-                volumes: &BTreeMap::new(),
-                any_authorities: false,
-            },
-        };
-        let (outcome, ()) = tokio::join!(run(&call, &step, around), endless);
+        let asked = ask_within(&call, Duration::from_millis(500));
+        let (outcome, ()) = tokio::join!(asked, endless);
         assert!(!outcome.is_success(), "{first:?} {repeated:?}: {outcome:?}");
     }
 }

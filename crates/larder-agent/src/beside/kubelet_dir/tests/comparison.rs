@@ -199,12 +199,7 @@ fn comparison_continues_where_its_time_was_up() {
     let names: Vec<_> = (0..40)
         .map(|number| format!("d{}/e/f{number:02}", number / 8))
         .collect();
-    let files: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    kubelet.write(&CONFIG_MAP, &files);
-    let computed: Vec<_> = names
-        .iter()
-        .map(|name| (name.as_str(), "1", of_config_map(name)))
-        .collect();
+    let computed = kubelet.write_paths(&names);
     let directory = KubeletDir {
         open_budget: Duration::ZERO,
         ..kubelet.open(Mounts::NotExpected)
@@ -225,13 +220,7 @@ fn comparison_continues_where_its_time_was_up() {
 fn listing_of_a_large_directory_stops_when_its_time_is_up() {
     let kubelet = KubeletVolumes::new();
     let names: Vec<_> = (0..1000).map(|number| format!("f{number}")).collect();
-    let files: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    kubelet.write(&CONFIG_MAP, &files);
-    let computed: Vec<_> = names
-        .iter()
-        .map(|name| (name.as_str(), "1", of_config_map(name)))
-        .collect();
-    let computed = projection(&computed);
+    let computed = projection(&kubelet.write_paths(&names));
     let map = config_map("c");
     let compare = || {
         let directory = sys::open_root(&kubelet.data(&CONFIG_MAP, "")).unwrap();

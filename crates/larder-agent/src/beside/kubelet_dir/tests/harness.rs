@@ -22,6 +22,17 @@ impl KubeletVolumes {
         self.path(id).join(DATA).join(path)
     }
 
+    /// Writes files with these paths and content `1` into the volume of a ConfigMap; returns them as computed.
+    pub(super) fn write_paths<'a>(
+        &self,
+        paths: &'a [String],
+    ) -> Vec<(&'a str, &'static str, Origin<'a>)> {
+        let files: Vec<_> = paths.iter().map(|path| (path.as_str(), "1")).collect();
+        self.write(&CONFIG_MAP, &files);
+        let computed = |(path, text)| (path, text, of_config_map(path));
+        files.into_iter().map(computed).collect()
+    }
+
     pub(super) fn compare(
         &self,
         id: &VolumeId<'_>,
