@@ -20,6 +20,8 @@
 //! 2. A request ends with the last reader that waits for it.
 //! 3. Before the lock of a state that has changed is released, what reads have kept of the old answer is outdated.
 
+mod age;
+
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -36,6 +38,7 @@ use larder_watch::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use self::age::Age;
 use super::{
     Entries, Entry,
     entries::{Added, Facts},
@@ -61,13 +64,13 @@ pub(crate) struct CacheEntry<K>(Mutex<CacheState<K>>);
 #[derive(Debug)]
 pub(crate) struct FreshAnswer<K> {
     object: Weak<K>,
-    time: Instant,
+    age: Age,
 }
 
 impl<K> FreshAnswer<K> {
     /// The object, if the answer is still good (T6).
     fn fresh(&self, ttl: Duration) -> Option<Arc<K>> {
-        let fresh = self.time.elapsed() < ttl;
+        let fresh = self.age.is_below(ttl);
         fresh.then(|| self.object.upgrade()).flatten()
     }
 }
@@ -154,7 +157,7 @@ impl<K: Object> CacheState<K> {
             {
                 Some(FreshAnswer {
                     object: Arc::downgrade(object),
-                    time,
+                    age: Age::since(time),
                 })
             }
             _ => None,
