@@ -105,6 +105,16 @@ pub struct Written {
     pub not_owned: usize,
 }
 
+/// A set that another one has replaced. Two descriptors are open until it goes.
+///
+/// Dropped without [`remove`](Self::remove) it stays on disk until the next pass over its volume.
+#[derive(Debug)]
+#[must_use = "it stays on disk until it is removed"]
+pub struct ReplacedSet {
+    writer: AtomicWriter,
+    set: Set,
+}
+
 impl AtomicWriter {
     /// A writer on the existing directory `path`.
     ///
@@ -144,6 +154,37 @@ impl AtomicWriter {
         now: Timestamp,
         random: &mut fastrand::Rng,
     ) -> Result<Written, DiskError> {
+        let (written, replaced) = self.first_steps(payload, now, random)?;
+        if let Some(old) = replaced {
+            self.remove_old(old)?;
+        }
+        Ok(written)
+    }
+
+    /// The same but for step 12, which is left to [`ReplacedSet::remove`]: for who has something to do as soon as
+    /// readers see the new set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    pub fn publish(
+        self,
+        payload: &Payload<'_>,
+        now: Timestamp,
+        random: &mut fastrand::Rng,
+    ) -> Result<(Written, Option<ReplacedSet>), DiskError> {
+        let (written, replaced) = self.first_steps(payload, now, random)?;
+        let replaced = replaced.map(|set| ReplacedSet { writer: self, set });
+        Ok((written, replaced))
+    }
+
+    /// Steps 1 to 11, and the set that step 12 is to remove. After a late failure step 12 has been done too.
+    fn first_steps(
+        &self,
+        payload: &Payload<'_>,
+        now: Timestamp,
+        random: &mut fastrand::Rng,
+    ) -> Result<(Written, Option<Set>), DiskError> {
         // Step 1
         let plan = Plan::of(payload)?;
         // Step 2
@@ -177,14 +218,19 @@ impl AtomicWriter {
         };
         pass.link(&root);
         pass.unlink(&root);
-        // Step 12
-        if let Some(old) = replaced {
-            pass.late(DiskOperation::RemoveOldSet, &old.name, |volume| {
-                tree::remove_opened(volume, old.name.as_bytes(), old.dir)
-            });
+        if let Err(failure) = pass.late {
+            // The error names the first failure; what cannot be removed now is a leftover of the next pass.
+            let _ = replaced.map(|old| self.remove_old(old));
+            return Err(failure);
         }
-        pass.late?;
-        Ok(pass.written)
+        Ok((pass.written, replaced))
+    }
+
+    /// Step 12.
+    fn remove_old(&self, old: Set) -> Result<(), DiskError> {
+        let name = old.name.as_bytes();
+        tree::remove_opened(self.volume.as_fd(), name, old.dir)
+            .map_err(self.failed(DiskOperation::RemoveOldSet, &old.name))
     }
 
     /// Gives a link to `user` and the group, as far as they are requested; returns whether it is theirs now.
@@ -259,7 +305,19 @@ impl AtomicWriter {
     }
 }
 
+impl ReplacedSet {
+    /// Step 12: removes it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be removed. [`DiskError::is_after_commit`] holds.
+    pub fn remove(self) -> Result<(), DiskError> {
+        self.writer.remove_old(self.set)
+    }
+}
+
 /// A set on disk.
+#[derive(Debug)]
 struct Set {
     name: String,
     dir: OwnedFd,
