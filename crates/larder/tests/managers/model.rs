@@ -3,7 +3,7 @@
 //! The model keeps the whole history of each object and which pods are registered. It knows for every read which
 //! states may be returned: none older than a state that was read before (I3), none older than the reader's
 //! registration, and the current one when nothing stands in the way. A failing sequence is shrunk and printed.
-//! `LARDER_MODEL_SEQUENCES` sets the number of sequences of each strategy; 10 000 where `CI` is `true`.
+//! `LARDER_MODEL_SEQUENCES` sets the number of sequences of each test.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -412,15 +412,10 @@ async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// Sequences in CI for each strategy.
-const STRATEGY: u32 = 10_000;
-/// And for other settings of one, which share most of its code.
-const VARIANT: u32 = 1000;
-
 /// One row for each kind of manager.
-fn check(config: &ManagerConfig, in_ci: u32) {
+fn check(config: &ManagerConfig) {
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: rounds("LARDER_MODEL_SEQUENCES", in_ci, 150),
+        cases: rounds("LARDER_MODEL_SEQUENCES", 300),
         failure_persistence: None,
         // The other one takes a tenth of the time.
         rng_algorithm: RngAlgorithm::XorShift,
@@ -445,33 +440,33 @@ fn of(strategy: Strategy) -> ManagerConfig {
 
 #[test]
 fn strategy_get_does_what_the_model_does() {
-    check(&of(Strategy::Get), STRATEGY);
+    check(&of(Strategy::Get));
 }
 
 #[test]
 fn strategy_cache_does_what_the_model_does() {
-    check(&of(Strategy::Cache), STRATEGY);
+    check(&of(Strategy::Cache));
 }
 
 #[test]
 fn strategy_watch_does_what_the_model_does() {
-    check(&of(Strategy::Watch), STRATEGY);
+    check(&of(Strategy::Watch));
 }
 
 #[test]
 fn strategy_watch_matches_the_model_in_namespace_scope() {
     let config = of(Strategy::Watch).watch_scope(WatchScope::Namespace);
-    check(&config, VARIANT);
+    check(&config);
 }
 
 #[test]
 fn strategy_watch_matches_the_model_with_too_few_watches() {
     let config = of(Strategy::Watch).max_watches(1).max_requests_in_flight(1);
-    check(&config, VARIANT);
+    check(&config);
 }
 
 #[test]
 fn strategy_watch_matches_the_model_with_one_request_in_flight() {
     let config = of(Strategy::Watch).max_requests_in_flight(1);
-    check(&config, VARIANT);
+    check(&config);
 }
