@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
-use larder_agent::{on_change::PodChange, status::Phase};
+use larder_agent::{
+    on_change::{ConfiguredHook, PodChange, PodSelector},
+    status::Phase,
+};
 use larder_e2e::fake_kubelet::container_id;
 use larder_on_change::{
-    Hook,
+    Hook, Paths,
     parse::{self, Authority},
 };
 use serde_json::json;
@@ -100,6 +103,25 @@ fn runs(world: &World, outcome: &str) -> f64 {
     let line = lines.find(|line| labels.iter().all(|label| line.contains(label)));
     let (_, count) = line.unwrap().rsplit_once(' ').unwrap();
     count.parse().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hook_of_the_configuration_fires_as_one_of_an_annotation_does() {
+    let mut world = World::without_larder(Setup::default()).await;
+    let mut hooks = parse::hooks("[{signal: SIGHUP}]", Authority::Configuration, None).unwrap();
+    world.configured.push(ConfiguredHook {
+        pods: PodSelector::Names(Paths::default()),
+        hook: hooks.remove(0).into(),
+    });
+    world.start_larder();
+    world.config_map("app", &[("n", "0")]);
+    world.run(pod("web").config_map("v", "app")).await;
+    let mut process = Process::start(&world, 0);
+    world.config_map("app", &[("n", "1")]);
+    let sent = || runs(&world, "succeeded") > 0.0;
+    world.until("the signal", sent).await;
+    assert_eq!(process.line(), "1");
+    assert_eq!(process.end(&world), "");
 }
 
 #[tokio::test(start_paused = true)]

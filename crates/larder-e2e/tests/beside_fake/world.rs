@@ -17,7 +17,7 @@ use larder_agent::{
     beside::{BesideConfig, Mounts, SwapDetection},
     clock::Clock,
     config::{Config, Flags, Host},
-    on_change::{PodChange, PodSelector},
+    on_change::{ConfiguredHook, PodChange, PodSelector},
     root_dir::RootDir,
     status::{AgentStatus, Phase, VolumeStatus},
 };
@@ -85,6 +85,8 @@ pub(crate) struct World {
     pub(crate) processes: TempDir,
     /// A hook for all pods of each larder that is started from now on. It reports its rounds.
     pub(crate) hook: Option<(Hook, mpsc::UnboundedSender<PodChange>)>,
+    /// The hooks in the configuration of each larder that is started from now on.
+    pub(crate) configured: Vec<ConfiguredHook>,
     pub(crate) dry_run: bool,
     larders: Vec<Larder>,
 }
@@ -142,6 +144,7 @@ impl World {
             memory: tempfile::tempdir_in("/dev/shm").unwrap(),
             processes: tempfile::tempdir().unwrap(),
             hook: None,
+            configured: Vec::new(),
             dry_run: false,
             larders: Vec::new(),
         }
@@ -189,6 +192,7 @@ impl World {
         beside.processes = self.processes.path().into();
         beside.dry_run = self.dry_run;
         config.beside = Some(beside);
+        config.on_change.hooks.clone_from(&self.configured);
         config.on_change.key_dirs = vec![self.memory.path().to_owned()];
         let locked = RootDir::lock(&config.root_dir).unwrap();
         let host = VolumeHost::open_without_mounts(locked.path()).unwrap();
