@@ -15,6 +15,7 @@ mod process;
 mod remains;
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
 };
@@ -81,6 +82,15 @@ pub struct Binaries {
     busybox: PathBuf,
 }
 
+/// Something that a node needs is missing on this machine.
+#[derive(Debug)]
+pub struct UnmetRequirement {
+    /// What is missing.
+    pub missing: anyhow::Error,
+    /// The user has named a kubelet, so a test must not pass without it.
+    pub is_requested: bool,
+}
+
 impl Binaries {
     /// Finds them. The kubelet is `kubelet` in the folder that `KUBEBUILDER_ASSETS` names, or the file that
     /// `LARDER_KUBELET` names.
@@ -88,23 +98,33 @@ impl Binaries {
     /// # Errors
     ///
     /// A binary is missing; the error names it.
-    pub fn find() -> anyhow::Result<Self> {
-        let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") else {
+    pub fn find() -> Result<Self, UnmetRequirement> {
+        Self::find_with(&|name| std::env::var_os(name))
+    }
+
+    fn find_with(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, UnmetRequirement> {
+        Self::all(variable).map_err(|missing| UnmetRequirement {
+            missing,
+            is_requested: variable("LARDER_KUBELET").is_some(),
+        })
+    }
+
+    fn all(variable: &dyn Fn(&str) -> Option<OsString>) -> anyhow::Result<Self> {
+        let Some(assets) = variable("KUBEBUILDER_ASSETS") else {
             bail!("KUBEBUILDER_ASSETS names no folder with kube-apiserver, etcd and kubelet");
         };
+        let path = variable("PATH").unwrap_or_default();
+        let in_path = |name| in_path(&path, name);
         let assets = PathBuf::from(assets);
         for name in ["kube-apiserver", "etcd"] {
             if !assets.join(name).is_file() {
                 bail!("{} has no {name}", assets.display());
             }
         }
-        let kubelet = std::env::var_os("LARDER_KUBELET")
-            .map_or_else(|| assets.join("kubelet"), PathBuf::from);
+        let kubelet =
+            variable("LARDER_KUBELET").map_or_else(|| assets.join("kubelet"), PathBuf::from);
         if !kubelet.is_file() {
             bail!("there is no kubelet at {}", kubelet.display());
-        }
-        if !rustix::process::geteuid().is_root() {
-            bail!("a kubelet needs root");
         }
         for name in [
             "containerd",
@@ -117,17 +137,18 @@ impl Binaries {
         ] {
             in_path(name)?;
         }
-        Ok(Self {
-            kubelet,
-            busybox: static_busybox()?,
-        })
+        let busybox = in_path("busybox")?;
+        check_static(&busybox)?;
+        if !rustix::process::geteuid().is_root() {
+            bail!("a kubelet needs root");
+        }
+        Ok(Self { kubelet, busybox })
     }
 }
 
-/// A busybox that runs in an empty root: one that names no interpreter.
-fn static_busybox() -> anyhow::Result<PathBuf> {
-    let busybox = in_path("busybox")?;
-    let content = fs::read(&busybox)?;
+/// Checks that it runs in an empty root: it names no interpreter.
+fn check_static(busybox: &Path) -> anyhow::Result<()> {
+    let content = fs::read(busybox)?;
     let loader = b"/ld-";
     if content
         .windows(loader.len())
@@ -136,12 +157,11 @@ fn static_busybox() -> anyhow::Result<PathBuf> {
     {
         bail!("{} is linked dynamically", busybox.display());
     }
-    Ok(busybox)
+    Ok(())
 }
 
-fn in_path(name: &str) -> anyhow::Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
+fn in_path(path: &OsStr, name: &str) -> anyhow::Result<PathBuf> {
+    std::env::split_paths(path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
@@ -151,4 +171,28 @@ fn in_path(name: &str) -> anyhow::Result<PathBuf> {
 fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
     fs::write(path, value.to_string())
         .with_context(|| format!("failed to write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_kubelet_must_not_be_skipped_when_containerd_is_missing() {
+        let assets = tempfile::tempdir().unwrap();
+        for name in ["kube-apiserver", "etcd", "kubelet"] {
+            fs::write(assets.path().join(name), "").unwrap();
+        }
+        let kubelet = assets.path().join("kubelet").into_os_string();
+        for named in [None, Some(kubelet)] {
+            let variable = |name: &str| match name {
+                "KUBEBUILDER_ASSETS" | "PATH" => Some(assets.path().as_os_str().to_owned()),
+                "LARDER_KUBELET" => named.clone(),
+                _ => None,
+            };
+            let unmet = Binaries::find_with(&variable).unwrap_err();
+            assert_eq!(unmet.missing.to_string(), "there is no containerd in PATH");
+            assert_eq!(unmet.is_requested, named.is_some());
+        }
+    }
 }

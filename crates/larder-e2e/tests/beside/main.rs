@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `measure` and `soak` run only when named. CONTRIBUTING.md lists the requirements; if one is not met, this prints
-//! what is missing and passes. One API server, one containerd and one kubelet serve all scenarios, one after another,
+//! what is missing and which scenarios it skips, and passes; with `LARDER_KUBELET` it fails. One API server, one containerd and one kubelet serve all scenarios, one after another,
 //! each in a namespace of its own: a kubelet needs most of its time for its start. That is why this test does not use
 //! the usual harness.
 
@@ -47,8 +47,18 @@ fn main() -> ExitCode {
     filters.retain(|filter| !filter.starts_with('-') && filter != "beside_a_kubelet");
     let binaries = match Binaries::find() {
         Ok(binaries) => binaries,
-        Err(missing) => {
-            println!("skipped all scenarios beside a kubelet: {missing:#}");
+        Err(unmet) => {
+            let skipped: Vec<_> = chosen(&filters).map(|scenario| scenario.name).collect();
+            println!(
+                "skipped {} scenarios beside a kubelet, because {:#}: {}",
+                skipped.len(),
+                unmet.missing,
+                skipped.join(", ")
+            );
+            if unmet.is_requested {
+                println!("LARDER_KUBELET names a kubelet, so this is a failure");
+                return ExitCode::FAILURE;
+            }
             return ExitCode::SUCCESS;
         }
     };
@@ -61,6 +71,15 @@ fn main() -> ExitCode {
     }
 }
 
+fn chosen(filters: &[String]) -> impl Iterator<Item = Scenario> {
+    scenarios::all().filter(|scenario| {
+        filters.is_empty() && !scenario.on_demand
+            || filters
+                .iter()
+                .any(|filter| scenario.name.contains(filter.as_str()))
+    })
+}
+
 fn run(binaries: &Binaries, filters: &[String]) -> anyhow::Result<()> {
     let isolated = isolation::enter()?;
     let larder = build_larder()?;
@@ -71,13 +90,7 @@ fn run(binaries: &Binaries, filters: &[String]) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut bed = Bed::start(&isolated, binaries, larder).await?;
         let mut failed = Vec::new();
-        let chosen = scenarios::all().filter(|scenario| {
-            filters.is_empty() && !scenario.on_demand
-                || filters
-                    .iter()
-                    .any(|filter| scenario.name.contains(filter.as_str()))
-        });
-        for scenario in chosen {
+        for scenario in chosen(filters) {
             let started = Instant::now();
             let outcome = AssertUnwindSafe((scenario.run)(&mut bed))
                 .catch_unwind()
