@@ -14,12 +14,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     os::fd::{AsRawFd as _, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
+use larder_projection::VolumeKind;
 use parking_lot::Mutex;
 use rustix::{
     fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
@@ -33,6 +34,7 @@ use tokio::{
 use tracing::warn;
 
 use super::kubelet_dir::{KubeletDir, Unseen, VolumeId};
+use crate::blocking::blocking;
 
 /// Polling intervals by the time since the touch (R25). After the last one, [`SLOW_POLL`] applies.
 const POLLS: [(Duration, Duration); 2] = [
@@ -168,15 +170,42 @@ impl Swaps {
 }
 
 impl PodSwaps {
-    /// Follows the volume `id` under `key`, instead of what was followed under that key before. Blocks for the time of a
-    /// few system calls.
+    /// Follows volumes of the pod, each under its key. A volume that cannot be watched is polled.
     ///
-    /// Look at the volume afterwards: a swap before this call is not signaled.
+    /// Look at the volumes afterwards: a swap before this call is not signaled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not safe: a call that is dropped ends the watches of the pod.
+    pub(crate) async fn follow_all(
+        &mut self,
+        pod_uid: String,
+        volumes: Vec<(usize, VolumeKind, String)>,
+    ) {
+        let empty = self.swaps.of_pod();
+        let mut swaps = mem::replace(self, empty);
+        let follow = move || {
+            for (key, kind, name) in volumes {
+                let (pod_uid, name) = (&pod_uid, &name);
+                let id = VolumeId {
+                    pod_uid,
+                    kind,
+                    name,
+                };
+                // It is polled then.
+                let _ = swaps.follow(key, &id);
+            }
+            swaps
+        };
+        *self = blocking(follow).await;
+    }
+
+    /// Follows the volume `id` under `key`, instead of what was followed under that key before. Waits for the disk.
     ///
     /// # Errors
     ///
     /// The directory of the volume cannot be seen. The volume is polled.
-    pub(crate) fn follow(&mut self, key: usize, id: &VolumeId<'_>) -> Result<(), Unseen> {
+    fn follow(&mut self, key: usize, id: &VolumeId<'_>) -> Result<(), Unseen> {
         self.unfollow(key);
         let Some(inotify) = &self.swaps.inotify else {
             self.polled.insert(key);

@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 use self::touching::Touching;
 use super::{
     hooked::{HookedParts, SeenContent},
-    kubelet_dir::{SetName, VolumeId, VolumeIdentity},
+    kubelet_dir::{SetName, VolumeIdentity},
     look::{LookJob, SeenPart, SeenVolume},
     node_state::has_volume_of,
     objects::PodObjects,
@@ -186,7 +186,7 @@ impl BesideWorker {
             self.hand_over(&plan).await;
             let overdue = self.rules.overdue(Instant::now());
             self.handle(&plan, overdue);
-            self.follow_swaps(&plan);
+            self.follow_swaps(&plan).await;
             self.publish(&plan);
         }
     }
@@ -528,9 +528,10 @@ impl BesideWorker {
     }
 
     /// Follows the swaps of exactly the volumes whose next swap is awaited.
-    fn follow_swaps(&mut self, plan: &PodPlan) {
+    async fn follow_swaps(&mut self, plan: &PodPlan) {
         let has_hooks = self.hooked.hooks().is_some();
         let awaited: BTreeSet<_> = self.rules.awaited(has_hooks).cloned().collect();
+        let mut wanted = Vec::new();
         for (key, part) in plan.parts.iter().enumerate() {
             let PartKind::Volume(volume, kind) = &part.kind else {
                 continue;
@@ -540,13 +541,7 @@ impl BesideWorker {
                 continue;
             }
             if is_wanted {
-                let id = VolumeId {
-                    pod_uid: self.entry.uid.as_str(),
-                    kind: *kind,
-                    name: volume,
-                };
-                // A few system calls. A volume that cannot be watched is polled.
-                let _ = self.swaps.follow(key, &id);
+                wanted.push((key, *kind, volume.clone()));
                 self.followed.insert(key);
                 // A swap before this call was not signaled.
                 self.parts[key].due = true;
@@ -554,6 +549,10 @@ impl BesideWorker {
                 self.swaps.unfollow(key);
                 self.followed.remove(&key);
             }
+        }
+        if !wanted.is_empty() {
+            let uid = self.entry.uid.as_str().to_owned();
+            self.swaps.follow_all(uid, wanted).await;
         }
     }
 

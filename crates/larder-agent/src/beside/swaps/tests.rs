@@ -3,7 +3,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use futures::{StreamExt as _, poll, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _, poll, stream::FuturesUnordered};
 use larder_projection::VolumeKind;
 use rustix::mount::UnmountFlags;
 use tokio::{task::unconstrained, time::timeout};
@@ -191,6 +191,27 @@ async fn watch_blocks_no_unmount_and_ends_with_it() {
     // EBUSY if anything were open.
     rustix::mount::unmount(kubelet.path(&id), UnmountFlags::empty()).unwrap();
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Gone));
+}
+
+#[tokio::test]
+async fn watches_are_added_off_the_runtime() {
+    let kubelet = KubeletVolumes::new();
+    kubelet.swap(&ID);
+    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
+    let mut pod = swaps.of_pod();
+    {
+        let volumes = vec![(3, ID.kind, ID.name.into())];
+        let mut following = Box::pin(pod.follow_all(ID.pod_uid.into(), volumes));
+        let inotify = swaps.inotify.as_ref().unwrap();
+        let is_blocked = {
+            let _busy = inotify.watches.lock();
+            following.as_mut().now_or_never().is_none()
+        };
+        assert!(is_blocked, "another thread waits for the lock");
+        timeout(PATIENCE, following).await.unwrap();
+    }
+    kubelet.swap(&ID);
+    assert_eq!(next(&mut pod).await, (3, SwapSignal::Swapped));
 }
 
 #[tokio::test]
