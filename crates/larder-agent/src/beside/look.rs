@@ -10,7 +10,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{Kind, SecretBytes, chain};
-use larder_on_change::{ContentDigest, ContentTag, Digester};
+use larder_on_change::{ContentDigest, Digester};
 use larder_projection::{
     ContainerView, Inputs, Mount, Needs, Origin, PodCertificate, Projection, RuntimeFeatures,
     Unavailable, VolumeKind, containers, environment, mounts, project,
@@ -23,6 +23,7 @@ use super::{
         Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, Unseen, VolumeId,
         VolumeIdentity, comparable,
     },
+    outdated::{ObjectVersions, Variables},
     pod_view::has_sub_path,
     rules::Sight,
     shared::Beside,
@@ -78,6 +79,8 @@ pub(super) struct SeenVolume {
     /// Number of computed files.
     pub(super) files: usize,
     pub(super) sub_paths: Vec<SeenSubPath>,
+    /// Of the objects of its files.
+    pub(super) versions: ObjectVersions,
     /// For hooks.
     pub(super) content: SeenContent,
 }
@@ -96,7 +99,9 @@ pub(super) struct SeenSubPath {
 pub(super) struct SeenEnvironment {
     pub(super) digest: ContentDigest,
     /// For each variable from an object: the fingerprint of its value, and the object.
-    pub(super) variables: BTreeMap<SmolStr, (ContentTag, SmolStr)>,
+    pub(super) variables: Variables,
+    /// Of the objects of its variables.
+    pub(super) versions: ObjectVersions,
     /// For hooks: the variables that come from objects.
     pub(super) content: SeenContent,
 }
@@ -174,6 +179,7 @@ impl LookJob {
                     place: None,
                     files: 0,
                     sub_paths: Vec::new(),
+                    versions: ObjectVersions::new(),
                     content: SeenContent::Unknown,
                 };
             }
@@ -215,6 +221,7 @@ impl LookJob {
             place,
             files: projection.payload.len(),
             sub_paths: self.sub_paths(id, volume, &projection, mounts),
+            versions: versions_of(projection.origins.values()),
             content,
         }
     }
@@ -296,7 +303,7 @@ impl LookJob {
         let mut variables = BTreeMap::new();
         for (name, variable) in environment.iter() {
             let object = match &variable.origin {
-                Origin::Key { kind, name, .. } => Some(SmolStr::new(format!("{kind} {name}"))),
+                Origin::Key { kind, name, .. } => Some(object_name(*kind, name)),
                 // A file is no object, but a container may wait for what it says (R6).
                 Origin::EnvFile { .. } => None,
                 _ => continue,
@@ -317,6 +324,7 @@ impl LookJob {
         Ok(SeenEnvironment {
             digest: digester.finish(),
             variables,
+            versions: versions_of(environment.iter().map(|(_, variable)| &variable.origin)),
             content,
         })
     }
@@ -369,8 +377,29 @@ fn objects_of(projection: &Projection<'_>) -> SmolStr {
         _ => None,
     });
     let objects: BTreeSet<(Kind, &str)> = objects.collect();
-    let shown = objects.iter().map(|(kind, name)| format!("{kind} {name}"));
+    let shown = objects.iter().map(|(kind, name)| object_name(*kind, name));
     shown.collect::<Vec<_>>().join(", ").into()
+}
+
+/// The versions of the objects among `origins`.
+fn versions_of<'o>(origins: impl Iterator<Item = &'o Origin<'o>>) -> ObjectVersions {
+    let objects = origins.filter_map(|origin| match origin {
+        Origin::Key {
+            kind,
+            name,
+            resource_version,
+            ..
+        } => Some((
+            object_name(*kind, name),
+            SmolStr::new(resource_version.as_str()),
+        )),
+        _ => None,
+    });
+    objects.collect()
+}
+
+fn object_name(kind: Kind, name: &str) -> SmolStr {
+    SmolStr::new(format!("{kind} {name}"))
 }
 
 /// The mounts with `subPath` of a pod, by volume. The environment and the mounts of a container are computed once for

@@ -17,9 +17,14 @@ use crate::status::OutdatedStatus;
 /// Variables that come from objects: the tag of the value, and the object.
 pub(super) type Variables = BTreeMap<SmolStr, (ContentTag, SmolStr)>;
 
+/// The versions of objects that a look has read, by the name in [`Variables`].
+pub(super) type ObjectVersions = BTreeMap<SmolStr, SmolStr>;
+
 /// The containers of one pod.
 #[derive(Debug, Default)]
 pub(super) struct Outdated {
+    /// Of all objects that were read.
+    versions: ObjectVersions,
     containers: BTreeMap<SmolStr, ContainerContent>,
     /// Whether the pod's status was seen before.
     is_known: bool,
@@ -40,6 +45,8 @@ struct ContainerContent {
     sub_paths: BTreeMap<SmolStr, BTreeMap<String, SmolStr>>,
     /// When each entry became out of date, by kind and name.
     since: BTreeMap<(&'static str, String), Timestamp>,
+    /// The objects that were announced, each at the version of that time.
+    announced: BTreeMap<SmolStr, Option<SmolStr>>,
 }
 
 impl Outdated {
@@ -53,12 +60,36 @@ impl Outdated {
                 content.id = Some(container.id.clone());
                 content.sub_paths.clear();
                 content.since.clear();
+                content.announced.clear();
             }
         }
         for content in self.containers.values_mut() {
             content.has_changed = false;
         }
         self.is_known = true;
+    }
+
+    /// Takes in the versions of the objects that a look has read.
+    pub(super) fn read(&mut self, versions: ObjectVersions) {
+        self.versions.extend(versions);
+    }
+
+    /// The objects of `outdated`, which `container` does not see, that were not returned before at their version.
+    pub(super) fn announce(
+        &mut self,
+        container: &str,
+        outdated: &[OutdatedStatus],
+    ) -> BTreeSet<SmolStr> {
+        let Some(content) = self.containers.get_mut(container) else {
+            return BTreeSet::new();
+        };
+        let objects = outdated.iter().flat_map(|found| found.object.split(", "));
+        let is_new = |object: &SmolStr| {
+            let version = self.versions.get(object).cloned();
+            let before = content.announced.insert(object.clone(), version.clone());
+            before != Some(version)
+        };
+        objects.map(SmolStr::new).filter(is_new).collect()
     }
 
     /// Takes in the variables as computed now.
@@ -192,6 +223,40 @@ mod tests {
         outdated.running(&container("1"));
         outdated.computed("main", variables("info"));
         assert_eq!(names(&mut outdated, 2), []);
+    }
+
+    #[test]
+    fn object_is_announced_once_for_each_container_and_version() {
+        let mut outdated = Outdated::default();
+        let announce = |outdated: &mut Outdated, version: &str| {
+            outdated.read([("ConfigMap app".into(), version.into())].into());
+            let found = outdated.of("main", Timestamp::UNIX_EPOCH);
+            outdated.announce("main", &found).len()
+        };
+        let two = |value: &str| {
+            let mut two = variables(value);
+            two.insert("OTHER".into(), two["LEVEL"].clone());
+            two
+        };
+        outdated.running(&[]);
+        outdated.computed("main", two("info"));
+        outdated.running(&container("1"));
+        assert_eq!(announce(&mut outdated, "1"), 0);
+        // Two variables and, in a later look, a mount of the same version.
+        outdated.computed("main", two("debug"));
+        assert_eq!(announce(&mut outdated, "2"), 1);
+        let mount = SeenSubPath {
+            container: "main".into(),
+            mount_path: "/etc/app.conf".to_owned(),
+            is_outdated: true,
+            objects: "ConfigMap app".into(),
+        };
+        outdated.sub_paths(&"config".into(), vec![mount]);
+        assert_eq!(announce(&mut outdated, "2"), 0);
+        outdated.computed("main", two("trace"));
+        assert_eq!(announce(&mut outdated, "3"), 1);
+        outdated.running(&container("2"));
+        assert_eq!(announce(&mut outdated, "3"), 0);
     }
 
     // beside-kubelet 32

@@ -444,8 +444,10 @@ impl BesideWorker {
                     place,
                     files,
                     sub_paths,
+                    versions,
                     content: found,
                 } = seen;
+                self.outdated.read(versions);
                 content = found;
                 look.payload = payload;
                 look.sight = self.pinned(part, plan).map_or(sight, Sight::Pinned);
@@ -470,6 +472,7 @@ impl BesideWorker {
             }
             (SeenPart::Environment(Ok(seen)), kind) => {
                 if let PartKind::Environment(container, _) = kind {
+                    self.outdated.read(seen.versions);
                     self.outdated.computed(container, seen.variables);
                 }
                 content = seen.content;

@@ -1,7 +1,5 @@
 //! Metrics, log messages, events and status of a worker's pod.
 
-use std::collections::BTreeSet;
-
 use tracing::{info, warn};
 
 use super::BesideWorker;
@@ -16,7 +14,7 @@ use crate::{
         plan::{PartKind, PodPlan},
         type_name,
     },
-    status::{ContainerStatus, OutdatedStatus, Phase, VolumeStatus},
+    status::{ContainerStatus, Phase, VolumeStatus},
 };
 
 impl BesideWorker {
@@ -132,12 +130,12 @@ impl BesideWorker {
                 }
                 PartKind::Environment(container, _) => {
                     let outdated = self.outdated.of(container, wall);
-                    let new: Vec<_> = outdated
-                        .iter()
-                        .filter(|found| found.since == wall)
-                        .collect();
-                    if self.beside.config.restart_events && !new.is_empty() {
-                        restart_needed.push((container.clone(), objects_of(&new)));
+                    if self.beside.config.restart_events {
+                        let objects = self.outdated.announce(container, &outdated);
+                        if !objects.is_empty() {
+                            let objects: Vec<_> = objects.into_iter().collect();
+                            restart_needed.push((container.clone(), objects.join(", ")));
+                        }
                     }
                     statuses.push(PartStatus::Container(ContainerStatus {
                         name: container.clone(),
@@ -161,11 +159,4 @@ impl BesideWorker {
             self.post(plan, BesideEvent::RestartNeeded, &message);
         }
     }
-}
-
-/// The objects of outdated variables and mounts, each once.
-fn objects_of(outdated: &[&OutdatedStatus]) -> String {
-    let objects = outdated.iter().map(|found| found.object.as_str());
-    let objects: BTreeSet<_> = objects.collect();
-    objects.into_iter().collect::<Vec<_>>().join(", ")
 }
