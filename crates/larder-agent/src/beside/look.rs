@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{Kind, SecretBytes, chain};
 use larder_on_change::{ContentDigest, Digester};
 use larder_projection::{
-    ContainerView, Inputs, Mount, Needs, Origin, PodCertificate, Projection, RuntimeFeatures,
-    Unavailable, VolumeKind, containers, environment, mounts, project,
+    ContainerView, Environment, Inputs, Mount, Needs, Origin, PodCertificate, Projection,
+    RuntimeFeatures, Unavailable, VolumeKind, containers, environment, mounts, project,
 };
 use smol_str::SmolStr;
 
@@ -24,7 +24,7 @@ use super::{
         VolumeIdentity, comparable,
     },
     outdated::{ObjectVersions, Variables},
-    pod_view::has_sub_path,
+    pod_view::{has_expression, has_sub_path},
     rules::Sight,
     shared::Beside,
 };
@@ -412,7 +412,7 @@ struct SubPathMounts<'a> {
 }
 
 impl<'a> SubPathMounts<'a> {
-    /// The mounts of `volumes`. Containers whose environment or mounts are wrong have not started, and are left out.
+    /// The mounts of `volumes`. Containers whose mounts are wrong have not started, and are left out.
     fn of(pod: &'a Pod, inputs: &Inputs, volumes: &HashSet<&str>) -> Self {
         let mut found = Self::default();
         for container in containers(pod) {
@@ -424,7 +424,13 @@ impl<'a> SubPathMounts<'a> {
             {
                 found.computed += 1;
             }
-            let Ok(environment) = environment(pod, container, inputs) else {
+            // Other mounts are known even if an object of the environment was not read, or is gone.
+            let environment = if has_expression(&container) {
+                environment(pod, container, inputs)
+            } else {
+                Ok(Environment::of_values([]))
+            };
+            let Ok(environment) = environment else {
                 continue;
             };
             let Ok(table) = mounts(pod, container, &environment, RuntimeFeatures::default()) else {
@@ -501,7 +507,9 @@ mod tests {
         let pod = json!({
             "metadata": {"namespace": "n", "name": "web", "uid": "u"},
             "spec": {"enableServiceLinks": true, "volumes": volumes, "containers": [
-                {"name": "a", "image": "i", "volumeMounts": mounts("key")},
+                // A look at volumes has not read what its variables come from.
+                {"name": "a", "image": "i", "volumeMounts": mounts("key"),
+                    "envFrom": [{"secretRef": {"name": "unread"}}]},
                 {"name": "b", "image": "i", "volumeMounts": mounts("other")},
                 {"name": "whole", "image": "i", "volumeMounts": mounts("")},
             ]},

@@ -1,6 +1,6 @@
 //! The parts of a pod that the mode reads in addition to its plan. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, VolumeMount};
 use larder_projection::{ContainerView, containers};
@@ -29,6 +29,8 @@ pub(super) struct PodTraits {
     pub(super) waiting: BTreeSet<SmolStr>,
     /// Volumes that a container mounts without `subPath`, and so sees the changes of (R2).
     pub(super) mounted: BTreeSet<SmolStr>,
+    /// The containers whose variables are in the path of a mount, by the volume that they mount.
+    pub(super) expanded: BTreeMap<SmolStr, BTreeSet<SmolStr>>,
 }
 
 impl PodTraits {
@@ -48,6 +50,7 @@ impl PodTraits {
             mounted: containers(pod)
                 .flat_map(|container| whole_mounts(&container))
                 .collect(),
+            expanded: expanded(pod),
         }
     }
 }
@@ -81,6 +84,28 @@ fn whole_mounts<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = SmolS
     let mounts = container.volume_mounts.iter();
     let whole = mounts.filter(|mount| !has_sub_path(mount));
     whole.map(|mount| SmolStr::new(&mount.name))
+}
+
+fn expanded(pod: &Pod) -> BTreeMap<SmolStr, BTreeSet<SmolStr>> {
+    let mut expanded: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for container in containers(pod).filter(has_expression) {
+        for mount in container.volume_mounts {
+            let containers = expanded.entry(SmolStr::new(&mount.name)).or_default();
+            containers.insert(SmolStr::new(container.name));
+        }
+    }
+    expanded
+}
+
+/// Whether the variables of `container` are in the path of one of its mounts.
+pub(super) fn has_expression(container: &ContainerView<'_>) -> bool {
+    let mut mounts = container.volume_mounts.iter();
+    mounts.any(|mount| {
+        mount
+            .sub_path_expr
+            .as_deref()
+            .is_some_and(|path| !path.is_empty())
+    })
 }
 
 /// Whether a container sees only a part of the volume by this mount, as of its start.

@@ -61,8 +61,8 @@ const RETRY_SPREAD: Duration = Duration::from_secs(1);
 struct ComparedPart {
     /// Due for a look.
     due: bool,
-    /// One of its inputs is being fetched; it is due when that arrives.
-    waits: bool,
+    /// It is due when such an input arrives.
+    lacks: MissingInput,
     /// Arrival of the oldest change since the last look.
     changed_at: Option<Instant>,
     /// Whether many pods read the changed object.
@@ -335,7 +335,14 @@ impl BesideWorker {
             return;
         };
         for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-            state.due |= state.waits && part.reads.iter().any(|need| arrived.contains(need));
+            state.due |= match state.lacks {
+                MissingInput::None => false,
+                MissingInput::OfPart => part.reads.iter().any(|need| arrived.contains(need)),
+                MissingInput::OfMounts => {
+                    let mut reads = reads_of_mounts(&self.traits, plan, part);
+                    reads.any(|need| arrived.contains(need))
+                }
+            };
         }
     }
 
@@ -353,7 +360,10 @@ impl BesideWorker {
         let reads = plan.parts.iter().zip(&self.parts);
         let reads: BTreeSet<&Need> = reads
             .filter(|(_, state)| state.due)
-            .flat_map(|(part, _)| part.reads.iter())
+            .flat_map(|(part, _)| {
+                let of_mounts = reads_of_mounts(&self.traits, plan, part);
+                part.reads.iter().chain(of_mounts)
+            })
             .filter(|need| is_read(need))
             .collect();
         self.gathering.fetch(&self.context, plan, reads.into_iter());
@@ -375,9 +385,16 @@ impl BesideWorker {
                 self.handle(plan, notices);
             }
         }
-        let waiting = plan.parts.iter().zip(&self.parts);
-        let waiting = waiting.filter(|(_, state)| state.waits);
-        let reads: BTreeSet<_> = waiting.flat_map(|(part, _)| &part.reads).collect();
+        let parts = plan.parts.iter().zip(&self.parts);
+        let lacking = |missing| {
+            let parts = parts.clone();
+            parts.filter(move |(_, state)| state.lacks == missing)
+        };
+        let waiting = lacking(MissingInput::OfPart);
+        let lacking = lacking(MissingInput::OfMounts);
+        let reads = waiting.flat_map(|(part, _)| &part.reads);
+        let of_mounts = lacking.flat_map(|(part, _)| reads_of_mounts(&self.traits, plan, part));
+        let reads: BTreeSet<_> = reads.chain(of_mounts).collect();
         self.gathering.retain(&reads);
     }
 
@@ -393,7 +410,15 @@ impl BesideWorker {
             }
             let mut missing = part.reads.iter().filter(|need| is_read(need));
             let missing = missing.find(|need| !self.gathering.has(need));
-            state.waits = missing.is_some();
+            let of_mounts = reads_of_mounts(&self.traits, plan, part);
+            let mut of_mounts = of_mounts.filter(|need| is_read(need));
+            state.lacks = if missing.is_some() {
+                MissingInput::OfPart
+            } else if of_mounts.any(|need| !self.gathering.has(need)) {
+                MissingInput::OfMounts
+            } else {
+                MissingInput::None
+            };
             match (missing, name) {
                 (None, _) => ready.push(index),
                 (Some(need), Some(name)) => {
@@ -565,11 +590,21 @@ impl BesideWorker {
     }
 }
 
+/// An input that a part lacked when it was due. It is being fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MissingInput {
+    None,
+    /// One of its own. The part was not looked at.
+    OfPart,
+    /// One that the paths of its mounts depend on.
+    OfMounts,
+}
+
 impl ComparedPart {
     fn new(now: jiff::Timestamp) -> Self {
         Self {
             due: true,
-            waits: false,
+            lacks: MissingInput::None,
             changed_at: None,
             is_crowded: false,
             place: None,
@@ -578,6 +613,23 @@ impl ComparedPart {
             last_swap: None,
         }
     }
+}
+
+/// What the paths of mounts of a volume depend on: the environments of containers. No look at the volume waits for it.
+fn reads_of_mounts<'p>(
+    traits: &PodTraits,
+    plan: &'p PodPlan,
+    part: &Part,
+) -> impl Iterator<Item = &'p Need> + use<'p> {
+    let containers = match &part.kind {
+        PartKind::Volume(volume, _) => traits.expanded.get(volume.as_str()).cloned(),
+        PartKind::Environment(..) => None,
+    };
+    let containers = containers.unwrap_or_default();
+    let environments = plan.parts.iter().filter(move |part| {
+        matches!(&part.kind, PartKind::Environment(name, _) if containers.contains(name.as_str()))
+    });
+    environments.flat_map(|part| &part.reads)
 }
 
 /// Whether larder reads it in this mode. Tokens and certificates are left to the kubelet.

@@ -15,6 +15,7 @@ mod hooks;
 mod kubelet_states;
 mod left_alone;
 mod missing_objects;
+mod outdated;
 mod permissions;
 mod restarts;
 mod world;
