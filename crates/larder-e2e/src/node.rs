@@ -37,7 +37,7 @@ use self::{containerd::Containerd, isolation::Isolated, remains::Remains};
 pub struct KubeletNode {
     /// The kubelet, which tests stop, pause and start again. Before the runtime, so that it ends first.
     pub kubelet: Kubelet,
-    _containerd: Containerd,
+    containerd: Containerd,
     _remains: Remains,
 }
 
@@ -69,9 +69,18 @@ impl KubeletNode {
         kubelet.ready(admin).await?;
         Ok(Self {
             kubelet,
-            _containerd: containerd,
+            containerd,
             _remains: Remains(folder),
         })
+    }
+
+    /// The process that the runtime names as the first one of a container.
+    ///
+    /// # Errors
+    ///
+    /// The runtime has no such container, or does not answer.
+    pub fn first_process(&self, container: &Container) -> anyhow::Result<u32> {
+        self.containerd.first_process(&container.id)
     }
 }
 

@@ -76,6 +76,18 @@ impl Containerd {
         Ok(())
     }
 
+    /// The process that the runtime names as the first one of a container.
+    pub(super) fn first_process(&self, container: &str) -> anyhow::Result<u32> {
+        let output = self.control().args(["tasks", "list"]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut tasks = text.lines().map(str::split_whitespace);
+        let pid = tasks.find_map(|mut fields| {
+            let is_task = fields.next() == Some(container);
+            fields.next().filter(|_| is_task)?.parse().ok()
+        });
+        pid.with_context(|| format!("no task {container}: {text}"))
+    }
+
     fn control(&self) -> Command {
         let mut command = Command::new("ctr");
         command

@@ -4,6 +4,7 @@ mod delivery;
 mod deploy;
 mod disk;
 mod faults;
+mod hooks;
 mod identity;
 mod kubelet;
 mod measures;
@@ -50,6 +51,9 @@ pub(crate) fn all() -> impl Iterator<Item = Scenario> {
         disk::verification_never_keeps_a_volume_from_being_unmounted,
         disk::volume_that_was_torn_down_under_its_container_is_detached,
         disk::larder_cannot_write_to_volumes_that_were_mounted_later,
+        hooks::runtime_and_control_groups_name_the_same_main_process,
+        hooks::signal_is_sent_once_after_the_bytes,
+        hooks::container_that_was_restarted_after_the_swap_gets_no_signal,
         faults::kubelet_that_caches_delivers_after_the_ttl,
         faults::kubelet_that_asks_each_time_delivers_at_once,
         faults::kubelet_that_stands_still_is_touched_three_times_at_most,
