@@ -75,7 +75,8 @@ impl Bed {
         Ok(())
     }
 
-    async fn delete_pod_now(&self, pod: &Pod) -> anyhow::Result<()> {
+    /// Deletes a pod without a grace period, if it is there. Its processes may run a little longer.
+    pub(crate) async fn delete_pod_now(&self, pod: &Pod) -> anyhow::Result<()> {
         let (namespace, name) = (
             pod.metadata.namespace.as_deref(),
             pod.metadata.name.as_deref(),

@@ -19,7 +19,7 @@ use kube::{
 };
 use larder_e2e::{
     Identity, NODE,
-    node::{IMAGE, MountView},
+    node::{Container, IMAGE, MountView},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -364,6 +364,10 @@ pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
         ("system:serviceaccount:larder:larder", 200)
     );
     assert_eq!(bed.touches(&larder).len(), 0, "not its own pod");
+    // Until its process has ended, it would touch the pods of the next scenario.
+    let process = Container::of(&larder, "larder").unwrap().path("/");
+    bed.delete_pod_now(&larder).await.unwrap();
+    until("it has ended", async || !process.exists()).await;
 }
 
 // beside-kubelet 22: a permission is missing
