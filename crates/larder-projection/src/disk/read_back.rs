@@ -16,6 +16,7 @@ use larder_objects::SecretBytes;
 use rustix::{
     fs::FileType,
     io::{Errno, Result},
+    process::geteuid,
 };
 use zeroize::Zeroizing;
 
@@ -27,7 +28,7 @@ use crate::VolumeKind;
 
 /// The agent's record of a pod, in the pod's directory.
 const RECORD: &str = "on-change.json";
-/// The new record before it takes the place of the old one, and then the old one until it is removed.
+/// The new record until it takes the place of the old one, and then the old one until the next is written over it.
 const RECORD_TMP: &str = "..on-change.json_tmp";
 const RECORD_MODE: u32 = 0o600;
 /// Largest record that is read. One of 16 hooks has 8 KiB.
@@ -140,22 +141,39 @@ pub(super) fn remove_record(pod: &Directory) -> std::result::Result<(), DiskErro
 }
 
 fn replace(pod: &Directory, record: &[u8]) -> Result<()> {
+    let file = spare(pod)?;
+    sys::write(&file, record)?;
+    sys::truncate(&file, record.len() as u64)?;
+    // ext4 begins to write a file to the disk before it renames it over another one, which takes longer than all the
+    // rest and would delay a signal. This file need not reach the disk (invariant 3).
+    match sys::exchange(pod.as_fd(), RECORD_TMP, RECORD) {
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
+            sys::rename(pod.as_fd(), RECORD_TMP, RECORD)
+        }
+        exchanged => exchanged,
+    }
+}
+
+/// The file for the next record: the one that the last exchange has left, if it is ours alone. To create and remove a
+/// file each time takes several times as long as to write it.
+fn spare(pod: &Directory) -> Result<OwnedFd> {
+    if let Ok(file) = sys::open_file_to_write(pod.as_fd(), RECORD_TMP) {
+        let stat = sys::stat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && stat.st_mode & 0o7777 == RECORD_MODE
+            && stat.st_nlink == 1
+            && stat.st_uid == geteuid().as_raw()
+        {
+            return Ok(file);
+        }
+    }
     match sys::remove_file(pod.as_fd(), RECORD_TMP) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
     }
     let file = sys::create_file(pod.as_fd(), RECORD_TMP, RECORD_MODE)?;
     sys::set_mode(&file, RECORD_MODE)?;
-    sys::write(&file, record)?;
-    // ext4 begins to write a file to the disk before it renames it over another one, which takes longer than all the
-    // rest and would delay a signal. This file need not reach the disk (invariant 3).
-    match sys::exchange(pod.as_fd(), RECORD_TMP, RECORD) {
-        Ok(()) => sys::remove_file(pod.as_fd(), RECORD_TMP),
-        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
-            sys::rename(pod.as_fd(), RECORD_TMP, RECORD)
-        }
-        Err(errno) => Err(errno),
-    }
+    Ok(file)
 }
 
 fn read_file(
@@ -265,6 +283,33 @@ mod tests {
         assert_eq!(fs::metadata(file).unwrap().mode() & 0o7777, RECORD_MODE);
         host.remove_pod("u").unwrap();
         assert!(!root.path().join("pods/u").exists());
+    }
+
+    #[test]
+    fn record_is_the_last_one_whatever_was_left_in_the_place_of_the_next() {
+        let (root, host) = host();
+        host.write_environment("u", "c", &BTreeMap::new()).unwrap();
+        let pod = root.path().join("pods/u");
+        let read = || host.read_record("u").unwrap().unwrap().to_vec();
+        for record in ["one", "the longest", "", "two", "two"] {
+            host.write_record("u", record.as_bytes()).unwrap();
+            assert_eq!(read(), record.as_bytes());
+        }
+        // A crash in the middle of a record.
+        fs::write(pod.join(RECORD_TMP), "garbage that is longer").unwrap();
+        host.write_record("u", b"three").unwrap();
+        assert_eq!(read(), b"three");
+        let victim = root.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        fs::remove_file(pod.join(RECORD_TMP)).unwrap();
+        fs::hard_link(&victim, pod.join(RECORD_TMP)).unwrap();
+        host.write_record("u", b"four").unwrap();
+        assert_eq!(read(), b"four");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_file(pod.join(RECORD_TMP)).unwrap();
+        fs::create_dir(pod.join(RECORD_TMP)).unwrap();
+        assert!(host.write_record("u", b"five").is_err());
+        assert_eq!(read(), b"four", "the old record stays");
     }
 
     #[test]

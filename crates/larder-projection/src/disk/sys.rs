@@ -88,6 +88,13 @@ pub(crate) fn open_file(dir: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd> 
     fs::openat(dir, name, flags, Mode::empty())
 }
 
+/// Opens an existing file for writing, without truncating it.
+pub(crate) fn open_file_to_write(dir: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd> {
+    point()?;
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    fs::openat(dir, name, flags, Mode::empty())
+}
+
 /// Creates a file that must not exist, for writing; `mode` is subject to the umask.
 pub(crate) fn create_file(dir: BorrowedFd<'_>, name: impl Arg, mode: u32) -> Result<OwnedFd> {
     point()?;
@@ -122,6 +129,12 @@ pub(crate) fn write(file: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
         bytes = &bytes[count..];
     }
     Ok(())
+}
+
+/// Cuts an open file off after `size` bytes.
+pub(crate) fn truncate(file: &OwnedFd, size: u64) -> Result<()> {
+    point()?;
+    retry_on_intr(|| fs::ftruncate(file, size))
 }
 
 /// Status of an open file.
