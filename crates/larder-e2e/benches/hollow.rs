@@ -77,12 +77,12 @@ async fn main() -> anyhow::Result<()> {
     sleep(QUIET).await;
     let (before, own) = (Usage::of(pid)?, Usage::of(std::process::id())?);
     println!(
-        "| nodes | watches | connections | synced | its processor, each watch | its memory | grown, each watch | idle, each 1000 watches | each change | our memory, each node |"
+        "| nodes | watches | connections | synced | server's CPU, each watch | server's memory | grown, each watch | idle, each 1000 watches | each change | larder's memory, each node |"
     );
     println!("| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |");
     let empty = Empty {
         resident: bytes(before.resident),
-        share: millis(before.processor.saturating_sub(calm.processor)) / millis(QUIET),
+        share: millis(before.cpu_time.saturating_sub(calm.cpu_time)) / millis(QUIET),
     };
     let mut nodes: Vec<Node> = Vec::new();
     let mut last = None;
@@ -115,13 +115,13 @@ async fn main() -> anyhow::Result<()> {
                 .map(|node| node.transport.connections().len())
                 .sum(),
             synced,
-            joined_millis: millis(joined.processor.saturating_sub(began.processor)) / count(new),
+            joined_millis: millis(joined.cpu_time.saturating_sub(began.cpu_time)) / count(new),
             resident,
             grown: (resident - empty.resident) / count(number * each),
-            idle_share: (millis(idle.processor.saturating_sub(settled.processor)) / millis(QUIET)
+            idle_share: (millis(idle.cpu_time.saturating_sub(settled.cpu_time)) / millis(QUIET)
                 - empty.share)
                 / count(number * each),
-            change_millis: millis(after.processor.saturating_sub(idle.processor)) / count(changes),
+            change_millis: millis(after.cpu_time.saturating_sub(idle.cpu_time)) / count(changes),
             ours: (bytes(Usage::of(std::process::id())?.resident) - bytes(own.resident))
                 / count(number),
         };

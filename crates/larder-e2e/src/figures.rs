@@ -49,7 +49,7 @@ pub struct Usage {
     /// The part of it that belongs to no file, in bytes.
     pub anonymous: u64,
     /// Of all threads, those that have ended included; in steps of 10 ms.
-    pub processor: Duration,
+    pub cpu_time: Duration,
 }
 
 impl Usage {
@@ -77,7 +77,7 @@ impl Usage {
             resident: bytes("VmRSS:")?,
             anonymous: bytes("RssAnon:")?,
             // USER_HZ, which is 100 wherever Linux runs.
-            processor: Duration::from_millis(ticks * 10),
+            cpu_time: Duration::from_millis(ticks * 10),
         })
     }
 }

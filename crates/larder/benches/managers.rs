@@ -102,7 +102,7 @@ fn yardstick(c: &mut Criterion) {
     let shared = Arc::new(());
     let take = || drop(black_box(Arc::clone(black_box(&shared))));
     c.bench_function("yardstick, clone and drop of an Arc", |b| {
-        b.iter_custom(|count| processor_time(|| (0..count).for_each(|_| take())));
+        b.iter_custom(|count| cpu_time(|| (0..count).for_each(|_| take())));
     });
 }
 
@@ -136,7 +136,7 @@ impl Row {
 }
 
 /// The CPU time that this thread needs for `work`.
-fn processor_time(work: impl FnOnce()) -> Duration {
+fn cpu_time(work: impl FnOnce()) -> Duration {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         Duration::try_from(time).unwrap()
@@ -150,7 +150,7 @@ fn reads(c: &mut Criterion, manager: &ConfigMapManager, one: &Row, two: &Row) {
     let names: Vec<_> = names().collect();
     let many = |count: u64| {
         let names = names.iter().cycle().take(usize::try_from(count).unwrap());
-        processor_time(|| names.for_each(|name| read(manager, name)))
+        cpu_time(|| names.for_each(|name| read(manager, name)))
     };
     one.measure(c, many);
     two.measure(c, |count| {
@@ -187,7 +187,7 @@ fn managers(c: &mut Criterion) {
 
     let pod_of_one = pod("one", names().take(1));
     row("register + unregister", 1733.0, 300.0).measure(c, |count| {
-        processor_time(|| {
+        cpu_time(|| {
             for _ in 0..count {
                 watching.register_pod(black_box(&pod_of_one));
                 watching.unregister_pod(black_box(&pod_of_one));
@@ -197,7 +197,7 @@ fn managers(c: &mut Criterion) {
     let pod_of_ten = pod("ten", names().take(10));
     watching.register_pod(&pod_of_ten);
     row("register again, 10 references", 2894.0, 500.0).measure(c, |count| {
-        processor_time(|| (0..count).for_each(|_| watching.register_pod(black_box(&pod_of_ten))))
+        cpu_time(|| (0..count).for_each(|_| watching.register_pod(black_box(&pod_of_ten))))
     });
 }
 

@@ -99,7 +99,7 @@ impl Place {
     /// Moves `path` aside, outside of the root directory, and returns its new path.
     ///
     /// Nothing is removed before a measurement. An ext4 without a journal does not use an inode again for seconds, and
-    /// each file that is created meanwhile pays for the search: a start took 0.9 s of processor after the removal of
+    /// each file that is created meanwhile pays for the search: a start took 0.9 s of CPU time after the removal of
     /// 3000 files, and 0.3 s without.
     fn move_aside(&self, path: &Path) -> anyhow::Result<PathBuf> {
         let name = format!("aside-{:x}", fastrand::u64(..));
@@ -240,21 +240,21 @@ async fn measure_starts(
         with.empty()?;
         let agent = with.start()?;
         let took = served(&agent).await?.saturating_sub(AFTER);
-        times.push((took, agent.usage()?.processor));
+        times.push((took, agent.usage()?.cpu_time));
         let now = tree(&with.root().join("pods"))?;
         ensure!(now == before, "some file differs from before the start");
         agent.stop()?;
     }
     times.sort_unstable();
     let ((best, _), (worst, _)) = (times[0], times[STARTS - 1]);
-    let (typical, processor) = times[STARTS / 2];
+    let (typical, cpu_time) = times[STARTS / 2];
     let what = format!(
         "start without the API server, after `checkpoint.after`: {} pods, {} files ({} to {} ms, {} ms of CPU time)",
         node::PODS,
         before.len(),
         best.as_millis(),
         worst.as_millis(),
-        processor.as_millis(),
+        cpu_time.as_millis(),
     );
     report.time(&what, typical, START_BUDGET);
     Ok(())

@@ -236,7 +236,7 @@ pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
     let volumes: usize = status.pods.iter().map(|pod| pod.volumes.len()).sum();
     let (pods, objects) = (status.pods.len(), status.objects.len());
     println!(
-        "| {pods} pods, {volumes} volumes, {objects} objects | since the start | resident | anonymous | of files | processor |"
+        "| {pods} pods, {volumes} volumes, {objects} objects | since the start | resident | anonymous | of files | CPU time |"
     );
     println!("| --- | --: | --: | --: | --: | --: |");
     for Moment {
@@ -249,7 +249,7 @@ pub(crate) fn report(status: &AgentStatus, moments: &[Moment]) {
             mib(usage.resident),
             mib(usage.anonymous),
             mib(usage.resident - usage.anonymous),
-            usage.processor.as_secs_f64()
+            usage.cpu_time.as_secs_f64()
         );
     }
     println!();

@@ -97,8 +97,8 @@ async fn measure(node: &Node) -> Result<Measured> {
     manager.unregister_pod(&first);
 
     let memory = resident_bytes()?;
-    let processor = processor_time()?;
-    let server_processor = node.server.map(Usage::of).transpose()?;
+    let cpu_before = cpu_time()?;
+    let server_before = node.server.map(Usage::of).transpose()?;
     let start = Instant::now();
     for pod in &pods {
         manager.register_pod(pod);
@@ -107,13 +107,11 @@ async fn measure(node: &Node) -> Result<Measured> {
         read(&manager, index).await?;
     }
     let synced = start.elapsed();
-    let processor = processor_time()?.saturating_sub(processor);
-    let server_processor = match (node.server, server_processor) {
-        (Some(server), Some(before)) => Some(
-            Usage::of(server)?
-                .processor
-                .saturating_sub(before.processor),
-        ),
+    let cpu = cpu_time()?.saturating_sub(cpu_before);
+    let server_cpu = match (node.server, server_before) {
+        (Some(server), Some(before)) => {
+            Some(Usage::of(server)?.cpu_time.saturating_sub(before.cpu_time))
+        }
         _ => None,
     };
     let grown = resident_bytes()?.saturating_sub(memory);
@@ -125,8 +123,8 @@ async fn measure(node: &Node) -> Result<Measured> {
         objects: number,
         synced_ms: synced.as_secs_f64() * 1e3,
         bare_synced_ms: None,
-        cpu_ms: processor.as_secs_f64() * 1e3,
-        server_cpu_ms: server_processor.map(|time| time.as_secs_f64() * 1e3),
+        cpu_ms: cpu.as_secs_f64() * 1e3,
+        server_cpu_ms: server_cpu.map(|time| time.as_secs_f64() * 1e3),
         watch_connections: on(Lane::Watch),
         request_connections: on(Lane::Request),
         bytes_per_object: grown as f64 / number as f64,
@@ -374,7 +372,7 @@ fn resident_bytes() -> Result<usize> {
 }
 
 /// Time that all threads of this process have run.
-fn processor_time() -> Result<Duration> {
+fn cpu_time() -> Result<Duration> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Ok(Duration::new(
         u64::try_from(time.tv_sec)?,

@@ -49,9 +49,9 @@ impl Costs {
     fn since(&self, bed: &mut Bed) -> [Duration; 3] {
         let now = Self::now(bed);
         [
-            now.kubelet.processor.saturating_sub(self.kubelet.processor),
-            now.server.processor.saturating_sub(self.server.processor),
-            now.larder.processor.saturating_sub(self.larder.processor),
+            now.kubelet.cpu_time.saturating_sub(self.kubelet.cpu_time),
+            now.server.cpu_time.saturating_sub(self.server.cpu_time),
+            now.larder.cpu_time.saturating_sub(self.larder.cpu_time),
         ]
     }
 }
