@@ -1,4 +1,4 @@
-//! URLs of HTTP requests, checked when the hook is read: a request asks the host and the port that stand there.
+//! URLs of HTTP requests, checked when the hook is read, so that no request fails because of its URL.
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_url_are_those_that_stand_there() {
+    fn url_is_split_into_its_parts() {
         let url = |text| HttpUrl::parse(text).unwrap();
         let plain = url("http://reload.example");
         assert_eq!(

@@ -31,7 +31,8 @@ pub(super) fn http(
         "a target such as 9090/-/reload, or fields",
     )?;
     let url = fields.take("url");
-    let tls = match fields.take("scheme") {
+    let scheme = fields.take("scheme");
+    let tls = match &scheme {
         None => false,
         Some(scheme) => match scheme.text()? {
             "http" | "HTTP" => false,
@@ -48,14 +49,16 @@ pub(super) fn http(
         .map(|field| request_path(&field))
         .transpose()?;
     let target = match (url, port) {
-        (Some(url), None) => url_target(&url.path, url.text()?, authority)?,
+        (Some(url), None) if path.is_none() && scheme.is_none() => {
+            url_target(&url.path, url.text()?, authority)?
+        }
         (None, Some(port)) => HttpTarget::Pod {
             port,
             path: path.unwrap_or_else(|| "/".to_owned()),
             tls,
         },
-        (Some(url), Some(_)) => {
-            return Err(url.error(Problem::Expected("either url, or port and path")));
+        (Some(url), _) => {
+            return Err(url.error(Problem::Expected("either url, or port, path and scheme")));
         }
         (None, None) => return Err(field.error(Problem::Expected("the field port or url"))),
     };

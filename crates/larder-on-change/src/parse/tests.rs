@@ -75,6 +75,16 @@ fn short_forms_are_read() {
     assert_eq!(exec[0].timing.debounce, Debounce::NONE);
 }
 
+#[test]
+fn path_or_scheme_beside_a_url_is_rejected() {
+    for (field, value) in [("path", "/x"), ("scheme", "https"), ("port", "80")] {
+        let text = format!("[{{http: {{url: 'http://h/', {field}: {value}}}}}]");
+        let found = hooks(&text, Authority::Configuration, None).map_err(|error| error.to_string());
+        let message = "[0].http.url: expected either url, or port, path and scheme";
+        assert_eq!(found, Err(message.to_owned()), "{field}");
+    }
+}
+
 // on-change 1
 #[test]
 fn each_mistake_has_its_message() {
