@@ -166,16 +166,61 @@ where
     T: Serialize + DeserializeOwned,
 {
     let json = serde_json::to_vec(value).map_err(|_| StoredPodError { field: part.into() })?;
-    if serde_json::from_slice::<T>(&json).is_err() {
-        // Again, at a higher cost, to learn where.
-        let mut json = serde_json::Deserializer::from_slice(&json);
-        let path = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-            Err(error) => format!("{part}.{}", error.path()),
-            Ok(_) => part.to_owned(),
-        };
-        return Err(StoredPodError { field: path });
+    if let Err(error) = serde_json::from_slice::<T>(&json) {
+        // The JSON is one line, so the column is the offset of the field's end.
+        let field = format!("{part}{}", path_at(&json, error.column()));
+        return Err(StoredPodError { field });
     }
     Ok(json.into_boxed_slice())
+}
+
+/// The path of the value that ends at `end` in valid JSON, as in `.conditions[0].type`. A decoder that knows its path
+/// would be a second copy of the code for every field of a pod.
+fn path_at(json: &[u8], end: usize) -> String {
+    /// An object or a list that has begun.
+    enum Level<'a> {
+        /// With the key of the current field.
+        Object(&'a [u8]),
+        /// With the index of the current item.
+        List(usize),
+    }
+    let mut levels = Vec::new();
+    let mut is_key = false;
+    let mut at = 0;
+    while at < end.min(json.len()) {
+        match json[at] {
+            b'{' => {
+                levels.push(Level::Object(b""));
+                is_key = true;
+            }
+            b'[' => levels.push(Level::List(0)),
+            b'}' | b']' => {
+                levels.pop();
+            }
+            b':' => is_key = false,
+            b',' => match levels.last_mut() {
+                Some(Level::List(index)) => *index += 1,
+                _ => is_key = true,
+            },
+            b'"' => {
+                let start = at + 1;
+                at = start;
+                while json.get(at).is_some_and(|byte| *byte != b'"') {
+                    at += 1 + usize::from(json[at] == b'\\');
+                }
+                if let Some(Level::Object(key)) = levels.last_mut().filter(|_| is_key) {
+                    *key = json.get(start..at).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let segment = |level: &Level<'_>| match level {
+        Level::Object(key) => format!(".{}", String::from_utf8_lossy(key)),
+        Level::List(index) => format!("[{index}]"),
+    };
+    levels.iter().map(segment).collect()
 }
 
 fn decoded<T: DeserializeOwned>(json: &[u8]) -> T {
@@ -262,6 +307,19 @@ mod tests {
             assert_eq!(error.field, field);
             let error = serde_json::from_value::<StoredPod>(odd(status)).unwrap_err();
             assert!(!error.to_string().contains("9998"), "{error}");
+        }
+    }
+
+    #[test]
+    fn path_leads_to_the_value_that_ends_there() {
+        let json = r#"{"a":{"b\"":[1,{"c":"x:,{"}]},"d":{},"e":["f","g"]}"#;
+        for (value, path) in [
+            ("1", r#".a.b\"[0]"#),
+            (r#""x:,{""#, r#".a.b\"[1].c"#),
+            (r#""g""#, ".e[1]"),
+        ] {
+            let end = json.find(value).unwrap() + value.len();
+            assert_eq!(path_at(json.as_bytes(), end), path);
         }
     }
 
