@@ -20,11 +20,12 @@ pub(crate) mod gathering;
 pub(crate) mod inbox;
 pub(crate) mod journal;
 pub(crate) mod plan;
+mod readers;
 mod worker;
 mod write_limiter;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -47,6 +48,7 @@ use self::{
     board::BoardEntry,
     inbox::{DesiredState, Inbox},
     plan::{Need, PodPlan},
+    readers::ObjectReaders,
     worker::PodWorker,
 };
 use crate::{
@@ -148,8 +150,7 @@ impl TrackedPod {
 pub(crate) struct Reconciler {
     context: Arc<AgentContext>,
     pods: BTreeMap<ResolvedPodUid, TrackedPod>,
-    /// The pods that read an object.
-    readers: HashMap<(Kind, ObjectKey), BTreeSet<ResolvedPodUid>>,
+    readers: ObjectReaders,
     /// Number of pods that read ClusterTrustBundles.
     trust_bundle_readers: usize,
     workers: JoinSet<ResolvedPodUid>,
@@ -162,7 +163,7 @@ impl Reconciler {
         Self {
             context,
             pods: BTreeMap::new(),
-            readers: HashMap::new(),
+            readers: ObjectReaders::default(),
             trust_bundle_readers: 0,
             workers: JoinSet::new(),
             rng,
@@ -269,7 +270,7 @@ impl Reconciler {
 
     /// An object was created, changed or deleted, or cannot be read.
     pub(crate) fn object_changed(&self, kind: Kind, key: &ObjectKey) {
-        let readers = self.readers.get(&(kind, key.clone())).into_iter().flatten();
+        let readers = self.readers.of(kind, key);
         for tracked in readers.filter_map(|uid| self.pods.get(uid)) {
             let need = Need::Object(kind, key.name.clone());
             tracked.inbox.note_change(need);
@@ -442,16 +443,11 @@ impl Reconciler {
         {
             return;
         }
-        for key in before.iter().flat_map(|plan| plan.objects()) {
-            if let Some(readers) = self.readers.get_mut(&key) {
-                readers.remove(uid);
-                if readers.is_empty() {
-                    self.readers.remove(&key);
-                }
-            }
+        for object in before.iter().flat_map(|plan| plan.objects()) {
+            self.readers.remove(object, uid);
         }
-        for key in plan.iter().flat_map(|plan| plan.objects()) {
-            self.readers.entry(key).or_default().insert(uid.clone());
+        for object in plan.iter().flat_map(|plan| plan.objects()) {
+            self.readers.add(object, uid);
         }
         self.trust_bundle_readers -= usize::from(before.as_ref().is_some_and(reads_bundles));
         self.trust_bundle_readers += usize::from(plan.as_ref().is_some_and(reads_bundles));

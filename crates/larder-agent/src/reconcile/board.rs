@@ -105,6 +105,9 @@ impl BoardEntry {
                 PartStatus::Container(container) => containers.push(container),
             }
         }
+        // They stay until the next change, and a node has some hundred parts.
+        volumes.shrink_to_fit();
+        containers.shrink_to_fit();
         let differs = status.delivery.update(phase, reason, now);
         let is_news = differs || status.volumes != volumes || status.containers != containers;
         (status.volumes, status.containers) = (volumes, containers);
