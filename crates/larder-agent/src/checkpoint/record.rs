@@ -234,6 +234,8 @@ fn short_digest(bytes: &[u8]) -> Version {
 }
 
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
