@@ -73,7 +73,7 @@ pub struct KubeletOptions {
     pub strategy: ObjectStrategy,
     /// Seed of all random times. Defaults to 1.
     pub seed: u64,
-    /// Time of a changed pod or object through the API server. Defaults to 10 ms.
+    /// Delay of a changed pod or object on its way through the API server. Defaults to 10 ms.
     pub api_latency: Duration,
     /// The wall clock.
     pub now: Arc<dyn Fn() -> Timestamp + Send + Sync>,

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::pem;
 
-    /// A root with an Ed25519 key, and a leaf with an RSA key. Nobody has kept their private keys.
+    /// A root with an Ed25519 key, and a leaf with an RSA key. Their private keys were discarded.
     const ROOT: &str = include_str!("x509/root.pem");
     const LEAF: &str = include_str!("x509/leaf.pem");
     /// A request without a subject, for a key on P-384.

@@ -396,7 +396,7 @@ async fn a_directory_of_another_user_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_erased_checkpoint_is_gone_and_written_anew_while_the_agent_runs() {
+async fn erased_checkpoint_is_written_again_by_a_running_agent() {
     // offline 32
     let cluster = Cluster::start().await;
     let run = cluster.run("verify");

@@ -1,4 +1,4 @@
-//! JSON text to values, rejecting what `serde_json` accepts: a key that is there twice.
+//! Parses JSON, and rejects duplicate keys, which `serde_json` accepts.
 
 use std::fmt;
 

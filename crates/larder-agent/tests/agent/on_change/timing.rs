@@ -166,7 +166,7 @@ async fn pauses_double_after_failures_and_success_is_recorded() {
 
 // on-change 30
 #[tokio::test(start_paused = true)]
-async fn newer_change_starts_the_pauses_anew() {
+async fn newer_change_resets_the_pauses() {
     let (node, mut rounds) = node(hook(
         "debounce: {min: 0s, max: 0s}, retry: {min: 1h, max: 2h}",
     ))
