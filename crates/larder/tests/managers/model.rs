@@ -412,10 +412,15 @@ async fn settle() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
+/// Sequences for each strategy, unless `LARDER_MODEL_SEQUENCES` says otherwise.
+const STRATEGY: u32 = 2000;
+/// And for other settings of one, which share most of its code.
+const VARIANT: u32 = 300;
+
 /// One row for each kind of manager.
-fn check(config: &ManagerConfig) {
+fn check(config: &ManagerConfig, sequences: u32) {
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: rounds("LARDER_MODEL_SEQUENCES", 300),
+        cases: rounds("LARDER_MODEL_SEQUENCES", sequences),
         failure_persistence: None,
         // The other one takes a tenth of the time.
         rng_algorithm: RngAlgorithm::XorShift,
@@ -440,33 +445,33 @@ fn of(strategy: Strategy) -> ManagerConfig {
 
 #[test]
 fn strategy_get_does_what_the_model_does() {
-    check(&of(Strategy::Get));
+    check(&of(Strategy::Get), STRATEGY);
 }
 
 #[test]
 fn strategy_cache_does_what_the_model_does() {
-    check(&of(Strategy::Cache));
+    check(&of(Strategy::Cache), STRATEGY);
 }
 
 #[test]
 fn strategy_watch_does_what_the_model_does() {
-    check(&of(Strategy::Watch));
+    check(&of(Strategy::Watch), STRATEGY);
 }
 
 #[test]
 fn strategy_watch_matches_the_model_in_namespace_scope() {
     let config = of(Strategy::Watch).watch_scope(WatchScope::Namespace);
-    check(&config);
+    check(&config, VARIANT);
 }
 
 #[test]
 fn strategy_watch_matches_the_model_with_too_few_watches() {
     let config = of(Strategy::Watch).max_watches(1).max_requests_in_flight(1);
-    check(&config);
+    check(&config, VARIANT);
 }
 
 #[test]
 fn strategy_watch_matches_the_model_with_one_request_in_flight() {
     let config = of(Strategy::Watch).max_requests_in_flight(1);
-    check(&config);
+    check(&config, VARIANT);
 }
