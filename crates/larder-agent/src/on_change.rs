@@ -5,7 +5,7 @@
 //!                                                  ▼
 //!  worker: pass over the pod ─► observer: tags of what hooks look at ─► one engine for each hook ─► queue of the node ─► round
 //!                                                                          ▲                                               │
-//!                                        record of the pod ◄── told, uncertain ◄────────────── success, failure ◄──────────┘
+//!                                        record of the pod ◄── notified, uncertain ◄────────── success, failure ◄──────────┘
 //! ```
 //!
 //! `OnChange` is shared by all workers. A worker whose pod has hooks passes an `Observer` to each pass. The observer

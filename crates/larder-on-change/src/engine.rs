@@ -5,12 +5,12 @@
 //! ```text
 //!  Idle ─change─► Quiet ─min passed─► Splay ─► Due ─start─► Running ─success─► Idle, or Quiet if there was a change meanwhile
 //!   ▲               ▲                                          │
-//!   └── as told ────┤                                          └─failure─► Retrying ─pause─► Due
+//!   └─ as notified ─┤                                          └─failure─► Retrying ─pause─► Due
 //!                   └────────────── newer change ◄───────────────────────────┘      └─► Failing: rests until the next change
 //! ```
 //!
 //! Invariants:
-//! 1. `told` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until
+//! 1. `notified` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until
 //!    success: a failed attempt may have reached the application.
 //! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
 //! 3. Time and random numbers in [0, 1) are arguments.
@@ -28,7 +28,7 @@ use crate::{
 
 /// The known content of the last notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum LastNotification {
     /// No content has been delivered yet.
     Nothing,
     /// The content of the last success, or of the first delivery.
@@ -72,7 +72,7 @@ pub enum Start {
     FirstDelivery,
     /// The application was notified of this content before a restart. A change since then fires after a random pause of
     /// up to 10 s.
-    Told(ContentDigest),
+    Notified(ContentDigest),
     /// An attempt had failed before the restart, so the application may have seen any content: fires likewise.
     Uncertain,
 }
@@ -136,7 +136,7 @@ struct RunningPhase {
 pub struct HookEngine {
     hook: Arc<Hook>,
     phase: Phase,
-    told: Told,
+    notified: LastNotification,
     /// The present content; `None` before the first delivery.
     present: Option<ContentDigest>,
     failures: u32,
@@ -147,15 +147,15 @@ pub struct HookEngine {
 impl HookEngine {
     /// A hook with the past `start`.
     pub fn new(hook: Arc<Hook>, start: Start) -> Self {
-        let (told, spread) = match start {
-            Start::FirstDelivery => (Told::Nothing, false),
-            Start::Told(digest) => (Told::Content(digest), true),
-            Start::Uncertain => (Told::Uncertain, true),
+        let (notified, spread) = match start {
+            Start::FirstDelivery => (LastNotification::Nothing, false),
+            Start::Notified(digest) => (LastNotification::Content(digest), true),
+            Start::Uncertain => (LastNotification::Uncertain, true),
         };
         Self {
             hook,
             phase: Phase::Idle,
-            told,
+            notified,
             present: None,
             failures: 0,
             spread,
@@ -168,13 +168,13 @@ impl HookEngine {
         if before == Some(content) {
             return;
         }
-        if self.told == Told::Nothing && before.is_none() && !self.hook.initial {
+        if self.notified == LastNotification::Nothing && before.is_none() && !self.hook.initial {
             // A first delivery: its readers start with it (rule F4).
-            self.told = Told::Content(content);
+            self.notified = LastNotification::Content(content);
             self.spread = false;
             return;
         }
-        let changed = self.told != Told::Content(content);
+        let changed = self.notified != LastNotification::Content(content);
         match &mut self.phase {
             Phase::Running(running) => {
                 let first = running.meanwhile.map_or(now, |(first, _)| first);
@@ -211,16 +211,16 @@ impl HookEngine {
     }
 
     /// Content that was missing until now was delivered for the first time, and nothing else has changed: it is part of
-    /// all contents known so far, so nothing fires (rule F4). `told` is the content of the last success with it,
+    /// all contents known so far, so nothing fires (rule F4). `notified` is the content of the last success with it,
     /// `running` that of the round that runs, `present` the present one.
     pub fn extend(
         &mut self,
-        told: ContentDigest,
+        notified: ContentDigest,
         running: Option<ContentDigest>,
         present: ContentDigest,
     ) {
-        if let Told::Content(known) = &mut self.told {
-            *known = told;
+        if let LastNotification::Content(known) = &mut self.notified {
+            *known = notified;
         }
         if let (Phase::Running(running), Some(digest)) = (&mut self.phase, running) {
             running.round.digest = digest;
@@ -277,7 +277,7 @@ impl HookEngine {
             digest,
             attempt: self.failures + 1,
         };
-        self.told = Told::Uncertain;
+        self.notified = LastNotification::Uncertain;
         self.phase = Phase::Running(Box::new(RunningPhase {
             round,
             meanwhile: None,
@@ -301,7 +301,7 @@ impl HookEngine {
             }
         };
         if succeeded {
-            self.told = Told::Content(round.digest);
+            self.notified = LastNotification::Content(round.digest);
             self.failures = 0;
         } else {
             self.failures += 1;
@@ -336,17 +336,17 @@ impl HookEngine {
 
     /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a
     /// restart (rule P4).
-    pub fn told(&self) -> Option<ContentDigest> {
-        match self.told {
-            Told::Content(digest) => Some(digest),
-            Told::Nothing | Told::Uncertain => None,
+    pub fn notified(&self) -> Option<ContentDigest> {
+        match self.notified {
+            LastNotification::Content(digest) => Some(digest),
+            LastNotification::Nothing | LastNotification::Uncertain => None,
         }
     }
 
     /// Whether an attempt without a later success may have notified the application; to be stored with
-    /// [`told`](Self::told).
+    /// [`notified`](Self::notified).
     pub fn is_uncertain(&self) -> bool {
-        self.told == Told::Uncertain
+        self.notified == LastNotification::Uncertain
     }
 
     /// Whether the hook fires after a first delivery, too.

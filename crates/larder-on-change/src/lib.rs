@@ -18,8 +18,8 @@
 //!    content, not a later one.
 //! 2. A hook whose content equals that of its last success never fires, unless an attempt has failed since: the effect
 //!    of a failed attempt is unknown.
-//! 3. The application is notified of every change at least once, also across restarts, if the caller stores the digest
-//!    of the last success ([`HookEngine::told`]) and passes it to the next engine of the hook.
+//! 3. Every change reaches the application at least once. Across restarts this holds if the caller stores what
+//!    [`HookEngine::notified`] returns, and creates the hook's next engine with it.
 
 pub mod action;
 mod digest;

@@ -46,7 +46,7 @@ pub(super) enum Recorded {
     /// The record lacks a hook with this name, place and definition.
     New,
     /// The application was notified of this content.
-    Told(ContentDigest, Option<Timestamp>),
+    Notified(ContentDigest, Option<Timestamp>),
     /// The application may have been notified of other content.
     Uncertain(Option<Timestamp>),
     /// The application was notified of content whose digest was made with another key.
@@ -54,8 +54,8 @@ pub(super) enum Recorded {
 }
 
 impl Record {
-    /// The record of these hooks, each with whether its application lacks a notification of which the digest tells the
-    /// next agent nothing.
+    /// Records these hooks. The flag of each says that its application lacks a notification, and that the digest cannot
+    /// show this to the next agent.
     pub(super) fn new<'a>(
         key: &DigestKey,
         hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook, bool)>,
@@ -64,7 +64,7 @@ impl Record {
             place: hook.place.to_string(),
             name: hook.hook.name.clone(),
             definition: hook.hook.definition().to_string(),
-            digest: tracked.engine.told().map(|digest| digest.to_hex()),
+            digest: tracked.engine.notified().map(|digest| digest.to_hex()),
             uncertain: is_behind || tracked.engine.is_uncertain(),
             last_success: tracked.last_success,
         });
@@ -118,7 +118,7 @@ impl Record {
         match digest.map(ContentDigest::from_hex) {
             None => Recorded::New,
             Some(_) if self.key != key.fingerprint() => Recorded::OtherKey(last),
-            Some(Some(digest)) => Recorded::Told(digest, last),
+            Some(Some(digest)) => Recorded::Notified(digest, last),
             Some(None) => Recorded::Uncertain(last),
         }
     }

@@ -75,7 +75,7 @@ pub(super) struct Attempt {
     /// The content that the application is notified of.
     pub(super) content: Arc<Content>,
     /// The content of the last success, if it is known.
-    pub(super) told: Option<Arc<Content>>,
+    pub(super) notified: Option<Arc<Content>>,
     /// Arrival of the first change that the application was not yet notified of.
     pub(super) changed_at: Option<Instant>,
     /// The record on disk says already that the outcome of this attempt is uncertain.
@@ -344,7 +344,7 @@ impl Attempt {
         let key = on_change.key();
         let hook = self.hook();
         let empty = Content::default();
-        let before = self.told.as_deref();
+        let before = self.notified.as_deref();
         let mut changes = self
             .content
             .changes_since(before.unwrap_or(&empty), hook, &key);

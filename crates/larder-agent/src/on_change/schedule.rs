@@ -321,10 +321,10 @@ impl Schedule {
         }
         let mut ids = Vec::with_capacity(pod.tracked.len());
         for (hook, tracked) in pod.hooks.hooks.iter().zip(&mut pod.tracked) {
-            let told = tracked.engine.told();
+            let notified = tracked.engine.notified();
             tracked.passed(hook, &before, &pod.present, &confirmed, key, now);
             tracked.note_state(time);
-            pod.is_dirty |= tracked.engine.told() != told;
+            pod.is_dirty |= tracked.engine.notified() != notified;
             ids.push(tracked.id);
         }
         for id in ids {
@@ -421,7 +421,7 @@ impl Schedule {
             round: round_id,
             number: round.attempt,
             content: Arc::clone(&pod.present),
-            told: tracked.told().map(Arc::clone),
+            notified: tracked.notified().map(Arc::clone),
             changed_at,
             is_recorded: false,
             cancel,

@@ -449,7 +449,7 @@ impl OnChange {
         let (now, time) = (Instant::now(), self.0.clock.now());
         let ended = self.0.schedule.lock().ended(&report, now, time);
         let Some(ended) = ended else { return };
-        self.tell(&report, &ended, time);
+        self.report(&report, &ended, time);
         let (on_change, uid) = (self.clone(), report.uid);
         writes.spawn_blocking(move || on_change.write_record(&uid));
     }

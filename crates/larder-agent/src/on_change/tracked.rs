@@ -20,7 +20,7 @@ pub(super) struct TrackedHook {
     pub(super) id: HookId,
     pub(super) engine: HookEngine,
     /// The content of the last notification; `None` if at most its digest is known.
-    told: Option<Arc<Content>>,
+    notified: Option<Arc<Content>>,
     /// `None` while the hook is idle and the last round succeeded, as nearly all hooks of a node are.
     pending: Option<Box<Pending>>,
     /// The state at the last [`note_state`](Self::note_state), and the time when the hook entered it.
@@ -112,27 +112,27 @@ impl TrackedHook {
             })
         };
         let compared = || match baseline() {
-            Some(content) => (Start::Told(content.digest(hook, key)), Some(content)),
+            Some(content) => (Start::Notified(content.digest(hook, key)), Some(content)),
             None => (Start::FirstDelivery, None),
         };
         let recorded = past.map(|past| match &past.record {
             Some(record) => record.of(hook, key),
             None => Recorded::OtherKey(None),
         });
-        let ((start, told), last_success) = match recorded {
+        let ((start, notified), last_success) = match recorded {
             None | Some(Recorded::New) => ((Start::FirstDelivery, None), None),
             Some(Recorded::Uncertain(last)) => ((Start::Uncertain, None), last),
             Some(Recorded::OtherKey(last)) => (compared(), last),
-            Some(Recorded::Told(digest, last)) => match on_disk {
+            Some(Recorded::Notified(digest, last)) => match on_disk {
                 Some(content) if content.digest(hook, key) == digest => (compared(), last),
-                _ => ((Start::Told(digest), None), last),
+                _ => ((Start::Notified(digest), None), last),
             },
         };
         let starts_afresh = matches!(recorded, None | Some(Recorded::New));
         Self {
             id,
             engine: HookEngine::new(Arc::clone(&hook.hook), start),
-            told,
+            notified,
             pending: None,
             shown: HookState::Idle,
             since: now,
@@ -154,7 +154,7 @@ impl TrackedHook {
         now: Instant,
     ) {
         let digest = after.digest(hook, key);
-        if self.engine.is_initial() && self.engine.told().is_none() && !after.concerns(hook) {
+        if self.engine.is_initial() && self.engine.notified().is_none() && !after.concerns(hook) {
             // The first delivery is yet to come.
             return;
         }
@@ -168,17 +168,20 @@ impl TrackedHook {
         if !self.engine.is_initial() && !first.is_empty() {
             let extend = |content: &Content| extended(content, first.iter().copied(), hook);
             let extend_shared = |content: &Arc<Content>| Arc::new(extend(content));
-            self.told = self.told.as_ref().map(extend_shared);
+            self.notified = self.notified.as_ref().map(extend_shared);
             let running = self.pending.as_mut();
             let mut running = running.and_then(|pending| pending.running.as_mut());
             if let Some(running) = &mut running {
                 running.content = extend_shared(&running.content);
             }
-            let told = self.told.as_ref().map(|content| content.digest(hook, key));
+            let notified = self
+                .notified
+                .as_ref()
+                .map(|content| content.digest(hook, key));
             let running = running.map(|running| running.content.digest(hook, key));
-            if let Some(told) = told.or(self.engine.told()) {
+            if let Some(notified) = notified.or(self.engine.notified()) {
                 let present = extend(before).digest(hook, key);
-                self.engine.extend(told, running, present);
+                self.engine.extend(notified, running, present);
             }
         }
         if confirmed.iter().any(|part| hook.looks_at_part(part)) {
@@ -186,8 +189,8 @@ impl TrackedHook {
         } else {
             self.engine.observe(digest, now);
         }
-        if self.engine.told() == Some(digest) {
-            self.told = Some(Arc::clone(after));
+        if self.engine.notified() == Some(digest) {
+            self.notified = Some(Arc::clone(after));
             if let Some(pending) = &mut self.pending {
                 pending.changed_at = None;
             }
@@ -212,13 +215,13 @@ impl TrackedHook {
     }
 
     /// The content of the last notification, if it is known.
-    pub(super) fn told(&self) -> Option<&Arc<Content>> {
-        self.told.as_ref()
+    pub(super) fn notified(&self) -> Option<&Arc<Content>> {
+        self.notified.as_ref()
     }
 
     /// Takes in a successful round, which notified the application of `content`.
     pub(super) fn succeeded(&mut self, content: Arc<Content>, now: Timestamp) {
-        self.told = Some(content);
+        self.notified = Some(content);
         self.last_success = Some(now);
         let pending = self.pending_mut();
         pending.round = None;

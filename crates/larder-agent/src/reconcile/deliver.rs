@@ -122,7 +122,7 @@ impl<'a> PodParts<'a> {
 struct ReplacedSets(Vec<(usize, ReplacedSet)>);
 
 impl ReplacedSets {
-    /// No pod opens more descriptors than these take.
+    /// At most this many are kept, as each has two open descriptors.
     const MAX: usize = 8;
 
     fn add(&mut self, part: usize, set: ReplacedSet) -> Result<(), DeliveryFailure> {

@@ -102,7 +102,7 @@ fn first_delivery_fires_only_initial_hooks() {
     let mut quiet = Simulation::delivered(timing());
     quiet.run(5000, DONE);
     assert!(quiet.rounds.is_empty());
-    assert_eq!(quiet.engine.told(), Some(content("first")));
+    assert_eq!(quiet.engine.notified(), Some(content("first")));
 
     let mut initial = Simulation::new(timing(), OnFailure::Retry, true, Start::FirstDelivery);
     initial.observe("first");
@@ -155,7 +155,7 @@ fn round_waits_for_quiet_but_not_beyond_the_longest_delay() {
     assert_eq!(long.times()[0], 2000);
     assert!(long.times().len() > 1);
     assert_eq!(
-        long.rounds.last().map(|(_, told)| *told),
+        long.rounds.last().map(|(_, notified)| *notified),
         Some(content("99"))
     );
 }
@@ -236,7 +236,7 @@ fn failed_rounds_are_repeated_with_growing_pauses() {
         let times = simulation.times();
         let seen: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(seen, pauses);
-        assert_eq!(simulation.engine.told(), Some(content("second")));
+        assert_eq!(simulation.engine.notified(), Some(content("second")));
         assert_eq!(simulation.engine.state(), HookState::Idle);
     }
 }
@@ -254,7 +254,7 @@ fn newer_change_resets_the_delays() {
     assert_eq!(simulation.rounds.len(), before + 1);
     assert_eq!(simulation.engine.failures(), 1);
     simulation.run(simulation.now + 1000, DONE);
-    assert_eq!(simulation.engine.told(), Some(content("third")));
+    assert_eq!(simulation.engine.notified(), Some(content("third")));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn return_to_old_content_after_a_failed_attempt_fires() {
     simulation.observe("first");
     simulation.run(5000, DONE);
     assert_eq!(
-        simulation.rounds.last().map(|(_, told)| *told),
+        simulation.rounds.last().map(|(_, notified)| *notified),
         Some(content("first"))
     );
 }
@@ -302,13 +302,13 @@ fn used_up_attempts_end_as_the_hook_says() {
 // on-change 57, 58
 #[test]
 fn restart_fires_for_a_change_while_away_and_for_nothing_else() {
-    let told = Start::Told(content("first"));
-    let mut unchanged = Simulation::new(timing(), OnFailure::Retry, false, told);
+    let notified = Start::Notified(content("first"));
+    let mut unchanged = Simulation::new(timing(), OnFailure::Retry, false, notified);
     unchanged.observe("first");
     unchanged.run(20_000, DONE);
     assert!(unchanged.rounds.is_empty());
 
-    let mut changed = Simulation::new(timing(), OnFailure::Retry, false, told);
+    let mut changed = Simulation::new(timing(), OnFailure::Retry, false, notified);
     changed.observe("second");
     changed.run(20_000, DONE);
     assert_eq!(changed.times(), [100]);
@@ -328,8 +328,8 @@ fn uncertain_past_fires_whatever_the_content() {
 fn rounds_due_at_start_are_spread_over_ten_seconds() {
     let mut starts = Vec::new();
     for step in 0..100 {
-        let told = Start::Told(content("first"));
-        let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, told);
+        let notified = Start::Notified(content("first"));
+        let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, notified);
         simulation.random = f64::from(step) / 100.0;
         simulation.observe("second");
         simulation.run(20_000, DONE);
@@ -349,7 +349,7 @@ fn interrupted_round_is_not_recorded() {
     simulation.observe("second");
     simulation.run(200, None);
     simulation.finish(Outcome::Interrupted);
-    assert_eq!(simulation.engine.told(), None);
+    assert_eq!(simulation.engine.notified(), None);
 }
 
 // on-change 14
@@ -357,11 +357,11 @@ fn interrupted_round_is_not_recorded() {
 fn content_that_was_missing_until_now_fires_nothing() {
     let mut simulation = Simulation::delivered(timing());
     let (first, second) = (content("first"), content("first and second"));
-    assert_eq!(simulation.engine.told(), Some(first));
+    assert_eq!(simulation.engine.notified(), Some(first));
     simulation.engine.extend(second, None, second);
     simulation.run(5000, DONE);
     assert_eq!(simulation.rounds, []);
-    assert_eq!(simulation.engine.told(), Some(second));
+    assert_eq!(simulation.engine.notified(), Some(second));
 }
 
 // on-change 14
@@ -378,5 +378,5 @@ fn missing_content_that_arrives_during_a_round_causes_no_further_one() {
     simulation.finish(Outcome::Succeeded);
     simulation.run(5000, DONE);
     assert_eq!(simulation.rounds.len(), 1);
-    assert_eq!(simulation.engine.told(), Some(extended));
+    assert_eq!(simulation.engine.notified(), Some(extended));
 }

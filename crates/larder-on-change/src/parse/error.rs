@@ -53,7 +53,7 @@ pub enum Problem {
         /// The line, from 1.
         line: u64,
     },
-    /// The aliases repeat more than 1024 values, and as many more as the text has bytes.
+    /// The aliases repeat more values than 1024 plus the number of bytes of the text.
     #[error("line {line}: aliases repeat too much of the text")]
     TooManyAliases {
         /// The line, from 1.

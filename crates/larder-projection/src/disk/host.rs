@@ -215,11 +215,11 @@ impl VolumeHost {
         Ok(set_up)
     }
 
-    /// The same, but leaves the removal of the replaced set to the caller: see [`AtomicWriter::publish`].
+    /// Like [`Self::set_up`], but leaves the removal of the replaced set to the caller; see [`AtomicWriter::publish`].
     ///
     /// # Errors
     ///
-    /// As [`Self::set_up`].
+    /// Those of [`Self::set_up`].
     pub fn publish(
         &self,
         volume: &PodVolume<'_>,

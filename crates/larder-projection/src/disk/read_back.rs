@@ -154,8 +154,8 @@ fn replace(pod: &Directory, record: &[u8]) -> Result<()> {
     }
 }
 
-/// The file for the next record: the one that the last exchange has left, if it is ours alone. To create and remove a
-/// file each time takes several times as long as to write it.
+/// Opens the file for the next record. The last exchange left one: it is used again if it is ours alone, because creating and
+/// removing a file takes several times as long as writing it.
 fn spare(pod: &Directory) -> Result<OwnedFd> {
     if let Ok(file) = sys::open_file_to_write(pod.as_fd(), RECORD_TMP) {
         let stat = sys::stat(&file)?;

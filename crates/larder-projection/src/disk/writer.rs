@@ -161,12 +161,12 @@ impl AtomicWriter {
         Ok(written)
     }
 
-    /// The same but for step 12, which is left to [`ReplacedSet::remove`]: for who has something to do as soon as
+    /// Like [`Self::write`], but leaves step 12 to [`ReplacedSet::remove`], so that the caller can act as soon as
     /// readers see the new set.
     ///
     /// # Errors
     ///
-    /// As [`Self::write`].
+    /// Those of [`Self::write`].
     pub fn publish(
         self,
         payload: &Payload<'_>,
@@ -178,7 +178,7 @@ impl AtomicWriter {
         Ok((written, replaced))
     }
 
-    /// Steps 1 to 11, and the set that step 12 is to remove. After a late failure step 12 has been done too.
+    /// Does steps 1 to 11, and returns the set that step 12 removes. After a late failure, it has done step 12 too.
     fn first_steps(
         &self,
         payload: &Payload<'_>,

@@ -86,7 +86,7 @@ impl OnChange {
     }
 
     /// Logs the end of a round, and posts events.
-    pub(super) fn tell(&self, report: &AttemptReport, ended: &Ended, time: jiff::Timestamp) {
+    pub(super) fn report(&self, report: &AttemptReport, ended: &Ended, time: jiff::Timestamp) {
         let Ended {
             pod,
             hook,

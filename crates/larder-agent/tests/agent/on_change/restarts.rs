@@ -224,10 +224,10 @@ async fn many_changes_while_no_agent_ran_fire_without_a_herd() {
     node.run();
     let began = tokio::time::Instant::now();
     let mut tenths = [0; 10];
-    let mut told = std::collections::BTreeSet::new();
+    let mut notified = std::collections::BTreeSet::new();
     for _ in 0..100 {
         let change = rounds.succeed().await;
-        told.insert(change.pod.name);
+        notified.insert(change.pod.name);
         let tenth = usize::try_from(began.elapsed().as_secs()).unwrap();
         tenths[tenth.min(9)] += 1;
     }
@@ -236,7 +236,7 @@ async fn many_changes_while_no_agent_ran_fire_without_a_herd() {
         "{:?}",
         began.elapsed()
     );
-    assert_eq!(told.len(), 100);
+    assert_eq!(notified.len(), 100);
     assert!(tenths.iter().all(|count| *count > 0), "{tenths:?}");
     rounds.none().await;
 }

@@ -56,7 +56,7 @@ async fn created(node: &Node, pod: &Value) -> PathBuf {
 }
 
 /// Waits until a hook of the pod has succeeded since the last look.
-async fn told(node: &Node, pod: &str, text: &str) {
+async fn until_notified(node: &Node, pod: &str, text: &str) {
     node.until(pod, "a", &[("f", text)]).await;
     until_state_of(node, pod, "Idle").await;
 }
@@ -78,7 +78,7 @@ async fn signal_reaches_the_container_and_not_the_shell_beside_it() {
     for text in ["1", "2", "3"] {
         edit(&node, text);
         web.says(text);
-        told(&node, "web", text).await;
+        until_notified(&node, "web", text).await;
     }
     assert_eq!((other.said(), shell.said()), (None, None));
     let metrics = node.metrics();
@@ -106,7 +106,7 @@ async fn hook_of_one_pod_reaches_only_its_own_processes() {
     );
     edit(&node, "1");
     mine.says("1");
-    told(&node, "mine", "1").await;
+    until_notified(&node, "mine", "1").await;
     node.until("theirs", "a", &[("f", "1")]).await;
     assert_eq!(theirs.said(), None);
 }
@@ -135,7 +135,7 @@ async fn named_process_gets_the_signal_instead_of_the_main_one() {
     let web = Container::start(&[(&volume, &at)], &script);
     edit(&node, "1");
     web.says("1");
-    told(&node, "web", "1").await;
+    until_notified(&node, "web", "1").await;
     assert_eq!(web.said(), None);
 }
 
@@ -173,7 +173,7 @@ async fn process_without_a_handler_is_not_killed() {
     web.says("ready");
     edit(&node, "2");
     web.says("2");
-    told(&node, "web", "2").await;
+    until_notified(&node, "web", "2").await;
 }
 
 // on-change 37
@@ -197,7 +197,7 @@ async fn signal_waits_for_a_handler_that_comes_within_the_timeout() {
     std::fs::write(&go, "").unwrap();
     web.says("ready");
     web.says("1");
-    told(&node, "web", "1").await;
+    until_notified(&node, "web", "1").await;
 }
 
 // on-change 39
@@ -240,7 +240,7 @@ async fn containers_with_the_same_mounts_are_told_together_or_not_at_all() {
     edit(&node, "1");
     one.says("1");
     two.says("1");
-    told(&node, "both", "1").await;
+    until_notified(&node, "both", "1").await;
     // With the container named, the two cannot be distinguished.
     let named = "[{signal: SIGHUP, container: a, debounce: 0s}]";
     node.apply(&pod_of("both", &containers, named));
@@ -303,7 +303,7 @@ async fn failing_hook_restarts_the_container_in_the_end() {
     edit(&node, "1");
     web.says("term");
     web.ended();
-    told(&node, "web", "1").await;
+    until_notified(&node, "web", "1").await;
 }
 
 // on-change 55
@@ -323,7 +323,7 @@ async fn sixth_restart_within_ten_minutes_waits_and_says_so() {
         edit(&node, &restart.to_string());
         web.says("term");
         web.ended();
-        told(&node, "web", &restart.to_string()).await;
+        until_notified(&node, "web", &restart.to_string()).await;
     }
     let web = Container::start(&[(&volume, &at)], script);
     edit(&node, "6");

@@ -30,7 +30,7 @@ async fn created(node: &Node, pod: &Value) {
 }
 
 /// Waits until the hook has succeeded for the present content.
-async fn told(node: &Node, text: &str) {
+async fn until_notified(node: &Node, text: &str) {
     node.until("web", "a", &[("f", text)]).await;
     node.wait("the hook to succeed", |node| {
         let hook = node.hook("web", RELOAD)?;
@@ -68,7 +68,7 @@ async fn configured_commands_run_in_order_and_get_the_changes() {
     failed(&node, "exit status 1").await;
     assert!(!log.exists(), "the second step ran");
     fs::write(&go, "").unwrap();
-    told(&node, "1").await;
+    until_notified(&node, "1").await;
     let text = fs::read_to_string(&log).unwrap();
     let lines: Vec<_> = text.lines().collect();
     let [what, changes, attempt, own] = lines.as_slice() else {
@@ -109,7 +109,7 @@ async fn arguments_of_a_command_are_not_expanded() {
     node.run();
     created(&node, &pod("web").config_map("a", "a").build()).await;
     edit(&node, "1");
-    told(&node, "1").await;
+    until_notified(&node, "1").await;
     assert_eq!(fs::read_to_string(&log).unwrap(), "$LARDER_POD\n*\na\n");
 }
 
@@ -134,7 +134,7 @@ async fn newer_change_is_tried_at_once_after_a_command_has_failed() {
     edit(&node, "bad");
     failed(&node, "exit status 1").await;
     edit(&node, "good");
-    told(&node, "good").await;
+    until_notified(&node, "good").await;
     // The newer content is recorded: a restart fires nothing.
     node.stop().await;
     node.run();
@@ -198,7 +198,7 @@ async fn request_goes_to_the_pods_own_address_until_it_succeeds() {
     assert_eq!(first[0], "POST /-/reload HTTP/1.1");
     let second = answer(&listener, "200 OK").await;
     assert_eq!(first, second, "a retry has the same round");
-    told(&node, "1").await;
+    until_notified(&node, "1").await;
     // Nothing listens for a while. Deliveries continue, and the pod is notified of the last content in the end.
     drop(listener);
     edit(&node, "2");
@@ -212,7 +212,7 @@ async fn request_goes_to_the_pods_own_address_until_it_succeeds() {
     let listener = TcpListener::bind((ip.as_str(), port)).await.unwrap();
     let third = answer(&listener, "204 No Content").await;
     assert_ne!(round(&first), round(&third), "another round");
-    told(&node, "3").await;
+    until_notified(&node, "3").await;
 }
 
 // on-change 12
@@ -237,7 +237,7 @@ async fn redirect_is_a_failure_and_is_not_followed() {
     })
     .await;
     answer(&listener, "200 OK").await;
-    told(&node, "1").await;
+    until_notified(&node, "1").await;
     elsewhere.into_std().unwrap().accept().unwrap_err();
 }
 
@@ -281,7 +281,7 @@ async fn configured_request_goes_to_its_url() {
     let reason = reason.await;
     assert!(!reason.contains("hunter2"), "{reason}");
     answer(&listener, "200 OK").await;
-    told(&node, "1").await;
+    until_notified(&node, "1").await;
     let status = format!("{:?}", node.status());
     assert!(!status.contains("hunter2"), "{status}");
 }

@@ -55,7 +55,7 @@ async fn steady_changes_cause_a_round_after_the_longest_wait() {
             sleep(SECOND / 2).await;
         }
     };
-    let told = async {
+    let rounds_end = async {
         rounds.succeed().await;
         let first = began.elapsed();
         assert!(
@@ -65,7 +65,7 @@ async fn steady_changes_cause_a_round_after_the_longest_wait() {
         rounds.succeed().await;
         rounds.succeed().await;
     };
-    tokio::join!(edits, told);
+    tokio::join!(edits, rounds_end);
 }
 
 // on-change 26

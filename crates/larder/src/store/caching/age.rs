@@ -1,11 +1,12 @@
-//! The age of an answer, told without the exact clock while the TTL is far from over.
+//! The age of an answer. While the TTL is far from over, the exact clock is not read.
 //!
 //! The exact clock takes half of the time of a read. The kernel's coarse one takes a tenth of that, and is behind by a
 //! tick (10 ms at most) or by some more where a hypervisor delays ticks.
 //!
 //! Invariants:
 //! 1. In the last [`SLACK`] of a TTL and after it the exact clock decides, so the TTL ends when it says (T6).
-//! 2. Where tokio's clock is not the system's, because a test paused it, tokio's decides always.
+//! 2. Where tokio's clock is not the system's, because a test paused it before the answer was first looked at, tokio's
+//!    decides. A test that pauses it later ages the next answer, not this one.
 
 use std::time::Duration;
 
