@@ -27,7 +27,7 @@ use tracing::trace;
 pub(crate) use self::finding::Progress;
 pub use self::finding::{Finding, Snapshot};
 use crate::{
-    api::{Api, EventStream, Listed, Watch},
+    api::{Api, EventStream, Listed},
     error::RequestError,
     limits::Permit,
     liveness::ANSWER_TIMEOUT,
@@ -53,14 +53,12 @@ enum DriverPhase<T: Target> {
     Resting,
     /// A request waits to be sent; with a permit if the cycle has one already.
     Queued(Request, Option<Permit>),
-    /// A streaming list was requested.
-    OpeningList(Freshness, Opening<T>),
+    /// A stream was requested: a streaming list or a watch.
+    Opening(Opening<T>),
     /// A streaming list sends its initial events.
     Collecting(Box<Collecting<T>>),
     /// A plain list was requested.
     Listing(Freshness, PendingAnswer<Listed<T>>, InFlight),
-    /// A watch was requested.
-    OpeningWatch(Opening<T>),
     /// The watch is open: the state is known up to the latency of an event.
     Watching(Watching<T>),
     /// The last request failed or ended; the next one must wait.
@@ -69,19 +67,11 @@ enum DriverPhase<T: Target> {
 
 struct Opening<T> {
     answer: PendingAnswer<EventStream<T>>,
+    /// The freshness of the state that a streaming list begins with; `None` for a watch.
+    freshness: Option<Freshness>,
     /// How long the API server keeps the stream open.
     timeout: Duration,
     in_flight: InFlight,
-}
-
-impl<T: Target> Opening<T> {
-    fn new(api: Api, target: T, watch: Watch, in_flight: InFlight) -> Self {
-        Self {
-            timeout: watch.timeout,
-            answer: async move { api.watch(target, &watch).await }.boxed(),
-            in_flight,
-        }
-    }
 }
 
 /// The part of a streaming list that has arrived.
@@ -101,7 +91,6 @@ struct Watching<T> {
     timeout: Duration,
     /// Whether it has brought no event yet.
     quiet: bool,
-    deadline: Instant,
 }
 
 /// The activity of a driver, as far as others need it.
@@ -154,21 +143,18 @@ impl<T: Target + Clone> Driver<T> {
     }
 
     pub(crate) fn activity(&self) -> Activity {
-        let obtaining = |freshness: Freshness| Activity::Obtaining {
-            confirmed: freshness.is_confirmed(),
+        let freshness = match &self.phase {
+            DriverPhase::Resting => return Activity::Resting,
+            DriverPhase::BackingOff { .. } => return Activity::BackingOff,
+            DriverPhase::Queued(request, _) => request.freshness(),
+            DriverPhase::Opening(opening) => opening.freshness,
+            DriverPhase::Collecting(collecting) => Some(collecting.freshness),
+            DriverPhase::Listing(freshness, ..) => Some(*freshness),
+            DriverPhase::Watching(_) => None,
         };
-        match &self.phase {
-            DriverPhase::Resting => Activity::Resting,
-            DriverPhase::Queued(request, _) => {
-                request.freshness().map_or(Activity::Watching, obtaining)
-            }
-            DriverPhase::OpeningList(freshness, _) | DriverPhase::Listing(freshness, ..) => {
-                obtaining(*freshness)
-            }
-            DriverPhase::Collecting(collecting) => obtaining(collecting.freshness),
-            DriverPhase::OpeningWatch(_) | DriverPhase::Watching(_) => Activity::Watching,
-            DriverPhase::BackingOff { .. } => Activity::BackingOff,
-        }
+        freshness.map_or(Activity::Watching, |freshness| Activity::Obtaining {
+            confirmed: freshness.is_confirmed(),
+        })
     }
 
     /// Whether a request waits to be sent.
@@ -188,7 +174,9 @@ impl<T: Target + Clone> Driver<T> {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.phase {
             DriverPhase::Collecting(collecting) => Some(collecting.deadline),
-            DriverPhase::Watching(watching) => Some(watching.deadline),
+            DriverPhase::Watching(watching) => {
+                Some(watching.since + watching.timeout + WATCH_SLACK)
+            }
             DriverPhase::BackingOff { until, .. } => Some(*until),
             _ => None,
         }
@@ -270,15 +258,18 @@ impl<T: Target + Clone> Driver<T> {
             }
         };
         trace!(target = ?self.target, ?request, "send request");
-        self.state_requests += u64::from(request.freshness().is_some());
+        let freshness = request.freshness();
+        self.state_requests += u64::from(freshness.is_some());
         self.sent = Instant::now();
         let (api, target) = (api.clone(), self.target.clone());
         self.phase = match request {
-            Request::StreamingList { freshness, watch } => {
-                DriverPhase::OpeningList(freshness, Opening::new(api, target, watch, in_flight))
-            }
-            Request::Watch(watch) => {
-                DriverPhase::OpeningWatch(Opening::new(api, target, watch, in_flight))
+            Request::StreamingList { watch, .. } | Request::Watch(watch) => {
+                DriverPhase::Opening(Opening {
+                    freshness,
+                    timeout: watch.timeout,
+                    answer: async move { api.watch(target, &watch).await }.boxed(),
+                    in_flight,
+                })
             }
             Request::List { freshness, version } => {
                 let list = async move { api.list(&target, version.as_ref()).await };
@@ -322,16 +313,10 @@ impl<T: Target + Clone> Driver<T> {
     ) -> Poll<Progress<T>> {
         loop {
             let progress = match mem::replace(&mut self.phase, DriverPhase::Resting) {
-                DriverPhase::OpeningList(freshness, mut opening) => {
-                    match opening.answer.poll_unpin(context) {
-                        Poll::Pending => {
-                            return self.pause(DriverPhase::OpeningList(freshness, opening));
-                        }
-                        Poll::Ready(answer) => {
-                            Some(self.list_opened(freshness, opening, answer, server))
-                        }
-                    }
-                }
+                DriverPhase::Opening(mut opening) => match opening.answer.poll_unpin(context) {
+                    Poll::Pending => return self.pause(DriverPhase::Opening(opening)),
+                    Poll::Ready(answer) => Some(self.opened(opening, answer, server)),
+                },
                 DriverPhase::Collecting(mut collecting) => {
                     match collecting.stream.poll_next(context) {
                         Poll::Pending => return self.pause(DriverPhase::Collecting(collecting)),
@@ -346,12 +331,6 @@ impl<T: Target + Clone> Driver<T> {
                         Poll::Ready(answer) => {
                             Some(self.listed(freshness, in_flight, answer, server))
                         }
-                    }
-                }
-                DriverPhase::OpeningWatch(mut opening) => {
-                    match opening.answer.poll_unpin(context) {
-                        Poll::Pending => return self.pause(DriverPhase::OpeningWatch(opening)),
-                        Poll::Ready(answer) => Some(self.watch_opened(opening, answer, server)),
                     }
                 }
                 DriverPhase::Watching(mut watching) => match watching.stream.poll_next(context) {

@@ -12,41 +12,60 @@ use crate::{
     api::{EventStream, Listed, WatchEvent},
     error::{RequestError, outcome_label},
     limits::Permit,
-    reflector::{Decision, Freshness, Next, STREAMING_TIMEOUT, Synced, WATCH_SLACK},
+    reflector::{Decision, Freshness, Next, STREAMING_TIMEOUT, Synced},
     sequence::RegistrationSeq,
     server::ServerState,
     target::Target,
 };
 
 impl<T: Target + Clone> Driver<T> {
-    /// Takes in the answer to a streaming list, or its failure.
-    pub(super) fn list_opened(
+    /// Takes in the answer to a streaming list or a watch, or its failure.
+    pub(super) fn opened(
         &mut self,
-        freshness: Freshness,
         opening: Opening<T>,
         answer: Result<EventStream<T>, RequestError>,
         server: &mut ServerState,
     ) -> Progress<T> {
         let now = self.heard();
         let label = outcome_label(&answer);
-        let progress = match answer {
-            Ok(stream) => {
-                self.reflector.opened(server);
+        let Opening {
+            freshness,
+            timeout,
+            in_flight,
+            ..
+        } = opening;
+        let reflector = &mut self.reflector;
+        let progress = match (answer, freshness) {
+            (Ok(stream), Some(freshness)) => {
+                reflector.opened(server);
                 self.phase = DriverPhase::Collecting(Box::new(Collecting {
                     stream,
                     freshness,
                     state: T::State::default(),
                     incomplete: None,
-                    timeout: opening.timeout,
+                    timeout,
                     deadline: now + STREAMING_TIMEOUT,
-                    in_flight: opening.in_flight,
+                    in_flight,
                 }));
                 Progress::default()
             }
-            Err(error) => {
-                let reflector = &mut self.reflector;
+            (Ok(stream), None) => {
+                reflector.opened(server);
+                self.phase = DriverPhase::Watching(Watching {
+                    stream,
+                    since: now,
+                    timeout,
+                    quiet: true,
+                });
+                Progress::found(Finding::Resumed)
+            }
+            (Err(error), Some(freshness)) => {
                 let decision = reflector.state_failed(error, freshness, true, now, server);
-                self.decide(decision, Some(opening.in_flight.permit))
+                self.decide(decision, Some(in_flight.permit))
+            }
+            (Err(error), None) => {
+                let decision = reflector.watch_failed(error, now, server);
+                self.decide(decision, Some(in_flight.permit))
             }
         };
         progress.answered("watch", label)
@@ -112,7 +131,6 @@ impl<T: Target + Clone> Driver<T> {
             since: now,
             timeout: collecting.timeout,
             quiet: false,
-            deadline: now + collecting.timeout + WATCH_SLACK,
         });
         self.synced(synced, seq, collecting.state, collecting.incomplete, server)
     }
@@ -146,35 +164,6 @@ impl<T: Target + Clone> Driver<T> {
             }
         };
         progress.answered("list", label)
-    }
-
-    /// Takes in the opening of a watch, or its failure.
-    pub(super) fn watch_opened(
-        &mut self,
-        opening: Opening<T>,
-        answer: Result<EventStream<T>, RequestError>,
-        server: &mut ServerState,
-    ) -> Progress<T> {
-        let now = self.heard();
-        let label = outcome_label(&answer);
-        let progress = match answer {
-            Ok(stream) => {
-                self.reflector.opened(server);
-                self.phase = DriverPhase::Watching(Watching {
-                    stream,
-                    since: now,
-                    timeout: opening.timeout,
-                    quiet: true,
-                    deadline: now + opening.timeout + WATCH_SLACK,
-                });
-                Progress::found(Finding::Resumed)
-            }
-            Err(error) => {
-                let decision = self.reflector.watch_failed(error, now, server);
-                self.decide(decision, Some(opening.in_flight.permit))
-            }
-        };
-        progress.answered("watch", label)
     }
 
     /// Takes in an event of the open watch.
