@@ -114,16 +114,6 @@ pub(crate) struct Listed<T: Target> {
     pub(crate) incomplete: Option<RequestError>,
 }
 
-impl<T: Target> Default for Listed<T> {
-    fn default() -> Self {
-        Self {
-            state: T::State::default(),
-            version: ResourceVersion::default(),
-            incomplete: None,
-        }
-    }
-}
-
 /// The parameters of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
@@ -180,7 +170,7 @@ impl Api {
         version: Option<&ResourceVersion>,
     ) -> Result<Listed<T>, RequestError> {
         let mut page = String::new();
-        let mut listed = Listed::<T>::default();
+        let (mut state, mut incomplete) = (T::State::default(), None);
         let mut found = false;
         let mut paged = version.is_none();
         for _ in 0..MAX_PAGES {
@@ -197,14 +187,17 @@ impl Api {
             let take = |item| match item {
                 Ok(item) => {
                     found = true;
-                    T::add(&mut listed.state, item);
+                    T::add(&mut state, item);
                 }
-                Err(error) => listed.incomplete = Some(error),
+                Err(error) => incomplete = Some(error),
             };
             match self.list_page(target, &query, take).await {
                 Ok(meta) if meta.r#continue.is_empty() || (found && target.name().is_some()) => {
-                    listed.version = meta.resource_version;
-                    return Ok(listed);
+                    return Ok(Listed {
+                        state,
+                        version: meta.resource_version,
+                        incomplete,
+                    });
                 }
                 // Tokens of an API server advance; a repeated one would be followed forever.
                 Ok(meta) if meta.r#continue == page => break,
@@ -212,7 +205,7 @@ impl Api {
                 // The rest of the pages is gone: once more, in one piece.
                 Err(error) if error.is_expired() && !page.is_empty() => {
                     page.clear();
-                    listed = Listed::default();
+                    (state, incomplete) = Default::default();
                     paged = false;
                 }
                 Err(error) => return Err(error),
