@@ -39,7 +39,6 @@ use crate::{
     api::Api,
     context::NodeContext,
     driver::{Activity, Driver, InFlight},
-    freshness::CheckKind,
     limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
     liveness::{EngineLiveness, REVIEW_PERIOD, SILENT_REVIEW_PERIOD},
     ready::{ReadySet, ReadyWaker},
@@ -314,13 +313,8 @@ impl<T: Target + Clone> Engine<T> {
             }
         };
         if check {
-            let kind = if is_one {
-                CheckKind::Get
-            } else {
-                CheckKind::List
-            };
             for need in needs {
-                self.check(id, need.object, kind, &single);
+                self.check(id, need.object, &single);
             }
         }
     }
@@ -383,16 +377,17 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
+    fn is_queued(&self, id: u64) -> bool {
+        let watched = self.targets.get(&id);
+        watched.is_some_and(|watched| watched.driver.is_queued())
+    }
+
     /// Sends the queued requests, as long as there are permits.
     fn admit(&mut self) {
         while let Some((part, permit)) = self.requests.next() {
             match part {
-                Part::Driver(id) => {
-                    let queued = self.targets.get(&id);
-                    if queued.is_some_and(|watched| watched.driver.is_queued()) {
-                        self.send_queued(id, permit);
-                    }
-                }
+                Part::Driver(id) if self.is_queued(id) => self.send_queued(id, permit),
+                Part::Driver(_) => {}
                 Part::Check(object) => self.send_check(object, permit),
             }
         }
@@ -406,8 +401,7 @@ impl<T: Target + Clone> Engine<T> {
             }
             // An entry may be out of date.
             while let Some(id) = self.repeated.pop() {
-                let queued = self.targets.get(&id);
-                if queued.is_some_and(|watched| watched.driver.is_queued()) {
+                if self.is_queued(id) {
                     self.reserved = None;
                     self.send_queued(id, permit);
                     break;

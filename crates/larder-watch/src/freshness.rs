@@ -6,7 +6,7 @@
 
 use std::{
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -15,10 +15,10 @@ use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
 use crate::{
-    api::{Api, Listed},
+    api::Api,
     backoff::{RequestBackoff, retry_after},
-    driver::InFlight,
     error::{RequestError, RequestFailure, RequestPhase, outcome_label},
+    limits::Permit,
     sequence::RegistrationSeq,
     target::Target,
 };
@@ -36,30 +36,13 @@ pub struct Confirmed<T: Target> {
     pub fresh_as_of: RegistrationSeq,
 }
 
-/// How a check asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CheckKind {
-    Get,
-    List,
-}
-
-impl CheckKind {
-    const fn phase(self) -> RequestPhase {
-        match self {
-            Self::Get => RequestPhase::Get,
-            Self::List => RequestPhase::List,
-        }
-    }
-}
-
-type Answer<T> = (Option<<T as Target>::Item>, Option<ResourceVersion>);
-
 enum CheckPhase<T: Target> {
     /// Waits to be sent.
     Queued,
     Asked {
-        answer: BoxFuture<'static, Result<Answer<T>, RequestError>>,
-        in_flight: InFlight,
+        answer: BoxFuture<'static, Result<Confirmed<T>, RequestError>>,
+        /// Released once the answer is complete.
+        _permit: Permit,
     },
     /// Failed.
     BackingOff {
@@ -73,36 +56,29 @@ enum CheckPhase<T: Target> {
 
 /// The check of one object.
 pub(crate) struct FreshnessCheck<T: Target> {
-    /// The one object.
+    object: u64,
+    /// The object as a target.
     target: T,
-    /// The target that covers the object.
+    /// The target that covers the object: the object itself, or a namespace.
     pub(crate) watched: u64,
-    kind: CheckKind,
     /// An answer was older than the known state, which was this; the object is checked once more.
     pub(crate) known_before: Option<ResourceVersion>,
     backoff: Option<Box<RequestBackoff>>,
     phase: CheckPhase<T>,
 }
 
-/// The item, the version of the state, and the registration that it is as fresh as.
-type CheckAnswer<T> = (
-    Option<<T as Target>::Item>,
-    Option<ResourceVersion>,
-    RegistrationSeq,
-);
-
 /// How a check has ended for now.
 pub(crate) struct CheckEnd<T: Target> {
     pub(crate) answered: (&'static str, &'static str),
-    pub(crate) result: Result<CheckAnswer<T>, RequestFailure>,
+    pub(crate) result: Result<Confirmed<T>, RequestFailure>,
 }
 
 impl<T: Target + Clone> FreshnessCheck<T> {
-    pub(crate) fn new(target: T, watched: u64, kind: CheckKind) -> Self {
+    pub(crate) fn new(object: u64, target: T, watched: u64) -> Self {
         Self {
+            object,
             target,
             watched,
-            kind,
             known_before: None,
             backoff: None,
             phase: CheckPhase::Queued,
@@ -148,39 +124,44 @@ impl<T: Target + Clone> FreshnessCheck<T> {
         }
     }
 
-    pub(crate) fn send(&mut self, api: &Api, in_flight: InFlight) {
-        let (api, target, kind) = (api.clone(), self.target.clone(), self.kind);
+    /// Sends the request; its answer is as fresh as `fresh_as_of`.
+    pub(crate) fn send(&mut self, api: &Api, fresh_as_of: RegistrationSeq, permit: Permit) {
+        let (api, target) = (api.clone(), self.target.clone());
+        let (object, phase) = (self.object, self.request_phase());
         let answer = async move {
-            match kind {
-                CheckKind::Get => match api.get(&target, None).await {
-                    Ok(item) => {
-                        let version = T::version(&item).clone();
-                        Ok((Some(item), Some(version)))
-                    }
-                    Err(error) if error.is_not_found() => Ok((None, None)),
-                    Err(error) => Err(error),
-                },
-                CheckKind::List => {
-                    let Listed {
-                        state,
-                        version,
-                        incomplete,
-                    } = api.list(&target, None).await?;
-                    match (T::into_item(state), incomplete) {
-                        (None, Some(error)) => Err(error),
-                        (None, None) => Ok((None, Some(version))),
-                        (Some(item), _) => {
-                            let version = T::version(&item).clone();
-                            Ok((Some(item), Some(version)))
-                        }
-                    }
+            let (item, listed) = if phase == RequestPhase::Get {
+                match api.get(&target, None).await {
+                    Ok(item) => (Some(item), None),
+                    Err(error) if error.is_not_found() => (None, None),
+                    Err(error) => return Err(error),
                 }
-            }
+            } else {
+                let listed = api.list(&target, None).await?;
+                match (T::into_item(listed.state), listed.incomplete) {
+                    (None, Some(error)) => return Err(error),
+                    (item, _) => (item, Some(listed.version)),
+                }
+            };
+            Ok(Confirmed {
+                object,
+                version: item.as_ref().map(T::version).cloned().or(listed),
+                item,
+                fresh_as_of,
+            })
         };
         self.phase = CheckPhase::Asked {
             answer: answer.boxed(),
-            in_flight,
+            _permit: permit,
         };
+    }
+
+    /// A GET reads the object that is a target itself.
+    fn request_phase(&self) -> RequestPhase {
+        if self.watched == self.object {
+            RequestPhase::Get
+        } else {
+            RequestPhase::List
+        }
     }
 
     pub(crate) fn poll(
@@ -188,42 +169,37 @@ impl<T: Target + Clone> FreshnessCheck<T> {
         context: &mut Context<'_>,
         random: &mut fastrand::Rng,
     ) -> Poll<CheckEnd<T>> {
-        let CheckPhase::Asked { answer, in_flight } = &mut self.phase else {
+        let CheckPhase::Asked { answer, .. } = &mut self.phase else {
             return Poll::Pending;
         };
-        let Poll::Ready(answer) = answer.poll_unpin(context) else {
-            return Poll::Pending;
-        };
-        let seq = in_flight.seq;
+        let answer = ready!(answer.poll_unpin(context));
+        self.phase = CheckPhase::Due;
         let outcome = match &answer {
-            Ok((None, None)) => "not_found",
+            Ok(Confirmed { version: None, .. }) => "not_found",
             answer => outcome_label(answer),
         };
-        self.phase = CheckPhase::Due;
         // An object that cannot be decoded is not known to be fresh; it would be the same again at once.
-        let answer = answer.map_err(Arc::new).and_then(|(item, version)| {
-            match item.as_ref().and_then(T::decode_error) {
+        let result = match answer {
+            Ok(confirmed) => match confirmed.item.as_ref().and_then(T::decode_error) {
                 Some(error) => Err(error),
-                None => Ok((item, version, seq)),
-            }
-        });
-        let phase = self.kind.phase();
-        let result = answer
-            .map_err(|error| RequestFailure::new(phase, error))
-            .inspect_err(|failure| {
-                let error = &*failure.error;
-                let (now, random) = (Instant::now(), random.f64());
-                let backoff = self.backoff.get_or_insert_default();
-                let delay = backoff.delay_after(error, now, random);
-                let early = error.is_outage() || error.is_throttled();
-                self.phase = CheckPhase::BackingOff {
-                    until: now + delay,
-                    early: early.then(|| now + retry_after(error, random)),
-                };
-            });
+                None => Ok(confirmed),
+            },
+            Err(error) => Err(Arc::new(error)),
+        };
+        if let Err(error) = &result {
+            let (now, random) = (Instant::now(), random.f64());
+            let backoff = self.backoff.get_or_insert_default();
+            let delay = backoff.delay_after(error, now, random);
+            let early = error.is_outage() || error.is_throttled();
+            self.phase = CheckPhase::BackingOff {
+                until: now + delay,
+                early: early.then(|| now + retry_after(error, random)),
+            };
+        }
+        let phase = self.request_phase();
         Poll::Ready(CheckEnd {
             answered: (phase.as_str(), outcome),
-            result,
+            result: result.map_err(|error| RequestFailure::new(phase, error)),
         })
     }
 }

@@ -8,13 +8,7 @@ use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
 use super::{Engine, Event, OlderAnswer, Part, Report, Start, Timer};
-use crate::{
-    driver::InFlight,
-    freshness::{CheckKind, Confirmed, FreshnessCheck},
-    limits::Permit,
-    ready::ReadyWaker,
-    target::Target,
-};
+use crate::{freshness::FreshnessCheck, limits::Permit, ready::ReadyWaker, target::Target};
 
 pub(super) struct RunningCheck<T: Target> {
     check: FreshnessCheck<T>,
@@ -66,13 +60,7 @@ impl<T: Target + Clone> Engine<T> {
     }
 
     /// Checks an object, unless a check is under way or backs off.
-    pub(super) fn check(
-        &mut self,
-        watched: u64,
-        object: u64,
-        kind: CheckKind,
-        single: impl Fn(u64) -> Option<T>,
-    ) {
+    pub(super) fn check(&mut self, watched: u64, object: u64, single: impl Fn(u64) -> Option<T>) {
         match self.checks.get_mut(&object) {
             Some(running) if running.check.is_due() => running.check.requeue(),
             Some(_) => return,
@@ -81,7 +69,7 @@ impl<T: Target + Clone> Engine<T> {
                     return;
                 };
                 let running = RunningCheck {
-                    check: FreshnessCheck::new(target, watched, kind),
+                    check: FreshnessCheck::new(object, target, watched),
                     waker: self.ready.waker(Part::Check(object)),
                     timer: Timer::default(),
                 };
@@ -99,7 +87,7 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(running) = self.checks.get_mut(&object)
             && running.check.is_queued()
         {
-            running.check.send(&self.api, InFlight { seq, permit });
+            running.check.send(&self.api, seq, permit);
             running.waker.wake();
         }
     }
@@ -121,32 +109,25 @@ impl<T: Target + Clone> Engine<T> {
         let target = check.watched;
         let event = match end.result {
             Err(failure) => Some(Event::CheckFailed(object, failure)),
-            // A GET does not return the version of an absence; a complete state does.
-            Ok((None, None, fresh_as_of)) if !self.is_without_slot(target) => {
-                self.remove_check(object);
-                // Without a slot for that, the answer to the GET is the only source.
-                let without_slot = self.start(target, true) == Start::NoSlot;
-                without_slot.then_some(Event::Confirmed(Confirmed {
-                    object,
-                    item: None,
-                    version: None,
-                    fresh_as_of,
-                }))
-            }
-            Ok((item, version, fresh_as_of)) => {
-                // Events older than the check change nothing.
-                if let Some(version) = &version
-                    && target == object
-                    && let Some(watched) = self.targets.get_mut(&target)
-                {
-                    watched.driver.saw(version);
+            Ok(confirmed) => {
+                // A GET does not return the version of an absence; a complete state does.
+                let relist = confirmed.version.is_none() && !self.is_without_slot(target);
+                if relist {
+                    self.remove_check(object);
                 }
-                Some(Event::Confirmed(Confirmed {
-                    object,
-                    item,
-                    version,
-                    fresh_as_of,
-                }))
+                // Without a slot for that, the answer to the GET is the only source.
+                if relist && self.start(target, true) == Start::Started {
+                    None
+                } else {
+                    // Events older than the check change nothing.
+                    if let Some(version) = &confirmed.version
+                        && target == object
+                        && let Some(watched) = self.targets.get_mut(&target)
+                    {
+                        watched.driver.saw(version);
+                    }
+                    Some(Event::Confirmed(confirmed))
+                }
             }
         };
         self.reports.push_back(Report {
