@@ -63,6 +63,17 @@ async fn check_served(address: SocketAddr) {
     assert!(text.ends_with("\r\n\r\nok"), "{text:?}");
 }
 
+/// Asks until the server answers: on a busy machine a short deadline may cut this client too.
+async fn until_served(address: SocketAddr) {
+    let served = async {
+        while !answer(send(address, &get_close("/ok")).await)
+            .await
+            .ends_with("ok")
+        {}
+    };
+    timeout(Duration::from_secs(20), served).await.unwrap();
+}
+
 #[tokio::test]
 async fn half_sent_requests_do_not_lock_others_out() {
     let (address, _server) = start(limits()).await;
@@ -88,14 +99,7 @@ async fn slow_readers_do_not_lock_others_out() {
         let _ = stream.read(&mut [0; 100]).await;
         slow.push(stream);
     }
-    // On a busy machine the deadline may cut this client too, so it asks until it is served.
-    let served = async {
-        while !answer(send(address, &get_close("/ok")).await)
-            .await
-            .ends_with("ok")
-        {}
-    };
-    timeout(Duration::from_secs(20), served).await.unwrap();
+    until_served(address).await;
 }
 
 #[tokio::test]
@@ -117,14 +121,7 @@ async fn closed_windows_of_http2_do_not_lock_others_out() {
         let _ = stream.read(&mut [0; 100]).await;
         closed.push(stream);
     }
-    // On a busy machine the deadline may cut this client too, so it asks until it is served.
-    let served = async {
-        while !answer(send(address, &get_close("/ok")).await)
-            .await
-            .ends_with("ok")
-        {}
-    };
-    timeout(Duration::from_secs(20), served).await.unwrap();
+    until_served(address).await;
 }
 
 #[tokio::test]

@@ -46,6 +46,18 @@ fn container(name: &str, id: &str, volumes: &[&str]) -> RunningContainer {
     }
 }
 
+/// A look at a part with this computed content, which neither was remade nor has swapped.
+fn look(sight: Sight, content: u8, changed_at: Instant) -> Look {
+    Look {
+        sight,
+        payload: Some(payload(content)),
+        remade: false,
+        swapped: false,
+        changed_at,
+        delay: Duration::ZERO,
+    }
+}
+
 fn failed() -> TouchOutcome {
     TouchOutcome::Failed {
         why: "the API server does not answer",

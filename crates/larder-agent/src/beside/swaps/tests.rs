@@ -25,6 +25,15 @@ fn swaps_of(kubelet: &KubeletVolumes, detection: SwapDetection) -> Swaps {
     Swaps::new(Arc::new(directory), detection)
 }
 
+/// A pod whose volume `id` is on disk and is followed as 0.
+fn following(kubelet: &KubeletVolumes, id: &VolumeId<'_>) -> (Swaps, PodSwaps) {
+    kubelet.swap(id);
+    let swaps = swaps_of(kubelet, SwapDetection::Inotify);
+    let mut pod = swaps.of_pod();
+    pod.follow(0, id).unwrap();
+    (swaps, pod)
+}
+
 async fn next(swaps: &mut PodSwaps) -> (usize, SwapSignal) {
     timeout(PATIENCE, swaps.next())
         .await
@@ -73,10 +82,7 @@ async fn signals_that_arrive_together_are_taken_together() {
 #[tokio::test]
 async fn swap_is_signaled_and_nothing_else_is() {
     let kubelet = KubeletVolumes::new();
-    kubelet.swap(&ID);
-    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
-    let mut pod = swaps.of_pod();
-    pod.follow(0, &ID).unwrap();
+    let (_swaps, mut pod) = following(&kubelet, &ID);
     fs::read(kubelet.path(&ID).join("a")).unwrap();
     fs::write(kubelet.path(&ID).join("other"), "").unwrap();
     fs::rename(
@@ -123,10 +129,7 @@ async fn each_pod_gets_its_own_signals_whichever_reader_reads_them() {
 #[tokio::test]
 async fn recreated_directory_is_polled_until_it_is_followed_again() {
     let kubelet = KubeletVolumes::new();
-    kubelet.swap(&ID);
-    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
-    let mut pod = swaps.of_pod();
-    pod.follow(0, &ID).unwrap();
+    let (_swaps, mut pod) = following(&kubelet, &ID);
     for round in 0..2 {
         if round == 0 {
             fs::remove_dir_all(kubelet.path(&ID)).unwrap();
@@ -148,15 +151,12 @@ async fn recreated_directory_is_polled_until_it_is_followed_again() {
 #[tokio::test]
 async fn overflow_of_the_queue_signals_all_volumes() {
     let kubelet = KubeletVolumes::new();
-    kubelet.swap(&ID);
+    let (_swaps, mut pod) = following(&kubelet, &ID);
     let quiet = VolumeId {
         name: "quiet",
         ..ID
     };
     kubelet.swap(&quiet);
-    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
-    let mut pod = swaps.of_pod();
-    pod.follow(0, &ID).unwrap();
     pod.follow(1, &quiet).unwrap();
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let limit: usize = limit.trim().parse().unwrap();
@@ -182,10 +182,7 @@ async fn watch_blocks_no_unmount_and_ends_with_it() {
         kind: VolumeKind::Secret,
         ..ID
     };
-    kubelet.swap(&id);
-    let swaps = swaps_of(&kubelet, SwapDetection::Inotify);
-    let mut pod = swaps.of_pod();
-    pod.follow(0, &id).unwrap();
+    let (_swaps, mut pod) = following(&kubelet, &id);
     kubelet.swap(&id);
     assert_eq!(next(&mut pod).await, (0, SwapSignal::Swapped));
     // EBUSY if anything were open.

@@ -85,6 +85,14 @@ fn swap(agent: &KeylessAgent, text: &str) -> Observer {
     observer
 }
 
+/// An agent that has delivered `1`, and its root directory.
+fn delivered() -> (TempDir, KeylessAgent) {
+    let root = tempfile::tempdir().unwrap();
+    let agent = agent(&root);
+    swap(&agent, "1").finish();
+    (root, agent)
+}
+
 /// The state of the hook after the first pass of a new agent, which finds the volume as `text`.
 fn state_after_restart(root: &TempDir, text: &str) -> String {
     let agent = agent(root);
@@ -95,9 +103,7 @@ fn state_after_restart(root: &TempDir, text: &str) -> String {
 // on-change 59
 #[test]
 fn crash_between_a_swap_and_the_end_of_its_pass_is_a_change() {
-    let root = tempfile::tempdir().unwrap();
-    let first = agent(&root);
-    swap(&first, "1").finish();
+    let (root, first) = delivered();
     drop(swap(&first, "2"));
     assert_eq!(state_after_restart(&root, "2"), "Waiting");
 }
@@ -105,8 +111,7 @@ fn crash_between_a_swap_and_the_end_of_its_pass_is_a_change() {
 // on-change 59
 #[test]
 fn crash_in_the_first_pass_after_a_restart_is_a_change() {
-    let root = tempfile::tempdir().unwrap();
-    swap(&agent(&root), "1").finish();
+    let (root, _) = delivered();
     drop(swap(&agent(&root), "2"));
     assert_eq!(state_after_restart(&root, "2"), "Waiting");
 }
@@ -114,9 +119,7 @@ fn crash_in_the_first_pass_after_a_restart_is_a_change() {
 // on-change 57, 62
 #[test]
 fn restart_without_a_change_is_none() {
-    let root = tempfile::tempdir().unwrap();
-    let first = agent(&root);
-    swap(&first, "1").finish();
+    let (root, first) = delivered();
     // The pass has found the same content.
     drop(swap(&first, "1"));
     assert_eq!(state_after_restart(&root, "1"), "Idle");
@@ -126,9 +129,8 @@ fn restart_without_a_change_is_none() {
 // on-change 16
 #[test]
 fn content_that_goes_back_within_the_quiet_period_leaves_nothing_uncertain() {
-    let root = tempfile::tempdir().unwrap();
-    let first = agent(&root);
-    for text in ["1", "2", "1"] {
+    let (root, first) = delivered();
+    for text in ["2", "1"] {
         swap(&first, text).finish();
     }
     assert_eq!(state_after_restart(&root, "1"), "Idle");

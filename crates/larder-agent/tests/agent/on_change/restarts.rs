@@ -31,6 +31,38 @@ fn edit(node: &Node, number: usize, text: &str) {
     node.apply(&config_map(&format!("a-{number}"), &[("f", text)]));
 }
 
+/// A hook with a quiet period that an agent does not live to see the end of.
+fn with_slow_hook(node: &mut Node) -> Rounds {
+    with_hook(node, hook("debounce: {min: 5m, max: 5m}"))
+}
+
+/// A node whose agent is killed after it swapped the volume of `web-0`, and before its round. `hook` is the hook of this
+/// agent and of the next one, whose rounds are returned.
+async fn killed_before_the_round(hook: fn(&mut Node) -> Rounds) -> (Node, Rounds) {
+    let mut node = Node::prepare();
+    let rounds = hook(&mut node);
+    node.run();
+    edit(&node, 0, "0");
+    node.apply(&pod("web-0").config_map("a", "a-0").build());
+    delivered(&node, "web-0", "a", "0").await;
+    edit(&node, 0, "1");
+    until_state(&node, "web-0", "Waiting").await;
+    node.kill().await;
+    rounds.close();
+    let later = hook(&mut node);
+    (node, later)
+}
+
+/// A node with pod `web-0` whose agent is killed during the round for content `1`.
+async fn killed_during_the_round() -> (Node, Rounds) {
+    let (mut node, mut rounds) = node(1).await;
+    edit(&node, 0, "1");
+    let round = rounds.next().await;
+    node.kill().await;
+    drop(round);
+    (node, rounds)
+}
+
 // on-change 57
 #[tokio::test(start_paused = true)]
 async fn restart_without_a_change_fires_nothing() {
@@ -62,60 +94,38 @@ async fn change_while_no_agent_ran_fires_once() {
 // on-change 59
 #[tokio::test(start_paused = true)]
 async fn crash_between_swap_and_round_fires_after_the_restart() {
-    let mut node = Node::prepare();
-    let rounds = with_hook(&mut node, hook("debounce: {min: 5m, max: 5m}"));
-    node.run();
-    edit(&node, 0, "0");
-    node.apply(&pod("web-0").config_map("a", "a-0").build());
-    delivered(&node, "web-0", "a", "0").await;
-    edit(&node, 0, "1");
-    until_state(&node, "web-0", "Waiting").await;
-    node.kill().await;
-    let mut later = with_hook(&mut node, hook("debounce: {min: 5m, max: 5m}"));
+    let (mut node, mut rounds) = killed_before_the_round(with_slow_hook).await;
     node.run();
     delivered(&node, "web-0", "a", "1").await;
-    let (took, round) = millis(later.next()).await;
+    let (took, round) = millis(rounds.next()).await;
     // Quiet period and an extra pause of up to 10 s.
     assert!((299_000..312_000).contains(&took), "{took}");
     assert_eq!(round.change.pod.name, "web-0");
-    rounds.close();
 }
 
 // on-change 59: where no directory is in memory, each agent has a key of its own, and the containers live on.
 #[tokio::test(start_paused = true)]
 async fn crash_between_swap_and_round_fires_without_a_kept_key() {
-    let mut node = Node::prepare();
-    let slow = || hook("debounce: {min: 5m, max: 5m}");
-    let rounds = with_hook(&mut node, slow());
-    node.on_change.key_dirs = Vec::new();
+    let (mut node, mut rounds) = killed_before_the_round(|node| {
+        let rounds = with_slow_hook(node);
+        node.on_change.key_dirs.clear();
+        rounds
+    })
+    .await;
     node.run();
-    edit(&node, 0, "0");
-    node.apply(&pod("web-0").config_map("a", "a-0").build());
-    delivered(&node, "web-0", "a", "0").await;
-    edit(&node, 0, "1");
-    until_state(&node, "web-0", "Waiting").await;
-    node.kill().await;
-    rounds.close();
-    let mut later = with_hook(&mut node, slow());
-    node.on_change.key_dirs = Vec::new();
-    node.run();
-    assert_eq!(later.succeed().await.pod.name, "web-0");
+    assert_eq!(rounds.succeed().await.pod.name, "web-0");
     until_state(&node, "web-0", "Idle").await;
     node.kill().await;
     node.run();
     delivered(&node, "web-0", "a", "1").await;
-    later.none().await;
+    rounds.none().await;
 }
 
 // on-change 60
 #[tokio::test(start_paused = true)]
 async fn crash_before_the_success_is_recorded_fires_again_once() {
-    let (mut node, mut rounds) = node(1).await;
-    edit(&node, 0, "1");
-    let round = rounds.next().await;
     // The application has reloaded, and the agent does not live to learn of it.
-    node.kill().await;
-    drop(round);
+    let (mut node, mut rounds) = killed_during_the_round().await;
     node.run();
     rounds.succeed().await;
     until_state(&node, "web-0", "Idle").await;
@@ -128,11 +138,7 @@ async fn crash_before_the_success_is_recorded_fires_again_once() {
 // on-change 60: the content of a failed attempt may have reached the application, so going back is a change.
 #[tokio::test(start_paused = true)]
 async fn crash_during_an_attempt_and_content_that_goes_back_fires() {
-    let (mut node, mut rounds) = node(1).await;
-    edit(&node, 0, "1");
-    let round = rounds.next().await;
-    node.kill().await;
-    drop(round);
+    let (mut node, mut rounds) = killed_during_the_round().await;
     edit(&node, 0, "0");
     node.run();
     rounds.succeed().await;

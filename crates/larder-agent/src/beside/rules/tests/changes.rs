@@ -97,15 +97,8 @@ fn a_look_at_many_parts_asks_each_part_a_fixed_number_of_times() {
     let mut rules = PodRules::new(Gate::Open, NO_TTL);
     part::ASKED.set(0);
     for number in 0..500 {
-        let look = Look {
-            sight: Sight::Same,
-            payload: Some(payload(1)),
-            remade: false,
-            swapped: false,
-            changed_at: now,
-            delay: Duration::ZERO,
-        };
         let name = volume(&format!("v{number}"));
+        let look = look(Sight::Same, 1, now);
         rules.look(&name, look, now, Timestamp::UNIX_EPOCH);
     }
     assert_eq!(part::ASKED.get(), 2 * 500);
@@ -203,17 +196,10 @@ fn a_container_that_waits_for_its_environment_gets_one_touch_for_each_change() {
     let mut parts: BTreeSet<_> = [volume("a")].into();
     parts.insert(part.clone());
     world.rules.set_pod(world.view.clone(), &parts);
-    let look = |content| Look {
-        sight: Sight::Outdated("waits for its environment".to_owned()),
-        payload: Some(payload(content)),
-        remade: false,
-        swapped: false,
-        changed_at: world.start,
-        delay: Duration::ZERO,
-    };
-    let looks = [look(1), look(1), look(2)];
-    for (at, look) in [0, 10_000, 20_000].into_iter().zip(looks) {
+    for (at, content) in [(0, 1), (10_000, 1), (20_000, 2)] {
         world.until(at);
+        let sight = Sight::Outdated("waits for its environment".to_owned());
+        let look = look(sight, content, world.start);
         world.rules.look(&part, look, world.now, world.wall());
         world.touch();
     }

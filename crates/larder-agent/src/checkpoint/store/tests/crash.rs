@@ -22,6 +22,15 @@ fn old_names() -> BTreeMap<String, String> {
     named([("a", "1"), ("b", "2"), ("c", "absent")])
 }
 
+/// What a start finds before the write.
+fn names_before(has_old: bool) -> BTreeMap<String, String> {
+    if has_old {
+        old_names()
+    } else {
+        BTreeMap::new()
+    }
+}
+
 fn new_names() -> BTreeMap<String, String> {
     named([("a", "7"), ("b", "absent"), ("c", "8"), ("d", "9")])
 }
@@ -68,11 +77,7 @@ fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
         Fault::Once(Errno::IO),
     ] {
         for has_old in [false, true] {
-            let before = if has_old {
-                old_names()
-            } else {
-                BTreeMap::new()
-            };
+            let before = names_before(has_old);
             for at in 0.. {
                 let root = root_before(has_old);
                 let mut store = root.open().store;
@@ -161,11 +166,7 @@ const VICTIM: &str = "LARDER_TEST_CHECKPOINT_VICTIM";
 fn a_start_after_a_kill_finds_the_old_checkpoint_or_the_new_one() {
     // offline 19, 29
     for has_old in [false, true] {
-        let before = if has_old {
-            old_names()
-        } else {
-            BTreeMap::new()
-        };
+        let before = names_before(has_old);
         for at in 0.. {
             let root = root_before(has_old);
             let status = Command::new(env::current_exe().unwrap())
