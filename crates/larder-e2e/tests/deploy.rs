@@ -141,7 +141,17 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 /// Kinds that run pods from a template.
 const WORKLOADS: [&str; 2] = ["Deployment", "DaemonSet"];
 
-/// The kinds that the embedded API server does not have.
+/// Kinds that grant and limit permissions.
+const PERMISSIONS: [&str; 6] = [
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+/// Whether the embedded API server has the kind.
 fn is_embedded_kind(kind: &str) -> bool {
     larder_apiserver::Kind::of_name(kind).is_some()
 }
@@ -297,15 +307,7 @@ async fn every_base_is_applied_with_every_component() {
             return;
         };
         println!("{}: not created, only checked: {unknown:?}", base.name);
-        let others = [
-            "ClusterRole",
-            "ClusterRoleBinding",
-            "Role",
-            "RoleBinding",
-            "ValidatingAdmissionPolicy",
-            "ValidatingAdmissionPolicyBinding",
-        ];
-        let known = |kind: &String| others.contains(&&**kind) || WORKLOADS.contains(&&**kind);
+        let known = |kind: &String| PERMISSIONS.contains(&&**kind) || WORKLOADS.contains(&&**kind);
         assert!(unknown.iter().all(known), "{unknown:?}");
     }
 }
@@ -332,16 +334,8 @@ async fn every_component_of_beside_is_applied_alone_and_with_the_others() {
             return;
         };
         let has = |name: &str| set.iter().any(|component| component.name == name);
-        let of_rights = [
-            "ClusterRole",
-            "ClusterRoleBinding",
-            "Role",
-            "RoleBinding",
-            "ValidatingAdmissionPolicy",
-            "ValidatingAdmissionPolicyBinding",
-        ];
-        // The node has its own rights, and its kubelet's credentials instead of a token.
-        for kind in of_rights {
+        // The node has its own permissions, and its kubelet's credentials instead of a token.
+        for kind in PERMISSIONS {
             let found = of_kind(&objects, kind).len();
             assert_eq!(found == 0, has("beside/node-identity"), "{kind}");
         }
