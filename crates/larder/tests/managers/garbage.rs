@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap as ApiConfigMap;
-use larder::{ChangeKind, ConfigMapManager, RequestPhase, WatchScope};
+use larder::{ChangeKind, RequestPhase, WatchScope};
 use larder_transport::path::Resource;
 use larder_watch::{
     NodeContext,
     collection::{Collection, CollectionEvent},
 };
 
-use crate::scripted::{Script, named, object, pod_with, watching};
+use crate::scripted::{Script, named, object, pod_with, settle, value, watching};
 
 /// ConfigMap `n/<name>` whose data is not what it should be.
 fn unreadable(name: &str, version: u64) -> String {
@@ -21,17 +21,6 @@ fn unreadable(name: &str, version: u64) -> String {
 
 /// An object whose metadata says nothing.
 const NAMELESS: &str = r#"{"metadata":{"name":7,"resourceVersion":[]},"data":"hunter2"}"#;
-
-async fn value(manager: &ConfigMapManager, name: &str) -> String {
-    match manager.get("n", name).await {
-        Ok(map) => map.data["k"].to_string(),
-        Err(error) => error.to_string(),
-    }
-}
-
-async fn settle() {
-    tokio::time::sleep(Duration::from_millis(5)).await;
-}
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_object_keeps_its_last_good_state() {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     cluster::Cluster,
-    scripted::{Exchange, Script, Stream, object, pod, pod_with, watching},
+    scripted::{Exchange, Script, Stream, named, object, pod, pod_with, settle, value, watching},
 };
 
 const LIST: &str = "watch=true sendInitialEvents=true !fieldSelector";
@@ -24,23 +24,6 @@ async fn watched() -> (ConfigMapManager, Script, Stream) {
     let stream = request.synced(5, None);
     assert!(manager.get("n", "a").await.unwrap_err().is_not_found());
     (manager, script, stream)
-}
-
-/// ConfigMap `n/<name>` at `version`.
-fn named(name: &str, version: u64, value: &str) -> String {
-    object(version, value).replace(r#""name":"a""#, &format!(r#""name":"{name}""#))
-}
-
-async fn value(manager: &ConfigMapManager, name: &str) -> String {
-    match manager.get("n", name).await {
-        Ok(map) => map.data["k"].to_string(),
-        Err(error) => error.to_string(),
-    }
-}
-
-/// Lets everything that is ready happen.
-async fn settle() {
-    tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -229,6 +229,19 @@ pub(crate) fn immutable(version: u64, uid: &str, value: &str) -> String {
     )
 }
 
+/// The value of ConfigMap `n/<name>`, or why it has none.
+pub(crate) async fn value(manager: &ConfigMapManager, name: &str) -> String {
+    match manager.get("n", name).await {
+        Ok(map) => map.data["k"].to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Lets everything that is ready happen.
+pub(crate) async fn settle() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
 /// Pod `n/<uid>` that refers to ConfigMap `a`.
 pub(crate) fn pod(uid: &str) -> Pod {
     pod_with(uid, &["a"])

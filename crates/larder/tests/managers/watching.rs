@@ -9,7 +9,7 @@ use larder::{
 use super::SCOPE;
 use crate::{
     cluster::{Cluster, rounds},
-    scripted::{Script, Stream, immutable, object, pod, pod_with, watching},
+    scripted::{self, Script, Stream, immutable, object, pod, pod_with, watching},
 };
 
 fn manager() -> (ConfigMapManager, Script) {
@@ -17,19 +17,28 @@ fn manager() -> (ConfigMapManager, Script) {
     (watching(SCOPE, client), script)
 }
 
+/// The same, with pod `p1`, which refers to `a`.
+fn registered() -> (ConfigMapManager, Script) {
+    let (manager, script) = manager();
+    manager.register_pod(&pod("p1"));
+    (manager, script)
+}
+
+/// The same, whose first request is answered with `object` at `version`, and its watch.
+async fn synced(version: u64, object: Option<&str>) -> (ConfigMapManager, Script, Stream) {
+    let (manager, mut script) = registered();
+    let stream = script.next().await.synced(version, object);
+    (manager, script, stream)
+}
+
 async fn value(manager: &ConfigMapManager) -> String {
-    match manager.get("n", "a").await {
-        Ok(map) => map.data["k"].to_string(),
-        Err(error) => error.to_string(),
-    }
+    scripted::value(manager, "a").await
 }
 
 // managers 21
 #[tokio::test(start_paused = true)]
 async fn readers_follow_the_object() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let stream = script.next().await.synced(5, None);
+    let (manager, _script, stream) = synced(5, None).await;
     assert_eq!(value(&manager).await, r#"configmap "a" not found"#);
 
     let mut changes = manager.subscribe();
@@ -47,8 +56,7 @@ async fn readers_follow_the_object() {
 // managers 22, 23
 #[tokio::test(start_paused = true)]
 async fn all_pods_share_one_watch_that_ends_with_the_last() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
+    let (manager, mut script) = registered();
     let request = script.next().await;
     assert!(
         request
@@ -77,9 +85,7 @@ async fn all_pods_share_one_watch_that_ends_with_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_never_reads_data_older_than_its_registration() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let _stream = script.next().await.synced(5, Some(&object(5, "old")));
+    let (manager, mut script, _stream) = synced(5, Some(&object(5, "old"))).await;
     // The second one finds what the thread has kept of the first.
     assert_eq!(value(&manager).await, "old");
     assert_eq!(value(&manager).await, "old");
@@ -112,12 +118,7 @@ async fn a_new_pod_never_reads_data_older_than_its_registration() {
 // managers 26
 #[tokio::test(start_paused = true)]
 async fn a_recreated_immutable_object_is_noticed_by_a_new_pod() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let stream = script
-        .next()
-        .await
-        .synced(5, Some(&immutable(5, "u1", "old")));
+    let (manager, mut script, stream) = synced(5, Some(&immutable(5, "u1", "old"))).await;
     assert_eq!(value(&manager).await, "old");
     script.silence(Duration::from_hours(1)).await;
     assert!(stream.is_dropped());
@@ -143,8 +144,7 @@ async fn a_recreated_immutable_object_is_noticed_by_a_new_pod() {
 // B15
 #[tokio::test(start_paused = true)]
 async fn the_last_reference_cancels_what_is_under_way() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
+    let (manager, mut script) = registered();
     let request = script.next().await;
     manager.unregister_pod(&pod("p1"));
     script.silence(Duration::from_secs(10)).await;
@@ -154,8 +154,7 @@ async fn the_last_reference_cancels_what_is_under_way() {
 // B9: a list that is answered after its watch was stopped
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_does_not_reach_the_next_incarnation() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
+    let (manager, mut script) = registered();
     let late = script.next().await;
     manager.unregister_pod(&pod("p1"));
     manager.register_pod(&pod("p2"));
@@ -183,9 +182,7 @@ fn state(manager: &ConfigMapManager) -> ObjectState {
 async fn an_immutable_object_ends_its_watch() {
     let (mutable, frozen) = (object(6, "one"), immutable(7, "u1", "two"));
     // Absent, mutable, mutable, immutable: the watch continues until the last. The kubelet notices it only on a read.
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let stream = script.next().await.synced(5, None);
+    let (manager, mut script, stream) = synced(5, None).await;
     value(&manager).await;
     deliver(&manager, &stream, "ADDED", &mutable).await;
     deliver(&manager, &stream, "MODIFIED", &object(7, "two")).await;
@@ -216,12 +213,7 @@ async fn an_immutable_object_ends_its_watch() {
 // managers 25, 26
 #[tokio::test(start_paused = true)]
 async fn immutable_object_needs_no_request_until_the_next_registration() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let _stream = script
-        .next()
-        .await
-        .synced(7, Some(&immutable(7, "u1", "old")));
+    let (manager, mut script, _stream) = synced(7, Some(&immutable(7, "u1", "old"))).await;
     assert_eq!(value(&manager).await, "old");
     for _ in 0..20 {
         script.silence(Duration::from_mins(10)).await;
@@ -239,8 +231,7 @@ async fn immutable_object_needs_no_request_until_the_next_registration() {
 // an immutable object deleted and recreated as a mutable one
 #[tokio::test(start_paused = true)]
 async fn a_formerly_immutable_object_is_watched_again() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
+    let (manager, mut script) = registered();
     let _ended = script
         .next()
         .await
@@ -260,8 +251,7 @@ async fn a_formerly_immutable_object_is_watched_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_proof_that_finds_nothing_leads_to_a_list() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
+    let (manager, mut script) = registered();
     let _late = script.next().await.synced(7, Some(&object(7, "old")));
     assert_eq!(value(&manager).await, "old");
     manager.register_pod(&pod("p2"));
@@ -282,9 +272,7 @@ async fn a_proof_that_finds_nothing_leads_to_a_list() {
 
 #[tokio::test(start_paused = true)]
 async fn running_pods_read_on_during_an_outage_new_ones_fail() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let _stream = script.next().await.synced(7, Some(&object(7, "old")));
+    let (manager, mut script, _stream) = synced(7, Some(&object(7, "old"))).await;
     assert_eq!(value(&manager).await, "old");
     let new = manager.registered(&pod("p2"));
     let outage = async {
@@ -510,9 +498,7 @@ async fn replaced_and_removed_objects_go_with_their_last_reader() {
 // managers 37
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_for_after_shutdown() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    let (manager, mut script, stream) = synced(5, Some(&object(5, "one"))).await;
     // A reader still holds the object.
     let _in_use = manager.get("n", "a").await.unwrap();
     // The second one is what the thread keeps.
@@ -575,9 +561,7 @@ async fn a_thousand_objects_in_ten_streams_all_arrive() {
 // I3: an event that a live GET has overtaken
 #[tokio::test(start_paused = true)]
 async fn an_overtaken_event_takes_no_reader_back() {
-    let (manager, mut script) = manager();
-    manager.register_pod(&pod("p1"));
-    let stream = script.next().await.synced(5, Some(&object(5, "one")));
+    let (manager, mut script, stream) = synced(5, Some(&object(5, "one"))).await;
     assert_eq!(value(&manager).await, "one");
     manager.register_pod(&pod("p2"));
     let (read, ()) = tokio::join!(value(&manager), async {
