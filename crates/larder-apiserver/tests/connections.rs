@@ -65,6 +65,19 @@ async fn read_to(stream: &mut (impl AsyncRead + Unpin), text: &str) {
     }
 }
 
+async fn connect_times(times: usize, address: SocketAddr, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    for _ in 0..times {
+        streams.push(connect(address, bytes).await);
+    }
+    streams
+}
+
+/// Checks that a new client is answered.
+async fn check_served(address: SocketAddr) {
+    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+}
+
 /// Reads until the server closes.
 async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = [0; 4096];
@@ -80,11 +93,8 @@ async fn half_sent_requests_leave_room_for_others() {
     raise_descriptor_limit();
     let server = server(ConnectionLimits::default().max_connections(50));
     let (address, _tasks) = serve(&server, Transport::Plain).await;
-    let mut streams = Vec::new();
-    for _ in 0..1100 {
-        streams.push(connect(address, HALF).await);
-    }
-    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+    let _streams = connect_times(1100, address, HALF).await;
+    check_served(address).await;
 }
 
 #[tokio::test]
@@ -92,11 +102,8 @@ async fn half_done_handshakes_leave_room_for_others() {
     raise_descriptor_limit();
     let server = server(ConnectionLimits::default().max_connections(50));
     let (address, _tasks) = serve(&server, Transport::Tls).await;
-    let mut streams = Vec::new();
-    for _ in 0..1100 {
-        // A handshake record of which only the first byte comes.
-        streams.push(connect(address, b"\x16\x03\x01\x02\x00\x01").await);
-    }
+    // A handshake record of which only the first byte comes.
+    let _streams = connect_times(1100, address, b"\x16\x03\x01\x02\x00\x01").await;
     let mut stream = tls(address).await;
     stream.write_all(VERSION).await.unwrap();
     read_to(&mut stream, "401 Unauthorized").await;
@@ -114,7 +121,7 @@ async fn a_running_watch_is_never_replaced() {
         streams.push(connect(address, HTTP2).await);
     }
     // The last of them is answered only after all before it were accepted.
-    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+    check_served(address).await;
     put(&server, "1");
     read_to(&mut watch, "ADDED").await;
 }
@@ -125,11 +132,8 @@ async fn silent_connections_are_replaced_before_idle_ones() {
     let (address, _tasks) = serve(&server, Transport::Plain).await;
     let mut idle = connect(address, VERSION).await;
     read_to(&mut idle, "gitVersion").await;
-    let mut streams = Vec::new();
-    for _ in 0..20 {
-        streams.push(connect(address, b"").await);
-    }
-    read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+    let _streams = connect_times(20, address, b"").await;
+    check_served(address).await;
     idle.write_all(VERSION).await.unwrap();
     read_to(&mut idle, "gitVersion").await;
 }
@@ -373,7 +377,7 @@ async fn floods_of_frames_do_not_stop_the_server() {
         });
     }
     for _ in 0..20 {
-        read_to(&mut connect(address, VERSION).await, "gitVersion").await;
+        check_served(address).await;
     }
 }
 

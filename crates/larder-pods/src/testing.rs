@@ -8,7 +8,10 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{StoredPod, identity::set_annotation};
+use crate::{
+    StoredPod,
+    identity::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE, set_annotation},
+};
 
 thread_local! {
     static IS_RUNTIME: Cell<bool> = const { Cell::new(false) };
@@ -42,6 +45,21 @@ pub(crate) fn pod(name: &str) -> PodBuilder {
         ..PodSpec::default()
     });
     PodBuilder(pod)
+}
+
+/// The same, from a file.
+pub(crate) fn static_pod(name: &str) -> PodBuilder {
+    pod(name)
+        .annotation(CONFIG_SOURCE, "file")
+        .annotation(CONFIG_HASH, "hash")
+}
+
+/// The mirror pod of that static pod.
+pub(crate) fn mirror_pod(name: &str) -> PodBuilder {
+    pod(name)
+        .uid(&format!("{name}-mirror-uid"))
+        .annotation(CONFIG_SOURCE, "api")
+        .annotation(CONFIG_MIRROR, "hash")
 }
 
 #[derive(Clone)]

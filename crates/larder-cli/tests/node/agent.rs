@@ -23,6 +23,24 @@ pub(crate) struct Agent {
     child: Option<Child>,
 }
 
+/// The command of an agent whose root directory is `root` in `folder`, and whose log is `log` there.
+pub(crate) fn command(folder: &Path) -> Command {
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .open(folder.join("log"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command
+        .arg("run")
+        .arg("--root-dir")
+        .arg(folder.join("root"))
+        .env("LARDER_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.unwrap());
+    command
+}
+
 /// The resource usage of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
@@ -60,21 +78,11 @@ impl Agent {
     /// Starts it, for the first time or again.
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "the agent runs already");
-        let log = File::options()
-            .append(true)
-            .create(true)
-            .open(self.folder.path().join("log"));
-        let child = Command::new(env!("CARGO_BIN_EXE_larder"))
-            .args(["run", "--node-name", NODE, "--kubeconfig"])
+        let child = command(self.folder.path())
+            .args(["--node-name", NODE, "--kubeconfig"])
             .arg(&self.kubeconfig)
             .arg("--config")
             .arg(self.folder.path().join("config.yaml"))
-            .arg("--root-dir")
-            .arg(self.root())
-            .env("LARDER_LOG", "warn")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log.unwrap())
             .spawn();
         self.child = Some(child.unwrap());
     }

@@ -14,6 +14,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use crate::agent::command;
+
 /// Containers, each with an object of its own.
 const CONTAINERS: usize = 3;
 /// Edits in all.
@@ -79,20 +81,9 @@ impl Machine {
     }
 
     fn start(&mut self) {
-        let log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(self.folder.path().join("log"));
-        let child = Command::new(env!("CARGO_BIN_EXE_larder"))
-            .arg("run")
+        let child = command(self.folder.path())
             .arg("--manifests")
             .arg(self.folder.path().join("manifests"))
-            .arg("--root-dir")
-            .arg(self.root())
-            .env("LARDER_LOG", "warn")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log.unwrap())
             .spawn();
         self.agent = Some(child.unwrap());
     }

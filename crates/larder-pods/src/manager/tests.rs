@@ -6,23 +6,7 @@ use k8s_openapi::api::core::v1::EphemeralContainer;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    identity::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE},
-    testing::{PodBuilder, pod},
-};
-
-fn static_pod(name: &str) -> PodBuilder {
-    pod(name)
-        .annotation(CONFIG_SOURCE, "file")
-        .annotation(CONFIG_HASH, "hash")
-}
-
-fn mirror_pod(name: &str) -> PodBuilder {
-    pod(name)
-        .uid(&format!("{name}-mirror-uid"))
-        .annotation(CONFIG_SOURCE, "api")
-        .annotation(CONFIG_MIRROR, "hash")
-}
+use crate::testing::{PodBuilder, mirror_pod, pod, static_pod};
 
 fn manager_of(pods: impl IntoIterator<Item = PodBuilder>) -> PodManager {
     let mut manager = PodManager::default();

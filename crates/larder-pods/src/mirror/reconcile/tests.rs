@@ -12,21 +12,9 @@ use tower::service_fn;
 use super::*;
 use crate::{
     PodManager,
-    identity::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE},
-    testing::{PodBuilder, pod},
+    identity::{CONFIG_HASH, CONFIG_MIRROR},
+    testing::{PodBuilder, mirror_pod, pod, static_pod},
 };
-
-fn static_pod(name: &str) -> PodBuilder {
-    pod(name)
-        .annotation(CONFIG_SOURCE, "file")
-        .annotation(CONFIG_HASH, "hash")
-}
-
-fn mirror_pod(name: &str) -> PodBuilder {
-    pod(name)
-        .uid(&format!("{name}-mirror-uid"))
-        .annotation(CONFIG_MIRROR, "hash")
-}
 
 fn node() -> Value {
     json!({"metadata": {"name": "n1", "uid": "node-uid"}})

@@ -8,7 +8,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::service_fn;
 
 use super::*;
-use crate::{FullName, source::SourceEvent, static_pod::ApiReferences};
+use crate::{
+    FullName,
+    source::{SourceEvent, SourceProblem},
+    static_pod::ApiReferences,
+};
 
 const URL: &str = "https://user:password@h.example/m/pods.yaml?token=t0ken";
 
@@ -257,24 +261,38 @@ async fn redirects_are_followed_but_headers_stay_with_their_server() {
     assert_eq!(seen[3], ("http://elsewhere.example/z", false));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_silent_server_times_out() {
-    let service = service_fn(|_: Request<Empty<Bytes>>| async {
-        std::future::pending::<Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>().await
-    });
+/// What a source over `service` reports first, which must be problems.
+async fn first_problems(service: HttpService) -> Vec<SourceProblem> {
     let source = HttpSource::with_service(
         URL,
         &BTreeMap::new(),
         Duration::from_secs(20),
         StaticPods::new("n1", ApiReferences::Refuse),
-        BoxCloneSyncService::new(service),
+        service,
     );
     let (sender, mut reports) = mpsc::channel(16);
-    let start = time::Instant::now();
-    tokio::select! {
+    let report = tokio::select! {
         () = source.unwrap().run(sender) => unreachable!("the receiver is here"),
-        report = reports.recv() => assert!(matches!(report.unwrap().event, SourceEvent::Problems(problems) if problems.len() == 1)),
-    }
+        report = reports.recv() => report.unwrap(),
+    };
+    let SourceEvent::Problems(problems) = report.event else {
+        panic!("{report:?}");
+    };
+    problems
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_times_out() {
+    let service = service_fn(|_: Request<Empty<Bytes>>| async {
+        std::future::pending::<Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>>().await
+    });
+    let start = time::Instant::now();
+    assert_eq!(
+        first_problems(BoxCloneSyncService::new(service))
+            .await
+            .len(),
+        1
+    );
     assert_eq!(start.elapsed(), TIMEOUT);
 }
 
@@ -347,21 +365,7 @@ async fn an_endless_body_ends_at_the_limit() {
         let body = StreamBody::new(futures::stream::repeat_with(chunk));
         Ok::<_, BoxError>(Response::new(body.boxed_unsync()))
     });
-    let source = HttpSource::with_service(
-        URL,
-        &BTreeMap::new(),
-        Duration::from_secs(20),
-        StaticPods::new("n1", ApiReferences::Refuse),
-        BoxCloneSyncService::new(service),
-    );
-    let (sender, mut reports) = mpsc::channel(16);
-    let report = tokio::select! {
-        () = source.unwrap().run(sender) => unreachable!("the receiver is here"),
-        report = reports.recv() => report.unwrap(),
-    };
-    let SourceEvent::Problems(problems) = report.event else {
-        panic!("{report:?}");
-    };
+    let problems = first_problems(BoxCloneSyncService::new(service)).await;
     assert!(problems[0].to_string().ends_with("bytes or more"));
 }
 
@@ -382,7 +386,6 @@ async fn redirects_to_files_and_redirect_loops_are_errors() {
 #[tokio::test(start_paused = true)]
 async fn compressed_bodies_are_not_expanded() {
     // No request asks for one. The bytes of a gzip stream are no text.
-    let (sender, mut reports) = mpsc::channel(16);
     let service = service_fn(|request: Request<Empty<Bytes>>| async move {
         assert!(!request.headers().contains_key(header::ACCEPT_ENCODING));
         let body = Full::new(Bytes::from_static(b"\x1f\x8b\x08\x00\xff"));
@@ -393,19 +396,6 @@ async fn compressed_bodies_are_not_expanded() {
             .insert(header::CONTENT_ENCODING, gzip);
         Ok::<_, BoxError>(response)
     });
-    let source = HttpSource::with_service(
-        URL,
-        &BTreeMap::new(),
-        Duration::from_secs(20),
-        StaticPods::new("n1", ApiReferences::Refuse),
-        BoxCloneSyncService::new(service),
-    );
-    let report = tokio::select! {
-        () = source.unwrap().run(sender) => unreachable!("the receiver is here"),
-        report = reports.recv() => report.unwrap(),
-    };
-    let SourceEvent::Problems(problems) = report.event else {
-        panic!("{report:?}");
-    };
+    let problems = first_problems(BoxCloneSyncService::new(service)).await;
     assert!(problems[0].to_string().ends_with("is not UTF-8 text"));
 }
