@@ -22,7 +22,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     sync::Arc,
-    task::Poll,
+    task::{Poll, Wake as _},
     time::Duration,
 };
 
@@ -76,7 +76,7 @@ struct Timer(Option<(delay_queue::Key, Instant)>);
 
 struct WatchedTarget<T: Target> {
     driver: Driver<T>,
-    waker: ReadyWaker<Part>,
+    waker: Arc<ReadyWaker<Part>>,
     timer: Timer,
     slot: WatchSlot,
     /// It neither rests nor backs off.
@@ -102,7 +102,7 @@ pub struct Engine<T: Target> {
     seqs: Arc<SeqCounter>,
     targets: BTreeMap<u64, Box<WatchedTarget<T>>>,
     checks: BTreeMap<u64, Box<RunningCheck<T>>>,
-    ready: ReadySet<Part>,
+    ready: Arc<ReadySet<Part>>,
     timers: DelayQueue<Part>,
     /// Permits for requests.
     requests: PrioritySemaphore<Part>,
@@ -154,7 +154,7 @@ impl<T: Target + Clone> Engine<T> {
             seqs,
             targets: BTreeMap::new(),
             checks: BTreeMap::new(),
-            ready: ReadySet::default(),
+            ready: Arc::default(),
             timers: DelayQueue::new(),
             requests: PrioritySemaphore::new(limits.max_requests_in_flight),
             slots: PrioritySemaphore::new(limits.max_watches),
@@ -373,7 +373,7 @@ impl<T: Target + Clone> Engine<T> {
             watched.is_repeat = true;
             self.last_sent = Instant::now();
             watched.driver.send(&self.api, in_flight);
-            watched.waker.wake();
+            watched.waker.wake_by_ref();
         }
     }
 
@@ -481,7 +481,7 @@ impl<T: Target + Clone> Engine<T> {
         let WatchedTarget { driver, waker, .. } = &mut **watched;
         let server = &mut self.server;
         if let Poll::Ready(progress) = waker.poll(|context| driver.poll(context, server)) {
-            waker.wake();
+            waker.wake_by_ref();
             self.reports.extend(Report::of_progress(id, progress));
             self.settle(id, false);
         }

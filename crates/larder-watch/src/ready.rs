@@ -19,44 +19,37 @@ use tokio::task::coop::consume_budget;
 
 /// The keys of the futures that were woken.
 #[derive(Debug)]
-pub(crate) struct ReadySet<R>(Arc<ReadySetInner<R>>);
-
-#[derive(Debug)]
-struct ReadySetInner<R> {
+pub(crate) struct ReadySet<R> {
     keys: Mutex<VecDeque<R>>,
     task: AtomicWaker,
 }
 
 /// Wakes the future of one key.
 #[derive(Debug)]
-struct KeyWaker<R> {
+pub(crate) struct ReadyWaker<R> {
     key: R,
     /// The key is in the set.
     woken: AtomicBool,
-    set: Arc<ReadySetInner<R>>,
+    set: Arc<ReadySet<R>>,
 }
-
-/// The waker of one future.
-#[derive(Clone, Debug)]
-pub(crate) struct ReadyWaker<R>(Arc<KeyWaker<R>>);
 
 impl<R> Default for ReadySet<R> {
     fn default() -> Self {
-        Self(Arc::new(ReadySetInner {
+        Self {
             keys: Mutex::default(),
             task: AtomicWaker::new(),
-        }))
+        }
     }
 }
 
-impl<R: Copy + Send + Sync + 'static> ReadySet<R> {
+impl<R> ReadySet<R> {
     /// A waker for the future of `key`.
-    pub(crate) fn waker(&self, key: R) -> ReadyWaker<R> {
-        ReadyWaker(Arc::new(KeyWaker {
+    pub(crate) fn waker(self: &Arc<Self>, key: R) -> Arc<ReadyWaker<R>> {
+        Arc::new(ReadyWaker {
             key,
             woken: AtomicBool::new(false),
-            set: Arc::clone(&self.0),
-        }))
+            set: Arc::clone(self),
+        })
     }
 
     /// The next key; its future may have ended meanwhile. Cancel-safe.
@@ -65,8 +58,8 @@ impl<R: Copy + Send + Sync + 'static> ReadySet<R> {
         // pending and woken at once, so the task has to yield.
         consume_budget().await;
         poll_fn(|context| {
-            self.0.task.register(context.waker());
-            match self.0.keys.lock().pop_front() {
+            self.task.register(context.waker());
+            match self.keys.lock().pop_front() {
                 Some(key) => Poll::Ready(key),
                 None => Poll::Pending,
             }
@@ -76,36 +69,28 @@ impl<R: Copy + Send + Sync + 'static> ReadySet<R> {
 }
 
 impl<R: Copy + Send + Sync + 'static> ReadyWaker<R> {
-    /// Has the future polled.
-    pub(crate) fn wake(&self) {
-        self.0.wake_by_ref();
-    }
-
     /// Polls the future.
-    pub(crate) fn poll<T>(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    pub(crate) fn poll<T>(
+        self: &Arc<Self>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
         // What wakes the future from now on may not be seen by this poll.
-        self.0.woken.store(false, Ordering::Release);
-        let waker = Waker::from(Arc::clone(&self.0));
+        self.woken.store(false, Ordering::Release);
+        let waker = Waker::from(Arc::clone(self));
         poll(&mut Context::from_waker(&waker))
     }
 }
 
-impl<R: Copy> KeyWaker<R> {
-    fn wake_by_ref(&self) {
+impl<R: Copy + Send + Sync> Wake for ReadyWaker<R> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.set.keys.lock().push_back(self.key);
             self.set.task.wake();
         }
-    }
-}
-
-impl<R: Copy + Send + Sync + 'static> Wake for KeyWaker<R> {
-    fn wake(self: Arc<Self>) {
-        KeyWaker::wake_by_ref(&self);
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        KeyWaker::wake_by_ref(self);
     }
 }
 
@@ -117,11 +102,11 @@ mod tests {
 
     #[tokio::test]
     async fn woken_keys_come_in_order_and_once() {
-        let set = ReadySet::default();
+        let set = Arc::new(ReadySet::default());
         let wakers = [1, 2, 3].map(|key| set.waker(key));
-        wakers[2].wake();
-        wakers[0].wake();
-        wakers[2].wake();
+        wakers[2].wake_by_ref();
+        wakers[0].wake_by_ref();
+        wakers[2].wake_by_ref();
         assert_eq!((set.next().await, set.next().await), (3, 1));
         assert!(set.next().now_or_never().is_none());
         // Polling makes the key wakeable again, also from within the poll.

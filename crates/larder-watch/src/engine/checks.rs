@@ -2,7 +2,11 @@
 //!
 //! Invariant: an object has at most one check under way, and a check that has failed backs off with a delay of its own.
 
-use std::{task::Poll, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Poll, Wake as _},
+    time::Duration,
+};
 
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
@@ -12,7 +16,7 @@ use crate::{freshness::FreshnessCheck, limits::Permit, ready::ReadyWaker, target
 
 pub(super) struct RunningCheck<T: Target> {
     check: FreshnessCheck<T>,
-    waker: ReadyWaker<Part>,
+    waker: Arc<ReadyWaker<Part>>,
     timer: Timer,
 }
 
@@ -88,7 +92,7 @@ impl<T: Target + Clone> Engine<T> {
             && running.check.is_queued()
         {
             running.check.send(&self.api, seq, permit);
-            running.waker.wake();
+            running.waker.wake_by_ref();
         }
     }
 
