@@ -14,7 +14,6 @@
 //! 2. Before the entry's lock is released, what reads have kept of an object that is known better now is outdated (I3).
 //! 3. No lock is held across an await (I5).
 
-mod commands;
 mod entry;
 mod overflow;
 mod scopes;
@@ -26,7 +25,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -34,14 +33,16 @@ use larder_objects::{Object, ObjectKey};
 use larder_watch::{Api, RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use self::entry::WatchEntry;
 use self::{
-    commands::{Command, Commands},
     entry::ObjectFinding,
-    task::WatchTask,
+    task::{Command, WatchTask},
 };
 use super::{Entries, Entry, entries::Added, waiting::wait};
 use crate::{
@@ -60,38 +61,32 @@ pub(crate) struct WatchStoreInner<K: Object> {
     pub(crate) changes: Publisher,
     pub(crate) metrics: Metrics,
     /// For the task of the store.
-    pub(crate) commands: Commands<K>,
+    commands: mpsc::UnboundedSender<Command<K>>,
     /// How the objects of each namespace are watched, where that was chosen.
     pub(crate) scopes: Mutex<BTreeMap<SmolStr, ScopeChoice>>,
     /// Copies that an earlier process kept, while references may be served from them.
     stale: Mutex<HashMap<ObjectKey, StaleObject<K>>>,
-    closed: AtomicBool,
 }
 
 impl<K: Object> WatchStoreInner<K> {
-    /// Nothing is published from now on.
-    fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+    /// Sends the task a command. One that has ended needs none.
+    fn send(&self, command: Command<K>) {
+        let _ = self.commands.send(command);
     }
 
     /// The task has ended, perhaps by a panic: reads fail and subscribers hear the end, instead of data that goes stale
     /// unnoticed.
     fn end(&self) {
-        self.close();
         for entry in self.entries.all() {
             entry.cell.changed.notify_waiters();
         }
         self.changes.close();
     }
 
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
     /// Notes that a reader waits, and sends the task a command if it does not know.
     fn note_pending_read(&self, cell: &WatchEntry<K>) {
         if !cell.read_pending.swap(true, Ordering::AcqRel) {
-            self.commands.send(Command::ReadPending(cell.id));
+            self.send(Command::ReadPending(cell.id));
         }
     }
 
@@ -103,7 +98,7 @@ impl<K: Object> WatchStoreInner<K> {
     ) -> Option<Result<Arc<K>, Error>> {
         let answer = entry.cell.look(&entry.key, required);
         if answer.is_none() {
-            if self.is_closed() {
+            if self.commands.is_closed() {
                 return Some(Err(Error::ShutDown { kind: K::KIND }));
             }
             self.note_pending_read(&entry.cell);
@@ -200,16 +195,16 @@ impl<K: Object> WatchStore<K> {
         metrics: Metrics,
         random: fastrand::Rng,
     ) -> Self {
+        let (commands, received) = mpsc::unbounded_channel();
         let inner = Arc::new(WatchStoreInner {
             entries: Entries::default(),
             changes: Publisher::default(),
             metrics,
-            commands: Commands::default(),
+            commands,
             scopes: Mutex::default(),
             stale: Mutex::default(),
-            closed: AtomicBool::new(false),
         });
-        let task = WatchTask::new(Arc::clone(&inner), api, config, random);
+        let task = WatchTask::new(Arc::clone(&inner), received, api, config, random);
         #[expect(
             clippy::disallowed_methods,
             reason = "the one task of a store, owned by the handle that the store keeps"
@@ -234,17 +229,15 @@ impl<K: Object> WatchStore<K> {
             }
         }
         match added {
-            Added::Entry(entry) if !self.inner.is_closed() => {
-                self.inner.commands.send(Command::Added(entry));
-            }
+            Added::Entry(entry) => self.inner.send(Command::Added(entry)),
             Added::Holder(entry) => {
                 entry.touch();
                 // A new pod may have brought the permission that was missing.
                 if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
-                    self.inner.commands.send(Command::Referenced(entry.cell.id));
+                    self.inner.send(Command::Referenced(entry.cell.id));
                 }
             }
-            Added::Entry(_) | Added::Count => {}
+            Added::Count => {}
         }
     }
 
@@ -252,7 +245,7 @@ impl<K: Object> WatchStore<K> {
         if let Some(entry) = self.inner.entries.remove(namespace, name, holder) {
             entry.cell.remove();
             self.inner.changes.forget(&entry.key);
-            self.inner.commands.send(Command::Removed(entry.cell.id));
+            self.inner.send(Command::Removed(entry.cell.id));
         }
     }
 
@@ -314,10 +307,9 @@ impl<K: Object> WatchStore<K> {
 
     /// Ends the task with all its watches; immutable objects stay readable.
     pub(crate) async fn shut_down(&self) {
-        self.inner.close();
         let task = self.task.lock().take();
         if let Some(task) = task {
-            self.inner.commands.close();
+            self.inner.send(Command::ShutDown);
             if let Err(error) = task.await
                 && let Ok(panic) = error.try_into_panic()
             {

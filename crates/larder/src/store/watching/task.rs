@@ -16,12 +16,15 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use larder_objects::Object;
 use larder_watch::{Api, Engine, Known, Limits, Need, NodeContext, Report, Start};
 use smol_str::SmolStr;
-use tokio::time::{Duration, Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::{
+    sync::mpsc,
+    time::{Duration, Instant, Interval, MissedTickBehavior, interval_at},
+};
 use tokio_util::time::DelayQueue;
 use tracing::debug;
 
 use super::{
-    Command, WatchEntry, WatchStoreInner,
+    WatchEntry, WatchStoreInner,
     overflow::Overflow,
     scopes::{Namespace, ReviewAnswer},
     target::WatchTarget,
@@ -31,6 +34,21 @@ use crate::{
     status::ObjectState,
     store::Entry,
 };
+
+/// What happened to an object. Objects are named by the number of their entry.
+#[derive(Debug)]
+pub(super) enum Command<K> {
+    /// An object got its first reference.
+    Added(Arc<Entry<WatchEntry<K>>>),
+    /// An object that fails got one reference more.
+    Referenced(u64),
+    /// A reader waits for the object.
+    ReadPending(u64),
+    /// The object lost its last reference.
+    Removed(u64),
+    /// Everything ends.
+    ShutDown,
+}
 
 /// One referenced object. There may be very many.
 pub(super) struct WatchedObject<K> {
@@ -58,7 +76,7 @@ impl<K: Object> WatchedObject<K> {
 
 /// The events that wake the task.
 enum Wake<K: Object> {
-    Commands,
+    Commands(Vec<Command<K>>),
     Review(Box<ReviewAnswer>),
     /// The known state of this object has expired.
     Expired(u64),
@@ -68,6 +86,7 @@ enum Wake<K: Object> {
 
 pub(super) struct WatchTask<K: Object> {
     pub(super) inner: Arc<WatchStoreInner<K>>,
+    commands: mpsc::UnboundedReceiver<Command<K>>,
     pub(super) api: Api,
     pub(super) config: ManagerConfig,
     pub(super) context: NodeContext,
@@ -100,6 +119,7 @@ const FIRST_NAMESPACE: u64 = 1 << 63;
 impl<K: Object> Drop for WatchTask<K> {
     /// However the task ends, readers get an error instead of waiting.
     fn drop(&mut self) {
+        self.commands.close();
         self.inner.end();
     }
 }
@@ -107,6 +127,7 @@ impl<K: Object> Drop for WatchTask<K> {
 impl<K: Object> WatchTask<K> {
     pub(super) fn new(
         inner: Arc<WatchStoreInner<K>>,
+        commands: mpsc::UnboundedReceiver<Command<K>>,
         api: Api,
         config: &ManagerConfig,
         mut random: fastrand::Rng,
@@ -126,6 +147,7 @@ impl<K: Object> WatchTask<K> {
         let engine = Engine::new(api.clone(), limits, seqs, &context, random.fork());
         Self {
             inner,
+            commands,
             api,
             config: config.clone(),
             context,
@@ -145,32 +167,31 @@ impl<K: Object> WatchTask<K> {
 
     /// Works until it is shut down or dropped.
     pub(super) async fn run(mut self) {
-        let inner = Arc::clone(&self.inner);
         loop {
+            let mut commands = Vec::new();
             // Every arm is cancel-safe: commands stay in their queue, the others in their collections. Biased, so that
             // what is ready at the same time is handled in the same order for the same seed. The API server comes last,
             // since it must not hold up callers.
             let wake = tokio::select! {
                 biased;
-                () = inner.commands.arrived.notified() => Wake::Commands,
+                _ = self.commands.recv_many(&mut commands, usize::MAX) => Wake::Commands(commands),
                 Some(answer) = self.reviews.next(), if !self.reviews.is_empty() => Wake::Review(Box::new(answer)),
                 Some(expired) = self.expiries.next(), if !self.expiries.is_empty() => Wake::Expired(expired.into_inner()),
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
                 report = self.engine.next() => Wake::Report(Box::new(report)),
             };
             match wake {
-                Wake::Commands => {
-                    let (commands, flow) = inner.commands.take();
+                Wake::Commands(commands) => {
                     // A burst of new objects is handled once, not for each of them.
                     let mut targets = BTreeSet::new();
                     for command in commands {
+                        if let Command::ShutDown = command {
+                            return;
+                        }
                         targets.extend(self.command(command));
                     }
                     for target in targets {
                         self.refresh(target);
-                    }
-                    if flow.is_break() {
-                        return;
                     }
                 }
                 Wake::Review(answer) => self.reviewed(*answer),
@@ -184,6 +205,7 @@ impl<K: Object> WatchTask<K> {
     /// Executes a command. Returns the target whose needs may have changed.
     fn command(&mut self, command: Command<K>) -> Option<u64> {
         match command {
+            Command::ShutDown => None,
             Command::Added(entry) => self.add(entry),
             Command::Referenced(id) => {
                 let object = self.objects.get(&id)?;
