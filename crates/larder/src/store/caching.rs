@@ -363,7 +363,7 @@ impl<K: Object> CachingStore<K> {
         let flight = match self.plan(&entry, required) {
             Plan::Answer(result) => {
                 if result.is_ok() {
-                    self.inner.entries.count_hit();
+                    self.inner.entries.hits().count();
                 }
                 return result;
             }

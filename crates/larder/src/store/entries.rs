@@ -11,7 +11,6 @@ mod references;
 
 use std::{
     collections::HashMap,
-    hash::{Hash, Hasher},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::{Equivalent, HashSet};
+use hashbrown::Equivalent;
 use larder_objects::{ObjectKey, ResourceVersion};
 use larder_watch::{RegistrationSeq, RequestFailure, SeqCounter, SharedSeq};
 use parking_lot::{Mutex, RwLock};
@@ -27,6 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use self::{readers::Readers, references::References};
 use crate::{
     error::Error,
+    metrics::Tally,
     registration::{Holder, PodIdentity},
     status::{ObjectState, ObjectStatus},
 };
@@ -69,13 +69,13 @@ impl<C> Entry<C> {
 
 /// The referenced objects by name. `S` is what a read keeps of an object that it may have.
 #[derive(Debug)]
-pub(crate) struct Entries<C: Send + Sync, S: Send = ()> {
-    by_name: RwLock<HashSet<ByName<C>, HashState>>,
+pub(crate) struct Entries<C, S: Send = ()> {
+    by_name: RwLock<hashbrown::HashMap<ObjectKey, Arc<Entry<C>>, HashState>>,
     seqs: Arc<SeqCounter>,
-    readers: Readers<C, S>,
+    readers: Readers<S>,
 }
 
-impl<C: Send + Sync, S: Send> Default for Entries<C, S> {
+impl<C, S: Send> Default for Entries<C, S> {
     fn default() -> Self {
         Self {
             by_name: RwLock::default(),
@@ -96,10 +96,13 @@ pub(crate) enum Added<C> {
     Count,
 }
 
-impl<C: Send + Sync, S: Send> Entries<C, S> {
+impl<C, S: Send> Entries<C, S> {
     /// The entry of an object, if something refers to it.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Entry<C>>> {
-        self.with(namespace, name, Arc::clone)
+        self.by_name
+            .read()
+            .get(&KeyRef { namespace, name })
+            .cloned()
     }
 
     /// The entry of an object, and how fresh its state must be for a read: as `holder`'s registration, or as the
@@ -126,18 +129,6 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         })
     }
 
-    /// Looks at the entry of an object, if something refers to it.
-    fn with<T>(
-        &self,
-        namespace: &str,
-        name: &str,
-        look: impl FnOnce(&Arc<Entry<C>>) -> T,
-    ) -> Option<T> {
-        let entries = self.by_name.read();
-        let ByName(entry) = entries.get(&KeyRef { namespace, name })?;
-        Some(look(entry))
-    }
-
     /// What `take` makes of what `look` finds: the path of nearly all reads. What was found is kept, and found again
     /// without looking, until something [changes](Self::changed).
     #[inline]
@@ -152,7 +143,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
             let entry = self.get(namespace, name)?;
             let found = look(&entry)?;
             entry.touch();
-            Some((entry, found))
+            Some((entry.key.clone(), found))
         })
     }
 
@@ -162,24 +153,14 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         self.readers.changed();
     }
 
-    /// Counts a read that was answered without waiting.
-    pub(crate) fn count_hit(&self) {
-        self.readers.count_hit();
-    }
-
-    /// How many have been counted.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn hits(&self) -> u64 {
-        self.readers.hits()
+    /// Counts the reads that were answered without waiting.
+    pub(crate) fn hits(&self) -> &Tally {
+        &self.readers.hits
     }
 
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<Entry<C>>> {
-        let entries = self.by_name.read();
-        entries
-            .iter()
-            .map(|ByName(entry)| Arc::clone(entry))
-            .collect()
+        self.by_name.read().values().cloned().collect()
     }
 
     /// How many objects are referenced.
@@ -205,7 +186,7 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         holder: Holder,
         make: impl FnOnce() -> C,
     ) -> Added<C> {
-        if let Some(ByName(entry)) = self.by_name.read().get(&KeyRef { namespace, name }) {
+        if let Some(entry) = self.by_name.read().get(&KeyRef { namespace, name }) {
             let mut references = entry.references.lock();
             let seq = self.seqs.advance();
             if !references.add(holder, seq) {
@@ -226,8 +207,9 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
             key: ObjectKey::new(namespace, name),
             references: Mutex::new(references),
         });
-        let added = self.by_name.write().insert(ByName(Arc::clone(&entry)));
-        debug_assert!(added, "one registration at a time");
+        let key = entry.key.clone();
+        let before = self.by_name.write().insert(key, Arc::clone(&entry));
+        debug_assert!(before.is_none(), "one registration at a time");
         Added::Entry(entry)
     }
 
@@ -239,15 +221,15 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
         holder: Holder,
     ) -> Option<Arc<Entry<C>>> {
         let key = KeyRef { namespace, name };
-        let last = self.with(namespace, name, |entry| {
-            let mut references = entry.references.lock();
+        {
+            let entries = self.by_name.read();
+            let mut references = entries.get(&key)?.references.lock();
             references.remove(holder);
-            references.is_empty()
-        })?;
-        if !last {
-            return None;
+            if !references.is_empty() {
+                return None;
+            }
         }
-        let ByName(entry) = self.by_name.write().take(&key)?;
+        let entry = self.by_name.write().remove(&key)?;
         self.changed();
         Some(entry)
     }
@@ -262,7 +244,7 @@ pub(crate) struct Facts {
     pub(crate) failure: Option<RequestFailure>,
 }
 
-impl<C: Send + Sync, S: Send> Entries<C, S> {
+impl<C, S: Send> Entries<C, S> {
     /// The status of every object, in no order.
     pub(crate) fn status(
         &self,
@@ -296,44 +278,16 @@ impl<C: Send + Sync, S: Send> Entries<C, S> {
     }
 }
 
-/// A name to look up.
-#[derive(PartialEq, Eq, Hash)]
+/// A name to look up. Its hash is that of the [`ObjectKey`].
+#[derive(Hash)]
 struct KeyRef<'a> {
     namespace: &'a str,
     name: &'a str,
 }
 
-/// An entry, found by its name.
-#[derive(Debug)]
-struct ByName<C>(Arc<Entry<C>>);
-
-impl<C> ByName<C> {
+impl Equivalent<ObjectKey> for KeyRef<'_> {
     #[inline]
-    fn key(&self) -> KeyRef<'_> {
-        let ObjectKey { namespace, name } = &self.0.key;
-        KeyRef { namespace, name }
-    }
-}
-
-impl<C> Hash for ByName<C> {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
-    }
-}
-
-impl<C> PartialEq for ByName<C> {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<C> Eq for ByName<C> {}
-
-impl<C> Equivalent<ByName<C>> for KeyRef<'_> {
-    #[inline]
-    fn equivalent(&self, entry: &ByName<C>) -> bool {
-        *self == entry.key()
+    fn equivalent(&self, key: &ObjectKey) -> bool {
+        self.namespace == key.namespace && self.name == key.name
     }
 }

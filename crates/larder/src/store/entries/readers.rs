@@ -13,35 +13,33 @@
 
 use std::{
     cell::RefCell,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use hashbrown::HashMap;
+use larder_objects::ObjectKey;
 use thread_local::ThreadLocal;
 
-use super::{ByName, Entry, HashState, KeyRef};
+use super::{HashState, KeyRef};
 use crate::metrics::Tally;
 
 /// The readers of one store; `S` is what they keep of an object.
 #[derive(Debug)]
-pub(super) struct Readers<C: Send + Sync, S: Send> {
+pub(super) struct Readers<S: Send> {
     generation: AtomicU64,
-    memories: ThreadLocal<RefCell<Memory<C, S>>>,
+    memories: ThreadLocal<RefCell<Memory<S>>>,
     /// Reads that were answered without waiting.
-    hits: Tally,
+    pub(super) hits: Tally,
 }
 
 /// What one thread keeps.
 #[derive(Debug)]
-struct Memory<C, S> {
+struct Memory<S> {
     generation: u64,
-    found: HashMap<ByName<C>, S, HashState>,
+    found: HashMap<ObjectKey, S, HashState>,
 }
 
-impl<C, S> Default for Memory<C, S> {
+impl<S> Default for Memory<S> {
     fn default() -> Self {
         Self {
             generation: 0,
@@ -50,7 +48,7 @@ impl<C, S> Default for Memory<C, S> {
     }
 }
 
-impl<C: Send + Sync, S: Send> Default for Readers<C, S> {
+impl<S: Send> Default for Readers<S> {
     fn default() -> Self {
         Self {
             generation: AtomicU64::new(0),
@@ -60,14 +58,14 @@ impl<C: Send + Sync, S: Send> Default for Readers<C, S> {
     }
 }
 
-impl<C: Send + Sync, S: Send> Readers<C, S> {
+impl<S: Send> Readers<S> {
     /// What `take` makes of what this thread keeps, or else of what `look` finds, which is kept.
     #[inline]
     pub(super) fn read<T>(
         &self,
         key: &KeyRef<'_>,
         take: impl Fn(&S) -> Option<T>,
-        look: impl FnOnce() -> Option<(Arc<Entry<C>>, S)>,
+        look: impl FnOnce() -> Option<(ObjectKey, S)>,
     ) -> Option<T> {
         let memory = self.memories.get_or_default();
         // Acquire: pairs with the release of `changed`.
@@ -76,9 +74,9 @@ impl<C: Send + Sync, S: Send> Readers<C, S> {
         let taken = if let Some(taken) = kept {
             taken
         } else {
-            let (entry, found) = look()?;
+            let (key, found) = look()?;
             let taken = take(&found)?;
-            memory.borrow_mut().keep(entry, found);
+            memory.borrow_mut().keep(key, found);
             taken
         };
         self.hits.count();
@@ -89,20 +87,9 @@ impl<C: Send + Sync, S: Send> Readers<C, S> {
     pub(super) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
-
-    /// Counts a read that was answered without waiting.
-    pub(super) fn count_hit(&self) {
-        self.hits.count();
-    }
-
-    /// How many have been counted.
-    #[cfg(feature = "metrics")]
-    pub(super) fn hits(&self) -> u64 {
-        self.hits.sum()
-    }
 }
 
-impl<C, S> Memory<C, S> {
+impl<S> Memory<S> {
     /// Forgets what is of another generation.
     #[inline]
     fn recall<T>(
@@ -120,22 +107,21 @@ impl<C, S> Memory<C, S> {
     }
 
     #[cold]
-    fn keep(&mut self, entry: Arc<Entry<C>>, found: S) {
-        self.found.insert(ByName(entry), found);
+    fn keep(&mut self, key: ObjectKey, found: S) {
+        self.found.insert(key, found);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::{Weak, atomic::AtomicBool},
+        sync::{Arc, Weak},
         thread,
     };
 
-    use larder_objects::ObjectKey;
     use parking_lot::Mutex;
 
-    use super::{super::References, *};
+    use super::*;
 
     const KEY: KeyRef<'_> = KeyRef {
         namespace: "n",
@@ -146,23 +132,14 @@ mod tests {
 
     /// What is known of one object, and its readers.
     struct TestStore {
-        entry: Arc<Entry<()>>,
         known: Mutex<Value>,
         looked: Mutex<u32>,
-        readers: Readers<(), Weak<&'static str>>,
+        readers: Readers<Weak<&'static str>>,
     }
 
     impl TestStore {
         fn new(value: &'static str) -> Self {
-            let entry = Entry {
-                newest: larder_watch::SharedSeq::default(),
-                accessed: AtomicBool::new(false),
-                cell: (),
-                key: ObjectKey::new("n", "a"),
-                references: Mutex::new(References::default()),
-            };
             Self {
-                entry: Arc::new(entry),
                 known: Mutex::new(Arc::new(value)),
                 looked: Mutex::new(0),
                 readers: Readers::default(),
@@ -181,7 +158,7 @@ mod tests {
                 *self.looked.lock() += 1;
                 let found = Arc::downgrade(&self.known.lock());
                 meanwhile();
-                Some((Arc::clone(&self.entry), found))
+                Some((ObjectKey::new("n", "a"), found))
             };
             let read = self.readers.read(&KEY, Weak::upgrade, look);
             read.map_or("nothing", |value| *value)
@@ -208,7 +185,7 @@ mod tests {
             (store.read(), store.read(), store.looked()),
             ("two", "two", 1)
         );
-        assert_eq!(store.readers.hits(), 4);
+        assert_eq!(store.readers.hits.sum(), 4);
     }
 
     #[test]
