@@ -80,10 +80,6 @@ mod changes;
 mod config;
 mod error;
 mod manager;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(not(feature = "metrics"))]
-#[path = "metrics/off.rs"]
 mod metrics;
 mod registration;
 mod status;

@@ -88,13 +88,13 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// Outside a tokio runtime, under strategy `Watch`: its worker runs there.
     pub fn new(client: kube::Client, config: &ManagerConfig) -> Result<Self, ConfigError> {
-        Self::counted_in(client, config, Metrics::new(K::KIND))
+        Self::counted_in(client, config, Arc::new(()))
     }
 
     fn counted_in(
         client: kube::Client,
         config: &ManagerConfig,
-        metrics: Metrics,
+        metrics: Arc<dyn Metrics>,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         let store = Store::new(Api::new(client), config, metrics);

@@ -1,170 +1,32 @@
-//! Metrics of the managers: counters that they feed, and a census of their objects taken at each scrape.
-//!
-//! Labels are words of small fixed sets (`kind`, `verb`, `outcome`, `reason`, `state`), never names of objects.
+//! What is counted of the managers' work. The metrics for Prometheus are a feature; without them nothing is counted.
+
+#[cfg(feature = "metrics")]
+mod prometheus;
 
 use std::{
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use larder_objects::Kind;
-use larder_watch::Restart;
-use parking_lot::Mutex;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
-    metrics::{
-        TypedMetric,
-        counter::{ConstCounter, Counter},
-        family::Family,
-        gauge::{ConstGauge, Gauge},
-        histogram::Histogram,
-    },
-    registry::{Registry, Unit},
-};
 use thread_local::ThreadLocal;
 
-/// Metrics of any number of managers, distinguished by the label `kind`. Cheap to clone; all clones count together.
-///
-/// ```
-/// use larder::ManagerMetrics;
-///
-/// let mut registry = prometheus_client::registry::Registry::default();
-/// let metrics = ManagerMetrics::default();
-/// metrics.register(registry.sub_registry_with_prefix("larder"));
-/// ```
-#[derive(Clone, Debug)]
-pub struct ManagerMetrics {
-    requests: Family<RequestLabels, Counter>,
-    restarts: Family<RestartLabels, Counter>,
-    waits: Family<KindLabel, Histogram, fn() -> Histogram>,
-    managers: Managers,
+#[cfg(feature = "metrics")]
+pub use self::prometheus::ManagerMetrics;
+#[cfg(feature = "metrics")]
+pub(crate) use self::prometheus::{Census, Count, KindMetrics};
+
+/// Takes in what a manager does.
+pub(crate) trait Metrics: fmt::Debug + Send + Sync {
+    fn requested(&self, _verb: &'static str, _outcome: &'static str) {}
+
+    fn restarted(&self, _reason: &'static str) {}
+
+    fn waited(&self, _time: Duration) {}
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabel {
-    kind: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    kind: &'static str,
-    verb: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RestartLabels {
-    kind: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    kind: &'static str,
-    state: &'static str,
-}
-
-impl Default for ManagerMetrics {
-    fn default() -> Self {
-        let waits = || Histogram::new([0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0]);
-        Self {
-            requests: Family::default(),
-            restarts: Family::default(),
-            waits: Family::new_with_constructor(waits),
-            managers: Managers::default(),
-        }
-    }
-}
-
-impl ManagerMetrics {
-    /// Registers everything in `registry`; the caller picks the prefix.
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "requests",
-            "Requests to the API server by verb and outcome",
-            self.requests.clone(),
-        );
-        registry.register(
-            "watch_restarts",
-            "Watches that were interrupted, by reason",
-            self.restarts.clone(),
-        );
-        registry.register_with_unit(
-            "read_wait",
-            "How long reads waited that could not be answered at once",
-            Unit::Seconds,
-            self.waits.clone(),
-        );
-        registry.register_collector(Box::new(self.managers.clone()));
-    }
-
-    /// Counts the objects of `manager` from now on, for as long as it lives.
-    pub(crate) fn add(&self, manager: Weak<dyn Census>) {
-        let mut managers = self.managers.0.lock();
-        managers.retain(|manager| manager.strong_count() > 0);
-        managers.push(manager);
-    }
-}
-
-/// The metrics of one manager.
-#[derive(Clone, Debug)]
-pub(crate) struct Metrics {
-    kind: &'static str,
-    all: ManagerMetrics,
-}
-
-impl Metrics {
-    /// Metrics that are counted in `all`.
-    pub(crate) fn of(kind: Kind, all: ManagerMetrics) -> Self {
-        let kind = kind.as_str();
-        // They exist from the start, so that the first increase is seen as one.
-        for reason in Restart::ALL.map(Restart::label) {
-            drop(all.restarts.get_or_create(&RestartLabels { kind, reason }));
-        }
-        for verb in ["get", "list", "watch"] {
-            let outcome = "ok";
-            drop(all.requests.get_or_create(&RequestLabels {
-                kind,
-                verb,
-                outcome,
-            }));
-        }
-        drop(all.waits.get_or_create(&KindLabel { kind }));
-        Self { kind, all }
-    }
-
-    /// Metrics that are counted for themselves.
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self::of(kind, ManagerMetrics::default())
-    }
-
-    pub(crate) fn requested(&self, verb: &'static str, outcome: &'static str) {
-        let kind = self.kind;
-        let labels = RequestLabels {
-            kind,
-            verb,
-            outcome,
-        };
-        self.all.requests.get_or_create(&labels).inc();
-    }
-
-    pub(crate) fn restarted(&self, reason: &'static str) {
-        let kind = self.kind;
-        let labels = RestartLabels { kind, reason };
-        self.all.restarts.get_or_create(&labels).inc();
-    }
-
-    pub(crate) fn waited(&self, time: Duration) {
-        let kind = self.kind;
-        let waits = self.all.waits.get_or_create(&KindLabel { kind });
-        waits.observe(time.as_secs_f64());
-    }
-}
+/// In place of the metrics where they are not wanted: counts nothing.
+impl Metrics for () {}
 
 /// A counter for a path where one atomic addition would be a quarter of the cost: each thread adds to a cell that no
 /// other thread writes. A cell outlives its thread and is passed on to another, so that the sum never goes back.
@@ -179,101 +41,17 @@ struct TallyCell(AtomicU64);
 impl Tally {
     #[inline]
     pub(crate) fn count(&self) {
-        let TallyCell(cell) = self.0.get_or_default();
-        cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if cfg!(feature = "metrics") {
+            let TallyCell(cell) = self.0.get_or_default();
+            cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
     }
 
+    #[cfg(feature = "metrics")]
     pub(crate) fn sum(&self) -> u64 {
         let cells = self.0.iter();
         cells
             .map(|TallyCell(cell)| cell.load(Ordering::Relaxed))
             .sum()
-    }
-}
-
-/// The counts of each scrape.
-#[derive(Debug)]
-pub(crate) struct Count {
-    pub(crate) kind: Kind,
-    /// By the name of their state.
-    pub(crate) objects: Vec<(&'static str, u64)>,
-    pub(crate) references: u64,
-    /// Reads that were answered at once, ever.
-    pub(crate) hits: u64,
-    /// Age of the oldest data.
-    pub(crate) oldest: Duration,
-}
-
-/// Something whose objects can be counted.
-pub(crate) trait Census: Send + Sync {
-    fn count(&self) -> Count;
-}
-
-#[derive(Clone, Default)]
-struct Managers(Arc<Mutex<Vec<Weak<dyn Census>>>>);
-
-impl fmt::Debug for Managers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Managers({})", self.0.lock().len())
-    }
-}
-
-impl Collector for Managers {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let managers: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
-        let counts: Vec<_> = managers.iter().map(|manager| manager.count()).collect();
-
-        let objects = Family::<StateLabels, Gauge>::default();
-        for count in &counts {
-            for (state, number) in &count.objects {
-                let labels = StateLabels {
-                    kind: count.kind.as_str(),
-                    state,
-                };
-                let number = i64::try_from(*number).unwrap_or(i64::MAX);
-                objects.get_or_create(&labels).inc_by(number);
-            }
-        }
-        let help = "Referenced objects by state";
-        let metric = encoder.encode_descriptor("objects", help, None, objects.metric_type())?;
-        objects.encode(metric)?;
-
-        let by_kind = |value: fn(&Count) -> f64| {
-            let counts = counts.iter();
-            counts.map(move |count| (count.kind.as_str(), value(count)))
-        };
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a count above 2^53 may be off by one"
-        )]
-        let gauges = [
-            (
-                "references",
-                "References of registered pods to objects",
-                None,
-                by_kind(|count| count.references as f64),
-            ),
-            (
-                "oldest_data",
-                "Longest time for which an object may have changed unnoticed",
-                Some(Unit::Seconds),
-                by_kind(|count| count.oldest.as_secs_f64()),
-            ),
-        ];
-        for (name, help, unit, values) in gauges {
-            let kind = ConstGauge::<f64>::TYPE;
-            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
-            for (kind, value) in values {
-                ConstGauge::new(value).encode(metric.encode_family(&KindLabel { kind })?)?;
-            }
-        }
-        let help = "Reads that were answered at once from memory";
-        let kind = ConstCounter::<u64>::TYPE;
-        let mut metric = encoder.encode_descriptor("cache_hits", help, None, kind)?;
-        for count in &counts {
-            let kind = count.kind.as_str();
-            ConstCounter::new(count.hits).encode(metric.encode_family(&KindLabel { kind })?)?;
-        }
-        Ok(())
     }
 }

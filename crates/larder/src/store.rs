@@ -43,7 +43,7 @@ pub(crate) enum Store<K: Object> {
 
 /// What the strategies have in common is this list of what they do differently.
 impl<K: Object> Store<K> {
-    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Metrics) -> Self {
+    pub(crate) fn new(api: Api, config: &ManagerConfig, metrics: Arc<dyn Metrics>) -> Self {
         let random = match config.seed {
             Some(seed) => fastrand::Rng::with_seed(seed),
             None => fastrand::Rng::new(),

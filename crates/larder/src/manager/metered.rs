@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use super::{Inner, ObjectManager};
 use crate::{
     config::{ConfigError, ManagerConfig},
-    metrics::{Census, Count, ManagerMetrics, Metrics},
-    status::ObjectState,
+    metrics::{Census, Count, KindMetrics, ManagerMetrics},
 };
 
 impl<K: Object> ObjectManager<K> {
@@ -30,7 +29,8 @@ impl<K: Object> ObjectManager<K> {
         config: &ManagerConfig,
         metrics: &ManagerMetrics,
     ) -> Result<Self, ConfigError> {
-        let manager = Self::counted_in(client, config, Metrics::of(K::KIND, metrics.clone()))?;
+        let counted = KindMetrics::new(K::KIND, metrics.clone());
+        let manager = Self::counted_in(client, config, Arc::new(counted))?;
         let census: Weak<Inner<K>> = Arc::downgrade(&manager.inner);
         metrics.add(census);
         Ok(manager)
@@ -39,23 +39,10 @@ impl<K: Object> ObjectManager<K> {
 
 impl<K: Object> Census for Inner<K> {
     fn count(&self) -> Count {
-        let objects = self.store.status(&HashMap::new(), Instant::now());
-        let in_state = |name| {
-            let states = objects.iter().map(|object| object.state.as_str());
-            states.filter(|state| *state == name).count()
-        };
         Count {
-            kind: K::KIND,
-            objects: ObjectState::NAMES
-                .map(|name| (name, in_state(name) as u64))
-                .into(),
-            references: objects.iter().map(|object| object.references as u64).sum(),
+            kind: K::KIND.as_str(),
+            objects: self.store.status(&HashMap::new(), Instant::now()),
             hits: self.store.hits(),
-            oldest: objects
-                .iter()
-                .map(|object| object.age)
-                .max()
-                .unwrap_or_default(),
         }
     }
 }

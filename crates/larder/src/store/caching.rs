@@ -287,7 +287,7 @@ pub(crate) struct CachingStore<K: Object> {
 struct CachingStoreInner<K: Object> {
     entries: Entries<CacheEntry<K>, FreshAnswer<K>>,
     changes: Publisher,
-    metrics: Metrics,
+    metrics: Arc<dyn Metrics>,
     api: Api,
     max_stale: Option<Duration>,
     /// For the delays after failures. Locked after a state.
@@ -304,7 +304,7 @@ impl<K: Object> CachingStore<K> {
     pub(crate) fn new(
         api: Api,
         config: &ManagerConfig,
-        metrics: Metrics,
+        metrics: Arc<dyn Metrics>,
         random: fastrand::Rng,
     ) -> Self {
         Self {
@@ -370,7 +370,7 @@ impl<K: Object> CachingStore<K> {
             Plan::Wait(flight) => flight,
         };
         let failure = || entry.cell.0.lock().failure.clone();
-        let result = wait(&entry.key, within, &self.inner.metrics, flight, failure).await;
+        let result = wait(&entry.key, within, &*self.inner.metrics, flight, failure).await;
         match result {
             Err(error) if !error.is_not_found() => {
                 let state = entry.cell.0.lock();

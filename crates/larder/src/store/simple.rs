@@ -15,12 +15,12 @@ pub(crate) struct SimpleStore {
     pub(crate) entries: Entries<()>,
     /// Nothing ever changes unasked here.
     pub(crate) changes: Publisher,
-    pub(crate) metrics: Metrics,
+    metrics: Arc<dyn Metrics>,
     api: Api,
 }
 
 impl SimpleStore {
-    pub(crate) fn new(api: Api, metrics: Metrics) -> Self {
+    pub(crate) fn new(api: Api, metrics: Arc<dyn Metrics>) -> Self {
         Self {
             entries: Entries::default(),
             changes: Publisher::default(),

@@ -12,7 +12,7 @@ use crate::{error::Error, metrics::Metrics};
 pub(super) async fn wait<K: Object>(
     key: &ObjectKey,
     within: Duration,
-    metrics: &Metrics,
+    metrics: &dyn Metrics,
     answer: impl Future<Output = Result<Arc<K>, Error>>,
     failure: impl FnOnce() -> Option<RequestFailure>,
 ) -> Result<Arc<K>, Error> {

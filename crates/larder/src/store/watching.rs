@@ -59,7 +59,7 @@ use crate::{
 pub(crate) struct WatchStoreInner<K: Object> {
     pub(crate) entries: Entries<WatchEntry<K>, Weak<K>>,
     pub(crate) changes: Publisher,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<dyn Metrics>,
     /// For the task of the store.
     commands: mpsc::UnboundedSender<Command<K>>,
     /// How the objects of each namespace are watched, where that was chosen.
@@ -192,7 +192,7 @@ impl<K: Object> WatchStore<K> {
     pub(crate) fn new(
         api: Api,
         config: &ManagerConfig,
-        metrics: Metrics,
+        metrics: Arc<dyn Metrics>,
         random: fastrand::Rng,
     ) -> Self {
         let (commands, received) = mpsc::unbounded_channel();
@@ -302,7 +302,7 @@ impl<K: Object> WatchStore<K> {
             cell.missed.store(true, Ordering::Release);
             cell.failure()
         };
-        wait(&entry.key, within, &self.inner.metrics, answer, failure).await
+        wait(&entry.key, within, &*self.inner.metrics, answer, failure).await
     }
 
     /// Ends the task with all its watches; immutable objects stay readable.
