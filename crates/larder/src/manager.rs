@@ -19,7 +19,7 @@ use crate::{
     metrics::Metrics,
     registration::{Hold, PodIdentity, PodRef, Registrations},
     status::{KnownObject, NamespaceScope, ObjectStatus, StaleObject},
-    store::{Store, fake::FakeObjects},
+    store::{Store, fake::FakeObjects, watching::WatchStore},
 };
 
 /// The manager of ConfigMaps.
@@ -246,26 +246,31 @@ impl<K: Object> ObjectManager<K> {
     pub fn serve_stale(&self, objects: HashMap<ObjectKey, StaleObject<K>>) {
         // New references wait, so that each is served once.
         let _registrations = self.inner.registrations.lock();
-        self.inner.store.serve_stale(objects);
+        if let Some(store) = self.inner.store.watching() {
+            store.serve_stale(objects);
+        }
     }
 
     /// New references need an answer of the API server again. Copies that are served stay so until the API server has
     /// answered about them.
     pub fn end_stale(&self) {
         let _registrations = self.inner.registrations.lock();
-        self.inner.store.end_stale();
+        if let Some(store) = self.inner.store.watching() {
+            store.end_stale();
+        }
     }
 
     /// Of when the copy is that reads get; `None` if they get no copy.
     ///
     /// Ask before the read: an object never becomes stale, so what is read after `None` is no copy.
     pub fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
-        self.inner.store.stale_as_of(namespace, name)
+        self.inner.store.watching()?.stale_as_of(namespace, name)
     }
 
     /// What is known of every referenced object, in no order; nothing under strategies other than `Watch`.
     pub fn known(&self) -> Vec<KnownObject<K>> {
-        self.inner.store.known(Instant::now())
+        let store = self.inner.store.watching();
+        store.map_or_else(Vec::new, |store| store.known(Instant::now()))
     }
 
     /// The changes of all referenced objects from now on.
@@ -286,7 +291,8 @@ impl<K: Object> ObjectManager<K> {
     /// What [`WatchScope::Auto`](crate::WatchScope::Auto) chose, for each namespace with references, sorted; the choice
     /// for a namespace is missing until it was made.
     pub fn scopes(&self) -> Vec<NamespaceScope> {
-        self.inner.store.scopes()
+        let store = self.inner.store.watching();
+        store.map_or_else(Vec::new, WatchStore::scopes)
     }
 
     /// The registered pods, sorted.
@@ -300,7 +306,10 @@ impl<K: Object> ObjectManager<K> {
     /// Ends all watches and waits until nothing of the manager runs. Reads fail from then on, except those of immutable
     /// objects; the streams of subscribers end.
     pub async fn shut_down(&self) {
-        self.inner.store.shut_down().await;
+        // Under the other strategies nothing runs but what readers drive.
+        if let Some(store) = self.inner.store.watching() {
+            store.shut_down().await;
+        }
     }
 
     fn register(&self, pod: &Pod, hold: Hold) {

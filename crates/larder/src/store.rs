@@ -13,10 +13,8 @@ pub(crate) mod watching;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use jiff::Timestamp;
-use larder_objects::{Object, ObjectKey, ResourceVersion};
+use larder_objects::{Object, ResourceVersion};
 use larder_watch::Api;
-use smol_str::SmolStr;
 use tokio::time::Instant;
 
 pub(crate) use self::entries::{Entries, Entry};
@@ -30,7 +28,7 @@ use crate::{
     error::Error,
     metrics::Metrics,
     registration::{Holder, PodIdentity, ReferenceChange},
-    status::{KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject},
+    status::{ObjectState, ObjectStatus},
 };
 
 /// One store per strategy.
@@ -65,27 +63,19 @@ impl<K: Object> Store<K> {
 
     fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
         match self {
-            Self::Simple(store) => {
-                store.entries.add(namespace, name, holder, || ());
-            }
+            Self::Simple(store) => drop(store.entries.add(namespace, name, holder, || ())),
             Self::Caching(store) => store.add_reference(namespace, name, holder),
             Self::Watching(store) => store.add_reference(namespace, name, holder),
-            Self::Fake(store) => {
-                store.entries.add(namespace, name, holder, || ());
-            }
+            Self::Fake(store) => drop(store.entries.add(namespace, name, holder, || ())),
         }
     }
 
     fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
         match self {
-            Self::Simple(store) => {
-                store.entries.remove(namespace, name, holder);
-            }
+            Self::Simple(store) => drop(store.entries.remove(namespace, name, holder)),
             Self::Caching(store) => store.delete_reference(namespace, name, holder),
             Self::Watching(store) => store.delete_reference(namespace, name, holder),
-            Self::Fake(store) => {
-                store.entries.remove(namespace, name, holder);
-            }
+            Self::Fake(store) => drop(store.entries.remove(namespace, name, holder)),
         }
     }
 
@@ -125,7 +115,7 @@ impl<K: Object> Store<K> {
     pub(crate) fn changes(&self) -> &Publisher {
         match self {
             Self::Simple(store) => &store.changes,
-            Self::Caching(store) => store.changes(),
+            Self::Caching(store) => &store.inner.changes,
             Self::Watching(store) => &store.inner.changes,
             Self::Fake(store) => &store.changes,
         }
@@ -135,7 +125,7 @@ impl<K: Object> Store<K> {
     pub(crate) fn hits(&self) -> u64 {
         match self {
             Self::Simple(_) | Self::Fake(_) => 0,
-            Self::Caching(store) => store.entries().hits().sum(),
+            Self::Caching(store) => store.inner.entries.hits().sum(),
             Self::Watching(store) => store.inner.entries.hits().sum(),
         }
     }
@@ -143,7 +133,7 @@ impl<K: Object> Store<K> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Simple(store) => store.entries.len(),
-            Self::Caching(store) => store.entries().len(),
+            Self::Caching(store) => store.inner.entries.len(),
             Self::Watching(store) => store.inner.entries.len(),
             Self::Fake(store) => store.entries.len(),
         }
@@ -163,62 +153,17 @@ impl<K: Object> Store<K> {
         };
         match self {
             Self::Simple(store) => store.entries.status(pods, unknown),
-            Self::Caching(store) => store.entries().status(pods, |cell| cell.facts(now)),
+            Self::Caching(store) => store.inner.entries.status(pods, |cell| cell.facts(now)),
             Self::Watching(store) => store.inner.entries.status(pods, |cell| cell.facts(now)),
             Self::Fake(store) => store.entries.status(pods, unknown),
         }
     }
 
-    pub(crate) fn serve_stale(&self, objects: HashMap<ObjectKey, StaleObject<K>>) {
-        if let Self::Watching(store) = self {
-            store.serve_stale(objects);
-        }
-    }
-
-    pub(crate) fn end_stale(&self) {
-        if let Self::Watching(store) = self {
-            store.end_stale();
-        }
-    }
-
-    pub(crate) fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
-        let Self::Watching(store) = self else {
-            return None;
-        };
-        let entry = store.inner.entries.get(namespace, name)?;
-        match entry.cell.state() {
-            ObjectState::Stale(as_of) => Some(as_of),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn known(&self, now: Instant) -> Vec<KnownObject<K>> {
-        let Self::Watching(store) = self else {
-            return Vec::new();
-        };
-        let entries = store.inner.entries.all().into_iter();
-        entries
-            .map(|entry| entry.cell.known(&entry.key, now))
-            .collect()
-    }
-
-    pub(crate) fn scopes(&self) -> Vec<NamespaceScope> {
-        let Self::Watching(store) = self else {
-            return Vec::new();
-        };
-        let scopes = store.inner.scopes.lock();
-        let scope = |(namespace, choice): (&SmolStr, &ScopeChoice)| NamespaceScope {
-            namespace: namespace.clone(),
-            choice: choice.clone(),
-        };
-        scopes.iter().map(scope).collect()
-    }
-
-    pub(crate) async fn shut_down(&self) {
+    /// The store of strategy `Watch`, the only one with copies, choices of scope, and a task.
+    pub(crate) fn watching(&self) -> Option<&WatchStore<K>> {
         match self {
-            Self::Watching(store) => store.shut_down().await,
-            // Nothing runs but what readers drive.
-            Self::Simple(_) | Self::Caching(_) | Self::Fake(_) => {}
+            Self::Watching(store) => Some(store),
+            Self::Simple(_) | Self::Caching(_) | Self::Fake(_) => None,
         }
     }
 }

@@ -39,11 +39,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::age::Age;
-use super::{
-    Entries, Entry,
-    entries::{Added, Facts},
-    waiting::wait,
-};
+use super::{Entries, Entry, entries::Facts, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
@@ -278,15 +274,15 @@ impl<K: Object> CacheState<K> {
 /// The store of strategy `Cache`. It runs nothing of its own: requests are driven by their readers.
 #[derive(Debug)]
 pub(crate) struct CachingStore<K: Object> {
-    inner: Arc<CachingStoreInner<K>>,
+    pub(super) inner: Arc<CachingStoreInner<K>>,
     config: ManagerConfig,
 }
 
 /// What requests under way share with the store.
 #[derive(Debug)]
-struct CachingStoreInner<K: Object> {
-    entries: Entries<CacheEntry<K>, FreshAnswer<K>>,
-    changes: Publisher,
+pub(super) struct CachingStoreInner<K: Object> {
+    pub(super) entries: Entries<CacheEntry<K>, FreshAnswer<K>>,
+    pub(super) changes: Publisher,
     metrics: Arc<dyn Metrics>,
     api: Api,
     max_stale: Option<Duration>,
@@ -320,19 +316,9 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    pub(crate) fn entries(&self) -> &Entries<CacheEntry<K>, FreshAnswer<K>> {
-        &self.inner.entries
-    }
-
-    pub(crate) fn changes(&self) -> &Publisher {
-        &self.inner.changes
-    }
-
     pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        let _: Added<_> = self
-            .inner
-            .entries
-            .add(namespace, name, holder, CacheEntry::new);
+        let entries = &self.inner.entries;
+        drop(entries.add(namespace, name, holder, CacheEntry::new));
     }
 
     pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {

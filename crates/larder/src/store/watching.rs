@@ -29,6 +29,7 @@ use std::{
     },
 };
 
+use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey};
 use larder_watch::{Api, RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
@@ -51,7 +52,7 @@ use crate::{
     error::Error,
     metrics::Metrics,
     registration::Holder,
-    status::{ObjectState, ScopeChoice, StaleObject},
+    status::{KnownObject, NamespaceScope, ObjectState, ScopeChoice, StaleObject},
 };
 
 /// What store and task share.
@@ -262,6 +263,33 @@ impl<K: Object> WatchStore<K> {
     /// New references are not served from copies any more.
     pub(crate) fn end_stale(&self) {
         *self.inner.stale.lock() = HashMap::new();
+    }
+
+    /// Of when the copy is that reads get.
+    pub(crate) fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
+        let entry = self.inner.entries.get(namespace, name)?;
+        match entry.cell.state() {
+            ObjectState::Stale(as_of) => Some(as_of),
+            _ => None,
+        }
+    }
+
+    /// What is known of every object, in no order.
+    pub(crate) fn known(&self, now: Instant) -> Vec<KnownObject<K>> {
+        let entries = self.inner.entries.all().into_iter();
+        entries
+            .map(|entry| entry.cell.known(&entry.key, now))
+            .collect()
+    }
+
+    /// What was chosen for each namespace, sorted.
+    pub(crate) fn scopes(&self) -> Vec<NamespaceScope> {
+        let scopes = self.inner.scopes.lock();
+        let scope = |(namespace, choice): (&SmolStr, &ScopeChoice)| NamespaceScope {
+            namespace: namespace.clone(),
+            choice: choice.clone(),
+        };
+        scopes.iter().map(scope).collect()
     }
 
     /// The object, if it can be had without waiting: the path of nearly all reads.
