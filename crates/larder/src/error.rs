@@ -146,12 +146,6 @@ impl Error {
         }
     }
 
-    /// The error of a read whose GET failed with `source`.
-    pub(crate) fn of_get(kind: Kind, key: ObjectKey, source: Arc<RequestError>) -> Self {
-        let failure = RequestFailure::new(RequestPhase::Get, source);
-        Self::of_failure(kind, key, failure)
-    }
-
     /// The error of a read that a failed request is the cause of.
     pub(crate) fn of_failure(kind: Kind, key: ObjectKey, failure: RequestFailure) -> Self {
         let RequestFailure {
@@ -217,7 +211,7 @@ pub(crate) mod tests {
         assert_eq!(cause.to_string(), "not allowed to read secret n/a");
         assert_eq!(cause.source().unwrap().to_string(), "status 403");
         assert!(not_synced.is_forbidden() && not_synced.is_retryable());
-        let not_found = Error::of_get(Kind::ConfigMap, key(), Arc::new(status(404)));
+        let not_found = failed(RequestPhase::Get, 404);
         assert_eq!(not_found.to_string(), r#"configmap "a" not found"#);
         assert!(not_found.is_not_found());
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use larder_objects::{Object, ObjectKey};
-use larder_watch::{Api, ByName, RequestError};
+use larder_watch::{Api, ByName, RequestError, RequestFailure, RequestPhase};
 use tokio::time::timeout;
 
 use super::Entries;
@@ -36,13 +36,15 @@ impl SimpleStore {
         within: Duration,
     ) -> Result<Arc<K>, Error> {
         let key = ObjectKey::new(namespace, name);
-        let kind = K::KIND;
         let target = ByName::<K>::new(key.clone());
         let answer = timeout(within, self.api.get(&target, None))
             .await
             .unwrap_or(Err(RequestError::Timeout(within)));
         let outcome = answer.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
-        answer.map_err(|error| Error::of_get(kind, key, Arc::new(error)))
+        answer.map_err(|error| {
+            let failure = RequestFailure::new(RequestPhase::Get, error);
+            Error::of_failure(K::KIND, key, failure)
+        })
     }
 }

@@ -107,16 +107,20 @@ impl<K: Object> WatchStoreInner<K> {
         answer
     }
 
-    /// Publishes a state; returns the event that subscribers should see.
-    pub(crate) fn publish(
-        &self,
-        entry: &Arc<Entry<WatchEntry<K>>>,
-        finding: ObjectFinding<K>,
-    ) -> Option<ChangeKind> {
+    /// Notifies the subscribers of news about an object. Returns whether there is any.
+    fn notify(&self, entry: &Entry<WatchEntry<K>>, event: Option<ChangeKind>) -> bool {
+        if let Some(event) = &event {
+            self.changes.publish(&entry.key, event);
+        }
+        event.is_some()
+    }
+
+    /// Publishes a state.
+    fn publish(&self, entry: &Entry<WatchEntry<K>>, finding: ObjectFinding<K>) {
         let cell = &entry.cell;
         let mut known = cell.known.lock();
         if known.state == ObjectState::Removed {
-            return None;
+            return;
         }
         let confirms = finding.fresh_as_of.is_some();
         let mut changed = known.take(finding);
@@ -125,18 +129,23 @@ impl<K: Object> WatchStoreInner<K> {
         self.entries.changed();
         drop(known);
         cell.changed.notify_waiters();
-        changed.then_some(event)
+        self.notify(entry, changed.then_some(event));
+    }
+
+    /// The watch of the object continues after an interruption.
+    fn resumed(&self, entry: &Entry<WatchEntry<K>>) {
+        self.notify(entry, entry.cell.resumed());
     }
 
     /// A request for the object failed. `is_denied`: this client may not read it, so a stale copy is withdrawn. Returns
-    /// the event that subscribers should see.
-    pub(crate) fn failed(
+    /// whether that is news.
+    fn failed(
         &self,
         entry: &Entry<WatchEntry<K>>,
         failure: &RequestFailure,
         is_denied: bool,
         now: Instant,
-    ) -> Option<ChangeKind> {
+    ) -> bool {
         let mut known = entry.cell.known.lock();
         let withdrawn = is_denied && known.withdraw();
         if withdrawn {
@@ -144,26 +153,31 @@ impl<K: Object> WatchStoreInner<K> {
         }
         let event = known.failed(failure, now);
         drop(known);
-        event.or_else(|| withdrawn.then(|| ChangeKind::Failed(failure.clone())))
+        let event = event.or_else(|| withdrawn.then(|| ChangeKind::Failed(failure.clone())));
+        self.notify(entry, event)
     }
 
-    /// Serves the entry from the copies, if nothing else is known of it. Returns whether that is news.
+    /// Serves the entry from the copies, if nothing else is known of it.
     fn serve_copy(
         &self,
         entry: &Entry<WatchEntry<K>>,
         copies: &HashMap<ObjectKey, StaleObject<K>>,
-    ) -> Option<ChangeKind> {
-        let copy = copies.get(&entry.key)?;
+    ) {
+        let Some(copy) = copies.get(&entry.key) else {
+            return;
+        };
         let mut known = entry.cell.known.lock();
-        let event = known.serve_copy(copy, entry.newest_reference())?;
-        self.entries.changed();
-        drop(known);
-        entry.cell.changed.notify_waiters();
-        Some(event)
+        let event = known.serve_copy(copy, entry.newest_reference());
+        if event.is_some() {
+            self.entries.changed();
+            drop(known);
+            entry.cell.changed.notify_waiters();
+            self.notify(entry, event);
+        }
     }
 
     /// The watch was stopped: of the known state, only the version still counts.
-    pub(crate) fn idle(&self, entry: &Arc<Entry<WatchEntry<K>>>) {
+    fn idle(&self, entry: &Entry<WatchEntry<K>>) {
         let mut known = entry.cell.known.lock();
         if known.state != ObjectState::Removed {
             known.state = ObjectState::Idle;
@@ -222,12 +236,7 @@ impl<K: Object> WatchStore<K> {
         let make = || WatchEntry::new(self.last_id.fetch_add(1, Ordering::Relaxed));
         let added = self.inner.entries.add(namespace, name, holder, make);
         if let Added::Entry(entry) | Added::Holder(entry) = &added {
-            let copies = self.inner.stale.lock();
-            if !copies.is_empty()
-                && let Some(event) = self.inner.serve_copy(entry, &copies)
-            {
-                self.inner.changes.publish(&entry.key, &event);
-            }
+            self.inner.serve_copy(entry, &self.inner.stale.lock());
         }
         match added {
             Added::Entry(entry) => self.inner.send(Command::Added(entry)),
@@ -253,9 +262,7 @@ impl<K: Object> WatchStore<K> {
     /// Serves the copies to what is referenced now and later.
     pub(crate) fn serve_stale(&self, copies: HashMap<ObjectKey, StaleObject<K>>) {
         for entry in self.inner.entries.all() {
-            if let Some(event) = self.inner.serve_copy(&entry, &copies) {
-                self.inner.changes.publish(&entry.key, &event);
-            }
+            self.inner.serve_copy(&entry, &copies);
         }
         *self.inner.stale.lock() = copies;
     }

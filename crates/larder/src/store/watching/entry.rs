@@ -10,7 +10,10 @@ use std::sync::{
 use larder_objects::{Object, ObjectKey, ResourceVersion};
 use larder_watch::{RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Duration, Instant},
+};
 
 use crate::{
     changes::ChangeKind,
@@ -181,6 +184,14 @@ impl<K: Object> KnownState<K> {
         self.interruption.as_ref()?.failure.clone()
     }
 
+    /// For how long the object may have changed unnoticed.
+    fn age(&self, now: Instant) -> Duration {
+        let interruption = self.interruption.as_ref();
+        interruption
+            .map(|interruption| now.saturating_duration_since(interruption.since))
+            .unwrap_or_default()
+    }
+
     /// The event for subscribers when the state is news.
     pub(super) fn event(&self) -> ChangeKind {
         match self.state {
@@ -276,11 +287,7 @@ impl<K: Object> WatchEntry<K> {
         Facts {
             state,
             version,
-            age: known
-                .interruption
-                .as_ref()
-                .map(|interruption| now.saturating_duration_since(interruption.since))
-                .unwrap_or_default(),
+            age: known.age(now),
             failure: known.failure(),
         }
     }
@@ -288,14 +295,11 @@ impl<K: Object> WatchEntry<K> {
     /// What is known, for a copy that outlives this process.
     pub(crate) fn known(&self, key: &ObjectKey, now: Instant) -> KnownObject<K> {
         let known = self.known.lock();
-        let interruption = known.interruption.as_ref();
         KnownObject {
             key: key.clone(),
             state: known.state,
             object: known.object.clone(),
-            age: interruption
-                .map(|interruption| now.saturating_duration_since(interruption.since))
-                .unwrap_or_default(),
+            age: known.age(now),
             is_forbidden: known
                 .failure()
                 .is_some_and(|failure| failure.error.is_forbidden()),
@@ -321,7 +325,7 @@ impl<K: Object> WatchEntry<K> {
     }
 
     /// The watch continues after an interruption.
-    pub(crate) fn resumed(&self) -> Option<ChangeKind> {
+    pub(super) fn resumed(&self) -> Option<ChangeKind> {
         let mut known = self.known.lock();
         // An open watch does not make a state readable that was not.
         if known

@@ -3,7 +3,7 @@
 //! Invariant: the absence of an object from the complete state of a namespace counts only if the object was referenced
 //! before that state was requested, and if every item of the state has a readable name.
 
-use std::sync::Arc;
+use std::iter;
 
 use larder_objects::{Object, ResourceVersion};
 use larder_watch::{
@@ -15,13 +15,11 @@ use tracing::warn;
 
 use super::{
     super::{
-        ObjectFinding, WatchEntry,
+        ObjectFinding,
         target::{Decoded, SeenObject, WatchTarget},
     },
     WatchTask, WatchedObject,
 };
-use crate::{changes::ChangeKind, store::Entry};
-
 impl<K: Object> WatchTask<K> {
     /// Takes in one report of the engine.
     pub(super) fn report(&mut self, report: Report<WatchTarget<K>>) {
@@ -79,12 +77,12 @@ impl<K: Object> WatchTask<K> {
                         fresh_as_of: None,
                         reset: false,
                     };
-                    self.publish(known, |entry| self.inner.publish(entry, finding));
+                    self.inner.publish(&known.entry, finding);
                 }
             }
             Finding::Resumed => {
                 for object in self.open_members(target) {
-                    self.publish(object, |entry| entry.cell.resumed());
+                    self.inner.resumed(&object.entry);
                 }
             }
             Finding::Failed(failure) => {
@@ -104,40 +102,40 @@ impl<K: Object> WatchTask<K> {
 
     /// A request for the target failed.
     pub(in super::super) fn failed(&self, target: u64, failure: &RequestFailure) {
-        let now = Instant::now();
-        let mut is_news = false;
         // A client that may not watch a namespace may be permitted to read its objects one by one.
         let error = &failure.error;
         let is_denied = error.is_unauthorized()
             || error.is_forbidden() && !self.by_target.contains_key(&target);
-        for object in self.open_members(target) {
-            is_news |= self.publish(object, |entry| {
-                self.inner.failed(entry, failure, is_denied, now)
-            });
+        self.objects_failed(target, self.open_members(target), failure, is_denied);
+    }
+
+    /// A freshness check of one object failed, or its last state cannot be decoded.
+    fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
+        let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
+        let id = object.entry.cell.id;
+        self.objects_failed(id, iter::once(object), failure, is_denied);
+    }
+
+    /// A request for these objects failed, which are those of a target or one.
+    fn objects_failed<'a>(
+        &'a self,
+        id: u64,
+        objects: impl Iterator<Item = &'a WatchedObject<K>>,
+        failure: &RequestFailure,
+        is_denied: bool,
+    ) {
+        let now = Instant::now();
+        let mut is_news = false;
+        for object in objects {
+            is_news |= self.inner.failed(&object.entry, failure, is_denied, now);
         }
         // Once for each cause, not for each attempt.
         if is_news {
             let error: &dyn std::error::Error = &*failure.error;
             warn!(
-                kind = K::KIND.as_str(), target = %self.name(target),
+                kind = K::KIND.as_str(), target = %self.name(id),
                 phase = failure.phase.as_str(), error,
                 "failed to sync, will retry"
-            );
-        }
-    }
-
-    /// A freshness check of one object failed, or its last state cannot be decoded.
-    fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
-        let now = Instant::now();
-        let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
-        let failed =
-            |entry: &Arc<Entry<WatchEntry<K>>>| self.inner.failed(entry, failure, is_denied, now);
-        if self.publish(object, failed) {
-            let error: &dyn std::error::Error = &*failure.error;
-            warn!(
-                kind = K::KIND.as_str(), key = %object.entry.key,
-                phase = failure.phase.as_str(), error,
-                "failed to sync object, will retry"
             );
         }
     }
@@ -169,7 +167,7 @@ impl<K: Object> WatchTask<K> {
                         fresh_as_of,
                         reset,
                     };
-                    self.publish(object, |entry| self.inner.publish(entry, finding));
+                    self.inner.publish(&object.entry, finding);
                 }
             }
         }
@@ -201,7 +199,7 @@ impl<K: Object> WatchTask<K> {
                     fresh_as_of,
                     reset,
                 };
-                self.publish(object, |entry| self.inner.publish(entry, finding));
+                self.inner.publish(&object.entry, finding);
             }
             Err(unreadable) => {
                 let phase = match listed {
@@ -249,7 +247,7 @@ impl<K: Object> WatchTask<K> {
             fresh_as_of: Some(fresh_as_of),
             reset,
         };
-        self.publish(object, |entry| self.inner.publish(entry, finding));
+        self.inner.publish(&object.entry, finding);
         let is_final = object.is_final();
         self.engine.remove_check(id);
         if without_watch && !is_final {
@@ -259,18 +257,5 @@ impl<K: Object> WatchTask<K> {
             // It was immutable; a new object of that name is not.
             self.start(target);
         }
-    }
-
-    /// Changes the known state of the object, and notifies the subscribers if it differs. Returns whether it does.
-    fn publish(
-        &self,
-        object: &WatchedObject<K>,
-        change: impl FnOnce(&Arc<Entry<WatchEntry<K>>>) -> Option<ChangeKind>,
-    ) -> bool {
-        let event = change(&object.entry);
-        if let Some(event) = &event {
-            self.inner.changes.publish(&object.entry.key, event);
-        }
-        event.is_some()
     }
 }
