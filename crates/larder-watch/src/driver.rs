@@ -31,6 +31,7 @@ use crate::{
     error::RequestError,
     limits::Permit,
     liveness::ANSWER_TIMEOUT,
+    outages::Outages,
     reflector::{Freshness, Reflector, Request, Resume, WATCH_SLACK},
     sequence::RegistrationSeq,
     server::{MinVersion, ServerState},
@@ -121,11 +122,11 @@ pub(crate) struct Driver<T: Target> {
 }
 
 impl<T: Target + Clone> Driver<T> {
-    pub(crate) fn new(target: T, random: fastrand::Rng) -> Self {
+    pub(crate) fn new(target: T, random: fastrand::Rng, outages: Outages) -> Self {
         let now = Instant::now();
         Self {
             target,
-            reflector: Reflector::new(random, now),
+            reflector: Reflector::new(random, outages, now),
             phase: DriverPhase::Resting,
             state_requests: 0,
             sent: now,

@@ -41,6 +41,7 @@ use crate::{
     driver::{Activity, Driver, InFlight},
     limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
     liveness::{EngineLiveness, REVIEW_PERIOD, SILENT_REVIEW_PERIOD},
+    outages::Outages,
     ready::{ReadySet, ReadyWaker},
     sequence::SeqCounter,
     server::ServerState,
@@ -114,6 +115,7 @@ pub struct Engine<T: Target> {
     /// When the next repeated request may be sent.
     reserved: Option<Instant>,
     server: ServerState,
+    outages: Outages,
     /// Changes when an outage is over.
     over: watch::Receiver<Duration>,
     /// Shows which targets are silent.
@@ -161,7 +163,8 @@ impl<T: Target + Clone> Engine<T> {
             repeated: Queue::default(),
             repeats: context.repeats.clone(),
             reserved: None,
-            server: ServerState::new(context.outages.clone()),
+            server: ServerState::default(),
+            outages: context.outages.clone(),
             over: context.outages.over(),
             liveness: context.liveness.add(T::KIND, now),
             active: 0,
@@ -176,7 +179,7 @@ impl<T: Target + Clone> Engine<T> {
     /// Adds a target under a number that no other one has had. Nothing is requested before it is started. A later state
     /// that is older than `version` counts as that of a restored API server.
     pub fn add(&mut self, id: u64, target: T, version: &ResourceVersion) {
-        let mut driver = Driver::new(target, self.random.fork());
+        let mut driver = Driver::new(target, self.random.fork(), self.outages.clone());
         driver.saw(version);
         let watched = WatchedTarget {
             driver,

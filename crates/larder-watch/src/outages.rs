@@ -21,7 +21,11 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use crate::{error::RequestError, limits::INTERVAL};
+use crate::{
+    backoff::{RequestBackoff, retry_after},
+    error::RequestError,
+    limits::INTERVAL,
+};
 
 /// Longest delay of the probe, before jitter.
 const PROBE: Duration = Duration::from_secs(5);
@@ -51,7 +55,7 @@ struct OutageState {
 
 /// Held by a requester that has failed with the API server, until it succeeds or retries early.
 #[derive(Debug)]
-pub(crate) struct OutageGuard {
+struct OutageGuard {
     _count: Arc<()>,
 }
 
@@ -73,7 +77,7 @@ impl Default for Outages {
 impl Outages {
     /// A requester has failed with `error`, and would back off for `delay`, but at least for `least`. Returns how long
     /// it backs off instead. `random` is uniform in `[0, 1)`.
-    pub(crate) fn failed(
+    fn failed(
         &self,
         error: &RequestError,
         delay: Duration,
@@ -98,7 +102,7 @@ impl Outages {
     }
 
     /// A requester that had failed has succeeded.
-    pub(crate) fn recovered(&self, guard: OutageGuard) {
+    fn recovered(&self, guard: OutageGuard) {
         drop(guard);
         let mut state = self.0.state.lock();
         if std::mem::take(&mut state.away) {
@@ -111,13 +115,79 @@ impl Outages {
 
     /// Requests that have failed so far, wrapping. A watch that is resumed at another number than its state was asked
     /// for at may be resumed at another API server, or at one that was restored from a backup meanwhile.
-    pub(crate) fn failures(&self) -> u32 {
+    fn failures(&self) -> u32 {
         self.0.state.lock().failures
     }
 
     /// Changes when an outage is over; holds over how long to spread those that backed off until then.
     pub(crate) fn over(&self) -> watch::Receiver<Duration> {
         self.0.over.subscribe()
+    }
+}
+
+/// When a requester asks again: the delays of its own failures, and what outages change about them.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    outages: Outages,
+    pub(crate) backoff: RequestBackoff,
+    /// The last request failed with the API server or was throttled, and none has succeeded since.
+    outage: Option<OutageGuard>,
+    /// The end of an outage does not bring the next request forward to before this time.
+    not_before: Instant,
+}
+
+impl Retry {
+    pub(crate) fn new(outages: Outages, now: Instant) -> Self {
+        Self {
+            outages,
+            backoff: RequestBackoff::default(),
+            outage: None,
+            not_before: now,
+        }
+    }
+
+    /// A request failed. Returns the delay of the next one.
+    pub(crate) fn failed(
+        &mut self,
+        error: &RequestError,
+        now: Instant,
+        random: &mut fastrand::Rng,
+    ) -> Duration {
+        let stretch = random.f64();
+        let delay = self.backoff.delay_after(error, now, stretch);
+        if !error.is_outage() && !error.is_throttled() {
+            return delay;
+        }
+        let least = retry_after(error, stretch);
+        let failed = self.outages.failed(error, delay, least, now, random.f64());
+        let (outage, delay) = failed;
+        self.outage = Some(outage);
+        self.not_before = now + least;
+        delay
+    }
+
+    /// The API server has answered.
+    pub(crate) fn recovered(&mut self) {
+        if let Some(outage) = self.outage.take() {
+            self.outages.recovered(outage);
+        }
+    }
+
+    /// The last failure says nothing of the API server any more.
+    pub(crate) fn leave_outage(&mut self) {
+        self.outage = None;
+    }
+
+    /// An outage is over. Returns when the next request is due instead of at `until`, if the requester backs off for an
+    /// outage or because it was throttled.
+    pub(crate) fn retry_early(&mut self, until: Instant, now: Instant) -> Option<Instant> {
+        self.outage.take()?;
+        Some(until.min(now.max(self.not_before)))
+    }
+
+    /// See [`Outages::failures`].
+    pub(crate) fn failures(&self) -> u32 {
+        self.outages.failures()
     }
 }
 

@@ -28,9 +28,8 @@ use tokio::time::Instant;
 
 use crate::{
     api::Watch,
-    backoff::RequestBackoff,
     error::RequestFailure,
-    outages::OutageGuard,
+    outages::{Outages, Retry},
     server::{MinVersion, ServerState},
 };
 
@@ -194,28 +193,22 @@ pub(crate) struct Reflector {
     /// The next state must be as fresh as the newest registration.
     confirm: bool,
     short_watches: u8,
-    /// The last request failed with the API server or was throttled, and none has succeeded since.
-    outage: Option<OutageGuard>,
-    /// The end of an outage does not bring the next request forward to before this time.
-    not_before: Instant,
-    /// [`Outages::failures`](crate::Outages) when the state was requested.
+    retry: Retry,
+    /// [`Retry::failures`] when the state was requested.
     failures: u32,
-    backoff: RequestBackoff,
     random: fastrand::Rng,
 }
 
 impl Reflector {
-    pub(crate) fn new(random: fastrand::Rng, now: Instant) -> Self {
+    pub(crate) fn new(random: fastrand::Rng, outages: Outages, now: Instant) -> Self {
         Self {
             version: None,
             version_lost: false,
             older_before: false,
             confirm: true,
             short_watches: 0,
-            outage: None,
-            not_before: now,
+            retry: Retry::new(outages, now),
             failures: 0,
-            backoff: RequestBackoff::default(),
             random,
         }
     }
@@ -239,13 +232,13 @@ impl Reflector {
 
     /// Nothing is requested from now on; the version last seen stays the lower bound.
     pub(crate) fn stop(&mut self) {
-        self.outage = None;
+        self.retry.leave_outage();
     }
 
     /// Starts a cycle.
     pub(crate) fn start(&mut self, confirm: bool, now: Instant, server: &ServerState) -> Request {
         self.confirm |= confirm;
-        self.backoff.reset();
+        self.retry.backoff.reset();
         self.state_request(now, server, None)
     }
 
@@ -273,16 +266,14 @@ impl Reflector {
         }
     }
 
-    /// An outage is over. Returns when the next request is due instead of at `until`, if the reflector backs off for an
-    /// outage or because it was throttled.
+    /// See [`Retry::retry_early`].
     pub(crate) fn retry_early(&mut self, until: Instant, now: Instant) -> Option<Instant> {
-        self.outage.take()?;
-        Some(until.min(now.max(self.not_before)))
+        self.retry.retry_early(until, now)
     }
 
     /// The API server has begun to answer a watch or a streaming list.
-    pub(crate) fn opened(&mut self, server: &ServerState) {
-        self.recovered(server);
+    pub(crate) fn opened(&mut self) {
+        self.retry.recovered();
     }
 
     /// A plain list has come. Returns the watch that goes on from there.
@@ -295,9 +286,8 @@ impl Reflector {
         freshness: Freshness,
         version: ResourceVersion,
         now: Instant,
-        server: &ServerState,
     ) -> Result<(Synced, Request), Decision> {
-        self.recovered(server);
+        self.retry.recovered();
         let synced = self.synced(version, freshness, now)?;
         Ok((synced, self.watch_request()))
     }
@@ -382,7 +372,7 @@ impl Reflector {
         server: &ServerState,
         min: Option<&MinVersion>,
     ) -> Request {
-        let failures = server.outages().failures();
+        let failures = self.retry.failures();
         self.confirm |= self.failures != failures;
         self.failures = failures;
         let confirm = self.confirm || self.version_lost || self.version.is_none();
@@ -413,7 +403,7 @@ impl Reflector {
 
     /// The watch from the last version, or, after an outage, the state.
     fn watch_or_state(&mut self, now: Instant, server: &ServerState) -> Request {
-        if self.failures == server.outages().failures() {
+        if self.failures == self.retry.failures() {
             self.watch_request()
         } else {
             self.state_request(now, server, None)
@@ -454,7 +444,7 @@ impl Reflector {
             self.older_before = true;
             self.confirm = true;
             // There was an answer: earlier failures are no reason for a long delay.
-            self.backoff.reset();
+            self.retry.backoff.reset();
             return Err(self.back_off(Resume::State, None, now));
         }
         self.older_before = false;
@@ -467,12 +457,6 @@ impl Reflector {
             confirmed,
             reset,
         })
-    }
-
-    fn recovered(&mut self, server: &ServerState) {
-        if let Some(outage) = self.outage.take() {
-            server.outages().recovered(outage);
-        }
     }
 }
 

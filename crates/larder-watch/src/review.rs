@@ -8,26 +8,17 @@ use tokio::{
     time::{Duration, Instant, sleep_until},
 };
 
-use crate::{
-    api::Api,
-    backoff::{RequestBackoff, retry_after},
-    context::NodeContext,
-    error::RequestError,
-    outages::{OutageGuard, Outages},
-};
+use crate::{api::Api, context::NodeContext, error::RequestError, outages::Retry};
 
 /// The review of one resource in one namespace.
 pub struct AccessReview {
     api: Api,
     resource: &'static str,
     namespace: String,
-    outages: Outages,
     over: watch::Receiver<Duration>,
-    backoff: RequestBackoff,
-    /// The last attempt failed; when the next one is due, and when it is at the earliest if an outage ends.
-    failed: Option<(Instant, Instant)>,
-    /// It failed with the API server.
-    outage: Option<OutageGuard>,
+    retry: Retry,
+    /// The last attempt failed; when the next one is due.
+    due: Option<Instant>,
     random: fastrand::Rng,
 }
 
@@ -66,11 +57,9 @@ impl AccessReview {
             api,
             resource,
             namespace: namespace.to_owned(),
-            outages: context.outages.clone(),
             over: context.outages.over(),
-            backoff: RequestBackoff::default(),
-            failed: None,
-            outage: None,
+            retry: Retry::new(context.outages.clone(), Instant::now()),
+            due: None,
             random,
         }
     }
@@ -78,39 +67,31 @@ impl AccessReview {
     /// Makes the review; after [`Access::Failed`] when the back-off is over.
     pub async fn next(&mut self) -> Access {
         self.back_off().await;
-        let answer = self.ask().await;
-        let error = match answer {
+        let error = match self.ask().await {
             Err(error) if error.is_outage() || error.is_throttled() => error,
             answer => {
-                if let Some(outage) = self.outage.take() {
-                    self.outages.recovered(outage);
-                }
+                self.retry.recovered();
                 return answer.unwrap_or_else(Access::Unknown);
             }
         };
-        let (now, random) = (Instant::now(), self.random.f64());
-        let delay = self.backoff.delay_after(&error, now, random);
-        let least = retry_after(&error, random);
-        let random = self.random.f64();
-        let (outage, delay) = self.outages.failed(&error, delay, least, now, random);
-        self.outage = Some(outage);
-        self.failed = Some((now + delay, now + least));
+        let now = Instant::now();
+        self.due = Some(now + self.retry.failed(&error, now, &mut self.random));
         self.over.mark_unchanged();
         Access::Failed(Arc::new(error))
     }
 
     async fn back_off(&mut self) {
-        let Some((mut until, least)) = self.failed.take() else {
+        let Some(mut until) = self.due.take() else {
             return;
         };
         loop {
             // Both arms are cancel-safe, and only one of them can be ready at a time that matters.
             tokio::select! {
                 biased;
-                Ok(()) = self.over.changed(), if self.outage.is_some() => {
-                    self.outage = None;
+                Ok(()) = self.over.changed() => {
                     let spread = self.over.borrow_and_update().mul_f64(self.random.f64());
-                    until = until.min(least.max(Instant::now() + spread));
+                    let early = self.retry.retry_early(until, Instant::now() + spread);
+                    until = early.unwrap_or(until);
                 }
                 () = sleep_until(until) => return,
             }

@@ -5,21 +5,16 @@ use std::time::Duration;
 use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 
-use crate::{
-    error::RequestError,
-    outages::{OutageGuard, Outages},
-    sequence::RegistrationSeq,
-};
+use crate::sequence::RegistrationSeq;
 
 /// The features that the API server supports, as far as known, and the freshest version that it has confirmed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ServerState {
     /// Streaming lists of the most recent state that failed in a row.
     streaming_failures: u8,
     /// There are no streaming lists; they are not tried again before then.
     streaming_retry: Option<Instant>,
     min_version: Option<MinVersion>,
-    outages: Outages,
 }
 
 /// A version that was the most recent one at some time after the registration: a state that is not older than the
@@ -41,35 +36,6 @@ const STREAMING_FAILURES: u8 = 3;
 const STREAMING_RETRY: Duration = Duration::from_mins(10);
 
 impl ServerState {
-    pub(crate) fn new(outages: Outages) -> Self {
-        Self {
-            streaming_failures: 0,
-            streaming_retry: None,
-            min_version: None,
-            outages,
-        }
-    }
-
-    pub(crate) fn outages(&self) -> &Outages {
-        &self.outages
-    }
-
-    /// A request has failed; see [`Outages::failed`]. The API server that comes back after an outage may be another
-    /// one, for which the minimum version means nothing.
-    pub(crate) fn failed(
-        &mut self,
-        error: &RequestError,
-        delay: Duration,
-        least: Duration,
-        now: Instant,
-        random: f64,
-    ) -> (OutageGuard, Duration) {
-        if error.is_outage() {
-            self.min_version = None;
-        }
-        self.outages.failed(error, delay, least, now, random)
-    }
-
     /// Whether to ask for a streaming list.
     pub(crate) fn streams_lists(&self, now: Instant) -> bool {
         self.streaming_retry.is_none_or(|retry| now >= retry)
@@ -112,7 +78,8 @@ impl ServerState {
         min.cloned()
     }
 
-    /// The API server no longer knows the minimum version: it is behind, or was restored.
+    /// The API server no longer knows the minimum version: it is behind, was restored, or is another one after an
+    /// outage.
     pub(crate) fn min_version_lost(&mut self) {
         self.min_version = None;
     }

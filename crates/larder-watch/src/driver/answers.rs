@@ -37,7 +37,7 @@ impl<T: Target + Clone> Driver<T> {
         let reflector = &mut self.reflector;
         let progress = match (answer, freshness) {
             (Ok(stream), Some(freshness)) => {
-                reflector.opened(server);
+                reflector.opened();
                 self.phase = DriverPhase::Collecting(Box::new(Collecting {
                     stream,
                     freshness,
@@ -50,7 +50,7 @@ impl<T: Target + Clone> Driver<T> {
                 Progress::default()
             }
             (Ok(stream), None) => {
-                reflector.opened(server);
+                reflector.opened();
                 self.phase = DriverPhase::Watching(Watching {
                     stream,
                     since: now,
@@ -151,7 +151,7 @@ impl<T: Target + Clone> Driver<T> {
                 state,
                 version,
                 incomplete,
-            }) => match reflector.listed(freshness, version, now, server) {
+            }) => match reflector.listed(freshness, version, now) {
                 Ok((synced, request)) => {
                     self.phase = DriverPhase::Queued(request, Some(permit));
                     self.synced(synced, seq, state, incomplete.map(Arc::new), server)

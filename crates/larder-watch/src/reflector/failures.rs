@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::{Decision, Freshness, Next, Reflector, Restart, Resume};
 use crate::{
-    backoff::retry_after,
     error::{RequestError, RequestFailure, RequestPhase},
     server::ServerState,
 };
@@ -19,7 +18,7 @@ impl Reflector {
         now: Instant,
         server: &mut ServerState,
     ) -> Decision {
-        self.note_response(&error, server);
+        self.note_response(&error);
         if (error.is_expired() || error.is_version_too_large())
             && freshness != Freshness::MostRecent
         {
@@ -49,7 +48,7 @@ impl Reflector {
         now: Instant,
         server: &mut ServerState,
     ) -> Decision {
-        self.note_response(&error, server);
+        self.note_response(&error);
         if error.is_version_too_large() {
             self.version_lost = true;
             let request = self.state_request(now, server, None);
@@ -76,16 +75,11 @@ impl Reflector {
         now: Instant,
         server: &mut ServerState,
     ) -> Decision {
-        let random = self.random.f64();
-        let mut delay = self.backoff.delay_after(&error, now, random);
-        if error.is_outage() || error.is_throttled() {
-            let least = retry_after(&error, random);
-            let random = self.random.f64();
-            let (outage, sooner) = server.failed(&error, delay, least, now, random);
-            self.outage = Some(outage);
-            self.not_before = now + least;
-            delay = sooner;
+        if error.is_outage() {
+            // The API server that comes back may be another one.
+            server.min_version_lost();
         }
+        let delay = self.retry.failed(&error, now, &mut self.random);
         Decision {
             failure: Some(RequestFailure::new(phase, error)),
             ..Decision::of(Next::BackOff(resume, delay), Some(Restart::Refused))
@@ -99,16 +93,16 @@ impl Reflector {
         restart: Option<Restart>,
         now: Instant,
     ) -> Decision {
-        let delay = self.backoff.delay(now, false, self.random.f64());
+        let delay = self.retry.backoff.delay(now, false, self.random.f64());
         Decision::of(Next::BackOff(resume, delay), restart)
     }
 
     /// What the error says of the API server: an answer ends an outage, unless it throttles.
-    fn note_response(&mut self, error: &RequestError, server: &ServerState) {
+    fn note_response(&mut self, error: &RequestError) {
         if error.is_throttled() {
-            self.outage = None;
+            self.retry.leave_outage();
         } else if !error.is_outage() {
-            self.recovered(server);
+            self.retry.recovered();
         }
     }
 }

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use smol_str::SmolStr;
 
 use super::*;
-use crate::{error::RequestError, outages::Outages};
+use crate::error::RequestError;
 
 /// A reflector with an API server that a test plays.
 struct Scene {
@@ -42,8 +42,8 @@ impl Scene {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            reflector: Reflector::new(fastrand::Rng::with_seed(7), now),
-            server: ServerState::new(Outages::default()),
+            reflector: Reflector::new(fastrand::Rng::with_seed(7), Outages::default(), now),
+            server: ServerState::default(),
             now,
             request: None,
             resume: None,
@@ -118,13 +118,13 @@ impl Scene {
         let streaming = matches!(self.request, Some(Request::StreamingList { .. }));
         let (reflector, server) = (&mut self.reflector, &mut self.server);
         let result = if streaming {
-            reflector.opened(server);
+            reflector.opened();
             reflector
                 .initial_events_ended(freshness, version(at), self.now, server)
                 .map(|synced| (synced, None))
         } else {
             reflector
-                .listed(freshness, version(at), self.now, server)
+                .listed(freshness, version(at), self.now)
                 .map(|(synced, request)| (synced, Some(request)))
         };
         match result {
