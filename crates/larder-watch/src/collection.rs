@@ -45,7 +45,7 @@ use crate::{
 /// # }
 /// ```
 pub struct Collection<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> {
-    engine: Engine<Objects<K>>,
+    engine: Engine<Arc<Objects<K>>>,
 }
 
 /// A report about a collection.
@@ -97,13 +97,13 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
             max_watches: 1,
         };
         let objects = Objects {
-            path: Arc::new(path),
-            field_selector: field_selector.map(Into::into),
+            path,
+            field_selector: field_selector.map(str::to_owned),
             kind: PhantomData,
         };
         let random = context.fork_random();
         let mut engine = Engine::new(Api::new(client), limits, Arc::default(), context, random);
-        engine.add(TARGET, objects, &ResourceVersion::default());
+        engine.add(TARGET, Arc::new(objects), &ResourceVersion::default());
         let mut collection = Self { engine };
         collection.relist();
         collection
@@ -137,25 +137,15 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
     }
 }
 
-/// The objects at a path. Cloning is cheap.
+/// The objects at a path.
 #[derive(Debug)]
 struct Objects<K> {
-    path: Arc<CollectionPath>,
-    field_selector: Option<Arc<str>>,
+    path: CollectionPath,
+    field_selector: Option<String>,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Clone for Objects<K> {
-    fn clone(&self) -> Self {
-        Self {
-            path: Arc::clone(&self.path),
-            field_selector: self.field_selector.clone(),
-            kind: PhantomData,
-        }
-    }
-}
-
-impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Objects<K> {
+impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Arc<Objects<K>> {
     type Item = Found<K>;
     type Gone = ObjectMeta;
     type State = BTreeMap<ObjectKey, Found<K>>;
@@ -164,7 +154,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Ob
     const SECRET: bool = false;
 
     fn path(&self) -> Result<CollectionPath, RequestError> {
-        Ok(CollectionPath::clone(&self.path))
+        Ok(self.path.clone())
     }
 
     fn name(&self) -> Option<&str> {
@@ -172,7 +162,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Ob
     }
 
     fn field_selector(&self) -> Option<String> {
-        self.field_selector.as_deref().map(str::to_owned)
+        self.field_selector.clone()
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<Found<K>>, RequestError> {

@@ -528,20 +528,12 @@ async fn next_timer(timers: &mut DelayQueue<Part>) -> Option<Part> {
 impl Timer {
     /// Sets the timer to fire at `deadline`, or never.
     fn set(&mut self, timers: &mut DelayQueue<Part>, part: Part, deadline: Option<Instant>) {
-        match (&mut self.0, deadline) {
-            (None, None) => {}
-            (Some((_, at)), Some(deadline)) if *at == deadline => {}
-            (Some((key, at)), Some(deadline)) => {
-                timers.reset_at(key, deadline);
-                *at = deadline;
-            }
-            (Some((key, _)), None) => {
-                timers.remove(key);
-                self.0 = None;
-            }
-            (None, Some(deadline)) => {
-                self.0 = Some((timers.insert_at(part, deadline), deadline));
-            }
+        if self.0.as_ref().map(|(_, at)| *at) == deadline {
+            return;
         }
+        if let Some((key, _)) = self.0.take() {
+            timers.remove(&key);
+        }
+        self.0 = deadline.map(|deadline| (timers.insert_at(part, deadline), deadline));
     }
 }

@@ -1,7 +1,6 @@
 //! The events of one watch: lines of JSON, decoded one by one.
 
 use std::{
-    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -48,12 +47,6 @@ pub(crate) struct EventStream<T> {
     buffer: Buffer,
     /// Bytes of `buffer` known to hold no line end.
     scanned: usize,
-}
-
-impl<T> fmt::Debug for EventStream<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EventStream")
-    }
 }
 
 impl<T: Target> EventStream<T> {
