@@ -256,8 +256,8 @@ mod tests {
     fn what_is_too_large_is_named_without_a_long_list() {
         let id = |name: &str| CopyId {
             kind: CopyKind::ConfigMap,
-            namespace: "prod".to_owned(),
-            name: name.to_owned(),
+            namespace: "prod".into(),
+            name: name.into(),
         };
         let ids = [id("a"), id("b"), id("c")];
         assert_eq!(too_large(ids[..0].iter()), None);

@@ -19,6 +19,7 @@ use larder_pods::{
     identity::{CONFIG_SEEN, CONFIG_SOURCE},
 };
 use larder_projection::{NodeFacts, ServiceFacts, ServicePortFacts};
+use smol_str::SmolStr;
 use zeroize::Zeroizing;
 
 /// The subject of a copy.
@@ -70,8 +71,8 @@ impl CopyKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CopyId {
     pub(crate) kind: CopyKind,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
+    pub(crate) namespace: SmolStr,
+    pub(crate) name: SmolStr,
 }
 
 impl fmt::Display for CopyId {
@@ -237,8 +238,8 @@ impl<'a> Source<'a> {
         let [kind] = self.array()?;
         Ok(CopyId {
             kind: CopyKind::of_number(kind).ok_or(Malformed)?,
-            namespace: self.text()?.to_owned(),
-            name: self.text()?.to_owned(),
+            namespace: self.text()?.into(),
+            name: self.text()?.into(),
         })
     }
 
@@ -438,8 +439,8 @@ mod tests {
     fn id(kind: CopyKind) -> CopyId {
         CopyId {
             kind,
-            namespace: "prod".to_owned(),
-            name: "app".to_owned(),
+            namespace: "prod".into(),
+            name: "app".into(),
         }
     }
 

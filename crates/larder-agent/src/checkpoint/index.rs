@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::{
     codec::{CopyId, Malformed, Source, encoded},
-    seal::{Digest, digest, is_file_name},
+    seal::{Digest, FileName, digest},
 };
 
 /// Number of pages: at 600 copies, a page and the root take some 2 KiB each.
@@ -25,14 +25,14 @@ pub(super) const PAGES: usize = 32;
 pub(super) type Version = [u8; 16];
 
 /// A file that the index lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileRef {
-    pub(super) name: String,
+    pub(super) name: FileName,
     pub(super) digest: Digest,
 }
 
 /// A copy in the checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     pub(super) kept: CopyState,
     /// Time of its last freshness check; `None`: when the root was written.
@@ -40,7 +40,7 @@ pub(super) struct IndexEntry {
 }
 
 /// The kept state of a subject.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyState {
     /// It does not exist.
     Absent,
@@ -155,17 +155,13 @@ pub(super) fn decode_page(bytes: &[u8]) -> Result<Vec<(CopyId, IndexEntry)>, Mal
 }
 
 fn put_file(sink: &mut dyn super::codec::Sink, file: &FileRef) {
-    sink.text(&file.name);
+    sink.text(&file.name.to_string());
     sink.put(&file.digest);
 }
 
 fn take_file(source: &mut Source<'_>) -> Result<FileRef, Malformed> {
-    let name = source.text()?;
-    if !is_file_name(name) {
-        return Err(Malformed);
-    }
     Ok(FileRef {
-        name: name.to_owned(),
+        name: FileName::parse(source.text()?).ok_or(Malformed)?,
         digest: source.array()?,
     })
 }

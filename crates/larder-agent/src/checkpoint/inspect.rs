@@ -67,8 +67,8 @@ pub fn inspect(
     let inspection = found.map(|Contents { copies, rejected }| {
         let copies = copies.into_iter().map(|copy| CopyInfo {
             kind: copy.id.kind.as_str(),
-            namespace: copy.id.namespace,
-            name: copy.id.name,
+            namespace: copy.id.namespace.into(),
+            name: copy.id.name.into(),
             is_absent: copy.content.is_none(),
             proven: copy.proven,
             bytes: copy.bytes,

@@ -17,6 +17,7 @@ use larder_pods::{
     identity::{is_mirror_pod, is_static_pod},
 };
 use larder_projection::{NodeFacts, ServiceFacts};
+use smol_str::SmolStr;
 
 use super::{
     codec::{CopyContent, CopyId, CopyKind, encode_decoded_pod, encode_pod},
@@ -158,7 +159,7 @@ fn services_of<'a>(
 }
 
 fn wanted_pod(pod: Arc<StoredPod>, version: Version) -> WantedCopy {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
     WantedCopy {
         id: CopyId {
             kind: CopyKind::Pod,
@@ -177,8 +178,8 @@ fn wanted_facts(kind: CopyKind, facts: Option<CopyContent>) -> WantedCopy {
     WantedCopy {
         id: CopyId {
             kind,
-            namespace: String::new(),
-            name: String::new(),
+            namespace: SmolStr::default(),
+            name: SmolStr::default(),
         },
         state: match facts {
             None => WantedState::Unknown,
@@ -213,8 +214,8 @@ fn wanted_object<K: Object>(
     Some(WantedCopy {
         id: CopyId {
             kind,
-            namespace: known.key.namespace.to_string(),
-            name: known.key.name.to_string(),
+            namespace: known.key.namespace,
+            name: known.key.name,
         },
         state,
         proven,

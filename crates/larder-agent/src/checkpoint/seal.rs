@@ -13,6 +13,8 @@
 //! 4. Content is wiped where it was sealed and where it was opened. Keys are wiped too: the key of the checkpoint is in
 //!    one place of the heap. `ring` leaves parts of derived keys on the stack, which is wiped after each use.
 
+use std::fmt;
+
 use ring::{
     aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
     digest, hkdf, hmac,
@@ -63,8 +65,8 @@ pub(super) struct SealingKey {
     id: KeyId,
 }
 
-impl std::fmt::Debug for SealingKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SealingKey").field(&self.id).finish()
     }
 }
@@ -130,8 +132,7 @@ pub(super) enum SealError {
 /// A sealed file and its name.
 pub(super) struct Sealed {
     pub(super) bytes: Vec<u8>,
-    /// A name that reveals nothing about the place, and that no other file has had.
-    pub(super) name: String,
+    pub(super) name: FileName,
 }
 
 /// The content of a file.
@@ -211,7 +212,7 @@ impl SealingKey {
         Sealed { bytes, name }
     }
 
-    fn name(&self, place: SealContext<'_>, salt: &[u8]) -> String {
+    fn name(&self, place: SealContext<'_>, salt: &[u8]) -> FileName {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         derive(
             &self.bytes,
@@ -221,26 +222,53 @@ impl SealingKey {
         );
         let key = hmac::Key::new(hmac::HMAC_SHA256, &*key);
         let named = [&place.bytes(), salt].concat();
-        hex(&hmac::sign(&key, &named).as_ref()[..NAME_BYTES])
+        let mut hash = [0; NAME_BYTES];
+        hash.copy_from_slice(&hmac::sign(&key, &named).as_ref()[..NAME_BYTES]);
+        FileName(hash)
     }
 }
 
 /// Bytes of the hash that names a file.
 const NAME_BYTES: usize = 16;
 
-/// Whether `name` can be the name of a file that [`SealingKey::seal`] has named.
-pub(super) fn is_file_name(name: &str) -> bool {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    name.len() == 2 * NAME_BYTES && name.bytes().all(is_hex)
+/// The name of a sealed file: a hash in hexadecimal digits. It reveals nothing about the place, and no other file has
+/// had it.
+///
+/// Kept as the hash, since the index names each file: a text takes three times as much memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FileName([u8; NAME_BYTES]);
+
+impl FileName {
+    /// The name `text`, if [`SealingKey::seal`] can have given it to a file.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let (pairs, rest) = text.as_bytes().as_chunks();
+        if pairs.len() != NAME_BYTES || !rest.is_empty() {
+            return None;
+        }
+        let mut hash = [0; NAME_BYTES];
+        for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
+        }
+        Some(Self(hash))
+    }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        write!(text, "{byte:02x}").expect("text is written to memory");
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hash = self.0.iter();
+        hash.try_for_each(|byte| write!(f, "{byte:02x}"))
     }
-    text
+}
+
+impl fmt::Debug for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Opens a file of `place` with whichever of `keys` has sealed it.
@@ -391,9 +419,14 @@ mod tests {
         let (first, second) = (key(1).seal(here, b"same"), key(1).seal(here, b"same"));
         assert_ne!(first.bytes, second.bytes);
         assert_ne!(first.name, second.name);
-        assert!(is_file_name(&first.name), "{}", first.name);
+        let text = first.name.to_string();
+        assert_eq!(FileName::parse(&text), Some(first.name), "{text}");
         for name in ["index", "", "..", "0123456789abcdef0123456789abcdeF"] {
-            assert!(!is_file_name(name), "{name}");
+            assert_eq!(FileName::parse(name), None, "{name}");
+            assert_eq!(
+                FileName::parse(&format!("{text}{name}")).is_some(),
+                name.is_empty()
+            );
         }
     }
 

@@ -147,8 +147,8 @@ mod tests {
         SavedCopy {
             id: CopyId {
                 kind,
-                namespace: "prod".to_owned(),
-                name: name.to_owned(),
+                namespace: "prod".into(),
+                name: name.into(),
             },
             content: None,
             proven,

@@ -58,7 +58,7 @@ use super::{
     codec::CopyId,
     index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, encode_page, page_of},
     key::Keyring,
-    seal::{Owner, SealContext, digest, is_file_name, sealed_len},
+    seal::{FileName, Owner, SealContext, digest, sealed_len},
     sys,
 };
 
@@ -122,7 +122,7 @@ pub(crate) struct Store {
     /// The `index` that was read or written last.
     index: Option<FileIdentity>,
     /// Files that could not be removed.
-    garbage: Vec<String>,
+    garbage: Vec<FileName>,
     /// Length of all files that the index lists, and of the index.
     size: u64,
 }
@@ -244,7 +244,7 @@ impl Store {
                 .map_err(failed("remove", &path.join(name)))?;
         }
         let names = sys::list(&directory).map_err(failed("list", path))?;
-        for name in names.iter().filter(|name| is_file_name(name)) {
+        for name in names.iter().filter(|name| FileName::parse(name).is_some()) {
             sys::remove_file(directory.as_fd(), name.as_str())
                 .map_err(failed("remove", &path.join(name)))?;
             removed += 1;
@@ -300,7 +300,7 @@ impl Store {
         };
         if found != self.index {
             // The index of another program lists none of these files.
-            let old = files(&self.entries, &self.root).map(str::to_owned);
+            let old = files(&self.entries, &self.root);
             self.garbage.extend(old);
             let counter = self.root.counter;
             self.root = Root {
@@ -354,8 +354,8 @@ impl Store {
 
     /// Total length of the index and of the files that it lists, as far as they can be examined.
     fn measure(&self) -> u64 {
-        let names = files(&self.entries, &self.root).chain([INDEX]);
-        let sizes = names.filter_map(|name| {
+        let names = files(&self.entries, &self.root).map(|name| name.to_string());
+        let sizes = names.chain([INDEX.to_owned()]).filter_map(|name| {
             let stat = sys::stat_entry(self.directory.as_fd(), name).ok()?;
             u64::try_from(stat.st_size).ok()
         });
@@ -377,7 +377,7 @@ impl Store {
         let kept = match &copy.state {
             WantedState::Unknown => {
                 return Ok(known.map(|known| IndexEntry {
-                    kept: known.kept.clone(),
+                    kept: known.kept,
                     proven: known_proof,
                 }));
             }
@@ -386,7 +386,7 @@ impl Store {
                 Some(kept @ CopyState::File { version: known, .. })
                     if known == version && !self.resealed.contains(&copy.id) =>
                 {
-                    kept.clone()
+                    *kept
                 }
                 // The version says that it is too large, so it is not encoded again for each write.
                 _ if self.too_large.get(&copy.id) == Some(version) => {
@@ -421,13 +421,10 @@ impl Store {
                 return Err(error);
             }
         };
-        let listed: BTreeSet<&str> = files(&entries, &root).collect();
+        let listed: BTreeSet<_> = files(&entries, &root).collect();
         let old = files(&self.entries, &self.root);
-        let old: Vec<_> = old
-            .filter(|name| !listed.contains(name))
-            .map(str::to_owned)
-            .collect();
-        self.garbage.extend(old);
+        self.garbage
+            .extend(old.filter(|name| !listed.contains(name)));
         self.resealed.clear();
         self.root = root;
         self.entries = entries;
@@ -449,7 +446,7 @@ impl Store {
         let mut root = Root {
             counter: self.root.counter.saturating_add(1),
             proven: now,
-            pages: self.root.pages.clone(),
+            pages: self.root.pages,
         };
         let (before, after) = (by_page(&self.entries), by_page(entries));
         for (number, page) in root.pages.iter_mut().enumerate() {
@@ -523,9 +520,9 @@ impl Store {
         let sealed = self.keys.sealing().seal(place, content);
         // The error names the directory only: a file's name is new each time, and a lasting failure must be reported
         // once.
-        let file = sys::create_file(self.directory.as_fd(), &*sealed.name)
+        let file = sys::create_file(self.directory.as_fd(), sealed.name.to_string())
             .map_err(failed("create a file of", &self.path))?;
-        batch.created.push(sealed.name.clone());
+        batch.created.push(sealed.name);
         sys::write(&file, &sealed.bytes).map_err(failed("write a file of", &self.path))?;
         batch.unsynced.push(file);
         batch.written.files += 1;
@@ -559,7 +556,7 @@ impl Store {
     fn remove_garbage(&mut self) {
         let directory = self.directory.as_fd();
         self.garbage
-            .retain(|name| sys::remove_file(directory, name.as_str()).is_err());
+            .retain(|name| sys::remove_file(directory, name.to_string()).is_err());
     }
 
     /// Moves files to `rejected/`, in place of those of an earlier start.
@@ -589,7 +586,7 @@ impl Store {
 /// The files of one write.
 #[derive(Default)]
 struct Batch {
-    created: Vec<String>,
+    created: Vec<FileName>,
     unsynced: Vec<OwnedFd>,
     /// What is not copied; see [`Store::too_large`].
     too_large: BTreeMap<CopyId, Version>,
@@ -605,13 +602,13 @@ fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &IndexEntry>; PAGES] {
 }
 
 /// The files that an index lists.
-fn files<'a>(entries: &'a Entries, root: &'a Root) -> impl Iterator<Item = &'a str> {
+fn files<'a>(entries: &'a Entries, root: &'a Root) -> impl Iterator<Item = FileName> {
     let copies = entries.values().filter_map(|entry| match &entry.kept {
         CopyState::Absent => None,
         CopyState::File { file, .. } => Some(file),
     });
     let pages = root.pages.iter().flatten();
-    copies.chain(pages).map(|file| file.name.as_str())
+    copies.chain(pages).map(|file| file.name)
 }
 
 #[cfg(test)]

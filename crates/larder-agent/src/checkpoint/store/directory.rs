@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use super::{ASIDE, INDEX};
-use crate::checkpoint::{seal::is_file_name, sys};
+use crate::checkpoint::{seal::FileName, sys};
 
 /// The directory in it, for files that did not open.
 pub(super) const REJECTED: &str = "rejected";
@@ -165,7 +165,7 @@ pub(super) fn expect_checkpoint(directory: &OwnedFd, path: &Path) -> Result<(), 
         return Ok(());
     }
     let entries = sys::list(directory).map_err(failed("list", path))?;
-    let is_own = |name: &str| name == ASIDE || name == REJECTED || is_file_name(name);
+    let is_own = |name: &str| name == ASIDE || name == REJECTED || FileName::parse(name).is_some();
     match entries.into_iter().find(|name| !is_own(name)) {
         Some(entry) => Err(StoreError::Occupied {
             path: path.to_owned(),

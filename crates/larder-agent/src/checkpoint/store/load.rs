@@ -22,7 +22,7 @@ use crate::checkpoint::{
     codec::{CopyContent, CopyId},
     index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, decode_page},
     key::Keyring,
-    seal::{KeyId, Owner, SealContext, SealError, digest, is_file_name, open},
+    seal::{FileName, KeyId, Owner, SealContext, SealError, digest, open},
     sys,
 };
 
@@ -85,7 +85,7 @@ pub(super) struct Loaded {
     pub(super) entries: Entries,
     pub(super) rejected: Vec<RejectedFile>,
     /// Files that the index does not list.
-    pub(super) leftovers: Vec<String>,
+    pub(super) leftovers: Vec<FileName>,
     /// Copies sealed with another key than the present one.
     pub(super) resealed: BTreeSet<CopyId>,
     /// Whether part of the index was rejected, or sealed with another key.
@@ -120,7 +120,7 @@ pub(super) fn load(
     let names = sys::list(directory).map_err(failed("list", path))?;
     let mut unlisted: BTreeSet<_> = names
         .into_iter()
-        .filter(|name| is_file_name(name))
+        .filter_map(|name| FileName::parse(&name))
         .collect();
     let reader = Reader {
         directory: directory.as_fd(),
@@ -154,14 +154,14 @@ pub(super) fn load(
             loaded.rejected.push(index);
             let files = std::mem::take(&mut unlisted).into_iter();
             loaded.rejected.extend(files.map(|file| RejectedFile {
-                file,
+                file: file.to_string(),
                 id: None,
                 reason: Rejection::NoIndex,
             }));
         }
     }
     for number in 0..PAGES {
-        let Some(file) = loaded.root.pages[number].clone() else {
+        let Some(file) = loaded.root.pages[number] else {
             continue;
         };
         unlisted.remove(&file.name);
@@ -173,7 +173,7 @@ pub(super) fn load(
             Err(reason) => {
                 loaded.root.pages[number] = None;
                 loaded.rejected.push(RejectedFile {
-                    file: file.name,
+                    file: file.name.to_string(),
                     id: None,
                     reason,
                 });
@@ -226,7 +226,7 @@ impl Reader<'_> {
     fn copies(
         &self,
         loaded: &mut Loaded,
-        unlisted: &mut BTreeSet<String>,
+        unlisted: &mut BTreeSet<FileName>,
         mut take: impl FnMut(SavedCopy),
     ) {
         let (root, sealing) = (&loaded.root, self.keys.sealing().id());
@@ -252,7 +252,7 @@ impl Reader<'_> {
                     }
                     Err(reason) => {
                         rejected.push(RejectedFile {
-                            file: file.name.clone(),
+                            file: file.name.to_string(),
                             id: Some(id.clone()),
                             reason,
                         });
@@ -280,7 +280,7 @@ impl Reader<'_> {
 
     /// The bytes of a file, if they are those that the index lists.
     fn listed(&self, file: &FileRef) -> Result<Zeroizing<Vec<u8>>, Rejection> {
-        let (bytes, _) = self.read(&file.name)?;
+        let (bytes, _) = self.read(&file.name.to_string())?;
         if digest(&bytes) == file.digest {
             Ok(bytes)
         } else {

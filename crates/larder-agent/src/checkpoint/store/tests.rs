@@ -36,8 +36,8 @@ pub(super) fn time(seconds: i64) -> Timestamp {
 fn id(name: &str) -> CopyId {
     CopyId {
         kind: CopyKind::Secret,
-        namespace: "prod".to_owned(),
-        name: name.to_owned(),
+        namespace: "prod".into(),
+        name: name.into(),
     }
 }
 
@@ -132,7 +132,9 @@ impl TestRoot {
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.checkpoint()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.filter(|name| is_file_name(name)).collect();
+        let mut names: Vec<_> = names
+            .filter(|name| FileName::parse(name).is_some())
+            .collect();
         names.sort();
         names
     }
@@ -187,7 +189,7 @@ pub(super) fn names(copies: &[SavedCopy]) -> BTreeMap<String, String> {
             }
             Some(other) => panic!("{other:?}"),
         };
-        (copy.id.name.clone(), state)
+        (copy.id.name.to_string(), state)
     };
     copies.iter().map(name).collect()
 }
@@ -202,7 +204,7 @@ fn named<const N: usize>(copies: [(&str, &str); N]) -> BTreeMap<String, String> 
 /// The file that holds the copy `name`.
 fn file_of(store: &Store, name: &str) -> String {
     match &store.entries[&id(name)].kept {
-        CopyState::File { file, .. } => file.name.clone(),
+        CopyState::File { file, .. } => file.name.to_string(),
         CopyState::Absent => panic!("{name} is absent"),
     }
 }
