@@ -43,7 +43,10 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
 
-pub(crate) use self::{board::Board, worker::type_name};
+pub(crate) use self::{
+    board::Board,
+    worker::{add_paths, type_name},
+};
 use self::{
     board::BoardEntry,
     inbox::{DesiredState, Inbox},

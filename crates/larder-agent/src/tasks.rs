@@ -53,7 +53,8 @@ impl Tasks {
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         debug_assert!(!self.0.contains_key(name), "two tasks are called {name}");
-        self.0.spawn(name, task);
+        // In a box: a task of some kilobytes that is moved by value takes several times its size on the caller's stack.
+        self.0.spawn(name, Box::pin(task));
     }
 
     /// Starts `task`, which may end: only its panic is an error.

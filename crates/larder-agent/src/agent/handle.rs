@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::{
     config::Config,
-    reconcile::{AgentContext, journal::Journal},
+    reconcile::{AgentContext, add_paths, journal::Journal},
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
@@ -184,6 +184,9 @@ impl AgentHandle {
     pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
         let mut statuses = self.context.board.pods();
         for status in &mut statuses {
+            if self.context.beside.is_none() {
+                add_paths(status, &self.context.host);
+            }
             status.on_change = self.context.on_change.statuses(&status.uid);
             let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
             let Some(pod) = pod else { continue };

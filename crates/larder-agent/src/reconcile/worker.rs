@@ -14,7 +14,7 @@
 
 mod outcome;
 
-pub(crate) use self::outcome::type_name;
+pub(crate) use self::outcome::{add_paths, type_name};
 
 use std::{collections::BTreeSet, mem, ops::ControlFlow, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The outcome of a delivery: recorded, counted, logged, posted as an event, and published.
 
-use larder_projection::VolumeKind;
+use larder_projection::{VolumeKind, disk::VolumeHost};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -13,7 +13,7 @@ use crate::{
         deliver::{Delivered, DeliveryFailure},
         plan::{Need, PartKind, PodPlan},
     },
-    status::{ContainerStatus, Delivery, Phase, VolumeStatus},
+    status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus},
 };
 
 impl PodWorker {
@@ -88,7 +88,8 @@ impl PodWorker {
         }
     }
 
-    /// Publishes the status of every part. The pod's own phase is that of the part that needs attention most.
+    /// Publishes the status of every part, but for its path, which [`add_paths`] adds. The pod's own phase is that of the
+    /// part that needs attention most.
     pub(super) fn publish(&self, plan: &PodPlan) {
         let worst = states(plan, &self.parts).max_by_key(|(_, state)| state.delivery.phase);
         let (mut phase, mut reason) =
@@ -108,7 +109,7 @@ impl PodWorker {
             PartKind::Volume(name, kind) => PartStatus::Volume(VolumeStatus {
                 name: name.clone(),
                 type_: type_name(*kind).to_owned(),
-                path: self.volume_path(name, *kind),
+                path: String::new(),
                 delivery: state.delivery.clone(),
                 last_swap: state.last_swap,
                 files: state.files,
@@ -117,7 +118,7 @@ impl PodWorker {
             }),
             PartKind::Environment(name, _) => PartStatus::Container(ContainerStatus {
                 name: name.clone(),
-                path: self.environment_path(name),
+                path: String::new(),
                 delivery: state.delivery.clone(),
                 last_swap: state.last_swap,
                 stale_as_of: state.stale_as_of,
@@ -127,21 +128,30 @@ impl PodWorker {
         let now = self.context.clock.now();
         self.entry.publish(phase, &reason, parts.collect(), now);
     }
+}
 
-    fn environment_path(&self, container: &str) -> String {
-        let host = &self.context.host;
-        host.environment_path(self.entry.uid.as_str(), container)
-            .display()
-            .to_string()
+/// Adds the paths of the parts to the published status of a pod. They follow from UID, kind and name, and take more
+/// memory than all the rest of a status, so they are not kept.
+pub(crate) fn add_paths(status: &mut PodStatus, host: &VolumeHost) {
+    for volume in &mut status.volumes {
+        let mut kinds = KINDS.iter();
+        if let Some(&kind) = kinds.find(|kind| type_name(**kind) == volume.type_) {
+            let path = host.volume_path(&status.uid, kind, &volume.name);
+            volume.path = path.display().to_string();
+        }
     }
-
-    fn volume_path(&self, name: &str, kind: VolumeKind) -> String {
-        let host = &self.context.host;
-        host.volume_path(self.entry.uid.as_str(), kind, name)
-            .display()
-            .to_string()
+    for container in &mut status.containers {
+        let path = host.environment_path(&status.uid, &container.name);
+        container.path = path.display().to_string();
     }
 }
+
+const KINDS: [VolumeKind; 4] = [
+    VolumeKind::ConfigMap,
+    VolumeKind::Secret,
+    VolumeKind::DownwardApi,
+    VolumeKind::Projected,
+];
 
 /// The field of the pod that makes a volume one of this kind.
 pub(crate) fn type_name(kind: VolumeKind) -> &'static str {
