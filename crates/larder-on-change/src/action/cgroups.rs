@@ -11,14 +11,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    path::Path,
+    io,
     sync::Arc,
 };
 
 use smol_str::SmolStr;
 
-use super::processes::{FoundContainer, FoundProcess, Owner, Processes, main_process};
+use super::processes::{FoundContainer, FoundProcess, Owner, Processes};
 
 /// Names of control groups that systemd makes for containers, before the ID.
 const SCOPES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];
@@ -72,22 +71,20 @@ impl Processes {
     ) -> io::Result<Vec<FoundContainer>> {
         let names: BTreeMap<_, _> = ids.iter().map(|(name, id)| (id, name)).collect();
         let mut found: BTreeMap<ContainerId, Vec<FoundProcess>> = BTreeMap::new();
-        for entry in fs::read_dir(&self.proc)? {
-            let name = entry?.file_name();
-            let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
-                continue;
-            };
+        self.proc().pids(|pid| {
             // A process that ends meanwhile is passed over.
-            let Some(id) = self.container_of(pid).filter(|id| names.contains_key(id)) else {
-                continue;
-            };
-            if let Some(process) = self.process(pid, Owner::Container(id.clone())) {
+            if let Some(id) = self.container_of(pid)
+                && names.contains_key(&id)
+                && let Some(process) = self.process(pid, Owner::Container(id.clone()))
+            {
                 found.entry(id).or_default().push(process);
             }
-        }
+        })?;
         let containers = found.into_iter().filter_map(|(id, processes)| {
             let name = names.get(&id)?;
-            self.container(name, processes)
+            // With a PID namespace that the containers of the pod share, none has this number.
+            let is_first = |process: &FoundProcess| self.is_first(process.pid);
+            FoundContainer::new(vec![(*name).clone()], BTreeSet::new(), processes, is_first)
         });
         let mut containers: Vec<_> = containers.collect();
         containers.sort_by_key(|container| (container.main.start, container.main.pid));
@@ -96,38 +93,20 @@ impl Processes {
 
     /// The container that a process belongs to now.
     pub(super) fn container_of(&self, pid: i32) -> Option<ContainerId> {
-        let text = fs::read_to_string(self.proc.join(format!("{pid}/cgroup"))).ok()?;
-        ContainerId::of_lines(&text)
-    }
-
-    fn container(
-        &self,
-        name: &SmolStr,
-        mut processes: Vec<FoundProcess>,
-    ) -> Option<FoundContainer> {
-        processes.sort_by_key(|process| (process.start, process.pid));
-        // With a PID namespace that the containers of the pod share, none has this number.
-        let mut first = processes
-            .iter()
-            .filter(|process| self.is_first(process.pid));
-        let main = first.next().or_else(|| main_process(&processes))?.clone();
-        Some(FoundContainer {
-            fits: vec![name.clone()],
-            mounts: BTreeSet::new(),
-            main,
-            processes,
-        })
+        let text = self.proc().read(pid, "cgroup").ok()?;
+        ContainerId::of_lines(std::str::from_utf8(&text).ok()?)
     }
 
     /// Whether the process has the number 1 in a PID namespace of its own.
     fn is_first(&self, pid: i32) -> bool {
-        let path = self.proc.join(pid.to_string()).join("status");
-        has_number_one(&path).unwrap_or(false)
+        let status = self.proc().read(pid, "status");
+        status.is_ok_and(|status| has_number_one(&status).unwrap_or(false))
     }
 }
 
-fn has_number_one(status: &Path) -> Option<bool> {
-    let status = fs::read_to_string(status).ok()?;
+fn has_number_one(status: &[u8]) -> Option<bool> {
+    // A process may give itself any name.
+    let status = String::from_utf8_lossy(status);
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -137,6 +116,8 @@ fn has_number_one(status: &Path) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::task::spawn_blocking;
+use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{
     cgroups::ContainerId,
@@ -134,10 +134,10 @@ impl TargetQuery<'_> {
         };
         if all_processes || found.len() < names.len() {
             let (processes, mounts) = (processes.clone(), self.mounts.clone());
-            let ids = self.ids.cloned();
+            let (ids, targets, now) = (self.ids.cloned(), names.clone(), Instant::now());
             let search = move || match &ids {
                 Some(ids) => processes.containers_with(ids),
-                None => processes.containers(&mounts),
+                None => processes.targets(&mounts, &targets, now),
             };
             let searched = spawn_blocking(search).await;
             let searched = searched.unwrap_or_else(|error| Err(std::io::Error::other(error)));

@@ -1,0 +1,136 @@
+//! The mounts of a namespace, as a `mountinfo` lists them (proc(5)), one line at a time.
+//!
+//! Whoever may make mounts chooses their number and paths: up to a hundred thousand lines in each namespace, each with
+//! two paths of 16 KiB. So a table is never held as a whole, and reading it takes time in proportion to its length.
+
+use std::{
+    borrow::Cow,
+    ffi::OsStr,
+    io::{self, BufRead, BufReader, Read},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+};
+
+use super::proc_directory::{PAGE, number};
+
+/// Most bytes of a line that are looked at. The paths are in the first 33 KiB of the longest one; options of file
+/// systems follow.
+const LONGEST: u64 = 64 * 1024;
+
+/// A mount.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MountLine<'a> {
+    pub(super) id: u64,
+    pub(super) device: &'a [u8],
+    root: &'a [u8],
+    mount_point: &'a [u8],
+}
+
+impl<'a> MountLine<'a> {
+    /// Reads a line; `None` if it is malformed.
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ' || byte == b'\n');
+        let mut path = MountLine {
+            id: number(fields.next()?)?,
+            device: fields.nth(1)?,
+            root: &[],
+            mount_point: &[],
+        };
+        path.root = fields.next().filter(|path| !path.is_empty())?;
+        path.mount_point = fields.next().filter(|path| !path.is_empty())?;
+        Some(path)
+    }
+
+    /// The directory of the file system that is mounted.
+    pub(super) fn root(&self) -> Cow<'a, Path> {
+        unescaped(self.root)
+    }
+
+    pub(super) fn mount_point(&self) -> Cow<'a, Path> {
+        unescaped(self.mount_point)
+    }
+}
+
+/// Passes every line of a table to `each`, but for malformed ones.
+///
+/// # Errors
+///
+/// The table was not read to its end.
+pub(super) fn each_mount(table: impl Read, mut each: impl FnMut(&MountLine<'_>)) -> io::Result<()> {
+    let mut table = BufReader::with_capacity(PAGE, table);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        table.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        match line.last() {
+            None => return Ok(()),
+            Some(b'\n') => {}
+            Some(_) => {
+                table.skip_until(b'\n')?;
+            }
+        }
+        if let Some(mount) = MountLine::parse(&line) {
+            each(&mount);
+        }
+    }
+}
+
+/// The path of a field, in which blanks, tabs, line ends and backslashes are octal numbers (proc(5)).
+fn unescaped(field: &[u8]) -> Cow<'_, Path> {
+    if !field.contains(&b'\\') {
+        return Cow::Borrowed(Path::new(OsStr::from_bytes(field)));
+    }
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = (byte == b'\\').then(|| after.get(..3)).flatten();
+        let number = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(number) = number {
+            bytes.push(number);
+            rest = &after[3..];
+        } else {
+            bytes.push(byte);
+            rest = after;
+        }
+    }
+    Cow::Owned(OsStr::from_bytes(&bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Identifiers, roots and mount points of a table.
+    fn mounts(text: &[u8]) -> Vec<(u64, String, String)> {
+        let mut mounts = Vec::new();
+        each_mount(text, |mount| {
+            let text = |path: Cow<'_, Path>| path.display().to_string();
+            mounts.push((mount.id, text(mount.root()), text(mount.mount_point())));
+        })
+        .unwrap();
+        mounts
+    }
+
+    #[test]
+    fn escaped_paths_are_read_and_malformed_lines_skipped() {
+        let text = b"36 35 98:0 /a\\040b /mnt\\134x rw - ext4 /dev/vda rw\nmalformed\n\n\
+            -1 35 98:0 / /\n37 35 98:0  /empty\n38 35 98:0 /\n\xff 35 98:0 / /\n39 38 0:1 /\\9 /\\\n";
+        let expected = [
+            (36, "/a b".to_owned(), "/mnt\\x".to_owned()),
+            (39, "/\\9".to_owned(), "/\\".to_owned()),
+        ];
+        assert_eq!(mounts(text), expected);
+    }
+
+    #[test]
+    fn overlong_line_hides_no_other() {
+        let long = b"x".repeat(3 << 20);
+        let text = [b"1 0 0:1 / /first rw ", &long[..], b"\n2 0 0:1 / /second\n"].concat();
+        let found: Vec<_> = mounts(&text).into_iter().map(|(id, ..)| id).collect();
+        assert_eq!(found, [1, 2]);
+        // Without an end.
+        assert_eq!(mounts(&long), []);
+    }
+}

@@ -1,0 +1,107 @@
+//! An open process, which is signaled through its descriptor.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+
+use super::{FoundProcess, Processes};
+
+/// A process cannot be signaled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignalProcessError {
+    /// It has ended.
+    #[error("process {pid} has ended")]
+    Ended {
+        /// Its number.
+        pid: i32,
+    },
+    /// It belongs to another user, or the like.
+    #[error("not permitted to signal process {pid} of user {user}")]
+    NotPermitted {
+        /// Its number.
+        pid: i32,
+        /// Its user.
+        user: u32,
+    },
+    /// The system refuses.
+    #[error("cannot signal process {pid}: {source}")]
+    System {
+        /// Its number.
+        pid: i32,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// An open process: it refers to the same process even if the PID is reused.
+#[derive(Debug)]
+pub struct OpenProcess {
+    fd: OwnedFd,
+    pid: i32,
+    user: u32,
+}
+
+impl Processes {
+    /// Opens the process, if it is still the one that was found.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or the system refuses.
+    pub fn open(&self, process: &FoundProcess) -> Result<OpenProcess, SignalProcessError> {
+        let pid = process.pid;
+        let ended = SignalProcessError::Ended { pid };
+        let Some(number) = Pid::from_raw(pid) else {
+            return Err(ended);
+        };
+        let fd = pidfd_open(number, PidfdFlags::NONBLOCK).or_else(|errno| match errno {
+            // Linux before 5.10.
+            rustix::io::Errno::INVAL => pidfd_open(number, PidfdFlags::empty()),
+            errno => Err(errno),
+        });
+        let fd = match fd {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH) => return Err(ended),
+            Err(errno) => {
+                let source = errno.into();
+                return Err(SignalProcessError::System { pid, source });
+            }
+        };
+        // The PID may have been reused before the process was opened.
+        if !self.is_same(process) {
+            return Err(ended);
+        }
+        let user = process.user;
+        Ok(OpenProcess { fd, pid, user })
+    }
+}
+
+impl OpenProcess {
+    /// Sends the signal.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended, or the system refuses.
+    pub fn send(&self, signal: rustix::process::Signal) -> Result<(), SignalProcessError> {
+        let (pid, user) = (self.pid, self.user);
+        match pidfd_send_signal(&self.fd, signal) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::SRCH) => Err(SignalProcessError::Ended { pid }),
+            Err(rustix::io::Errno::PERM) => Err(SignalProcessError::NotPermitted { pid, user }),
+            Err(errno) => {
+                let source = errno.into();
+                Err(SignalProcessError::System { pid, source })
+            }
+        }
+    }
+}
+
+/// The descriptor is readable when the process has ended.
+impl AsRawFd for OpenProcess {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
