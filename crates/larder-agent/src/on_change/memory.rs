@@ -65,12 +65,13 @@ fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<super::PodHoo
         .statuses(pod.metadata.uid.as_deref().unwrap())
         .is_empty();
     let mut observer = on_change.observer(pod, hooks, is_new);
+    let decoded = pod.decode();
     observer.begin(
-        &pod.decode(),
+        &decoded,
         std::iter::once(PartKey::Volume(name.into(), kind)),
     );
     observer.volume(name, kind, &payload, true);
-    observer.finish();
+    observer.finish(&decoded);
 }
 
 #[test]

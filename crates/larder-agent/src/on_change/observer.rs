@@ -141,8 +141,8 @@ impl Observer {
         self.parts.push((part, content));
     }
 
-    /// After the pass: every part that was due is in place, or has failed (rule F1).
-    pub(crate) fn finish(self) {
+    /// After the pass over `decoded`: every part that was due is in place, or has failed (rule F1).
+    pub(crate) fn finish(self, decoded: &Pod) {
         let Self {
             on_change,
             pod,
@@ -151,7 +151,7 @@ impl Observer {
             parts,
             ..
         } = self;
-        on_change.passed(&pod, hooks, past, parts);
+        on_change.passed(&pod, Some(decoded), hooks, past, parts);
     }
 
     fn uid(&self) -> &str {

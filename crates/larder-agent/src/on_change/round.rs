@@ -1,26 +1,17 @@
 //! One attempt to notify an application of a change: runs the steps of a hook in order, until one fails (rule T6).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    net::IpAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+mod facts;
+
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::SecretBytes;
 use larder_on_change::{
-    Action, HookId, OnFailure, PodFacts, Restart,
+    Action, HookId, OnFailure, Restart,
     action::{
-        Changes, PodIdentity, RoundId, StepContext, StepOutcome, Withheld,
-        cgroups::ContainerId,
-        exec, http,
-        processes::{ContainerMounts, PodMounts},
-        restart, signal,
-        targets::TargetQuery,
+        Changes, PodIdentity, RoundId, StepContext, StepOutcome, Withheld, exec, http, restart,
+        signal, targets::TargetQuery,
     },
 };
 use larder_pods::StoredPod;
@@ -29,18 +20,13 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::facts::RoundFacts;
 use super::{
     OnChange,
     content::{Content, PartKey},
     pod_hooks::{Place, PodHook, PodHooks},
 };
 use crate::blocking::blocking;
-
-/// Grace period of a pod without its own: the API server's default.
-const GRACE: Duration = Duration::from_secs(30);
-/// Longest grace period that is taken from a pod. The API server admits any number of seconds, also one that no time
-/// can be added to.
-const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
 /// A callback of the program that embeds the agent.
 pub(crate) type Handler =
@@ -80,6 +66,8 @@ pub(super) struct Attempt {
     pub(super) changed_at: Option<Instant>,
     /// The record on disk says already that the outcome of this attempt is uncertain.
     pub(super) is_recorded: bool,
+    /// The facts about the pod, if they are known already.
+    pub(super) pod_facts: Option<RoundFacts>,
     pub(super) cancel: tokio_util::sync::CancellationToken,
 }
 
@@ -119,12 +107,7 @@ impl fmt::Debug for Attempt {
 
 /// Input that the steps of an attempt share.
 struct Scene {
-    facts: PodFacts,
-    mounts: PodMounts,
-    /// The IDs of the containers that run, where a kubelet runs them.
-    ids: Option<BTreeMap<SmolStr, ContainerId>>,
-    ips: Vec<IpAddr>,
-    grace: Duration,
+    of_pod: RoundFacts,
     changes: Changes,
     /// The changed volumes; `None` if the content of the last notification is unknown.
     volumes: Option<BTreeSet<SmolStr>>,
@@ -134,16 +117,32 @@ struct Scene {
 }
 
 impl Attempt {
+    /// Whether all that it does is to send signals. Then its first poll does everything, unless it has to search for
+    /// processes or one does not handle the signal yet. It never waits for a disk.
+    pub(super) fn only_signals(&self) -> bool {
+        let hook = self.hook();
+        let mut steps = hook.hook.steps.iter();
+        self.is_recorded
+            && hook.handler.is_none()
+            && steps.all(|step| matches!(step, Action::Signal(_)))
+    }
+
+    /// Takes the facts from the pod, so that it need not be decoded again.
+    pub(super) fn take_facts(&mut self, on_change: &OnChange, pod: &Pod) {
+        self.pod_facts = Some(RoundFacts::of(on_change, &self.uid(), pod, self.hook()));
+    }
+
     /// Runs the steps.
-    pub(super) async fn run(self, on_change: OnChange) -> AttemptReport {
+    pub(super) async fn run(mut self, on_change: OnChange) -> AttemptReport {
         let began = Instant::now();
         let cancel = self.cancel.clone();
         let mut restarted = Vec::new();
         let mut summary = String::new();
+        let pod_facts = self.pod_facts.take();
         let end = tokio::select! {
             biased;
             () = cancel.cancelled() => AttemptEnd::Interrupted,
-            end = self.steps(&on_change, &mut restarted, &mut summary) => end,
+            end = self.steps(&on_change, pod_facts, &mut restarted, &mut summary) => end,
         };
         AttemptReport {
             id: self.id,
@@ -167,6 +166,7 @@ impl Attempt {
     async fn steps(
         &self,
         on_change: &OnChange,
+        pod_facts: Option<RoundFacts>,
         restarted: &mut Vec<SmolStr>,
         summary: &mut String,
     ) -> AttemptEnd {
@@ -175,7 +175,7 @@ impl Attempt {
             let (recorder, uid) = (on_change.clone(), self.uid());
             blocking(move || recorder.write_record(&uid)).await;
         }
-        let scene = self.scene(on_change).await;
+        let scene = self.scene(on_change, pod_facts).await;
         *summary = scene.changes.summary();
         let hook = Arc::clone(&self.hook().hook);
         if hook.restarts() || self.restarts_after_failure() {
@@ -280,7 +280,7 @@ impl Attempt {
             pod: self.identity(),
             changes: scene.changes.clone(),
             withheld: scene.withheld.clone(),
-            timeout: hook.hook.timing.timeout_of(step, scene.grace),
+            timeout: hook.hook.timing.timeout_of(step, scene.of_pod.grace),
         };
         let processes = on_change.processes();
         let began = Instant::now();
@@ -290,17 +290,18 @@ impl Attempt {
             }
             Action::Restart(restart) => {
                 let query = self.query(scene);
-                let report = restart::run(restart, scene.grace, &context, &query, processes).await;
+                let report =
+                    restart::run(restart, scene.of_pod.grace, &context, &query, processes).await;
                 on_change.restarted(&self.uid(), &report.ended);
                 restarted.extend(report.ended);
                 report.outcome
             }
             Action::Http(call) => {
                 let around = http::Surroundings {
-                    hosts: http::Hosts::Pod(&scene.ips),
-                    facts: &scene.facts,
+                    hosts: http::Hosts::Pod(&scene.of_pod.ips),
+                    facts: &scene.of_pod.facts,
                     files: http::Files {
-                        volumes: &scene.mounts.volumes,
+                        volumes: &scene.of_pod.mounts.volumes,
                         any_authorities: hook.place == Place::Configuration,
                     },
                 };
@@ -328,8 +329,8 @@ impl Attempt {
 
     fn query<'a>(&'a self, scene: &'a Scene) -> TargetQuery<'a> {
         TargetQuery {
-            mounts: &scene.mounts,
-            ids: scene.ids.as_ref(),
+            mounts: &scene.of_pod.mounts,
+            ids: scene.of_pod.ids.as_ref(),
             container: self.hook().hook.container.as_ref(),
             volumes: scene.volumes.as_ref(),
             variables: &scene.variables,
@@ -339,19 +340,27 @@ impl Attempt {
     }
 
     /// Gathers the input of the steps.
-    async fn scene(&self, on_change: &OnChange) -> Scene {
-        let pod = Box::new(self.pod.decode());
+    async fn scene(&self, on_change: &OnChange, pod_facts: Option<RoundFacts>) -> Scene {
         let key = on_change.key();
         let hook = self.hook();
+        let uid = self.uid();
+        let mut withheld = Withheld::default();
+        let of_pod = if let Some(known) = pod_facts {
+            known
+        } else {
+            let pod = Box::new(self.pod.decode());
+            if hook.hook.runs_commands() {
+                withheld = self.withheld(on_change, &uid, &pod).await;
+            }
+            RoundFacts::of(on_change, &uid, &pod, hook)
+        };
         let empty = Content::default();
         let before = self.notified.as_deref();
         let mut changes = self
             .content
             .changes_since(before.unwrap_or(&empty), hook, &key);
-        let uid = self.uid();
-        let directories = directories(on_change, &uid, &pod);
         for volume in &mut changes.volumes {
-            if let Some(directory) = directories.get(&volume.name) {
+            if let Some(directory) = of_pod.mounts.volumes.get(&volume.name) {
                 volume.directory.clone_from(directory);
             }
         }
@@ -364,20 +373,8 @@ impl Attempt {
             .changed_environments(before.unwrap_or(&empty), hook);
         let parts = self.content.changed_parts(before.unwrap_or(&empty), hook);
         let swapped = self.content.swapped(parts.into_iter());
-        let withheld = if hook.hook.runs_commands() {
-            self.withheld(on_change, &uid, &pod).await
-        } else {
-            Withheld::default()
-        };
         Scene {
-            facts: PodFacts::of(&pod),
-            mounts: PodMounts {
-                containers: containers(&pod),
-                volumes: directories,
-            },
-            ids: on_change.has_kubelet().then(|| running(&pod)),
-            ips: ips(&pod),
-            grace: grace(&pod),
+            of_pod,
             changes,
             volumes,
             variables,
@@ -408,80 +405,6 @@ impl Attempt {
         })
         .await
     }
-}
-
-/// The directory of each volume that larder delivers.
-fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, PathBuf> {
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    volumes
-        .filter_map(|volume| {
-            let kind = VolumeKind::of(volume)?;
-            let path = on_change.volumes().volume_path(uid, kind, &volume.name);
-            Some((volume.name.as_str().into(), path))
-        })
-        .collect()
-}
-
-/// How long the containers of `pod` may take to end.
-fn grace(pod: &Pod) -> Duration {
-    let spec = pod.spec.as_ref();
-    let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
-    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    seconds.map_or(GRACE, |seconds| {
-        Duration::from_secs(seconds).min(LONGEST_GRACE)
-    })
-}
-
-/// Where the containers that may be the target of a hook mount volumes (rule F9).
-fn containers(pod: &Pod) -> Vec<ContainerMounts> {
-    let Some(spec) = &pod.spec else {
-        return Vec::new();
-    };
-    let sidecars = spec.init_containers.iter().flatten();
-    let sidecars =
-        sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
-    let all = sidecars.chain(&spec.containers);
-    all.map(|container| ContainerMounts {
-        name: container.name.as_str().into(),
-        mounts: container
-            .volume_mounts
-            .iter()
-            .flatten()
-            .map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()))
-            .collect(),
-    })
-    .collect()
-}
-
-/// The IDs of the containers that run and may be the target of a hook, by the status of the pod.
-fn running(pod: &Pod) -> BTreeMap<SmolStr, ContainerId> {
-    let statuses = pod.status.iter().flat_map(|status| {
-        let sidecars = status.init_container_statuses.iter().flatten();
-        sidecars.chain(status.container_statuses.iter().flatten())
-    });
-    let running = statuses.filter_map(|status| {
-        status.state.as_ref()?.running.as_ref()?;
-        let id = ContainerId::of_status(status.container_id.as_deref()?)?;
-        Some((SmolStr::new(&status.name), id))
-    });
-    running.collect()
-}
-
-/// `status.podIPs`, or `status.podIP`.
-fn ips(pod: &Pod) -> Vec<IpAddr> {
-    let Some(status) = &pod.status else {
-        return Vec::new();
-    };
-    let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
-    let ips: Vec<_> = all.filter_map(|ip| ip.parse().ok()).collect();
-    if ips.is_empty() {
-        let one = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
-        return one.into_iter().collect();
-    }
-    ips
 }
 
 /// The note for a hook that depends on a `subPath` mount, which keeps the old file (rule F7).
@@ -515,29 +438,4 @@ pub(super) fn sub_path_note(pod: &Pod, hook: &PodHook) -> Option<String> {
             container.name, mount.name
         ))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::PodSpec;
-
-    use super::*;
-
-    #[test]
-    fn a_grace_period_without_end_can_be_added_to_a_time() {
-        let of = |termination_grace_period_seconds| {
-            let spec = PodSpec {
-                termination_grace_period_seconds,
-                ..PodSpec::default()
-            };
-            grace(&Pod {
-                spec: Some(spec),
-                ..Pod::default()
-            })
-        };
-        assert_eq!(of(None), GRACE);
-        assert_eq!(of(Some(5)), Duration::from_secs(5));
-        assert_eq!(of(Some(-5)), GRACE);
-        assert_eq!(of(Some(i64::MAX)), LONGEST_GRACE);
-    }
 }

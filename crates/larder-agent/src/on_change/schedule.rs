@@ -424,6 +424,7 @@ impl Schedule {
             notified: tracked.notified().map(Arc::clone),
             changed_at,
             is_recorded: false,
+            pod_facts: None,
             cancel,
         })
     }

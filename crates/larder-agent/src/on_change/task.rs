@@ -9,8 +9,10 @@
 //! 3. A worker may hand over a pass of a pod that was forgotten meanwhile. The worker forgets it, before it tears the
 //!    pod down.
 //! 4. A round without a quiet period begins with the pass that makes it due. The worker's thread writes the record
-//!    anyway, so it takes the round from the schedule and leaves its steps to the task. So one switch of threads lies
-//!    between a swap and the first step. No worker runs a step.
+//!    anyway, so it takes the round from the schedule, and the task runs its steps. If they only send signals, the
+//!    worker's thread polls the round once before: no switch of threads lies between a swap and a signal to a known
+//!    process. Such a poll waits for nothing and starts nothing. Whatever would have to wait, such as a search, is left
+//!    to the task.
 
 mod report;
 
@@ -19,10 +21,12 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     path::PathBuf,
     sync::{Arc, OnceLock},
+    task::{self, Poll, Waker},
     time::Duration,
 };
 
 use fastrand::Rng;
+use futures::{FutureExt as _, future::BoxFuture};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::chain;
 use larder_on_change::{
@@ -90,8 +94,8 @@ struct Shared {
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
     schedule: Mutex<Schedule>,
-    /// Rounds that began with a pass, for the task to run.
-    begun: Mutex<Vec<Attempt>>,
+    /// Rounds that began with a pass, for the task.
+    begun: Mutex<Vec<BegunRound>>,
     /// Notified when a round may be due earlier than the task expects, or has begun.
     wake: Notify,
     /// Notified when the hooks of pods may have changed.
@@ -101,6 +105,12 @@ struct Shared {
     hasher: RandomState,
     /// Whether every round has ended after the shutdown.
     drained: watch::Sender<bool>,
+}
+
+/// A round that began with a pass.
+enum BegunRound {
+    Running(BoxFuture<'static, AttemptReport>),
+    Ended(AttemptReport),
 }
 
 impl fmt::Debug for OnChange {
@@ -222,10 +232,7 @@ impl OnChange {
         let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
         let mut writes: JoinSet<()> = JoinSet::new();
         loop {
-            let (due, next) = self.due();
-            for attempt in due {
-                rounds.spawn(attempt.run(self.clone()));
-            }
+            let next = self.start_due(&mut rounds, &mut writes);
             let sleep = async {
                 match next {
                     Some(at) => sleep_until(at).await,
@@ -246,10 +253,7 @@ impl OnChange {
         }
         // Rounds whose pass was faster than the shutdown.
         self.0.schedule.lock().close();
-        let begun = std::mem::take(&mut *self.0.begun.lock());
-        for attempt in begun {
-            rounds.spawn(attempt.run(self.clone()));
-        }
+        self.start_due(&mut rounds, &mut writes);
         let drain = async {
             while let Some(ended) = rounds.join_next().await {
                 self.finish(resumed(ended), &mut writes);
@@ -329,11 +333,12 @@ impl OnChange {
         self.0.schedule.lock().content_of(uid)
     }
 
-    /// A pass is over: these parts of the pod are in place. `past` is given if the hooks are new to the worker. Waits
-    /// for the disk after the first delivery.
+    /// A pass is over: these parts of the pod are in place. `decoded` is the same pod, if it is at hand; `past` is given
+    /// if the hooks are new to the worker. Waits for the disk after the first delivery.
     pub(super) fn passed(
         &self,
         pod: &Arc<StoredPod>,
+        decoded: Option<&Pod>,
         hooks: Arc<PodHooks>,
         past: Option<Past>,
         parts: Vec<(PartKey, Arc<PartContent>)>,
@@ -344,15 +349,34 @@ impl OnChange {
         let (now, time) = (Instant::now(), self.0.clock.now());
         schedule.take_hooks(&uid, pod, hooks, past, &parts, &key, time);
         schedule.pass(&uid, parts, &key, now, time);
-        let (mut begun, _) = schedule.due(now, time);
+        let (due, _) = schedule.due(now, time);
         drop(schedule);
         // Before the first step (invariant 4 of the parent).
         self.write_record(&uid);
-        for attempt in &mut begun {
+        let begun = due.into_iter().map(|mut attempt| {
             attempt.is_recorded = attempt.uid() == uid;
-        }
-        self.0.begun.lock().append(&mut begun);
+            let decoded = decoded.filter(|_| Arc::ptr_eq(&attempt.pod, pod));
+            self.begin(attempt, decoded)
+        });
+        let begun: Vec<_> = begun.collect();
+        self.0.begun.lock().extend(begun);
         self.0.wake.notify_one();
+    }
+
+    /// Begins a round on the thread of a pass: sends its signals, if that is all that it does (invariant 4).
+    fn begin(&self, mut attempt: Attempt, decoded: Option<&Pod>) -> BegunRound {
+        if !attempt.only_signals() {
+            return BegunRound::Running(attempt.run(self.clone()).boxed());
+        }
+        if let Some(pod) = decoded {
+            attempt.take_facts(self, pod);
+        }
+        let mut round = attempt.run(self.clone()).boxed();
+        // A round that waits is polled again by the task, whatever it waits for.
+        match round.poll_unpin(&mut task::Context::from_waker(Waker::noop())) {
+            Poll::Ready(report) => BegunRound::Ended(report),
+            Poll::Pending => BegunRound::Running(round),
+        }
     }
 
     /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
@@ -434,14 +458,28 @@ impl OnChange {
         self.0.schedule.lock().restarted(uid, names, Instant::now());
     }
 
-    /// The rounds to run now, and when to call it again.
-    fn due(&self) -> (Vec<Attempt>, Option<Instant>) {
-        let mut begun = std::mem::take(&mut *self.0.begun.lock());
-        let mut schedule = self.0.schedule.lock();
+    /// Starts the rounds that are due. Returns when to call it again.
+    fn start_due(
+        &self,
+        rounds: &mut JoinSet<AttemptReport>,
+        writes: &mut JoinSet<()>,
+    ) -> Option<Instant> {
+        let begun = std::mem::take(&mut *self.0.begun.lock());
+        for round in begun {
+            match round {
+                BegunRound::Running(round) => {
+                    rounds.spawn(round);
+                }
+                // It may make room for others, and its hook may be due again.
+                BegunRound::Ended(report) => self.finish(report, writes),
+            }
+        }
         let (now, time) = (Instant::now(), self.0.clock.now());
-        let (due, next) = schedule.due(now, time);
-        begun.extend(due);
-        (begun, next)
+        let (due, next) = self.0.schedule.lock().due(now, time);
+        for attempt in due {
+            rounds.spawn(attempt.run(self.clone()));
+        }
+        next
     }
 
     /// A round has ended.

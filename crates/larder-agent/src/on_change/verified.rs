@@ -129,6 +129,6 @@ impl OnChange {
             }
         });
         let parts = parts.into_iter().map(|(key, part)| (key, part.content()));
-        self.passed(pod, hooks, past, parts.collect());
+        self.passed(pod, None, hooks, past, parts.collect());
     }
 }

@@ -169,7 +169,7 @@ impl Job {
             })
             .collect();
         if let Some(observer) = observer {
-            observer.finish();
+            observer.finish(pod.pod);
         }
         for (number, failure) in replaced.remove() {
             parts[number] = Err(failure);

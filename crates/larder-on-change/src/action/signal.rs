@@ -31,7 +31,8 @@ impl Signal {
 }
 
 /// Sends the signal to the main process of each target container, or to the processes with the executable that the
-/// target names.
+/// target names. Waits only if it has to search for them, or if one does not handle the signal yet. Otherwise the
+/// first poll sends it.
 ///
 /// # Cancel safety
 ///
@@ -110,16 +111,19 @@ async fn send(
     deadline: Instant,
 ) -> Result<(), String> {
     let number = signal.number();
-    let wait = async {
-        let mut pause = LOOK.0;
-        while processes.handles(process, number) == Some(false) {
-            sleep(pause).await;
-            pause = (pause * 2).min(LOOK.1);
+    let would_kill =
+        || signal.kills_by_default() && processes.handles(process, number) == Some(false);
+    if would_kill() {
+        let wait = async {
+            let mut pause = LOOK.0;
+            while would_kill() {
+                sleep(pause).await;
+                pause = (pause * 2).min(LOOK.1);
+            }
+        };
+        if timeout_at(deadline, wait).await.is_err() {
+            return Err(format!("process {} does not handle {signal}", process.pid));
         }
-    };
-    let pid = process.pid;
-    if signal.kills_by_default() && timeout_at(deadline, wait).await.is_err() {
-        return Err(format!("process {pid} does not handle {signal}"));
     }
     let in_words = |error: SignalProcessError| error.to_string();
     let open = processes.open(process).map_err(in_words)?;

@@ -141,9 +141,12 @@ pub(super) fn remove_record(pod: &Directory) -> std::result::Result<(), DiskErro
 }
 
 fn replace(pod: &Directory, record: &[u8]) -> Result<()> {
-    let file = spare(pod)?;
+    let (file, size) = spare(pod)?;
     sys::write(&file, record)?;
-    sys::truncate(&file, record.len() as u64)?;
+    // Mostly both have one length, and ext4 takes as long to keep a length as to change it.
+    if size > record.len() as u64 {
+        sys::truncate(&file, record.len() as u64)?;
+    }
     // ext4 begins to write a file to the disk before it renames it over another one, which takes longer than all the
     // rest and would delay a signal. This file need not reach the disk (invariant 3).
     match sys::exchange(pod.as_fd(), RECORD_TMP, RECORD) {
@@ -154,9 +157,9 @@ fn replace(pod: &Directory, record: &[u8]) -> Result<()> {
     }
 }
 
-/// Opens the file for the next record. The last exchange left one: it is used again if it is ours alone, because creating and
-/// removing a file takes several times as long as writing it.
-fn spare(pod: &Directory) -> Result<OwnedFd> {
+/// Opens the file for the next record, and returns it with its size. The last exchange left one: it is used again if it
+/// is ours alone, because creating and removing a file takes several times as long as writing it.
+fn spare(pod: &Directory) -> Result<(OwnedFd, u64)> {
     if let Ok(file) = sys::open_file_to_write(pod.as_fd(), RECORD_TMP) {
         let stat = sys::stat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -164,7 +167,7 @@ fn spare(pod: &Directory) -> Result<OwnedFd> {
             && stat.st_nlink == 1
             && stat.st_uid == geteuid().as_raw()
         {
-            return Ok(file);
+            return Ok((file, u64::try_from(stat.st_size).unwrap_or(u64::MAX)));
         }
     }
     match sys::remove_file(pod.as_fd(), RECORD_TMP) {
@@ -173,7 +176,7 @@ fn spare(pod: &Directory) -> Result<OwnedFd> {
     }
     let file = sys::create_file(pod.as_fd(), RECORD_TMP, RECORD_MODE)?;
     sys::set_mode(&file, RECORD_MODE)?;
-    Ok(file)
+    Ok((file, 0))
 }
 
 fn read_file(

@@ -89,14 +89,14 @@ fn swap(agent: &KeylessAgent, text: &str) -> Observer {
 fn delivered() -> (TempDir, KeylessAgent) {
     let root = tempfile::tempdir().unwrap();
     let agent = agent(&root);
-    swap(&agent, "1").finish();
+    swap(&agent, "1").finish(&pod().decode());
     (root, agent)
 }
 
 /// The state of the hook after the first pass of a new agent, which finds the volume as `text`.
 fn state_after_restart(root: &TempDir, text: &str) -> String {
     let agent = agent(root);
-    swap(&agent, text).finish();
+    swap(&agent, text).finish(&pod().decode());
     agent.on_change.statuses(UID)[0].state.clone()
 }
 
@@ -131,7 +131,7 @@ fn restart_without_a_change_is_none() {
 fn content_that_goes_back_within_the_quiet_period_leaves_nothing_uncertain() {
     let (root, first) = delivered();
     for text in ["2", "1"] {
-        swap(&first, text).finish();
+        swap(&first, text).finish(&pod().decode());
     }
     assert_eq!(state_after_restart(&root, "1"), "Idle");
 }
