@@ -286,7 +286,7 @@ mod tests {
         let mut rng = Rng::with_seed(1);
         let words = [b"name: ".to_vec(), b"x".to_vec()];
         let mut tree = b"cspec: {containers: [{name: c}]}\n---\n[1, 2]\n".to_vec();
-        let mut der = include_bytes!("../../crates/larder-objects/src/x509/leaf.pem").to_vec();
+        let mut der = crate::targets::repository_file("crates/larder-objects/src/x509/leaf.pem");
         assert_eq!(nodes(&self::der(&der)).unwrap().len(), 1);
         for _ in 0..500 {
             let structure = Structure::Tree { prefix: 1 };

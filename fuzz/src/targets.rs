@@ -12,7 +12,7 @@ mod quantity;
 mod watch;
 mod x509;
 
-use std::cell::RefCell;
+use std::{cell::RefCell, fs, path::Path};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -48,6 +48,12 @@ pub(crate) const TARGETS: [Target; 11] = [
     x509::TARGET,
 ];
 
+/// A file of the repository, read when it is needed: the package of this crate has none of those outside its folder.
+pub(crate) fn repository_file(path: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 /// Runs `read` on the text of `input`; what is no text is rejected.
 fn on_text(input: &[u8], read: impl FnOnce(&str) -> Outcome) -> Outcome {
     match str::from_utf8(input) {
@@ -68,8 +74,6 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::driver::corpus;
 
@@ -78,6 +82,7 @@ mod tests {
         for target in &TARGETS {
             let mut inputs = corpus(Path::new(env!("CARGO_MANIFEST_DIR")), target).unwrap();
             inputs.extend(target.seeds.iter().map(|seed| seed.as_bytes().to_vec()));
+            inputs.extend((target.more_seeds)());
             let accepted = inputs
                 .iter()
                 .filter(|input| (target.run)(input).is_accepted)

@@ -12,7 +12,7 @@ use larder_projection::{
 };
 use serde_json::Value;
 
-use super::{Target, on_text};
+use super::{Target, on_text, repository_file};
 use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
@@ -20,19 +20,22 @@ pub(super) const TARGET: Target = Target {
     run: |input| on_text(input, run),
     seeds: &[
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n",
-        include_str!("../../../examples/01-web.yaml"),
-        include_str!("../../../examples/02-sources.yaml"),
-        include_str!("../../../examples/03-waiting.yaml"),
     ],
-    more_seeds: manifests_of_vectors,
+    more_seeds: || {
+        let examples = ["01-web", "02-sources", "03-waiting"];
+        let examples = examples.map(|name| repository_file(&format!("examples/{name}.yaml")));
+        let mut seeds = Vec::from(examples);
+        seeds.extend(manifests_of_vectors());
+        seeds
+    },
     structure: Structure::Tree { prefix: 0 },
     max_length: 32 << 10,
 };
 
 /// Each pod of the vectors with its objects, as one manifest.
 fn manifests_of_vectors() -> Vec<Vec<u8>> {
-    let cases = include_str!("../../../testdata/vectors/render.json");
-    let cases: Value = serde_json::from_str(cases).expect("the vectors are JSON");
+    let cases = repository_file("testdata/vectors/render.json");
+    let cases: Value = serde_json::from_slice(&cases).expect("the vectors are JSON");
     let manifest = |case: &Value| {
         let objects = case["objects"].as_array().into_iter().flatten();
         let documents = std::iter::once(&case["pod"]).chain(objects);

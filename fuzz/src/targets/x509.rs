@@ -5,18 +5,18 @@ use larder_objects::{
     x509::{Certificate, PublicKey, requested_key},
 };
 
-use super::Target;
+use super::{Target, repository_file};
 use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
     name: "x509",
     run,
-    seeds: &[
-        include_str!("../../../crates/larder-objects/src/x509/leaf.pem"),
-        include_str!("../../../crates/larder-objects/src/x509/root.pem"),
-        include_str!("../../../crates/larder-objects/src/x509/request.pem"),
-    ],
-    more_seeds: Vec::new,
+    seeds: &[],
+    more_seeds: || {
+        ["leaf", "root", "request"]
+            .map(|name| repository_file(&format!("crates/larder-objects/src/x509/{name}.pem")))
+            .into()
+    },
     structure: Structure::Der,
     max_length: 4 << 10,
 };
