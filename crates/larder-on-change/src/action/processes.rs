@@ -213,14 +213,14 @@ impl Processes {
         Ok(found)
     }
 
-    /// One search. `anew` says to trust nothing that earlier ones have read.
+    /// Runs one search. If `reread`, it uses nothing that earlier searches have read.
     fn search(
         &self,
         mounts: &PodMounts,
         now: Instant,
-        anew: bool,
+        reread: bool,
     ) -> io::Result<Vec<FoundContainer>> {
-        ContainerSearch::new(self, mounts, now, anew)?.run()
+        ContainerSearch::new(self, mounts, now, reread)?.run()
     }
 
     fn namespace(&self, process: impl fmt::Display) -> io::Result<Namespace> {

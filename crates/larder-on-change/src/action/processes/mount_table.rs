@@ -1,7 +1,8 @@
 //! The mounts of a namespace, as a `mountinfo` lists them (proc(5)), one line at a time.
 //!
-//! Whoever may make mounts chooses their number and paths: up to a hundred thousand lines in each namespace, each with
-//! two paths of 16 KiB. So a table is never held as a whole, and reading it takes time in proportion to its length.
+//! Anyone with the permission to mount chooses how many mounts there are, and where: a namespace can list a hundred
+//! thousand lines, each with two paths of 16 KiB. So a table is never held as a whole, and reading it takes time in
+//! proportion to its length.
 
 use std::{
     borrow::Cow,

@@ -18,7 +18,7 @@
 //!    later is noticed then at the latest. Before that, a search that lacks a container trusts no hashes.
 //! 4. Hashes whose witness has left or ended are dropped by the next search. They take at most [`MOST_PREFIXES`] in
 //!    all; a namespace for which there is no room is read each time.
-//! 5. The key of the hashes is random, so that nobody can choose mounts that look like others'.
+//! 5. The hashes have a random key, so nobody can choose mounts whose hashes collide with those of others.
 
 use std::{
     collections::HashMap,

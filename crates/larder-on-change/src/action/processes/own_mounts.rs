@@ -96,21 +96,21 @@ struct KeptTable {
 }
 
 impl KeptOwnMounts {
-    /// The present mounts, in `namespace`. Reads them again if they may have changed, or if `anew` says so. Other
+    /// Returns the current mounts of `namespace`. Reads them again if they may have changed, or if `reread`. Other
     /// searches wait meanwhile, since they need the same table.
     pub(super) fn get(
         &self,
         processes: &Processes,
         namespace: Option<Namespace>,
         now: Instant,
-        anew: bool,
+        reread: bool,
     ) -> io::Result<Arc<OwnMounts>> {
         let mut kept = self.0.lock();
         let last = kept.take().filter(|kept| kept.namespace == namespace);
         let file = match last {
             Some(last) => {
                 let has_changed = has_changed(&last.file);
-                if !has_changed && !anew && now < last.read_at + EXPIRY {
+                if !has_changed && !reread && now < last.read_at + EXPIRY {
                     let mounts = Arc::clone(&last.mounts);
                     *kept = Some(last);
                     return Ok(mounts);

@@ -26,26 +26,26 @@ pub(super) struct ContainerSearch<'a> {
     /// One of these is among the hashes of each namespace with a wanted mount.
     prefixes: Vec<MountPrefix>,
     now: Instant,
-    /// Whether to read the tables of known namespaces, too.
-    anew: bool,
+    /// Whether the tables of known namespaces are read again.
+    reread: bool,
     /// The namespaces that the search has met, with the wanted mounts in them.
     seen: HashMap<Namespace, Option<Mounts>>,
     found: BTreeMap<Namespace, Vec<FoundProcess>>,
 }
 
 impl<'a> ContainerSearch<'a> {
-    /// Prepares a search at the time `now`. `anew` says to trust nothing that earlier ones have read.
+    /// Prepares a search at the time `now`. If `reread`, it uses nothing that earlier searches have read.
     pub(super) fn new(
         processes: &'a Processes,
         mounts: &'a PodMounts,
         now: Instant,
-        anew: bool,
+        reread: bool,
     ) -> io::Result<Self> {
         let own_namespace = processes.namespace("self").ok();
         let own = processes
             .state
             .own_mounts
-            .get(processes, own_namespace, now, anew)?;
+            .get(processes, own_namespace, now, reread)?;
         let wanted = WantedMounts::new(mounts, &own);
         Ok(Self {
             prefixes: wanted.prefixes(&processes.state.hasher),
@@ -55,7 +55,7 @@ impl<'a> ContainerSearch<'a> {
             own_namespace,
             wanted,
             now,
-            anew,
+            reread,
             seen: HashMap::new(),
             found: BTreeMap::new(),
         })
@@ -116,7 +116,7 @@ impl<'a> ContainerSearch<'a> {
     /// Whether an earlier search has read the table of the namespace, and nothing that is wanted was in it.
     fn is_excluded(&self, pid: i32, namespace: u64) -> bool {
         let state = &self.processes.state;
-        if self.anew {
+        if self.reread {
             return false;
         }
         let Some(known) = state.namespaces.lock().get(namespace, self.now) else {

@@ -194,9 +194,9 @@ fn own_mounts_are_read_again_only_after_a_change() {
     .unwrap();
     let processes = Processes::new(proc.path());
     let now = Instant::now();
-    let get = |now, anew| {
+    let get = |now, reread| {
         let own = &processes.state.own_mounts;
-        own.get(&processes, Some(Namespace::Inode(1)), now, anew)
+        own.get(&processes, Some(Namespace::Inode(1)), now, reread)
             .unwrap()
     };
     let folder = container.folder.path().canonicalize().unwrap();

@@ -20,6 +20,7 @@ use super::{
     },
     WatchTask, WatchedObject,
 };
+
 impl<K: Object> WatchTask<K> {
     /// Takes in one report of the engine.
     pub(super) fn report(&mut self, report: Report<WatchTarget<K>>) {
