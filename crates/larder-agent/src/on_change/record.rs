@@ -12,6 +12,10 @@ use super::{pod_hooks::PodHook, tracked::TrackedHook};
 /// Version of the format. A record of another version is ignored.
 const VERSION: u32 = 1;
 
+/// The length of a text is a multiple of this. So the records of a pod mostly have one length, and a file that held one
+/// holds the next without being cut off, which would delay a signal.
+const LENGTH: usize = 256;
+
 /// The record of a pod.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -95,9 +99,11 @@ impl Record {
         (record.version == VERSION).then_some(record)
     }
 
-    /// The text of the record.
+    /// The text of the record, with blanks at its end.
     pub(super) fn text(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("names and numbers have a form in JSON")
+        let mut text = serde_json::to_vec(self).expect("names and numbers have a form in JSON");
+        text.resize(text.len().next_multiple_of(LENGTH), b' ');
+        text
     }
 
     /// Looks up the last known notification of `hook`.
@@ -145,7 +151,7 @@ mod tests {
             text.replace('}', ",\"version\":1}"),
             text.replace("[]", "[{}]"),
             text.replace("[]", "[null]"),
-            text[..text.len() - 1].to_owned(),
+            text.trim_end()[..text.trim_end().len() - 1].to_owned(),
             format!("{text}{text}"),
             deep("[", "]"),
             deep("{\"a\":", "}"),

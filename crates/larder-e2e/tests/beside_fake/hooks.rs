@@ -51,9 +51,12 @@ impl Process {
             u64::from(u32::MAX)
         };
         let pid = process.child.id();
-        let stat = format!("{pid} (bash) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {started} 1 1");
+        // It catches SIGHUP.
+        let stat = format!(
+            "{pid} (bash) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {started} 1 1 1 1 1 1 1 1 0 0 0 1"
+        );
         fs::write(directory.join("stat"), stat).unwrap();
-        let status = format!("NSpid:\t{pid}\t1\nSigBlk:\t0\nSigCgt:\t1\n");
+        let status = format!("NSpid:\t{pid}\t1\n");
         fs::write(directory.join("status"), status).unwrap();
         let id = container_id(&uid("web"), "main", restarts);
         let groups = format!("0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{id}.scope\n");

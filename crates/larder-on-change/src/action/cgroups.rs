@@ -17,7 +17,7 @@ use std::{
 
 use smol_str::SmolStr;
 
-use super::processes::{FoundContainer, FoundProcess, Owner, Processes};
+use super::processes::{FoundContainer, FoundProcess, ListedProcess, Owner, Processes};
 
 /// Names of control groups that systemd makes for containers, before the ID.
 const SCOPES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];
@@ -71,7 +71,7 @@ impl Processes {
     ) -> io::Result<Vec<FoundContainer>> {
         let names: BTreeMap<_, _> = ids.iter().map(|(name, id)| (id, name)).collect();
         let mut found: BTreeMap<ContainerId, Vec<FoundProcess>> = BTreeMap::new();
-        self.proc().pids(|pid| {
+        for ListedProcess { pid, .. } in self.proc().list()? {
             // A process that ends meanwhile is passed over.
             if let Some(id) = self.container_of(pid)
                 && names.contains_key(&id)
@@ -79,7 +79,7 @@ impl Processes {
             {
                 found.entry(id).or_default().push(process);
             }
-        })?;
+        }
         let containers = found.into_iter().filter_map(|(id, processes)| {
             let name = names.get(&id)?;
             // With a PID namespace that the containers of the pod share, none has this number.
@@ -133,8 +133,9 @@ mod tests {
         for (pid, parent, numbers, start, groups) in processes {
             let directory = proc.path().join(pid.to_string());
             fs::create_dir(&directory).unwrap();
-            let stat =
-                format!("{pid} (web) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1 1");
+            let stat = format!(
+                "{pid} (web) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1 1 1 1 1 1 1 1 0 0 0 0"
+            );
             fs::write(directory.join("stat"), stat).unwrap();
             fs::write(directory.join("status"), format!("NSpid:\t{numbers}\n")).unwrap();
             fs::write(directory.join("cgroup"), groups).unwrap();

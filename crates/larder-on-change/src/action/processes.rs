@@ -7,7 +7,8 @@
 //! | --- | --- |
 //! | `pod_mounts` | the mounts in the pod's specification, and how they are recognized |
 //! | `search` | one search, over all processes of the machine |
-//! | `namespaces`, `own_mounts` | what later searches need not read again: the mounts of other namespaces, and of this one |
+//! | `known`, `own_mounts` | what later searches need not read again: other namespaces, and the mounts of this one |
+//! | `mount_hashes` | the mounts of a namespace as hashes |
 //! | `open` | an open process, which is signaled |
 //! | `mount_table`, `proc_directory` | reading a `mountinfo`, and `/proc` |
 //!
@@ -19,11 +20,13 @@
 //!    after a second check of start time, and of mount namespace or control groups.
 //! 3. What earlier searches have read only spares reading: it excludes namespaces, and makes none a container. A search
 //!    that lacks a wanted container trusts nothing of it. So a container can be missed only if another one passes for
-//!    it, such as its predecessor that is about to end, and only if its mounts were made after an earlier search, by a
-//!    process that has not executed another program since. It is found as soon as the hashes expire, after ten minutes.
+//!    it, such as its predecessor that is about to end, and only if, since an earlier search, its mounts were made in,
+//!    or its process has moved to, another namespace, more than ten seconds after the process's start. It is found as
+//!    soon as what is known expires, after ten minutes.
 
+mod known;
+mod mount_hashes;
 mod mount_table;
-mod namespaces;
 mod open;
 mod own_mounts;
 mod pod_mounts;
@@ -47,8 +50,10 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
+pub(super) use self::proc_directory::ListedProcess;
 use self::{
-    namespaces::{KnownNamespaces, MountHasher, Witness},
+    known::{Known, SETTLING},
+    mount_hashes::MountHasher,
     own_mounts::KeptOwnMounts,
     pod_mounts::Mounts,
     proc_directory::{LinkBuffer, PAGE, ProcDirectory, number},
@@ -135,10 +140,13 @@ pub(super) enum Namespace {
 impl FoundProcess {
     /// When it started, since boot. It may have been up to one clock tick (10 ms) later.
     pub fn started(&self) -> Duration {
-        Duration::from_millis(
-            self.start.saturating_mul(1000) / rustix::param::clock_ticks_per_second(),
-        )
+        since_boot(self.start)
     }
+}
+
+/// The time of a number of clock ticks.
+fn since_boot(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second())
 }
 
 /// The processes of this machine. Clones share what searches have read.
@@ -151,9 +159,11 @@ pub struct Processes {
 struct ProcessesState {
     proc: ProcDirectory,
     own_mounts: KeptOwnMounts,
-    /// Locked for a look at one of them, not for a search.
-    namespaces: Mutex<KnownNamespaces>,
+    /// Replaced by each search.
+    known: Mutex<Arc<Known>>,
     hasher: MountHasher,
+    /// How old a process must be to be known.
+    settling: Duration,
 }
 
 impl Default for Processes {
@@ -165,11 +175,16 @@ impl Default for Processes {
 impl Processes {
     /// The processes that the directory `proc` shows.
     pub fn new(proc: impl Into<PathBuf>) -> Self {
+        Self::with_settling(proc.into(), SETTLING)
+    }
+
+    fn with_settling(proc: PathBuf, settling: Duration) -> Self {
         let state = ProcessesState {
-            proc: ProcDirectory::new(proc.into()),
+            proc: ProcDirectory::new(proc),
             own_mounts: KeptOwnMounts::default(),
-            namespaces: Mutex::default(),
+            known: Mutex::default(),
             hasher: MountHasher::default(),
+            settling,
         };
         Self {
             state: Arc::new(state),
@@ -233,40 +248,31 @@ impl Processes {
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The process as a witness of its namespace; `None` if it may not be examined.
-    fn witness(&self, pid: i32) -> Option<Witness> {
-        let mut buffer: LinkBuffer = [MaybeUninit::uninit(); PAGE];
-        let executable = self.proc().link(pid, "exe", &mut buffer).ok()?;
-        let (_, start) = self.parent_and_start(pid)?;
-        Some(Witness {
-            pid,
-            start,
-            executable: self.state.hasher.of(executable),
-        })
-    }
-
-    fn parent_and_start(&self, pid: i32) -> Option<(i32, u64)> {
-        let mut buffer = [0; STAT];
-        let text = self.proc().read_start(pid, "stat", &mut buffer).ok()?;
-        parent_and_start(text)
+    fn stat(&self, pid: i32) -> Option<Stat> {
+        let mut buffer = [0; Stat::LENGTH];
+        Stat::parse(self.proc().read_start(pid, "stat", &mut buffer).ok()?)
     }
 
     pub(super) fn process(&self, pid: i32, owner: Owner) -> Option<FoundProcess> {
-        let (parent, start) = self.parent_and_start(pid)?;
+        let stat = self.stat(pid)?;
         Some(FoundProcess {
             pid,
             user: self.proc().user(pid)?,
-            start,
+            start: stat.start,
             owner,
-            parent,
+            parent: stat.parent,
         })
     }
 
     /// Whether the process is still the one that was found.
     pub fn is_same(&self, process: &FoundProcess) -> bool {
+        self.look_again(process).is_some()
+    }
+
+    /// Looks at the process; `None` if it is not the one that was found.
+    fn look_again(&self, process: &FoundProcess) -> Option<Stat> {
         let pid = process.pid;
-        let found = self.parent_and_start(pid);
-        let is_same = found.is_some_and(|(_, start)| start == process.start);
+        let stat = self.stat(pid)?;
         let moved = || match &process.owner {
             Owner::Mounts(namespace) => matches!(
                 (self.namespace(pid), namespace),
@@ -274,7 +280,7 @@ impl Processes {
             ),
             Owner::Container(id) => self.container_of(pid).as_ref() != Some(id),
         };
-        is_same && !moved()
+        (stat.start == process.start && !moved()).then_some(stat)
     }
 
     /// The name of the process's executable.
@@ -288,34 +294,37 @@ impl Processes {
         let name = self.proc().read(process.pid, "comm").ok()?;
         Some(String::from_utf8(name).ok()?.trim_end().to_owned())
     }
-
-    /// Whether the process catches or blocks the signal of this number; `None` if it has ended.
-    pub fn handles(&self, process: &FoundProcess, signal: rustix::process::Signal) -> Option<bool> {
-        let status = self.proc().read(process.pid, "status").ok()?;
-        // A process may give itself any name.
-        let status = String::from_utf8_lossy(&status);
-        let bit = 1_u64 << (signal.as_raw() - 1);
-        let mask = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        };
-        let caught = mask("SigCgt:").unwrap_or(0);
-        let blocked = mask("SigBlk:").unwrap_or(0);
-        Some((caught | blocked) & bit != 0)
-    }
 }
 
-/// The start time is among the first 700 bytes of `stat`: a name of at most 64, and twenty numbers.
-const STAT: usize = 1024;
+/// What is used of `/proc/PID/stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: i32,
+    /// In clock ticks since boot.
+    start: u64,
+    /// The signals 1 to 31 that the process blocks or catches, as bits from the lowest one on.
+    handled: u64,
+}
 
-/// Number of the parent, and start time, of `/proc/PID/stat`. The command's name may hold anything, parentheses as
-/// well.
-fn parent_and_start(text: &[u8]) -> Option<(i32, u64)> {
-    let end = text.iter().rposition(|&byte| byte == b')')?;
-    let rest = text.get(end + 1..)?;
-    let fields = rest.split(u8::is_ascii_whitespace);
-    let mut fields = fields.filter(|field| !field.is_empty());
-    let parent = number(fields.nth(1)?)?;
-    let start = number(fields.nth(17)?)?;
-    Some((parent, start))
+impl Stat {
+    /// The signals are among the first 800 bytes: after a name of at most 64, and thirty numbers.
+    const LENGTH: usize = 1024;
+
+    /// The command's name may hold anything, parentheses as well.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let end = text.iter().rposition(|&byte| byte == b')')?;
+        let rest = text.get(end + 1..)?;
+        let fields = rest.split(u8::is_ascii_whitespace);
+        let mut fields = fields.filter(|field| !field.is_empty());
+        let parent = number(fields.nth(1)?)?;
+        let start = number(fields.nth(17)?)?;
+        let blocked: u64 = number(fields.nth(9)?)?;
+        let caught: u64 = number(fields.nth(1)?)?;
+        let handled = blocked | caught;
+        Some(Self {
+            parent,
+            start,
+            handled,
+        })
+    }
 }

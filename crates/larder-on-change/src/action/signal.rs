@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     StepContext, StepOutcome,
-    processes::{FoundContainer, FoundProcess, Processes, SignalProcessError},
+    processes::{FoundContainer, FoundProcess, Processes},
     targets::TargetQuery,
 };
 use crate::{hook::SignalTarget, signal::Signal};
@@ -111,21 +111,16 @@ async fn send(
     deadline: Instant,
 ) -> Result<(), String> {
     let number = signal.number();
-    let would_kill =
-        || signal.kills_by_default() && processes.handles(process, number) == Some(false);
-    if would_kill() {
-        let wait = async {
-            let mut pause = LOOK.0;
-            while would_kill() {
-                sleep(pause).await;
-                pause = (pause * 2).min(LOOK.1);
-            }
-        };
-        if timeout_at(deadline, wait).await.is_err() {
+    let mut pause = LOOK.0;
+    loop {
+        let open = processes.open(process).map_err(|error| error.to_string())?;
+        if !signal.kills_by_default() || open.handles(number) {
+            return open.send(number).map_err(|error| error.to_string());
+        }
+        drop(open);
+        if timeout_at(deadline, sleep(pause)).await.is_err() {
             return Err(format!("process {} does not handle {signal}", process.pid));
         }
+        pause = (pause * 2).min(LOOK.1);
     }
-    let in_words = |error: SignalProcessError| error.to_string();
-    let open = processes.open(process).map_err(in_words)?;
-    open.send(number).map_err(in_words)
 }

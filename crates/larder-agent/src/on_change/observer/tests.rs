@@ -1,3 +1,9 @@
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
 use fastrand::Rng;
 use larder_projection::{
     File, FileData, VolumePath,
@@ -6,6 +12,8 @@ use larder_projection::{
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::task::{JoinSet, yield_now};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
@@ -19,13 +27,19 @@ const VOLUME: (&str, VolumeKind) = ("config", VolumeKind::ConfigMap);
 /// An agent whose key ends with it, as on a machine without a directory in memory.
 struct KeylessAgent {
     on_change: OnChange,
+    pod: Arc<StoredPod>,
     hooks: Arc<PodHooks>,
 }
 
 fn agent(root: &TempDir) -> KeylessAgent {
+    agent_with(root, "30s", Path::new("/etc/app"))
+}
+
+/// An agent whose hook waits for `debounce`; the pod mounts its volume at `mount_point`.
+fn agent_with(root: &TempDir, debounce: &str, mount_point: &Path) -> KeylessAgent {
     let mut hooks = HookList::default();
     hooks
-        .add(&json!({"pods": ["web/*"], "signal": "SIGHUP"}))
+        .add(&json!({"pods": ["web/*"], "signal": "SIGHUP", "debounce": debounce}))
         .unwrap();
     let on_change = OnChange::new(OnChangeParts {
         config: OnChangeConfig {
@@ -40,15 +54,20 @@ fn agent(root: &TempDir) -> KeylessAgent {
         registry: &mut Registry::default(),
         rng: Rng::with_seed(1),
     });
-    let hooks = on_change.hooks(&pod(), None, None).unwrap();
-    KeylessAgent { on_change, hooks }
+    let pod = pod(mount_point);
+    let hooks = on_change.hooks(&pod, None, None).unwrap();
+    KeylessAgent {
+        on_change,
+        pod,
+        hooks,
+    }
 }
 
-fn pod() -> Arc<StoredPod> {
+fn pod(mount_point: &Path) -> Arc<StoredPod> {
     let pod = json!({
         "metadata": {"namespace": "web", "name": "nginx", "uid": UID},
         "spec": {
-            "containers": [{"name": "main", "volumeMounts": [{"name": VOLUME.0, "mountPath": "/etc/app"}]}],
+            "containers": [{"name": "main", "volumeMounts": [{"name": VOLUME.0, "mountPath": mount_point}]}],
             "volumes": [{"name": VOLUME.0, "configMap": {"name": "c"}}],
         },
     });
@@ -57,8 +76,11 @@ fn pod() -> Arc<StoredPod> {
 
 /// A pass up to its end, with the volume written as `text`.
 fn swap(agent: &KeylessAgent, text: &str) -> Observer {
-    let KeylessAgent { on_change, hooks } = agent;
-    let pod = pod();
+    let KeylessAgent {
+        on_change,
+        pod,
+        hooks,
+    } = agent;
     let is_new = on_change.statuses(UID).is_empty();
     let (name, kind) = VOLUME;
     let file = File {
@@ -67,7 +89,7 @@ fn swap(agent: &KeylessAgent, text: &str) -> Observer {
         owner: None,
     };
     let payload = BTreeMap::from([(VolumePath::parse("app.conf").unwrap(), file)]);
-    let mut observer = on_change.observer(&pod, hooks, is_new);
+    let mut observer = on_change.observer(pod, hooks, is_new);
     let part = PartKey::Volume(name.into(), kind);
     observer.begin(&pod.decode(), std::iter::once(part));
     observer.before_volume(name, kind, &payload);
@@ -85,18 +107,23 @@ fn swap(agent: &KeylessAgent, text: &str) -> Observer {
     observer
 }
 
+/// A whole pass, with the volume written as `text`.
+fn pass(agent: &KeylessAgent, text: &str) {
+    swap(agent, text).finish(&agent.pod.decode());
+}
+
 /// An agent that has delivered `1`, and its root directory.
 fn delivered() -> (TempDir, KeylessAgent) {
     let root = tempfile::tempdir().unwrap();
     let agent = agent(&root);
-    swap(&agent, "1").finish(&pod().decode());
+    pass(&agent, "1");
     (root, agent)
 }
 
 /// The state of the hook after the first pass of a new agent, which finds the volume as `text`.
 fn state_after_restart(root: &TempDir, text: &str) -> String {
     let agent = agent(root);
-    swap(&agent, text).finish(&pod().decode());
+    pass(&agent, text);
     agent.on_change.statuses(UID)[0].state.clone()
 }
 
@@ -131,7 +158,59 @@ fn restart_without_a_change_is_none() {
 fn content_that_goes_back_within_the_quiet_period_leaves_nothing_uncertain() {
     let (root, first) = delivered();
     for text in ["2", "1"] {
-        swap(&first, text).finish(&pod().decode());
+        pass(&first, text);
     }
     assert_eq!(state_after_restart(&root, "1"), "Idle");
+}
+
+/// A process in a mount namespace of its own. Dropped, it is killed.
+struct Container(Child);
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// Invariant 4 of `task`: no switch of threads lies between a swap and a signal to a known process.
+#[tokio::test]
+async fn pass_itself_signals_a_known_process() {
+    let (root, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = at.path().canonicalize().unwrap();
+    let agent = agent_with(&root, "0s", &at);
+    pass(&agent, "1");
+    let (name, kind) = VOLUME;
+    let volume = agent.on_change.host().volume_path(UID, kind, name);
+    let script = "mount --bind \"$0\" \"$1\" || exit; trap 'echo signaled' HUP; echo ready
+        while read -r line; do echo \"$line\"; done";
+    let started = Command::new("unshare")
+        .args(["-m", "bash", "-c", script])
+        .args([&volume, &at])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut container = Container(started.unwrap());
+    let output = container.0.stdout.take().unwrap();
+    let mut output = BufReader::new(output).lines().map(Result::unwrap);
+    if output.next().as_deref() != Some("ready") {
+        let is_ci = std::env::var_os("CI").is_some();
+        assert!(!is_ci, "CI must be able to make mount namespaces");
+        return;
+    }
+    // The first round has to search, which the task does.
+    let mut task = JoinSet::new();
+    task.spawn(agent.on_change.clone().run(CancellationToken::new()));
+    pass(&agent, "2");
+    while agent.on_change.statuses(UID)[0].state != "Idle" {
+        yield_now().await;
+    }
+    assert_eq!(output.next().as_deref(), Some("signaled"));
+    // The task has no thread before this test waits.
+    pass(&agent, "3");
+    let mut input = container.0.stdin.take().unwrap();
+    writeln!(input, "end").unwrap();
+    assert_eq!(output.next().as_deref(), Some("signaled"));
+    assert_eq!(output.next().as_deref(), Some("end"));
 }

@@ -43,6 +43,7 @@ pub struct OpenProcess {
     fd: OwnedFd,
     pid: i32,
     user: u32,
+    handled: u64,
 }
 
 impl Processes {
@@ -71,15 +72,25 @@ impl Processes {
             }
         };
         // The PID may have been reused before the process was opened.
-        if !self.is_same(process) {
+        let Some(stat) = self.look_again(process) else {
             return Err(ended);
-        }
-        let user = process.user;
-        Ok(OpenProcess { fd, pid, user })
+        };
+        Ok(OpenProcess {
+            fd,
+            pid,
+            user: process.user,
+            handled: stat.handled,
+        })
     }
 }
 
 impl OpenProcess {
+    /// Whether it caught or blocked the signal when it was opened.
+    pub fn handles(&self, signal: rustix::process::Signal) -> bool {
+        let handled = 1_u64.checked_shl(signal.as_raw().unsigned_abs().wrapping_sub(1));
+        handled.is_some_and(|bit| self.handled & bit != 0)
+    }
+
     /// Sends the signal.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use std::{
 use smol_str::SmolStr;
 
 use super::{
+    mount_hashes::{MountHasher, MountPrefix},
     mount_table::MountLine,
-    namespaces::{MountHasher, MountPrefix},
     own_mounts::OwnMounts,
 };
 

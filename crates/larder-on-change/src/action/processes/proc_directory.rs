@@ -27,6 +27,17 @@ const MOST: u64 = 16 << 20;
 /// Takes the entries of a thousand processes with one call.
 const LISTING: usize = 32 * 1024;
 
+/// A process as the directory lists it.
+///
+/// The kernel gives the entry of each process an inode of its own, and drops it with the process. So the process under
+/// a number is still the same one if the inode is. If the kernel was short of memory, the same process may have another
+/// inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct ListedProcess {
+    pub(in super::super) pid: i32,
+    pub(super) inode: u64,
+}
+
 /// The directory.
 #[derive(Debug)]
 pub(in super::super) struct ProcDirectory {
@@ -107,23 +118,25 @@ impl ProcDirectory {
         Some(stat.ok()?.st_uid)
     }
 
-    /// The numbers of all processes, in the kernel's order.
-    pub(in super::super) fn pids(&self, mut each: impl FnMut(i32)) -> io::Result<()> {
+    /// All processes.
+    pub(in super::super) fn list(&self) -> io::Result<Vec<ListedProcess>> {
         // A listing has its own descriptor, since the position belongs to it.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let listed = openat(self.directory()?.as_fd(), c".", flags, Mode::empty())?;
         let mut buffer = Vec::with_capacity(LISTING);
         let mut entries = RawDir::new(listed, buffer.spare_capacity_mut());
+        let mut processes = Vec::new();
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name.first().is_some_and(u8::is_ascii_digit)
                 && let Some(pid) = number(name)
             {
-                each(pid);
+                let inode = entry.ino();
+                processes.push(ListedProcess { pid, inode });
             }
         }
-        Ok(())
+        Ok(processes)
     }
 }
 

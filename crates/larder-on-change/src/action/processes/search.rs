@@ -1,19 +1,27 @@
 //! One search for the containers of a pod: looks at every process of the machine once.
+//!
+//! Invariant: a process counts as one of a container only if its link says so in this search. What is known only
+//! excludes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
     sync::Arc,
+    time::Duration,
 };
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 use super::{
     FoundContainer, FoundProcess, Namespace, Owner, PodMounts, Processes,
+    known::Known,
+    mount_hashes::{MountPrefix, MountPrefixes, NewPrefixes},
     mount_table::each_mount,
-    namespaces::{MountPrefix, NewPrefixes},
     own_mounts::OwnMounts,
     pod_mounts::{Mounts, WantedMounts},
+    proc_directory::ListedProcess,
+    since_boot,
 };
 
 /// A search.
@@ -21,13 +29,15 @@ pub(super) struct ContainerSearch<'a> {
     processes: &'a Processes,
     mounts: &'a PodMounts,
     own: Arc<OwnMounts>,
-    own_namespace: Option<Namespace>,
     wanted: WantedMounts,
     /// One of these is among the hashes of each namespace with a wanted mount.
     prefixes: Vec<MountPrefix>,
     now: Instant,
-    /// Whether the tables of known namespaces are read again.
-    reread: bool,
+    /// A process that has started before is settled (invariant 3 of `known`).
+    settled: Duration,
+    /// What earlier searches have left, and what this one leaves.
+    known: Arc<Known>,
+    learned: Known,
     /// The namespaces that the search has met, with the wanted mounts in them.
     seen: HashMap<Namespace, Option<Mounts>>,
     found: BTreeMap<Namespace, Vec<FoundProcess>>,
@@ -41,34 +51,50 @@ impl<'a> ContainerSearch<'a> {
         now: Instant,
         reread: bool,
     ) -> io::Result<Self> {
+        let state = &processes.state;
         let own_namespace = processes.namespace("self").ok();
-        let own = processes
-            .state
+        let own = state
             .own_mounts
             .get(processes, own_namespace, now, reread)?;
         let wanted = WantedMounts::new(mounts, &own);
-        Ok(Self {
-            prefixes: wanted.prefixes(&processes.state.hasher),
+        let known = if reread {
+            Arc::default()
+        } else {
+            Arc::clone(&state.known.lock())
+        };
+        let uptime = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
+        let mut search = Self {
+            prefixes: wanted.prefixes(&state.hasher),
             processes,
             mounts,
             own,
-            own_namespace,
             wanted,
             now,
-            reread,
+            settled: uptime.saturating_sub(state.settling),
+            known,
+            learned: Known::default(),
             seen: HashMap::new(),
             found: BTreeMap::new(),
-        })
+        };
+        if let Some(namespace) = own_namespace {
+            search.exclude_own(namespace);
+        }
+        Ok(search)
     }
 
     /// The containers that run, in the order of their main processes' starts.
     pub(super) fn run(mut self) -> io::Result<Vec<FoundContainer>> {
-        let processes = self.processes;
-        processes.proc().pids(|pid| self.visit(pid))?;
-        let state = &processes.state;
-        state.namespaces.lock().retain(self.now, |inode| {
-            self.seen.contains_key(&Namespace::Inode(inode))
+        let listed = self.processes.proc().list()?;
+        let listed = listed.into_iter().map(|process| {
+            let known = self.known.namespace_of(process, self.now);
+            (process, known)
         });
+        // Known processes first: they vouch for their namespaces.
+        let (known, others): (Vec<_>, Vec<_>) = listed.partition(|(_, known)| known.is_some());
+        for (process, known) in known.into_iter().chain(others) {
+            self.visit(process, known);
+        }
+        *self.processes.state.known.lock() = self.learned.finish();
         let Self {
             mounts,
             mut seen,
@@ -84,55 +110,72 @@ impl<'a> ContainerSearch<'a> {
         Ok(containers)
     }
 
-    /// Looks at one process. One that ends meanwhile is skipped.
-    fn visit(&mut self, pid: i32) {
-        let namespace = self.processes.namespace(pid).ok();
-        if namespace.is_some() && namespace == self.own_namespace {
+    /// Looks at one process, with the namespace that it is known to be in. One that ends meanwhile is skipped.
+    fn visit(&mut self, process: ListedProcess, known: Option<u64>) {
+        let pid = process.pid;
+        // So most processes cost nothing.
+        if let Some(inode) = known
+            && let Some(None) = self.seen.get(&Namespace::Inode(inode))
+        {
+            self.learned.add_process(process, inode);
             return;
         }
-        if let Some(namespace) = self.look(pid, namespace)
+        let namespace = self.processes.namespace(pid).ok();
+        let mut vouches = false;
+        if let Some(Namespace::Inode(inode)) = namespace {
+            let is_known = known == Some(inode);
+            vouches = is_known || self.is_settled(pid);
+            if vouches {
+                self.learned.add_process(process, inode);
+            }
+            if is_known && !self.seen.contains_key(&Namespace::Inode(inode)) {
+                self.exclude(inode);
+            }
+        }
+        let container = match namespace.and_then(|namespace| self.seen.get_key_value(&namespace)) {
+            Some((namespace, mounts)) => mounts.is_some().then_some(*namespace),
+            None => self.read(pid, namespace, vouches),
+        };
+        if let Some(namespace) = container
             && let Some(process) = self.processes.process(pid, Owner::Mounts(namespace))
         {
             self.found.entry(namespace).or_default().push(process);
         }
     }
 
-    /// The namespace of a process, if volumes of the pod are mounted in it as a container mounts them.
-    fn look(&mut self, pid: i32, namespace: Option<Namespace>) -> Option<Namespace> {
-        if let Some(namespace) = namespace
-            && let Some(known) = self.seen.get(&namespace)
+    /// Excludes a namespace that a known process is in, if nothing that is wanted was in its table.
+    fn exclude(&mut self, inode: u64) {
+        if let Some(known) = self.known.namespace(inode, self.now)
+            && !known.prefixes.may_have(&self.prefixes)
         {
-            return known.as_ref().map(|_| namespace);
-        }
-        if let Some(Namespace::Inode(inode)) = namespace
-            && self.is_excluded(pid, inode)
-        {
+            self.learned.add(inode, known);
             self.seen.insert(Namespace::Inode(inode), None);
-            return None;
         }
-        self.read(pid, namespace)
     }
 
-    /// Whether an earlier search has read the table of the namespace, and nothing that is wanted was in it.
-    fn is_excluded(&self, pid: i32, namespace: u64) -> bool {
-        let state = &self.processes.state;
-        if self.reread {
-            return false;
+    /// Excludes this process's own namespace, which is no container.
+    fn exclude_own(&mut self, namespace: Namespace) {
+        self.seen.insert(namespace, None);
+        if let Namespace::Inode(inode) = namespace {
+            match self.known.namespace(inode, self.now) {
+                Some(known) => self.learned.add(inode, known),
+                None => self
+                    .learned
+                    .add_read(inode, MountPrefixes::default(), self.now),
+            }
         }
-        let Some(known) = state.namespaces.lock().get(namespace, self.now) else {
-            return false;
-        };
-        let witness = known.witness.pid;
-        !known.may_have(&self.prefixes)
-            && (witness == pid || self.is_in(witness, namespace))
-            && self.processes.witness(witness).as_ref() == Some(&known.witness)
     }
 
-    /// Reads the mounts of a process, and keeps their hashes for later searches.
-    fn read(&mut self, pid: i32, namespace: Option<Namespace>) -> Option<Namespace> {
+    /// Whether the process has been running for long enough.
+    fn is_settled(&self, pid: i32) -> bool {
+        let stat = self.processes.stat(pid);
+        stat.is_some_and(|stat| since_boot(stat.start) <= self.settled)
+    }
+
+    /// Reads the mounts of a process; keeps their hashes for later searches if it vouches for its namespace. Returns the
+    /// namespace, if volumes of the pod are mounted in it as a container mounts them.
+    fn read(&mut self, pid: i32, namespace: Option<Namespace>, vouches: bool) -> Option<Namespace> {
         let processes = self.processes;
-        // Before the table: what a program executes after that, is not what made it (invariant 2 of `namespaces`).
-        let witness = namespace.and_then(|_| processes.witness(pid));
         let mut prefixes = NewPrefixes::new();
         let mut first = None;
         let mut mounts = BTreeSet::new();
@@ -147,20 +190,18 @@ impl<'a> ContainerSearch<'a> {
             }
         });
         read.ok()?;
-        if let Some(Namespace::Inode(inode)) = namespace {
-            // The process may have left it meanwhile.
-            let witness = witness.filter(|_| self.is_in(pid, inode));
-            let mut namespaces = processes.state.namespaces.lock();
-            namespaces.put(inode, witness, prefixes, self.now);
+        if let Some(Namespace::Inode(inode)) = namespace
+            && vouches
+            // It may have left it meanwhile.
+            && processes.namespace(pid).ok() == namespace
+            && let Some(prefixes) = prefixes.finish()
+        {
+            self.learned.add_read(inode, prefixes, self.now);
         }
         let namespace = namespace.or(first.map(Namespace::Mount))?;
         let known = (!mounts.is_empty()).then_some(mounts);
         let is_container = known.is_some();
         self.seen.insert(namespace, known);
         is_container.then_some(namespace)
-    }
-
-    fn is_in(&self, pid: i32, namespace: u64) -> bool {
-        self.processes.namespace(pid).ok() == Some(Namespace::Inode(namespace))
     }
 }

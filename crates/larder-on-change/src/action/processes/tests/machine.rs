@@ -7,7 +7,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 use super::*;
@@ -108,12 +108,17 @@ impl Drop for Container {
     }
 }
 
+/// The processes of this machine, which the first search knows however young they are.
+fn at_once_known() -> Processes {
+    Processes::with_settling("/proc".into(), Duration::ZERO)
+}
+
 #[test]
 fn container_is_found_by_its_mounts_and_its_mount_point() {
     let Some(container) = Container::start() else {
         return;
     };
-    let (processes, mut mounts) = (Processes::default(), container.mounts());
+    let (processes, mut mounts) = (at_once_known(), container.mounts());
     let found = processes.containers(&mounts).unwrap();
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].fits, ["web"]);
@@ -134,7 +139,7 @@ fn mount_in_a_running_container_is_found() {
     let Some(mut container) = Container::start_without_mount() else {
         return;
     };
-    let (processes, mounts, now) = (Processes::default(), container.mounts(), Instant::now());
+    let (processes, mounts, now) = (at_once_known(), container.mounts(), Instant::now());
     let pid = container.pid();
     assert_eq!(trusting(&processes, &mounts, now), NONE);
     assert_eq!(container.command(MOUNT), "");
@@ -143,7 +148,7 @@ fn mount_in_a_running_container_is_found() {
     let expired = now + EXPIRY;
     assert_eq!(trusting(&processes.clone(), &mounts, expired), [pid]);
 
-    let processes = Processes::default();
+    let processes = at_once_known();
     assert_eq!(container.command("umount \"$0/at\""), "");
     assert_eq!(processes.containers(&mounts).unwrap(), []);
     assert_eq!(container.command(MOUNT), "");
@@ -169,12 +174,14 @@ fn container_that_lives_on_without_its_first_process_is_found() {
     let Some(mut container) = Container::start_without_mount() else {
         return;
     };
-    let (processes, mounts, now) = (Processes::default(), container.mounts(), Instant::now());
+    let (processes, mounts, now) = (at_once_known(), container.mounts(), Instant::now());
     assert_eq!(trusting(&processes, &mounts, now), NONE);
     let command = format!("{MOUNT}; sleep infinity & echo $!");
     let pid = container.command(&command).trim().parse().unwrap();
     container.child.kill().unwrap();
-    container.child.wait().unwrap();
+    // It is still listed, but has no namespace any more.
+    let first = WaitId::Pid(Pid::from_raw(container.pid()).unwrap());
+    waitid(first, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
     let found = trusting(&processes, &mounts, now);
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     assert_eq!(found, [pid]);

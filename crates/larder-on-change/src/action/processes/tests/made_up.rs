@@ -2,7 +2,6 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::*;
@@ -14,19 +13,23 @@ struct MadeUpProc(TempDir);
 #[derive(Clone, Copy)]
 struct MadeUpProcess {
     pid: i32,
-    namespace: u64,
+    /// `None` if it has ended, and nobody has waited for it.
+    namespace: Option<u64>,
+    /// Another one under the same number is another process.
     start: u64,
-    executable: Option<&'static str>,
     /// Whether the volume is mounted in its namespace.
     has_mount: bool,
 }
 
 const PROCESS: MadeUpProcess = MadeUpProcess {
     pid: 10,
-    namespace: 7,
-    start: 500,
-    executable: Some("/usr/bin/runc"),
+    namespace: Some(7),
+    start: 1,
     has_mount: false,
+};
+const MOUNTED: MadeUpProcess = MadeUpProcess {
+    has_mount: true,
+    ..PROCESS
 };
 
 impl MadeUpProc {
@@ -57,14 +60,18 @@ impl MadeUpProc {
 
     fn set(&self, process: &MadeUpProcess) {
         let name = process.pid.to_string();
-        self.end(process.pid);
         let stat = format!("{name} (web) S 3 1 1 0 -1{}", " 0".repeat(13));
-        let stat = format!("{stat} {} 1 1", process.start);
+        let stat = format!("{stat} {} 1 1 1 1 1 1 1 1 0 0 0 0", process.start);
         self.write(&name, "stat", stat.as_bytes());
-        self.link(&name, "ns/mnt", &format!("mnt:[{}]", process.namespace));
-        if let Some(executable) = process.executable {
-            self.link(&name, "exe", executable);
-        }
+        let Some(namespace) = process.namespace else {
+            for file in ["ns/mnt", "mountinfo"] {
+                // It may never have run.
+                let _ = fs::remove_file(self.0.path().join(&name).join(file));
+            }
+            return;
+        };
+        self.link(&name, "ns/mnt", &format!("mnt:[{namespace}]"));
+        self.link(&name, "exe", "/usr/bin/runc");
         let mut table = "20 1 0:9 / / rw - overlay overlay rw\n".to_owned();
         if process.has_mount {
             table += "21 20 8:1 /pods/1/v/..data /etc/web ro - ext4 /dev/vda rw\n";
@@ -72,9 +79,11 @@ impl MadeUpProc {
         self.write(&name, "mountinfo", table.as_bytes());
     }
 
-    fn end(&self, pid: i32) {
-        // It may not have run.
-        let _ = fs::remove_dir_all(self.0.path().join(pid.to_string()));
+    /// Its directory stays under a name that is no number, so that no other one has the same inode.
+    fn end(&self, process: &MadeUpProcess) {
+        let from = self.0.path().join(process.pid.to_string());
+        let to = format!("ended-{}-{}", process.pid, process.start);
+        fs::rename(from, self.0.path().join(to)).unwrap();
     }
 
     fn processes(&self) -> Processes {
@@ -99,8 +108,13 @@ fn check(before: &[MadeUpProcess], after: &[MadeUpProcess], waited: Duration, ex
     let (proc, now) = (MadeUpProc::new(before), Instant::now());
     let (processes, mounts) = (proc.processes(), pod("/etc/web"));
     assert_eq!(trusting(&processes, &mounts, now), NONE);
+    let is_same = |one: &MadeUpProcess, other: &MadeUpProcess| {
+        (one.pid, one.start) == (other.pid, other.start)
+    };
     for process in before {
-        proc.end(process.pid);
+        if !after.iter().any(|later| is_same(process, later)) {
+            proc.end(process);
+        }
     }
     for process in after {
         proc.set(process);
@@ -116,69 +130,70 @@ fn check(before: &[MadeUpProcess], after: &[MadeUpProcess], waited: Duration, ex
 
 #[test]
 fn known_namespace_is_not_read_again() {
-    let mounted = MadeUpProcess {
-        has_mount: true,
-        ..PROCESS
-    };
     let before_expiry = EXPIRY.checked_sub(Duration::from_millis(1)).unwrap();
-    check(&[PROCESS], &[mounted], Duration::ZERO, &[]);
-    check(&[PROCESS], &[mounted], before_expiry, &[]);
+    check(&[PROCESS], &[MOUNTED], Duration::ZERO, &[]);
+    check(&[PROCESS], &[MOUNTED], before_expiry, &[]);
     // Whichever of its processes comes first.
     let younger = MadeUpProcess {
         pid: 9,
-        start: 600,
-        ..mounted
+        start: 2,
+        ..MOUNTED
     };
-    let after = [mounted, younger];
-    check(&[PROCESS], &after, Duration::ZERO, &[]);
+    check(&[PROCESS], &[MOUNTED, younger], Duration::ZERO, &[]);
 }
 
 #[test]
-fn namespace_is_read_again_when_its_witness_cannot_vouch_for_it() {
-    let mounted = MadeUpProcess {
-        has_mount: true,
-        ..PROCESS
-    };
+fn namespace_is_read_again_when_no_known_process_vouches_for_it() {
     let at_once = Duration::ZERO;
     // It has expired.
-    check(&[PROCESS], &[mounted], EXPIRY, &[10]);
-    // The number of the witness, and that of the namespace, were used again.
+    check(&[PROCESS], &[MOUNTED], EXPIRY, &[10]);
+    // The number of the process, and that of the namespace, were used again.
     let reused = MadeUpProcess {
-        start: 501,
-        ..mounted
+        start: 2,
+        ..MOUNTED
     };
     check(&[PROCESS], &[reused], at_once, &[10]);
-    // The witness was a runtime that has made the mounts since, and has executed the program of the container.
-    let executed = MadeUpProcess {
-        executable: Some("/usr/bin/web"),
-        ..mounted
+    // The process was young, such as a runtime that has made the mounts since.
+    let young = |process| MadeUpProcess {
+        start: u64::MAX,
+        ..process
     };
-    check(&[PROCESS], &[executed], at_once, &[10]);
+    check(&[young(PROCESS)], &[young(MOUNTED)], at_once, &[10]);
     // It has ended, and the namespace lives on, or its number was used again.
-    let other = MadeUpProcess { pid: 11, ..mounted };
+    let other = MadeUpProcess { pid: 11, ..MOUNTED };
     check(&[PROCESS], &[other], at_once, &[11]);
-    // It has left the namespace.
-    let left = MadeUpProcess {
-        namespace: 8,
-        ..PROCESS
+    // It is not gone, but in the namespace no more.
+    for namespace in [Some(8), None] {
+        let left = MadeUpProcess {
+            namespace,
+            ..PROCESS
+        };
+        check(&[PROCESS], &[left, other], at_once, &[11]);
+    }
+}
+
+#[test]
+fn process_that_has_left_a_container_is_none_of_its_processes() {
+    let other = MadeUpProcess {
+        pid: 11,
+        start: 2,
+        ..MOUNTED
     };
-    check(&[PROCESS], &[left, other], at_once, &[11]);
-    // It may not be examined.
-    let hidden = |process: &MadeUpProcess| MadeUpProcess {
-        executable: None,
-        ..*process
-    };
-    check(&[hidden(&PROCESS)], &[hidden(&mounted)], at_once, &[10]);
-    check(&[PROCESS], &[hidden(&mounted)], at_once, &[10]);
+    let proc = MadeUpProc::new(&[MOUNTED, other]);
+    let (processes, mounts, now) = (proc.processes(), pod("/etc/web"), Instant::now());
+    assert_eq!(trusting(&processes, &mounts, now), [10]);
+    for namespace in [None, Some(8)] {
+        proc.set(&MadeUpProcess {
+            namespace,
+            ..PROCESS
+        });
+        assert_eq!(trusting(&processes, &mounts, now), [11]);
+    }
 }
 
 #[test]
 fn search_for_another_pod_reads_what_the_first_has_not_looked_for() {
-    let mounted = MadeUpProcess {
-        has_mount: true,
-        ..PROCESS
-    };
-    let proc = MadeUpProc::new(&[mounted]);
+    let proc = MadeUpProc::new(&[MOUNTED]);
     let (processes, now) = (proc.processes(), Instant::now());
     assert_eq!(trusting(&processes, &pod("/etc/other"), now), NONE);
     assert_eq!(trusting(&processes, &pod("/etc/web"), now), [10]);
@@ -193,33 +208,29 @@ fn namespaces_without_processes_are_forgotten() {
     let proc = MadeUpProc::new(&[PROCESS]);
     let (processes, mounts, now) = (proc.processes(), pod("/etc/web"), Instant::now());
     let is_known = |now| {
-        let known = processes.state.namespaces.lock().get(7, now);
-        known.is_some()
+        let known = processes.state.known.lock();
+        known.namespace(7, now).is_some()
     };
     trusting(&processes, &mounts, now);
     assert!(is_known(now));
     let later = now + Duration::from_secs(1);
     trusting(&processes, &mounts, later);
     assert!(is_known(later));
-    proc.end(10);
+    proc.end(&PROCESS);
     trusting(&processes, &mounts, later + Duration::from_secs(1));
     assert!(!is_known(later));
 }
 
 #[test]
 fn hostile_content_of_processes_does_no_harm() {
-    let mounted = MadeUpProcess {
-        has_mount: true,
-        ..PROCESS
-    };
-    let proc = MadeUpProc::new(&[mounted]);
+    let proc = MadeUpProc::new(&[MOUNTED]);
     let deep = format!("{} 1 8:1 {} /etc/web rw\n", u64::MAX, "/a".repeat(1 << 20));
     let texts: [&[u8]; 8] = [
         b"",
         b"\0",
         b"\xff\xfe \n ) \n",
         b") 1 2 3",
-        b"11 (a) S 99999999999999999999 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 -5 1 1",
+        b"11 (a) S 99999999999999999999 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 -5 1 1 1 1 1 1 1 1 0 0 0 0",
         b"99999999999999999999 1 8:1 /pods/1/v /etc/web rw\n",
         b"1 1 8:1 \\777 \\ rw\n1 1 8:1 / \\00\n",
         deep.as_bytes(),
@@ -251,14 +262,19 @@ fn hostile_content_of_processes_does_no_harm() {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].main.pid, 10);
         let main = &found[0].main;
-        proc.write("10", "status", b"SigCgt:\txyz\nSigBlk:\t\xff\nSigCgt:\n");
-        assert_eq!(processes.handles(main, Signal::HUP), Some(false));
         assert_eq!(processes.executable(main).as_deref(), Some("runc"));
     }
 }
 
 #[test]
 fn names_of_commands_do_not_confuse() {
-    let text = b"4711 (a) R 7 (b) S 42 4711 4711 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1";
-    assert_eq!(parent_and_start(text), Some((42, 98765)));
+    let text = b"4711 (a) R 7 (b) S 42 4711 4711 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 \
+        1 2 3 4 5 6 7 8 256 16384 4096 1 0 0 0 17 1 0 0 0 0 0";
+    let expected = Stat {
+        parent: 42,
+        start: 98765,
+        // Blocked and caught; not pending or ignored.
+        handled: 16384 | 1,
+    };
+    assert_eq!(Stat::parse(text), Some(expected));
 }
