@@ -34,7 +34,8 @@ pub(super) struct HookRecord {
     name: String,
     /// Identifies the hook's definition.
     definition: String,
-    /// Digest of the content of the last success; absent before the first delivery.
+    /// Digest of the content of the last success; absent before the first delivery, and while it is uncertain. So the
+    /// record of an announced change is that of the attempt as well, and is not written again before its first step.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<String>,
     /// Whether an attempt began that no success followed, or there is a change of which the next agent could not know.
@@ -64,13 +65,17 @@ impl Record {
         key: &DigestKey,
         hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook, bool)>,
     ) -> Self {
-        let hooks = hooks.map(|(hook, tracked, is_behind)| HookRecord {
-            place: hook.place.to_string(),
-            name: hook.hook.name.clone(),
-            definition: hook.hook.definition().to_string(),
-            digest: tracked.engine.notified().map(|digest| digest.to_hex()),
-            uncertain: is_behind || tracked.engine.is_uncertain(),
-            last_success: tracked.last_success,
+        let hooks = hooks.map(|(hook, tracked, is_behind)| {
+            let uncertain = is_behind || tracked.engine.is_uncertain();
+            let digest = tracked.engine.notified().filter(|_| !uncertain);
+            HookRecord {
+                place: hook.place.to_string(),
+                name: hook.hook.name.clone(),
+                definition: hook.hook.definition().to_string(),
+                digest: digest.map(|digest| digest.to_hex()),
+                uncertain,
+                last_success: tracked.last_success,
+            }
         });
         Self {
             version: VERSION,
@@ -84,6 +89,7 @@ impl Record {
         let hooks = self.hooks.iter().map(|hook| HookRecord {
             // Without content there was no delivery.
             uncertain: hook.uncertain || hook.digest.is_some(),
+            digest: None,
             ..hook.clone()
         });
         Self {

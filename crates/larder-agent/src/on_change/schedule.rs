@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::Duration,
 };
@@ -43,6 +44,7 @@ pub(super) struct Schedule {
     queue: RoundQueue,
     last_id: u64,
     rng: Rng,
+    hasher: RandomState,
     /// The agent ends: no further round begins.
     is_closed: bool,
 }
@@ -56,8 +58,10 @@ pub(super) struct PodSchedule {
     /// The parts that are known only from the files on disk at the start. Takes no memory once it is empty.
     unconfirmed: Vec<PartKey>,
     pub(super) tracked: Box<[TrackedHook]>,
-    /// Whether the record on disk is out of date.
+    /// Whether the record on disk may be out of date.
     is_dirty: bool,
+    /// Hash of the record on disk; `None` if it is unknown.
+    recorded: Option<u64>,
     /// A pass is about to change the content.
     is_changing: bool,
     /// The restarts of containers within [`RESTART_WINDOW`].
@@ -93,6 +97,7 @@ impl Schedule {
             queue: RoundQueue::new(parallelism),
             last_id: 0,
             rng,
+            hasher: RandomState::new(),
             is_closed: false,
         }
     }
@@ -129,7 +134,7 @@ impl Schedule {
         }
     }
 
-    /// The record of a pod, if the one on disk is older; from now on it counts as written. `keeps_key` says whether the
+    /// The record of a pod, if the one on disk is another; from now on it counts as written. `keeps_key` says whether the
     /// next agent has the same key.
     pub(super) fn record(
         &mut self,
@@ -146,7 +151,9 @@ impl Schedule {
             let is_behind = pod.is_changing || tracked.pending().changed_at.is_some();
             (hook, tracked, is_behind && !keeps_key)
         });
-        Some(Record::new(key, record).text())
+        let text = Record::new(key, record).text();
+        let hash = self.hasher.hash_one(&text);
+        (pod.recorded.replace(hash) != Some(hash)).then_some(text)
     }
 
     /// The content of a pod is about to change. Returns whether the pod is known.
@@ -163,6 +170,7 @@ impl Schedule {
     pub(super) fn record_again(&mut self, uid: &str) {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.is_dirty = true;
+            pod.recorded = None;
         }
     }
 
@@ -288,6 +296,7 @@ impl Schedule {
             unconfirmed,
             tracked: tracked.into(),
             is_dirty: true,
+            recorded: None,
             is_changing: false,
             restarts,
         };

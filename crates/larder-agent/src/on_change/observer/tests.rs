@@ -1,5 +1,7 @@
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -161,6 +163,25 @@ fn content_that_goes_back_within_the_quiet_period_leaves_nothing_uncertain() {
         pass(&first, text);
     }
     assert_eq!(state_after_restart(&root, "1"), "Idle");
+}
+
+#[tokio::test]
+async fn record_of_an_announced_change_is_not_written_again_before_the_attempt() {
+    let root = tempfile::tempdir().unwrap();
+    let agent = agent_with(&root, "0s", Path::new("/etc/app"));
+    pass(&agent, "1");
+    // Each record is another file.
+    let record = || {
+        let path = root.path().join("pods").join(UID).join("on-change.json");
+        fs::metadata(path).unwrap().ino()
+    };
+    let delivered = record();
+    let observer = swap(&agent, "2");
+    let announced = record();
+    assert_ne!(announced, delivered);
+    observer.finish(&agent.pod.decode());
+    assert_eq!(agent.on_change.statuses(UID)[0].state, "Running");
+    assert_eq!(record(), announced);
 }
 
 /// A process in a mount namespace of its own. Dropped, it is killed.
