@@ -4,6 +4,7 @@
 
 use std::io;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Deepest nesting of a body, and of what a patch makes of an object. The deepest field of the API lies at about 20.
@@ -28,6 +29,25 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, ParseError> {
     serde_json::from_slice(body).map_err(|error| ParseError::Syntax {
         line: error.line(),
         column: error.column(),
+    })
+}
+
+/// Decodes `value`, by way of its text: so a program that reads such objects from an API server as well has one decoder
+/// of each type, not two.
+///
+/// # Errors
+///
+/// What serde says of the first field with a wrong type, which may quote a string.
+pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    let decoded = serde_json::to_vec(value).and_then(|text| serde_json::from_slice(&text));
+    decoded.map_err(|error| {
+        let reason = error.to_string();
+        // The client doesn't know this text.
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        match reason.strip_suffix(&position) {
+            Some(reason) => reason.to_owned(),
+            None => reason,
+        }
     })
 }
 

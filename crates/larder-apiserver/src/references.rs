@@ -12,7 +12,7 @@ use larder_objects::references;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::json::text;
+use crate::json::{decode, text};
 
 /// The annotation of mirror pods; its value does not matter.
 pub(crate) const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
@@ -113,7 +113,7 @@ pub(crate) fn account_of(pod: &Value) -> SmolStr {
 
 /// A pod's JSON as a pod. What is stored has been decoded before.
 pub(crate) fn typed(pod: &Value) -> Pod {
-    serde_json::from_value(pod.clone()).unwrap_or_default()
+    decode(pod).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::json::without_values;
+use crate::json::{decode, without_values};
 use k8s_openapi::api::{
     certificates::v1beta1 as certificates, coordination::v1 as coordination, core::v1 as core,
     storage::v1 as storage,
@@ -60,7 +60,7 @@ pub(crate) struct Resource {
     pub(crate) has_status: bool,
     /// Fields that a field selector may name, besides `metadata.name` and `metadata.namespace`.
     pub(crate) fields: &'static [SelectableField],
-    canonical: fn(Value) -> Result<Value, serde_json::Error>,
+    canonical: fn(&Value) -> Result<Value, String>,
 }
 
 /// A field that selectors may name.
@@ -90,8 +90,8 @@ const fn flag(label: &'static str, pointer: &'static str) -> SelectableField {
     }
 }
 
-fn canonical<K: DeserializeOwned + Serialize>(value: Value) -> Result<Value, serde_json::Error> {
-    serde_json::to_value(serde_json::from_value::<K>(value)?)
+fn canonical<K: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, String> {
+    serde_json::to_value(decode::<K>(value)?).map_err(|error| error.to_string())
 }
 
 /// Group and version.
@@ -344,10 +344,10 @@ impl Resource {
     /// # Errors
     ///
     /// A field has the wrong type. The text quotes no string; for a Secret it names no field either.
-    pub(crate) fn canonical(&self, value: Value) -> Result<Value, String> {
-        (self.canonical)(value).map_err(|error| match self.kind {
+    pub(crate) fn canonical(&self, value: &Value) -> Result<Value, String> {
+        (self.canonical)(value).map_err(|reason| match self.kind {
             Kind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
-            _ => without_values(&error.to_string()),
+            _ => without_values(&reason),
         })
     }
 }
@@ -373,11 +373,11 @@ mod tests {
     fn unknown_fields_are_dropped_and_wrong_types_rejected() {
         let map = Kind::ConfigMap.resource();
         let value = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {"a": "1"}, "dta": 1});
-        let value = map.canonical(value).unwrap();
+        let value = map.canonical(&value).unwrap();
         assert_eq!(value["data"]["a"], "1");
         assert!(value.get("dta").is_none());
         assert!(
-            map.canonical(serde_json::json!({"data": {"a": 1}}))
+            map.canonical(&serde_json::json!({"data": {"a": 1}}))
                 .is_err()
         );
     }
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn an_error_about_a_secret_omits_its_value() {
         let value = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {"a": "hunter2!"}});
-        let text = Kind::Secret.resource().canonical(value).unwrap_err();
+        let text = Kind::Secret.resource().canonical(&value).unwrap_err();
         assert!(!text.contains("hunter2"), "{text}");
     }
 }

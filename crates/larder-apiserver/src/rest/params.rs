@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 
 use super::request::ResourcePath;
 use crate::{
-    json::without_values,
+    json::{decode, without_values},
     selector::{FieldSelector, Filter, LabelSelector},
     status::{ApiError, Cause},
 };
@@ -448,7 +448,7 @@ impl DeleteOptions {
     /// The options in `body`; in the query when there is no body.
     pub(crate) fn parse(query: &Query<'_>, body: Option<Value>) -> Result<Self, ApiError> {
         match body {
-            Some(body) => Self::of_body(body),
+            Some(body) => Self::of_body(&body),
             None => Self {
                 grace_period_seconds: query.number("gracePeriodSeconds")?,
                 propagation_policy: query.get("propagationPolicy").map(str::to_owned),
@@ -460,7 +460,7 @@ impl DeleteOptions {
     }
 
     /// The options that `body` holds.
-    pub(crate) fn of_body(body: Value) -> Result<Self, ApiError> {
+    pub(crate) fn of_body(body: &Value) -> Result<Self, ApiError> {
         let kind = body["kind"].as_str().unwrap_or_default();
         if !matches!(kind, "" | "DeleteOptions") {
             let version = body["apiVersion"].as_str().unwrap_or_default();
@@ -468,8 +468,8 @@ impl DeleteOptions {
                 "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""
             )));
         }
-        let options: Self = serde_json::from_value(body).map_err(|error| {
-            let why = without_values(&error.to_string());
+        let options: Self = decode(body).map_err(|reason| {
+            let why = without_values(&reason);
             ApiError::bad_request(format!("the body is not DeleteOptions: {why}"))
         })?;
         options.checked()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Writer, metadata::new_uid};
 use crate::{
     clock::rfc3339,
-    json::without_values,
+    json::{decode, without_values},
     resource::Kind,
     status::{ApiError, Cause},
     tokens::{Claims, ISSUER},
@@ -27,8 +27,8 @@ impl Writer {
         let mut body = body;
         body["apiVersion"] = "authentication.k8s.io/v1".into();
         body["kind"] = "TokenRequest".into();
-        let request: TokenRequest = serde_json::from_value(body.clone()).map_err(|error| {
-            let why = without_values(&error.to_string());
+        let request: TokenRequest = decode(&body).map_err(|reason| {
+            let why = without_values(&reason);
             ApiError::bad_request(format!("the body is not a TokenRequest: {why}"))
         })?;
         let spec = request.spec.unwrap_or_default();

@@ -86,11 +86,10 @@ pub(super) fn decode(
             .expect("looked at above")
             .retain(|_, part| !part.is_null());
     }
-    let original = (field_validation != FieldValidation::Ignore).then(|| body.clone());
-    let value = resource.canonical(body).map_err(BodyError::Unreadable)?;
+    let value = resource.canonical(&body).map_err(BodyError::Unreadable)?;
     let mut unknown = Vec::new();
-    if let Some(original) = original {
-        find_unknown(&original, &value, "", &mut unknown);
+    if field_validation != FieldValidation::Ignore {
+        find_unknown(&body, &value, "", &mut unknown);
     }
     if field_validation == FieldValidation::Strict && !unknown.is_empty() {
         let unknown = unknown.join(", ");

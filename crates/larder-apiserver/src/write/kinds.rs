@@ -2,11 +2,13 @@
 
 use k8s_openapi::api::core::v1::PodSpec;
 use larder_objects::qos_class;
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{Part, certificates};
-use crate::resource::{Kind, Resource};
+use crate::{
+    json::decode,
+    resource::{Kind, Resource},
+};
 
 /// Prepares a new object.
 pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
@@ -133,7 +135,7 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
     match resource.kind {
         Kind::Pod => {
             if value["status"]["qosClass"].is_null()
-                && let Ok(spec) = PodSpec::deserialize(&value["spec"])
+                && let Ok(spec) = decode::<PodSpec>(&value["spec"])
             {
                 value["status"]["qosClass"] = qos_class(&spec).into();
             }

@@ -67,7 +67,7 @@ impl Writer {
         }
         let options = match &eviction["deleteOptions"] {
             Value::Null => DeleteOptions::default(),
-            options => DeleteOptions::of_body(options.clone())?,
+            options => DeleteOptions::of_body(options)?,
         };
         self.delete(Kind::Pod, key, &options).map(drop)
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{certificates, name};
 use crate::{
-    json::text,
+    json::{self, text},
     references::MIRROR,
     resource::{Kind, Resource},
     status::{ApiError, Cause},
@@ -142,7 +142,7 @@ fn typed<K: DeserializeOwned + Serialize>(
 }
 
 fn parse<K: DeserializeOwned>(value: &Value) -> Result<K, ApiError> {
-    K::deserialize(value).map_err(|_| unreadable())
+    json::decode(value).map_err(|_| unreadable())
 }
 
 fn decode<K: larder_objects::Object>(value: &Value) -> Result<K, ApiError> {
