@@ -1,6 +1,6 @@
 //! The touch of a pod: queued, sent, answered.
 
-use std::time::Duration;
+use std::{future, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_watch::RequestError;
@@ -34,10 +34,18 @@ pub(super) enum TouchStep {
 }
 
 impl Touching {
+    /// Sends `request` now: the worker follows swaps before it next waits for anything, which takes a thread.
+    fn start(mut request: BoxFuture<'static, (Permit, Option<TouchAnswer>)>) -> Self {
+        match (&mut request).now_or_never() {
+            Some(answered) => Self::Sent(future::ready(answered).boxed()),
+            None => Self::Sent(request),
+        }
+    }
+
     /// Waits for the next step. Cancel-safe.
     pub(super) async fn next(&mut self) -> TouchStep {
         match self {
-            Self::Idle => std::future::pending().await,
+            Self::Idle => future::pending().await,
             Self::Queued(queued) => TouchStep::Granted(queued.granted().await),
             Self::Sent(answer) => {
                 let (permit, answer) = answer.await;
@@ -93,7 +101,7 @@ impl BesideWorker {
             let answer = timeout(TIMEOUT, toucher.send(&target, &value)).await;
             (permit, answer.ok())
         };
-        self.touching = Touching::Sent(answer.boxed());
+        self.touching = Touching::start(answer.boxed());
     }
 
     /// Takes in a step of a touch; returns the permit to send it.
@@ -162,5 +170,27 @@ fn reason_of(error: &RequestError) -> &'static str {
         "the API server's answer cannot be read"
     } else {
         "the API server has an error of its own"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_touch_is_sent_before_its_answer_is_awaited() {
+        let is_sent = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_sent);
+        let request = async move {
+            seen.store(true, Ordering::Relaxed);
+            future::pending().await
+        };
+        let _touching = Touching::start(request.boxed());
+        assert!(is_sent.load(Ordering::Relaxed));
     }
 }
