@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use self::certificate::ClientAuthority;
-use crate::{Identity, NODE, NodeRequest, busy::BusyServer, server::client};
+use crate::{Identity, NODE, NodeRequest, busy::BusyServer, figures::Usage, server::client};
 
 /// The two processes; dropped, they are killed and their folder is removed.
 #[derive(Debug)]
@@ -74,6 +74,24 @@ impl RealServer {
     /// Number of the API server's process; `None` while it is killed.
     pub fn process(&self) -> Option<u32> {
         self.apiserver.as_ref().map(Child::id)
+    }
+
+    /// Memory and CPU time of the API server's process.
+    ///
+    /// # Errors
+    ///
+    /// It is killed.
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        Usage::of(self.process().context("the API server is killed")?)
+    }
+
+    /// Memory and CPU time of etcd's process.
+    ///
+    /// # Errors
+    ///
+    /// It is killed.
+    pub fn etcd_usage(&self) -> anyhow::Result<Usage> {
+        Usage::of(self.etcd.as_ref().context("etcd is killed")?.id())
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -8,10 +8,12 @@ use std::{
     time::Duration,
 };
 
+use futures::{StreamExt as _, stream::BoxStream};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use larder_e2e::{
     Identity, NODE, RealServer, Server, StatusPatch,
@@ -204,12 +206,30 @@ impl Bed {
 
     /// Gives key `k` of a ConfigMap another value. Returns when the server has answered.
     pub(crate) async fn set_config_map(&self, namespace: &str, name: &str, value: &str) {
-        let objects: Api<ConfigMap> = Api::namespaced(self.admin.clone(), namespace);
-        let patch = Patch::Merge(json!({"data": {"k": value}}));
-        objects
+        self.set_key(namespace, name, "k", value).await;
+    }
+
+    /// The same for another key.
+    pub(crate) async fn set_key(&self, namespace: &str, name: &str, key: &str, value: &str) {
+        let patch = Patch::Merge(json!({"data": {key: value}}));
+        self.config_maps(namespace)
             .patch(name, &PatchParams::default(), &patch)
             .await
             .unwrap();
+    }
+
+    fn config_maps(&self, namespace: &str) -> Api<ConfigMap> {
+        Api::namespaced(self.admin.clone(), namespace)
+    }
+
+    /// Follows the ConfigMaps of a namespace, for less than five minutes.
+    pub(crate) async fn watch_config_maps(&self, namespace: &str) -> ConfigMapWatch {
+        let config_maps = self.config_maps(namespace);
+        // A watch from no version needs etcd 3.5.
+        let listed = config_maps.list(&ListParams::default()).await.unwrap();
+        let version = listed.metadata.resource_version.unwrap();
+        let events = config_maps.watch(&WatchParams::default(), &version).await;
+        ConfigMapWatch(events.unwrap().boxed())
     }
 
     pub(crate) async fn set_secret(&self, namespace: &str, name: &str, value: &str) {
@@ -222,8 +242,7 @@ impl Bed {
     }
 
     pub(crate) async fn delete_config_map(&self, namespace: &str, name: &str) {
-        let objects: Api<ConfigMap> = Api::namespaced(self.admin.clone(), namespace);
-        objects
+        self.config_maps(namespace)
             .delete(name, &DeleteParams::default())
             .await
             .unwrap();
@@ -358,6 +377,31 @@ impl Bed {
                 "{volume} is {found:?} and not {phase}"
             );
             sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The events of ConfigMaps.
+pub(crate) struct ConfigMapWatch(BoxStream<'static, kube::Result<WatchEvent<ConfigMap>>>);
+
+impl ConfigMapWatch {
+    /// Waits for the event by which key `k` of a ConfigMap has this value. Returns the time of its arrival.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "compared with the times of the audit log"
+    )]
+    pub(crate) async fn until_event(&mut self, name: &str, value: &str) -> Timestamp {
+        loop {
+            let event = self.0.next().await.expect("the watch is open").unwrap();
+            let at = Timestamp::now();
+            if let WatchEvent::Modified(object) = event
+                && object.metadata.name.as_deref() == Some(name)
+                && object
+                    .data
+                    .is_some_and(|data| data.get("k").is_some_and(|k| k == value))
+            {
+                return at;
+            }
         }
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn all() -> impl Iterator<Item = Scenario> {
         faults::policy_that_refuses_is_shown_and_asked_once,
         faults::rotated_certificate_costs_no_watch_and_shows_no_error,
         measures::measure_changes_with_and_without_larder,
+        measures::measure_the_cost_of_a_touch,
         measures::measure_pods_that_share_a_config_map,
         soak::soak_of_fifty_pods,
     ];

@@ -7,10 +7,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use futures::{StreamExt as _, stream};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
-use larder_e2e::figures::{Quantiles, Usage};
+use larder_e2e::figures::Quantiles;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::bed::{Bed, config_map_volume, content, pod, until, until_content};
 
@@ -23,38 +24,54 @@ const SERVED: u32 = 10;
 const CONTROLS: u32 = 20;
 /// Changes of each of them.
 const CONTROL_CHANGES: u32 = CHANGES / CONTROLS;
+/// Pods whose touches are counted, and rounds of the three phases of [`Load`]. Each pod is touched every 18 s on average.
+const TOUCHED: u32 = 24;
+const ROUNDS: u32 = 10;
+/// Changes of a phase, and the pause after each, so that each is over before the next.
+const PHASE_CHANGES: u32 = 40;
+const BETWEEN: Duration = Duration::from_millis(250);
+/// Pause at the end of a phase.
+const SETTLING: Duration = Duration::from_secs(1);
 /// Pods that share an object: as many as a kubelet runs, except some of the system.
 const SHARING: usize = 105;
 /// Pods that start at once.
 const STARTING: usize = 8;
 
-/// CPU time of the processes.
+/// The processes whose CPU time is measured.
+const PROCESSES: [&str; 4] = ["kubelet", "API server", "etcd", "larder"];
+
+/// What has been used so far.
 struct Costs {
-    kubelet: Usage,
-    server: Usage,
-    larder: Usage,
-    at: Instant,
+    /// CPU time of [`PROCESSES`].
+    cpu_time: [Duration; 4],
+    /// Requests with the node's identity, which are the kubelet's and larder's.
+    requests: usize,
 }
 
 impl Costs {
     fn now(bed: &mut Bed) -> Self {
-        let server = bed.real().process().expect("the API server runs");
+        let usages = [
+            bed.node.kubelet.usage().unwrap(),
+            bed.real().usage().unwrap(),
+            bed.real().etcd_usage().unwrap(),
+            bed.larder().usage().unwrap(),
+        ];
         Self {
-            kubelet: bed.node.kubelet.usage().unwrap(),
-            server: Usage::of(server).unwrap(),
-            larder: bed.larder().usage().unwrap(),
-            at: Instant::now(),
+            cpu_time: usages.map(|usage| usage.cpu_time),
+            requests: bed.server.node_requests().unwrap().len(),
         }
     }
 
-    /// CPU time since then of kubelet, API server and larder.
-    fn since(&self, bed: &mut Bed) -> [Duration; 3] {
+    /// What was used since then: CPU time of [`PROCESSES`] in milliseconds, and requests.
+    fn since(&self, bed: &mut Bed) -> [f64; 5] {
         let now = Self::now(bed);
-        [
-            now.kubelet.cpu_time.saturating_sub(self.kubelet.cpu_time),
-            now.server.cpu_time.saturating_sub(self.server.cpu_time),
-            now.larder.cpu_time.saturating_sub(self.larder.cpu_time),
-        ]
+        let cpu_time = |process: usize| {
+            let used = now.cpu_time[process].saturating_sub(self.cpu_time[process]);
+            used.as_secs_f64() * 1e3
+        };
+        let requests = u32::try_from(now.requests - self.requests).unwrap();
+        let [kubelet, server, etcd, larder] = [0, 1, 2, 3].map(cpu_time);
+        [kubelet, server, etcd, larder, requests.into()]
     }
 }
 
@@ -87,23 +104,22 @@ pub(crate) async fn measure_changes_with_and_without_larder(bed: &mut Bed) {
     for (name, _, web) in &served {
         bed.until_phase(web, name, "Delivered").await;
     }
-    let quiet = Costs::now(bed);
-    sleep(Duration::from_secs(30)).await;
-    let seconds = quiet.at.elapsed().as_secs_f64();
-    let idle = quiet.since(bed).map(|time| time.as_secs_f64() / seconds);
-
-    let before = Costs::now(bed);
     let shared = &*bed;
     let with_larder = async {
-        let mut times = Vec::new();
+        let (mut times, mut events) = (Vec::new(), Vec::new());
+        let mut watch = shared.watch_config_maps(&ns).await;
         for (change, (name, file, _)) in (1..=CHANGES).zip(served.iter().cycle()) {
             sleep(Duration::from_millis(fastrand::u64(2000..4000))).await;
-            let started = Instant::now();
-            shared.set_config_map(&ns, name, &change.to_string()).await;
-            until_content(file, &change.to_string()).await;
+            let (started, value) = (Instant::now(), change.to_string());
+            let (at, ()) = futures::join!(
+                watch.until_event(name, &value),
+                shared.set_config_map(&ns, name, &value),
+            );
+            until_content(file, &value).await;
             times.push(started.elapsed());
+            events.push((name, at));
         }
-        times
+        (times, events)
     };
     let without_larder = stream::iter(&controls)
         .map(async |(name, file)| {
@@ -122,13 +138,11 @@ pub(crate) async fn measure_changes_with_and_without_larder(bed: &mut Bed) {
         })
         .buffer_unordered(controls.len())
         .concat();
-    let (with_larder, without_larder) = futures::join!(with_larder, without_larder);
+    let ((with_larder, events), without_larder) = futures::join!(with_larder, without_larder);
     for (name, _, web) in &served {
         bed.until_phase(web, name, "Delivered").await;
     }
-    let seconds = before.at.elapsed().as_secs_f64();
-    let used = before.since(bed);
-    let touches = bed.larder_patches().len();
+    let patches = bed.larder_patches();
     println!(
         "{CHANGES} changes with larder, change sent → file: {}",
         Quantiles::of(with_larder)
@@ -137,27 +151,121 @@ pub(crate) async fn measure_changes_with_and_without_larder(bed: &mut Bed) {
         "{CHANGES} changes without, in the same run:        {}",
         Quantiles::of(without_larder)
     );
+    // The test's own watch may get the event later than larder's.
+    let times = events.iter().map(|(name, at)| {
+        let early = SignedDuration::from_secs(1);
+        let mut patches = patches.iter().filter(|patch| patch.pod == **name);
+        let patch = patches
+            .find(|patch| patch.at > *at - early)
+            .expect("a touch");
+        patch
+            .at
+            .duration_since(*at)
+            .max(SignedDuration::ZERO)
+            .unsigned_abs()
+    });
+    println!(
+        "event received by the test → PATCH received by the API server: {}",
+        Quantiles::of(times.collect())
+    );
     println!(
         "touches per change: {:.2}",
-        f64::from(u32::try_from(touches).unwrap()) / f64::from(CHANGES)
+        f64::from(u32::try_from(patches.len()).unwrap()) / f64::from(CHANGES)
     );
-    for ((name, used), idle) in ["kubelet", "API server", "larder"]
-        .into_iter()
-        .zip(used)
-        .zip(idle)
-    {
-        let more = (used.as_secs_f64() - idle * seconds) * 1e3 / f64::from(CHANGES);
-        println!(
-            "CPU time of {name}: {more:.1} ms per change above {:.1} ms per second at rest",
-            idle * 1e3
-        );
+    let of_controls = patches
+        .iter()
+        .filter(|patch| patch.pod.starts_with("control"));
+    assert_eq!(of_controls.count(), 0);
+}
+
+/// A phase of the measurement of costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Rest,
+    /// Changes of a key that no volume shows: without touches.
+    Hidden,
+    /// Changes of the key that the volumes show: with touches.
+    Shown,
+}
+
+/// The same objects change in turn with and without effect on the volumes of their pods. So the difference is the
+/// touch and what follows from it, and neither the change nor its watches.
+pub(crate) async fn measure_the_cost_of_a_touch(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    let mut pods = Vec::new();
+    for number in 0..TOUCHED {
+        let name = format!("web-{number}");
+        bed.create_config_map(&ns, &name, "0").await;
+        let mut volume = config_map_volume(&name);
+        volume["configMap"]["items"] = json!([{"key": "k", "path": "k"}]);
+        pods.push((bed.run_pod(&ns, &pod(&name, json!([volume]))).await, name));
     }
-    assert_eq!(
-        bed.larder_patches()
-            .iter()
-            .filter(|patch| patch.pod.starts_with("control"))
-            .count(),
-        0
+    bed.start_larder().await;
+    for (pod, name) in &pods {
+        bed.until_phase(pod, name, "Delivered").await;
+    }
+    let mut names = pods.iter().map(|(_, name)| name).cycle();
+    let mut loads = [Load::Rest, Load::Hidden, Load::Shown];
+    let (mut changes, mut touches) = (Vec::new(), Vec::new());
+    let (mut sent, mut value) = (0, 0);
+    for _ in 0..ROUNDS {
+        // So that no phase always follows the same one.
+        fastrand::shuffle(&mut loads);
+        let mut used = [[0.0; 5]; 3];
+        for load in loads {
+            let patches = bed.larder_patches().len();
+            let before = Costs::now(bed);
+            let start = Instant::now();
+            for change in 1..=PHASE_CHANGES {
+                if load != Load::Rest {
+                    value += 1;
+                    let key = if load == Load::Shown { "k" } else { "hidden" };
+                    let name = names.next().expect("without end");
+                    bed.set_key(&ns, name, key, &value.to_string()).await;
+                }
+                sleep_until(start + BETWEEN * change).await;
+            }
+            sleep(SETTLING).await;
+            used[load as usize] = before.since(bed);
+            let patches = bed.larder_patches().len() - patches;
+            if load == Load::Shown {
+                sent += patches;
+            } else {
+                assert_eq!(patches, 0, "touches without a reason");
+            }
+        }
+        let [rest, hidden, shown] = used;
+        let each = |more: &[f64; 5], less: &[f64; 5]| {
+            std::array::from_fn(|what| (more[what] - less[what]) / f64::from(PHASE_CHANGES))
+        };
+        changes.push(each(&hidden, &rest));
+        touches.push(each(&shown, &hidden));
+    }
+    for (pod, name) in &pods {
+        bed.until_phase(pod, name, "Delivered").await;
+    }
+    println!("{sent} touches for {} changes", PHASE_CHANGES * ROUNDS);
+    print_costs("a change that no volume shows", &changes);
+    print_costs("a touch, with what follows", &touches);
+}
+
+/// Prints means of costs over rounds, with their standard errors.
+fn print_costs(what: &str, rounds: &[[f64; 5]]) {
+    let count = f64::from(u32::try_from(rounds.len()).unwrap());
+    let mean = |index: usize| rounds.iter().map(|round| round[index]).sum::<f64>() / count;
+    let error = |index: usize| {
+        let mean = mean(index);
+        let squares = rounds.iter().map(|round| (round[index] - mean).powi(2));
+        (squares.sum::<f64>() / (count - 1.0) / count).sqrt()
+    };
+    print!("{what}:");
+    for (index, process) in PROCESSES.iter().enumerate() {
+        print!(" {process} {:.1} ± {:.1} ms,", mean(index), error(index));
+    }
+    println!(
+        " CPU time; {:.2} ± {:.2} requests by the node",
+        mean(4),
+        error(4)
     );
 }
 
@@ -205,7 +313,8 @@ pub(crate) async fn measure_pods_that_share_a_config_map(bed: &mut Bed) {
         for pod in &pods {
             bed.until_phase(pod, "app", "Delivered").await;
         }
-        let [kubelet, server, larder] = before.since(bed).map(|time| time.as_secs_f64());
+        let used = before.since(bed).map(|used| used / 1e3);
+        let [kubelet, server, _, larder, _] = used;
         let touches = bed.larder_patches().len() - sent_before;
         println!(
             "{SHARING} pods, one change: {}, {touches} touches; CPU time: kubelet {kubelet:.2} s, API server {server:.2} \
