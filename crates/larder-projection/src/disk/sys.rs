@@ -4,6 +4,7 @@
 
 use std::{
     ffi::{CStr, CString},
+    mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
@@ -17,6 +18,8 @@ use rustix::{
 
 /// Room for about a hundred directory entries per call.
 const LISTING_BYTES: usize = 4096;
+/// Longer than any target that [`is_link_to`] is asked for: a directory and the longest name.
+const TARGET_BYTES: usize = 512;
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -190,6 +193,16 @@ pub(crate) fn link(target: impl Arg, dir: BorrowedFd<'_>, name: impl Arg) -> Res
 pub(crate) fn read_link(dir: BorrowedFd<'_>, name: impl Arg) -> Result<CString> {
     point()?;
     fs::readlinkat(dir, name, Vec::new())
+}
+
+/// Whether the link `name` leads to the entry `name` of `directory`. Unlike [`read_link`] it allocates nothing.
+pub(crate) fn is_link_to(dir: BorrowedFd<'_>, directory: &str, name: &str) -> Result<bool> {
+    point()?;
+    let mut buffer = [MaybeUninit::uninit(); TARGET_BYTES];
+    let (target, _) = fs::readlinkat_raw(dir, name, &mut buffer)?;
+    let found = target.strip_prefix(directory.as_bytes());
+    let found = found.and_then(|found| found.strip_prefix(b"/"));
+    Ok(found == Some(name.as_bytes()))
 }
 
 /// Renames `from` over `to`, in one step.

@@ -127,7 +127,7 @@ impl AtomicWriter {
         Ok(Self::new(volume, path.to_owned()))
     }
 
-    /// A writer on an open directory that errors call `path`.
+    /// A writer on a directory that is open for reading and that errors call `path`. The writer moves its position.
     pub fn new(volume: OwnedFd, path: PathBuf) -> Self {
         Self {
             volume,
@@ -274,10 +274,10 @@ impl AtomicWriter {
     /// Step 3.
     fn list_root(&self) -> Result<Root, DiskError> {
         let fails = |errno| DiskError::new(DiskOperation::ListVolume, &self.path, errno);
-        // A handle of its own: a directory can be listed once for each handle.
-        let listed = sys::open_dir(self.volume.as_fd(), c".").map_err(fails)?;
+        // Listed by the pass before, perhaps.
+        sys::rewind(&self.volume).map_err(fails)?;
         let mut root = Root::default();
-        sys::list(&listed, |name, kind| root.add(name, kind)).map_err(fails)?;
+        sys::list(&self.volume, |name, kind| root.add(name, kind)).map_err(fails)?;
         Ok(root)
     }
 

@@ -109,11 +109,18 @@ impl Pass<'_> {
                 .map_err(failed(DiskOperation::CreateDirectory, directory))?;
             not_owned += usize::from(!owned);
         }
+        let mut exact = None;
         for (path, file) in self.plan.payload {
+            let directory = path
+                .as_str()
+                .rsplit_once('/')
+                .map(|(directory, _)| directory);
+            let mut is_exact = exact == Some((directory, file.mode));
             let owned = parents
                 .of(path.as_str())
-                .and_then(|(parent, name)| write_file(parent, name, file, writer.group))
+                .and_then(|(dir, name)| write_file(dir, name, file, writer.group, &mut is_exact))
                 .map_err(failed(DiskOperation::WriteFile, path.as_str()))?;
+            exact = is_exact.then_some((directory, file.mode));
             not_owned += usize::from(!owned);
         }
         let owned = ownership::settle(&set.dir, None, writer.group, writer.group.directory_mode())
@@ -196,42 +203,52 @@ impl<'s> Parents<'s> {
 }
 
 /// Creates a file with its content; returns whether it got its owner.
+///
+/// `is_exact` says that the file before, in the same directory and with the same mode, was created as requested. Then
+/// so is this one, unless it needs an owner: umask and directory decide that.
 fn write_file(
     dir: BorrowedFd<'_>,
     name: &str,
     file: &File<'_>,
     group: Group,
+    is_exact: &mut bool,
 ) -> rustix::io::Result<bool> {
     let mode = group.file_mode(file.mode);
     let created = sys::create_file(dir, name, mode)?;
     sys::write(&created, &file.data)?;
-    ownership::settle(&created, file.owner, group, mode)
+    if file.owner.is_some() || group.0.is_some() {
+        *is_exact = false;
+        return ownership::settle(&created, file.owner, group, mode);
+    }
+    if !*is_exact {
+        *is_exact = sys::stat(&created)?.st_mode & 0o7777 == mode;
+        if !*is_exact {
+            sys::set_mode(&created, mode)?;
+        }
+    }
+    Ok(true)
 }
 
 /// Makes `name` a link to its path in the current set; returns whether it was none. `exists` says that it is some link.
 fn ensure_link(volume: BorrowedFd<'_>, name: &str, exists: bool) -> rustix::io::Result<bool> {
-    let target = link_target(name);
-    if !exists {
-        sys::link(&*target, volume, name)?;
-    } else if sys::read_link(volume, name)?.to_bytes() == target.as_bytes() {
+    if exists && sys::is_link_to(volume, DATA, name)? {
         return Ok(false);
-    } else {
+    }
+    let target = format!("{DATA}/{name}");
+    if exists {
         sys::link(&*target, volume, DATA_TMP)?;
         sys::rename(volume, DATA_TMP, name)?;
+    } else {
+        sys::link(&*target, volume, name)?;
     }
     Ok(true)
 }
 
 /// Removes the link `name` if it is one of ours; returns whether it was.
 fn remove_link(volume: BorrowedFd<'_>, name: &str) -> rustix::io::Result<bool> {
-    if sys::read_link(volume, name)?.to_bytes() != link_target(name).as_bytes() {
-        return Ok(false);
+    let is_ours = sys::is_link_to(volume, DATA, name)?;
+    if is_ours {
+        sys::remove_file(volume, name)?;
     }
-    sys::remove_file(volume, name)?;
-    Ok(true)
-}
-
-/// The target of a first element's link.
-fn link_target(name: &str) -> String {
-    format!("{DATA}/{name}")
+    Ok(is_ours)
 }

@@ -59,13 +59,16 @@ fn modes_are_exact_whatever_the_umask() {
     let payload: Payload<'_> = modes
         .iter()
         .flat_map(|mode| {
+            // Two of each, because only the first one in a row is examined.
             [
                 format!("f{mode:o}"),
+                format!("f{mode:o}-too"),
                 format!(".f{mode:o}"),
                 format!("d/f{mode:o}"),
+                format!("d/f{mode:o}-too"),
             ]
         })
-        .zip(modes.iter().flat_map(|&mode| [mode; 3]))
+        .zip(modes.iter().flat_map(|&mode| [mode; 5]))
         .map(|(path, mode)| file(&path, "x", mode))
         .collect();
     for umask in [0o022, 0o077, 0o000] {
@@ -287,6 +290,45 @@ fn lost_and_wrong_links_are_repaired_without_a_swap() {
         b -> ..data/b
         c -> ..data/c
         foreign -> elsewhere
+    "#]]);
+}
+
+#[test]
+fn a_link_that_begins_like_its_target_is_corrected() {
+    let payload = files([("a", "1"), ("b", "2"), ("c", "3")]);
+    let mut volume = TestVolume::holding(&payload);
+    let wrong = [
+        ("a", format!("..data/a{}", "/.".repeat(300))),
+        ("b", "..data/bb".to_owned()),
+        ("c", "..datac".to_owned()),
+    ];
+    for (name, target) in wrong {
+        fs::remove_file(volume.path().join(name)).unwrap();
+        symlink(target, volume.path().join(name)).unwrap();
+    }
+    assert!(volume.write(&payload).unwrap().repaired);
+    for name in ["a", "b", "c"] {
+        let target = fs::read_link(volume.path().join(name)).unwrap();
+        assert_eq!(target.to_str(), Some(&*format!("..data/{name}")));
+    }
+}
+
+#[test]
+fn a_writer_sees_what_has_changed_since_its_last_pass() {
+    let volume = TestVolume::new();
+    let writer = AtomicWriter::open(volume.path()).unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut write = |payload| writer.write(&payload, noon(), &mut random).unwrap();
+    assert!(write(files([("a", "1"), ("b", "2")])).swapped);
+    fs::create_dir(volume.path().join("..2026_01_01_00_00_00.42")).unwrap();
+    fs::remove_file(volume.path().join("a")).unwrap();
+    assert!(write(files([("a", "1"), ("b", "2")])).repaired);
+    assert!(write(files([("a", "1")])).swapped);
+    volume.check(expect![[r#"
+        ..data -> ..set
+        ..set/ 0755
+        ..set/a 0644 "1"
+        a -> ..data/a
     "#]]);
 }
 
