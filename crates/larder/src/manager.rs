@@ -191,8 +191,16 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// Dropping the future loses nothing; what is under way goes on for the next read.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, Error> {
-        self.get_within(namespace, name, self.inner.read_timeout)
-            .await
+        // Not through `get_within`: each future in another one makes a read slower.
+        let Inner {
+            store,
+            read_timeout,
+            ..
+        } = &*self.inner;
+        if let Some(object) = store.get_now(namespace, name) {
+            return Ok(object);
+        }
+        store.get(namespace, name, None, *read_timeout).await
     }
 
     /// [`get`](Self::get) that waits at most for `within`.
