@@ -5,11 +5,14 @@ mod prometheus;
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use thread_local::ThreadLocal;
+use parking_lot::Mutex;
 
 #[cfg(feature = "metrics")]
 pub use self::prometheus::ManagerMetrics;
@@ -29,29 +32,39 @@ pub(crate) trait Metrics: fmt::Debug + Send + Sync {
 impl Metrics for () {}
 
 /// A counter for a path where one atomic addition would be a quarter of the cost: each thread adds to a cell that no
-/// other thread writes. A cell outlives its thread and is passed on to another, so that the sum never goes back.
+/// other thread writes. A cell outlives its thread, so that the sum never goes back.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(ThreadLocal<TallyCell>);
+pub(crate) struct Tally(Mutex<Vec<Arc<TallyCell>>>);
 
-/// On a cache line of its own.
+/// What one thread counts, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct TallyCell(AtomicU64);
+pub(crate) struct TallyCell(AtomicU64);
 
 impl Tally {
-    #[inline]
-    pub(crate) fn count(&self) {
-        if cfg!(feature = "metrics") {
-            let TallyCell(cell) = self.0.get_or_default();
-            cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
+    /// A new cell, for one thread at a time.
+    pub(crate) fn cell(&self) -> Arc<TallyCell> {
+        let cell = Arc::default();
+        self.0.lock().push(Arc::clone(&cell));
+        cell
     }
 
     #[cfg(feature = "metrics")]
     pub(crate) fn sum(&self) -> u64 {
-        let cells = self.0.iter();
+        let cells = self.0.lock();
         cells
-            .map(|TallyCell(cell)| cell.load(Ordering::Relaxed))
+            .iter()
+            .map(|cell| cell.0.load(Ordering::Relaxed))
             .sum()
+    }
+}
+
+impl TallyCell {
+    #[inline]
+    pub(crate) fn count(&self) {
+        if cfg!(feature = "metrics") {
+            self.0
+                .store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
     }
 }

@@ -125,8 +125,8 @@ impl<K: Object> Store<K> {
     pub(crate) fn hits(&self) -> u64 {
         match self {
             Self::Simple(_) | Self::Fake(_) => 0,
-            Self::Caching(store) => store.inner.entries.hits().sum(),
-            Self::Watching(store) => store.inner.entries.hits().sum(),
+            Self::Caching(store) => store.inner.entries.hits(),
+            Self::Watching(store) => store.inner.entries.hits(),
         }
     }
 

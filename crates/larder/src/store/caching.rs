@@ -349,7 +349,7 @@ impl<K: Object> CachingStore<K> {
         let flight = match self.plan(&entry, required) {
             Plan::Answer(result) => {
                 if result.is_ok() {
-                    self.inner.entries.hits().count();
+                    self.inner.entries.count_hit();
                 }
                 return result;
             }

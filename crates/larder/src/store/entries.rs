@@ -26,7 +26,6 @@ use parking_lot::{Mutex, RwLock};
 use self::{readers::Readers, references::References};
 use crate::{
     error::Error,
-    metrics::Tally,
     registration::{Holder, PodIdentity},
     status::{ObjectState, ObjectStatus},
 };
@@ -153,9 +152,15 @@ impl<C, S: Send> Entries<C, S> {
         self.readers.changed();
     }
 
-    /// Counts the reads that were answered without waiting.
-    pub(crate) fn hits(&self) -> &Tally {
-        &self.readers.hits
+    /// Counts a read that was answered without waiting, but not by [`read`](Self::read).
+    pub(crate) fn count_hit(&self) {
+        self.readers.count_hit();
+    }
+
+    /// How many reads were answered without waiting.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn hits(&self) -> u64 {
+        self.readers.hits.sum()
     }
 
     /// All entries, in no order.

@@ -320,7 +320,7 @@ impl<K: Object> WatchStore<K> {
         let mut changed = pin!(cell.changed.notified());
         changed.as_mut().enable();
         if let Some(answer) = self.inner.look(&entry, required) {
-            self.inner.entries.hits().count();
+            self.inner.entries.count_hit();
             return answer;
         }
         let answer = async {

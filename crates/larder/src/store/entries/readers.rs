@@ -13,7 +13,10 @@
 
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use hashbrown::HashMap;
@@ -21,7 +24,7 @@ use larder_objects::ObjectKey;
 use thread_local::ThreadLocal;
 
 use super::{HashState, KeyRef};
-use crate::metrics::Tally;
+use crate::metrics::{Tally, TallyCell};
 
 /// The readers of one store; `S` is what they keep of an object.
 #[derive(Debug)]
@@ -32,20 +35,12 @@ pub(super) struct Readers<S: Send> {
     pub(super) hits: Tally,
 }
 
-/// What one thread keeps.
+/// What one thread keeps. It is passed on to another thread when its own ends.
 #[derive(Debug)]
 struct Memory<S> {
     generation: u64,
     found: HashMap<ObjectKey, S, HashState>,
-}
-
-impl<S> Default for Memory<S> {
-    fn default() -> Self {
-        Self {
-            generation: 0,
-            found: HashMap::default(),
-        }
-    }
+    hits: Arc<TallyCell>,
 }
 
 impl<S: Send> Default for Readers<S> {
@@ -67,20 +62,33 @@ impl<S: Send> Readers<S> {
         take: impl Fn(&S) -> Option<T>,
         look: impl FnOnce() -> Option<(ObjectKey, S)>,
     ) -> Option<T> {
-        let memory = self.memories.get_or_default();
+        let memory = self.memory();
         // Acquire: pairs with the release of `changed`.
         let generation = self.generation.load(Ordering::Acquire);
         let kept = memory.borrow_mut().recall(generation, key, &take);
-        let taken = if let Some(taken) = kept {
-            taken
-        } else {
-            let (key, found) = look()?;
-            let taken = take(&found)?;
-            memory.borrow_mut().keep(key, found);
-            taken
-        };
-        self.hits.count();
+        if kept.is_some() {
+            return kept;
+        }
+        let (key, found) = look()?;
+        let taken = take(&found)?;
+        memory.borrow_mut().keep(key, found);
         Some(taken)
+    }
+
+    /// Counts a read that was answered without waiting, but not by [`read`](Self::read).
+    pub(super) fn count_hit(&self) {
+        self.memory().borrow().hits.count();
+    }
+
+    #[inline]
+    fn memory(&self) -> &RefCell<Memory<S>> {
+        self.memories.get_or(|| {
+            RefCell::new(Memory {
+                generation: 0,
+                found: HashMap::default(),
+                hits: self.hits.cell(),
+            })
+        })
     }
 
     /// Begins a new generation.
@@ -99,7 +107,9 @@ impl<S> Memory<S> {
         take: impl Fn(&S) -> Option<T>,
     ) -> Option<T> {
         if self.generation == generation {
-            return self.found.get(key).and_then(take);
+            let taken = self.found.get(key).and_then(take)?;
+            self.hits.count();
+            return Some(taken);
         }
         self.found.clear();
         self.generation = generation;
@@ -109,6 +119,7 @@ impl<S> Memory<S> {
     #[cold]
     fn keep(&mut self, key: ObjectKey, found: S) {
         self.found.insert(key, found);
+        self.hits.count();
     }
 }
 
@@ -200,6 +211,16 @@ mod tests {
         thread::scope(|scope| scope.spawn(other).join().unwrap());
         assert_eq!(store.read(), "two");
         assert_eq!(store.looked(), 4);
+    }
+
+    #[test]
+    fn hits_of_a_thread_outlive_it() {
+        let store = TestStore::new("one");
+        for _ in 0..2 {
+            thread::scope(|scope| scope.spawn(|| store.read()).join().unwrap());
+            store.readers.count_hit();
+        }
+        assert_eq!(store.readers.hits.sum(), 4);
     }
 
     #[test]
