@@ -65,8 +65,8 @@ pub(crate) struct FreshAnswer<K> {
 
 impl<K> FreshAnswer<K> {
     /// The object, if the answer is still good (T6).
-    fn fresh(&self, ttl: Duration) -> Option<Arc<K>> {
-        let fresh = self.age.is_below(ttl);
+    fn fresh(&self, ttl_nanos: u64) -> Option<Arc<K>> {
+        let fresh = self.age.is_below(ttl_nanos);
         fresh.then(|| self.object.upgrade()).flatten()
     }
 }
@@ -334,7 +334,7 @@ impl<K: Object> CachingStore<K> {
             |entry: &Entry<CacheEntry<K>>| entry.cell.0.lock().kept(entry.newest_reference());
         let entries = &self.inner.entries;
         entries.read(namespace, name, look, |kept| {
-            kept.fresh(self.config.current_ttl())
+            kept.fresh(self.config.current_ttl_nanos())
         })
     }
 
@@ -371,7 +371,7 @@ impl<K: Object> CachingStore<K> {
         let now = Instant::now();
         let mut state = entry.cell.0.lock();
         let kept = state.kept(required);
-        if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.current_ttl())) {
+        if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.current_ttl_nanos())) {
             return Plan::Answer(Ok(object));
         }
         let under_way = state.flight.as_ref();
