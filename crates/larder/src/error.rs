@@ -2,16 +2,23 @@
 //!
 //! Two layers: [`Error`] is what a read of a manager returns, [`RequestError`] its cause at the API server. Texts are
 //! the kubelet's where it has one. No text carries a byte of an object.
+//!
+//! [`Error`] is one pointer, because every read that succeeds moves as many bytes as an error could take.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use larder_objects::{Kind, ObjectKey};
 use larder_watch::{RequestError, RequestFailure, RequestPhase};
 
-/// Why a manager has no object to give.
+/// Why a manager has no object to give: an [`ErrorKind`], which [`kind`](Self::kind) returns.
+#[derive(Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(Box<ErrorKind>);
+
+/// The kinds of [`Error`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ErrorKind {
     /// No registered pod refers to the object; call `register_pod` first.
     #[error("object {:?}/{:?} not registered", .key.namespace, .key.name)]
     NotRegistered {
@@ -58,7 +65,7 @@ pub enum Error {
         /// Duration of the wait.
         waited: Duration,
         /// Error of the last failed request, by its phase; `None` while the API server has not answered yet.
-        source: Option<Box<Self>>,
+        source: Option<Error>,
     },
     /// The review of the permissions that decide the watch scope failed.
     #[error("failed to review the access to {} {key}", .kind.singular())]
@@ -109,9 +116,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What has happened.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+
     /// Whether the object is known not to exist, which is what `optional: true` forgives.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound { .. })
+        matches!(self.kind(), ErrorKind::NotFound { .. })
     }
 
     /// Whether the API server denied the read with 403, directly or as the reason why nothing synced.
@@ -126,23 +138,28 @@ impl Error {
 
     /// Whether the same read may succeed later while the pod stays as it is.
     ///
-    /// True for everything but [`Error::NotRegistered`] and [`Error::ShutDown`]: objects appear, permissions arrive
+    /// True for everything but [`ErrorKind::NotRegistered`] and [`ErrorKind::ShutDown`]: objects appear, permissions arrive
     /// shortly after a pod is bound, API servers recover.
     pub fn is_retryable(&self) -> bool {
-        !matches!(self, Self::NotRegistered { .. } | Self::ShutDown { .. })
+        !matches!(
+            self.kind(),
+            ErrorKind::NotRegistered { .. } | ErrorKind::ShutDown { .. }
+        )
     }
 
     /// The failed request behind this error.
     pub fn request(&self) -> Option<&RequestError> {
-        match self {
-            Self::Unauthorized { source, .. }
-            | Self::Forbidden { source, .. }
-            | Self::Review { source, .. }
-            | Self::List { source, .. }
-            | Self::Watch { source, .. }
-            | Self::Get { source, .. } => Some(source),
-            Self::NotSynced { source, .. } => source.as_deref()?.request(),
-            Self::NotRegistered { .. } | Self::NotFound { .. } | Self::ShutDown { .. } => None,
+        match self.kind() {
+            ErrorKind::Unauthorized { source, .. }
+            | ErrorKind::Forbidden { source, .. }
+            | ErrorKind::Review { source, .. }
+            | ErrorKind::List { source, .. }
+            | ErrorKind::Watch { source, .. }
+            | ErrorKind::Get { source, .. } => Some(source),
+            ErrorKind::NotSynced { source, .. } => source.as_ref()?.request(),
+            ErrorKind::NotRegistered { .. }
+            | ErrorKind::NotFound { .. }
+            | ErrorKind::ShutDown { .. } => None,
         }
     }
 
@@ -152,16 +169,29 @@ impl Error {
             phase,
             error: source,
         } = failure;
-        match phase {
-            _ if source.is_unauthorized() => Self::Unauthorized { kind, key, source },
-            _ if source.is_forbidden() => Self::Forbidden { kind, key, source },
+        let kind = match phase {
+            _ if source.is_unauthorized() => ErrorKind::Unauthorized { kind, key, source },
+            _ if source.is_forbidden() => ErrorKind::Forbidden { kind, key, source },
             // A collection that is not found says nothing about the object.
-            RequestPhase::Get if source.is_not_found() => Self::NotFound { kind, key },
-            RequestPhase::Review => Self::Review { kind, key, source },
-            RequestPhase::List => Self::List { kind, key, source },
-            RequestPhase::Watch => Self::Watch { kind, key, source },
-            _ => Self::Get { kind, key, source },
-        }
+            RequestPhase::Get if source.is_not_found() => ErrorKind::NotFound { kind, key },
+            RequestPhase::Review => ErrorKind::Review { kind, key, source },
+            RequestPhase::List => ErrorKind::List { kind, key, source },
+            RequestPhase::Watch => ErrorKind::Watch { kind, key, source },
+            _ => ErrorKind::Get { kind, key, source },
+        };
+        kind.into()
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self(Box::new(kind))
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -193,14 +223,14 @@ pub(crate) mod tests {
     fn texts_are_the_kubelets() {
         let failure = RequestFailure::new(RequestPhase::List, status(403));
         let cause = Error::of_failure(Kind::Secret, key(), failure);
-        let not_synced = Error::NotSynced {
+        let not_synced = Error::from(ErrorKind::NotSynced {
             kind: Kind::Secret,
             key: key(),
             waited: Duration::from_secs(1),
-            source: Some(Box::new(cause)),
-        };
+            source: Some(cause),
+        });
         assert_eq!(
-            Error::NotRegistered { key: key() }.to_string(),
+            Error::from(ErrorKind::NotRegistered { key: key() }).to_string(),
             r#"object "n"/"a" not registered"#
         );
         assert_eq!(
@@ -244,10 +274,13 @@ pub(crate) mod tests {
     fn rejected_credentials_are_not_a_missing_permission() {
         for phase in [RequestPhase::List, RequestPhase::Watch, RequestPhase::Get] {
             let unauthorized = failed(phase, 401);
-            assert!(matches!(unauthorized, Error::Unauthorized { .. }));
+            assert!(matches!(
+                unauthorized.kind(),
+                ErrorKind::Unauthorized { .. }
+            ));
             assert!(unauthorized.is_unauthorized() && !unauthorized.is_forbidden());
             let forbidden = failed(phase, 403);
-            assert!(matches!(forbidden, Error::Forbidden { .. }));
+            assert!(matches!(forbidden.kind(), ErrorKind::Forbidden { .. }));
             assert!(forbidden.is_forbidden() && !forbidden.is_unauthorized());
         }
     }
@@ -255,7 +288,7 @@ pub(crate) mod tests {
     #[test]
     fn missing_collection_is_not_a_missing_object() {
         let error = failed(RequestPhase::List, 404);
-        assert!(matches!(error, Error::List { .. }) && !error.is_not_found());
+        assert!(matches!(error.kind(), ErrorKind::List { .. }) && !error.is_not_found());
         assert!(failed(RequestPhase::Get, 404).is_not_found());
     }
 }

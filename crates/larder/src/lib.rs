@@ -87,7 +87,7 @@ mod store;
 
 pub use changes::{ChangeKind, Changes, ObjectChange};
 pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 pub use jiff;
 pub use k8s_openapi;
 pub use kube;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::{
     changes::Changes,
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
-    error::Error,
+    error::{Error, ErrorKind},
     metrics::Metrics,
     registration::{Hold, PodIdentity, PodRef, Registrations},
     status::{KnownObject, NamespaceScope, ObjectStatus, StaleObject},
@@ -227,7 +227,7 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// # Errors
     ///
-    /// See [`Error`]; also [`Error::NotRegistered`] if `pod` itself does not refer to the object (not under strategy
+    /// See [`Error`]; also [`ErrorKind::NotRegistered`] if `pod` itself does not refer to the object (not under strategy
     /// `Get`, which needs no registration).
     pub async fn get_for(&self, pod: &PodIdentity, name: &str) -> Result<Arc<K>, Error> {
         self.get_as(pod.into(), name, self.inner.read_timeout).await
@@ -236,9 +236,8 @@ impl<K: Object> ObjectManager<K> {
     async fn get_as(&self, pod: PodRef<'_>, name: &str, within: Duration) -> Result<Arc<K>, Error> {
         let holder = self.inner.registrations.lock().holder(pod);
         if holder.is_none() && self.inner.store.needs_registration() {
-            return Err(Error::NotRegistered {
-                key: ObjectKey::new(pod.namespace, name),
-            });
+            let key = ObjectKey::new(pod.namespace, name);
+            return Err(ErrorKind::NotRegistered { key }.into());
         }
         let store = &self.inner.store;
         store.get(pod.namespace, name, holder, within).await
@@ -365,7 +364,7 @@ impl<K: Object> RegisteredPod<K> {
     ///
     /// # Errors
     ///
-    /// See [`Error`]; [`Error::NotRegistered`] only if the pod does not refer to the object.
+    /// See [`Error`]; [`ErrorKind::NotRegistered`] only if the pod does not refer to the object.
     pub async fn get(&self, name: &str) -> Result<Arc<K>, Error> {
         self.get_within(name, self.manager.inner.read_timeout).await
     }

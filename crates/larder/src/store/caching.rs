@@ -43,7 +43,7 @@ use super::{Entries, Entry, entries::Facts, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
-    error::Error,
+    error::{Error, ErrorKind},
     metrics::Metrics,
     registration::Holder,
     status::ObjectState,
@@ -429,7 +429,7 @@ impl<K: Object> CachingStoreInner<K> {
         // Nothing is known any more to compare the answer with.
         if entry.references.lock().is_empty() {
             let key = entry.key.clone();
-            return Err(Error::NotRegistered { key });
+            return Err(ErrorKind::NotRegistered { key }.into());
         }
         // T15: a request that a newer one overtook brings at most a newer version.
         let overtaken = state.fresh_as_of > seq || state.tried > seq;

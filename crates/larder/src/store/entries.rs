@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use self::{readers::Readers, references::References};
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     registration::{Holder, PodIdentity},
     status::{ObjectState, ObjectStatus},
 };
@@ -123,8 +123,9 @@ impl<C, S: Send> Entries<C, S> {
             };
             Some((entry, required))
         });
-        found.ok_or_else(|| Error::NotRegistered {
-            key: ObjectKey::new(namespace, name),
+        found.ok_or_else(|| {
+            let key = ObjectKey::new(namespace, name);
+            ErrorKind::NotRegistered { key }.into()
         })
     }
 

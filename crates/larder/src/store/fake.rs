@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::Entries;
 use crate::{
     changes::{ChangeKind, Publisher},
-    error::Error,
+    error::{Error, ErrorKind},
     registration::Holder,
 };
 
@@ -31,7 +31,7 @@ impl<K: Object> FakeStore<K> {
         let objects = self.objects.lock();
         objects.get(&entry.key).cloned().unwrap_or_else(|| {
             let (kind, key) = (K::KIND, entry.key.clone());
-            Err(Error::NotFound { kind, key })
+            Err(ErrorKind::NotFound { kind, key }.into())
         })
     }
 }

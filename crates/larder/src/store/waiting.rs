@@ -6,7 +6,10 @@ use larder_objects::{Object, ObjectKey};
 use larder_watch::RequestFailure;
 use tokio::time::{Instant, timeout};
 
-use crate::{error::Error, metrics::Metrics};
+use crate::{
+    error::{Error, ErrorKind},
+    metrics::Metrics,
+};
 
 /// Waits for the answer about object `key`, at most for `within`; then `failure` returns the likely cause.
 pub(super) async fn wait<K: Object>(
@@ -20,12 +23,13 @@ pub(super) async fn wait<K: Object>(
     let answer = timeout(within, answer).await;
     metrics.waited(started.elapsed());
     answer.unwrap_or_else(|_| {
-        Err(Error::NotSynced {
+        let source = failure().map(|failure| Error::of_failure(K::KIND, key.clone(), failure));
+        let not_synced = ErrorKind::NotSynced {
             kind: K::KIND,
             key: key.clone(),
             waited: within,
-            source: failure()
-                .map(|failure| Box::new(Error::of_failure(K::KIND, key.clone(), failure))),
-        })
+            source,
+        };
+        Err(not_synced.into())
     })
 }

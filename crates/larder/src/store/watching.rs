@@ -49,7 +49,7 @@ use super::{Entries, Entry, entries::Added, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
-    error::Error,
+    error::{Error, ErrorKind},
     metrics::Metrics,
     registration::Holder,
     status::{KnownObject, NamespaceScope, ObjectState, ScopeChoice, StaleObject},
@@ -100,7 +100,7 @@ impl<K: Object> WatchStoreInner<K> {
         let answer = entry.cell.look(&entry.key, required);
         if answer.is_none() {
             if self.commands.is_closed() {
-                return Some(Err(Error::ShutDown { kind: K::KIND }));
+                return Some(Err(ErrorKind::ShutDown { kind: K::KIND }.into()));
             }
             self.note_pending_read(&entry.cell);
         }

@@ -2,7 +2,7 @@
 
 use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 
-use larder::{ChangeKind, ConfigMapManager, Error, ObjectState, RequestPhase, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, ErrorKind, ObjectState, RequestPhase, WatchScope};
 use larder_apiserver::{ApiServer, Fault, User, Verb};
 use larder_transport::{Connector, Metrics, Source, Transport};
 use parking_lot::Mutex;
@@ -134,7 +134,10 @@ async fn failed_read_reports(fault: Fault, cause: &str) {
     let start = Instant::now();
     let error = manager.get("n", "a").await.unwrap_err();
     assert_eq!(start.elapsed(), Duration::from_secs(1));
-    assert!(matches!(error, Error::NotSynced { .. }), "{error:?}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NotSynced { .. }),
+        "{error:?}"
+    );
     let reported = error.request().map(ToString::to_string);
     assert_eq!(reported.unwrap_or_default(), cause);
     assert!(injected.hits() > 0);

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use larder::{ConfigMapManager, Error, ManagerConfig, Strategy, WatchScope};
+use larder::{ConfigMapManager, Error, ErrorKind, ManagerConfig, Strategy, WatchScope};
 use larder_apiserver::{Fault, Injected, Verb};
 use larder_objects::ConfigMap;
 use proptest::prelude::{
@@ -343,12 +343,13 @@ impl Model {
             self.strategy, NAMES[index], object.history
         );
         let Some(required) = required.or((self.strategy == Strategy::Get).then_some(0)) else {
-            let refused = matches!(read, Err(Error::NotRegistered { .. }));
+            let kind = read.as_ref().err().map(Error::kind);
+            let refused = matches!(kind, Some(ErrorKind::NotRegistered { .. }));
             return require(refused, || format!("not registered, but {context}"));
         };
         let value = match read {
             Ok(map) => Some(map.data["k"].to_string()),
-            Err(Error::NotFound { .. }) => None,
+            Err(error) if error.is_not_found() => None,
             // Strategies other than Watch do not wait for the end of an outage, and Watch not for long.
             Err(_) => return require(!calm, || format!("failed in calm weather: {context}")),
         };

@@ -16,7 +16,7 @@ use std::{
 };
 
 use larder::{
-    Changes, ConfigMapManager, Error, ManagerConfig, RegisteredPod, Strategy, WatchScope,
+    Changes, ConfigMapManager, Error, ErrorKind, ManagerConfig, RegisteredPod, Strategy, WatchScope,
 };
 use larder_apiserver::User;
 use larder_objects::ConfigMap;
@@ -138,9 +138,10 @@ impl World {
         self.note(format!("read {} {outcome:?}", NAMES[object]));
         let value = match read {
             Ok(map) => Some(map.data["k"].to_string()),
-            Err(Error::NotFound { .. }) => None,
-            Err(Error::NotRegistered { key }) => panic!("{key} is registered"),
+            Err(error) if error.is_not_found() => None,
             Err(error) => {
+                let is_registered = !matches!(error.kind(), ErrorKind::NotRegistered { .. });
+                assert!(is_registered, "{error}, but it is");
                 assert!(!self.is_calm(), "failed in calm weather: {error:?}");
                 return None;
             }

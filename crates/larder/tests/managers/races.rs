@@ -19,7 +19,7 @@ use futures::StreamExt;
 use http::Request;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use kube::client::Body;
-use larder::{ConfigMapManager, Error, ManagerConfig, Strategy};
+use larder::{ConfigMapManager, ErrorKind, ManagerConfig, Strategy};
 use larder_apiserver::ApiServer;
 use larder_objects::ConfigMap;
 use parking_lot::Mutex;
@@ -162,8 +162,13 @@ impl Race {
             if round % 2 == 0 {
                 match self.manager.get("n", "a").await {
                     Ok(read) => seen = newer(seen, &read),
-                    Err(Error::NotRegistered { .. } | Error::NotSynced { .. }) => {}
-                    Err(error) => panic!("{error}"),
+                    Err(error) => assert!(
+                        matches!(
+                            error.kind(),
+                            ErrorKind::NotRegistered { .. } | ErrorKind::NotSynced { .. }
+                        ),
+                        "{error}"
+                    ),
                 }
             }
             seen = seen.max(self.written.get());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder::{ConfigMapManager, Error, ManagerConfig, ManagerMetrics, Strategy};
+use larder::{ConfigMapManager, ErrorKind, ManagerConfig, ManagerMetrics, Strategy};
 use larder_apiserver::AuditRecord;
 
 use crate::{
@@ -91,7 +91,10 @@ async fn all_pods_share_one_streaming_list_that_continues_as_watch() {
         "two"
     );
     let error = manager.get("n", "unreferenced").await.unwrap_err();
-    assert!(matches!(error, Error::NotRegistered { .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NotRegistered { .. }),
+        "{error}"
+    );
     assert_eq!(asked(&cluster), []);
 
     // One freshness check for all reads on behalf of the new pod.

@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{
     changes::ChangeKind,
-    error::Error,
+    error::{Error, ErrorKind},
     status::{KnownObject, ObjectState, StaleObject},
     store::entries::Facts,
 };
@@ -236,11 +236,11 @@ impl<K: Object> WatchEntry<K> {
         let known = self.known.lock();
         let (kind, key) = (K::KIND, || key.clone());
         match known.state {
-            ObjectState::Removed => Some(Err(Error::NotRegistered { key: key() })),
+            ObjectState::Removed => Some(Err(ErrorKind::NotRegistered { key: key() }.into())),
             _ if !known.is_readable(required) => None,
-            ObjectState::Absent => Some(Err(Error::NotFound { kind, key: key() })),
+            ObjectState::Absent => Some(Err(ErrorKind::NotFound { kind, key: key() }.into())),
             ObjectState::Stale(_) if known.object.is_none() => {
-                Some(Err(Error::NotFound { kind, key: key() }))
+                Some(Err(ErrorKind::NotFound { kind, key: key() }.into()))
             }
             _ => known.object.clone().map(Ok),
         }
