@@ -134,8 +134,7 @@ impl PodWorker {
 /// memory than all the rest of a status, so they are not kept.
 pub(crate) fn add_paths(status: &mut PodStatus, host: &VolumeHost) {
     for volume in &mut status.volumes {
-        let mut kinds = KINDS.iter();
-        if let Some(&kind) = kinds.find(|kind| type_name(**kind) == volume.type_) {
+        if let Some(kind) = kind_of(&volume.type_) {
             let path = host.volume_path(&status.uid, kind, &volume.name);
             volume.path = path.display().to_string();
         }
@@ -146,13 +145,6 @@ pub(crate) fn add_paths(status: &mut PodStatus, host: &VolumeHost) {
     }
 }
 
-const KINDS: [VolumeKind; 4] = [
-    VolumeKind::ConfigMap,
-    VolumeKind::Secret,
-    VolumeKind::DownwardApi,
-    VolumeKind::Projected,
-];
-
 /// The field of the pod that makes a volume one of this kind.
 pub(crate) fn type_name(kind: VolumeKind) -> &'static str {
     match kind {
@@ -161,4 +153,17 @@ pub(crate) fn type_name(kind: VolumeKind) -> &'static str {
         VolumeKind::Projected => "projected",
         VolumeKind::DownwardApi => "downwardAPI",
     }
+}
+
+/// The kind of volume with this [`type_name`].
+fn kind_of(name: &str) -> Option<VolumeKind> {
+    // Each kind leads to the next one, so that the compiler misses one that is left out.
+    let after = |kind: &VolumeKind| match kind {
+        VolumeKind::ConfigMap => Some(VolumeKind::Secret),
+        VolumeKind::Secret => Some(VolumeKind::DownwardApi),
+        VolumeKind::DownwardApi => Some(VolumeKind::Projected),
+        VolumeKind::Projected => None,
+    };
+    let mut kinds = std::iter::successors(Some(VolumeKind::ConfigMap), after);
+    kinds.find(|kind| type_name(*kind) == name)
 }
