@@ -32,7 +32,7 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, ParseError> {
     })
 }
 
-/// Decodes `value`, by way of its text: so a program that reads such objects from an API server as well has one decoder
+/// Decodes `value`, by way of its text. A program that also reads such objects from an API server then has one decoder
 /// of each type, not two.
 ///
 /// # Errors
@@ -42,7 +42,7 @@ pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     let decoded = serde_json::to_vec(value).and_then(|text| serde_json::from_slice(&text));
     decoded.map_err(|error| {
         let reason = error.to_string();
-        // The client doesn't know this text.
+        // The client has not sent this text.
         let position = format!(" at line {} column {}", error.line(), error.column());
         match reason.strip_suffix(&position) {
             Some(reason) => reason.to_owned(),

@@ -134,8 +134,8 @@ impl Schedule {
         }
     }
 
-    /// The record of a pod, if the one on disk is another; from now on it counts as written. `keeps_key` says whether the
-    /// next agent has the same key.
+    /// The record of a pod, if the one on disk is another; from now on it counts as written. `keeps_key` says whether
+    /// the next agent has the same key.
     pub(super) fn record(
         &mut self,
         uid: &str,

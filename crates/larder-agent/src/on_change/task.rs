@@ -438,7 +438,7 @@ impl OnChange {
                 "failed to write the record of hooks, a restart of the agent may repeat a round"
             );
         }
-        written.is_ok()
+        written.unwrap_or(false)
     }
 
     fn writer(&self, uid: &str) -> &Mutex<()> {

@@ -20,9 +20,9 @@
 //!    after a second check of start time, and of mount namespace or control groups.
 //! 3. What earlier searches have read only spares reading: it excludes namespaces, and makes none a container. A search
 //!    that lacks a wanted container trusts nothing of it. So a container can be missed only if another one passes for
-//!    it, such as its predecessor that is about to end, and only if, since an earlier search, its mounts were made in,
-//!    or its process has moved to, another namespace, more than ten seconds after the process's start. It is found as
-//!    soon as what is known expires, after ten minutes.
+//!    it, such as its predecessor that is about to end, and only if its mounts were made more than ten seconds after
+//!    the start of its process. Likewise, a process that enters a container that late may be missed. Both are found
+//!    when what is known expires, after ten minutes.
 
 mod known;
 mod mount_hashes;
@@ -215,13 +215,14 @@ impl Processes {
     ) -> io::Result<Vec<FoundContainer>> {
         let found = self.search(mounts, now, false)?;
         let is_target = |name: &SmolStr| targets.contains(name);
-        let containers = mounts.containers.iter().filter(|container| {
+        let wanted = mounts.containers.iter().filter(|container| {
             is_target(&container.name) && !container.delivered(&mounts.volumes).is_empty()
         });
-        let running = found
-            .iter()
-            .filter(|container| container.fits.iter().any(is_target));
-        if running.count() < containers.count() {
+        let wanted: Vec<_> = wanted.map(|container| &container.name).collect();
+        let fits = || found.iter().map(|container| &container.fits);
+        let running = fits().filter(|fits| fits.iter().any(is_target)).count();
+        let is_found = |name: &&SmolStr| fits().any(|fits| fits.contains(name));
+        if running < wanted.len() || !wanted.iter().all(is_found) {
             // It does not run, or its mounts are newer than what earlier searches have read (invariant 3).
             return self.search(mounts, now, true);
         }

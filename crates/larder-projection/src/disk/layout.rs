@@ -38,8 +38,8 @@ pub(crate) const PLUGIN: u32 = 0o755;
 const MAX_NAME: usize = 255;
 
 impl VolumeKind {
-    /// All there are.
-    pub(crate) const ALL: [Self; 4] = [
+    /// All kinds.
+    pub const ALL: [Self; 4] = [
         Self::ConfigMap,
         Self::Secret,
         Self::Projected,

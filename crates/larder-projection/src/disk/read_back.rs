@@ -101,22 +101,27 @@ impl VolumeHost {
         self.ensure_pod(pod_uid).map(drop)
     }
 
-    /// Replaces the record of a pod in one step. Does nothing if the pod has no directory, since the record goes with
-    /// it.
+    /// Replaces the record of a pod in one step. Returns false, and does nothing, if the pod has no directory, since the
+    /// record goes with it.
     ///
     /// # Errors
     ///
     /// The first step that failed; the old record stays.
-    pub fn write_record(&self, pod_uid: &str, record: &[u8]) -> std::result::Result<(), DiskError> {
+    pub fn write_record(
+        &self,
+        pod_uid: &str,
+        record: &[u8],
+    ) -> std::result::Result<bool, DiskError> {
         let Some(pod) = self.pod(pod_uid)? else {
-            return Ok(());
+            return Ok(false);
         };
         let written = replace(&pod, record);
         if written.is_err() {
             // The error names the failed operation; what cannot be removed now is overwritten next time.
             let _ = sys::remove_file(pod.as_fd(), RECORD_TMP);
         }
-        written.map_err(pod.failed(DiskOperation::WriteFile, RECORD))
+        written.map_err(pod.failed(DiskOperation::WriteFile, RECORD))?;
+        Ok(true)
     }
 
     /// Removes the record of a pod, if there is one.
@@ -276,10 +281,10 @@ mod tests {
     #[test]
     fn record_goes_with_its_pod() {
         let (root, host) = host();
-        host.write_record("u", b"no directory").unwrap();
+        assert!(!host.write_record("u", b"no directory").unwrap());
         assert!(host.read_record("u").unwrap().is_none());
         host.write_environment("u", "c", &BTreeMap::new()).unwrap();
-        host.write_record("u", b"one").unwrap();
+        assert!(host.write_record("u", b"one").unwrap());
         host.write_record("u", b"two").unwrap();
         assert_eq!(**host.read_record("u").unwrap().unwrap(), *b"two");
         let file = root.path().join("pods/u").join(RECORD);

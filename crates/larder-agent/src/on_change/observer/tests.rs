@@ -14,7 +14,10 @@ use larder_projection::{
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::task::{JoinSet, yield_now};
+use tokio::{
+    task::{JoinSet, yield_now},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -23,6 +26,8 @@ use crate::{
     on_change::{HookList, OnChangeConfig, OnChangeParts},
 };
 
+/// Longest wait for a search.
+const PATIENCE: Duration = Duration::from_secs(20);
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 const VOLUME: (&str, VolumeKind) = ("config", VolumeKind::ConfigMap);
 
@@ -224,7 +229,13 @@ async fn pass_itself_signals_a_known_process() {
     let mut task = JoinSet::new();
     task.spawn(agent.on_change.clone().run(CancellationToken::new()));
     pass(&agent, "2");
-    while agent.on_change.statuses(UID)[0].state != "Idle" {
+    let began = Instant::now();
+    loop {
+        let state = agent.on_change.statuses(UID)[0].state.clone();
+        if state == "Idle" {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "still {state}");
         yield_now().await;
     }
     assert_eq!(output.next().as_deref(), Some("signaled"));

@@ -134,7 +134,8 @@ impl PodWorker {
 /// memory than all the rest of a status, so they are not kept.
 pub(crate) fn add_paths(status: &mut PodStatus, host: &VolumeHost) {
     for volume in &mut status.volumes {
-        if let Some(kind) = kind_of(&volume.type_) {
+        let mut kinds = VolumeKind::ALL.into_iter();
+        if let Some(kind) = kinds.find(|kind| type_name(*kind) == volume.type_) {
             let path = host.volume_path(&status.uid, kind, &volume.name);
             volume.path = path.display().to_string();
         }
@@ -153,17 +154,4 @@ pub(crate) fn type_name(kind: VolumeKind) -> &'static str {
         VolumeKind::Projected => "projected",
         VolumeKind::DownwardApi => "downwardAPI",
     }
-}
-
-/// The kind of volume with this [`type_name`].
-fn kind_of(name: &str) -> Option<VolumeKind> {
-    // Each kind leads to the next one, so that the compiler misses one that is left out.
-    let after = |kind: &VolumeKind| match kind {
-        VolumeKind::ConfigMap => Some(VolumeKind::Secret),
-        VolumeKind::Secret => Some(VolumeKind::DownwardApi),
-        VolumeKind::DownwardApi => Some(VolumeKind::Projected),
-        VolumeKind::Projected => None,
-    };
-    let mut kinds = std::iter::successors(Some(VolumeKind::ConfigMap), after);
-    kinds.find(|kind| type_name(*kind) == name)
 }

@@ -1,20 +1,22 @@
 //! What one search leaves to the next: the mount namespaces of processes, and the mounts of namespaces.
 //!
 //! Nothing of another namespace is held open, because that would keep the mounts of a container in use after its end.
-//! So the kernel cannot report changes, and the number of a namespace may be given to another one. What vouches for a
-//! namespace is a process that was in it before: while it lives there, the namespace lives, and no other one has its
-//! number.
+//! So the kernel cannot report changes, and the number of a namespace may be given to another one. A process that was in
+//! a namespace before shows that it is still the same one: while the process lives there, the namespace lives, and no
+//! other one has its number.
 //!
 //! Invariants:
-//! 1. A process is known by its number and its inode, so never by a number that was used again.
+//! 1. A process is known by its number and its inode.
 //! 2. What is known of a namespace counts in a search only once a process that is known to be in it is found there, by
-//!    reading its link. Then the search reads no link of the other processes that are known to be in it.
+//!    reading its link. Once the search has excluded a namespace, for this or any other reason, it reads no link of the
+//!    processes that are known to be in it.
 //! 3. A process is known only [`SETTLING`] after its start, and a namespace only if such a process was in it while its
 //!    table was read. A runtime makes a container's mounts, and executes the container's program, within that time.
 //! 4. All of it expires, since anyone with the permission may make mounts in a running container, and a process may move
 //!    to another namespace. Such a change is noticed then at the latest. Before that, a search that lacks a container
 //!    trusts nothing (invariant 3 of the parent).
-//! 5. What a search has not met is forgotten. The rest takes at most 2 MiB; what there is no room for is read each time.
+//! 5. A search forgets what it has not found again. The rest takes at most 2.5 MiB; what there is no room for is read
+//!    each time.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -89,6 +91,9 @@ impl Known {
 
     /// Ends the search.
     pub(super) fn finish(mut self) -> Arc<Self> {
+        let namespaces = &self.namespaces;
+        self.processes
+            .retain(|(_, namespace)| namespaces.contains_key(namespace));
         self.processes.sort_unstable();
         self.processes.shrink_to_fit();
         Arc::new(self)

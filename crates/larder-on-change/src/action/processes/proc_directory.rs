@@ -30,8 +30,8 @@ const LISTING: usize = 32 * 1024;
 /// A process as the directory lists it.
 ///
 /// The kernel gives the entry of each process an inode of its own, and drops it with the process. So the process under
-/// a number is still the same one if the inode is. If the kernel was short of memory, the same process may have another
-/// inode.
+/// a number is the same one if the inode is, unless the kernel kept the entry of one that has ended, which it does not
+/// rule out. If the kernel was short of memory, the same process may have another inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct ListedProcess {
     pub(in super::super) pid: i32,

@@ -89,7 +89,7 @@ impl<'a> ContainerSearch<'a> {
             let known = self.known.namespace_of(process, self.now);
             (process, known)
         });
-        // Known processes first: they vouch for their namespaces.
+        // Known processes first: they show that their namespaces are the same.
         let (known, others): (Vec<_>, Vec<_>) = listed.partition(|(_, known)| known.is_some());
         for (process, known) in known.into_iter().chain(others) {
             self.visit(process, known);
@@ -121,11 +121,11 @@ impl<'a> ContainerSearch<'a> {
             return;
         }
         let namespace = self.processes.namespace(pid).ok();
-        let mut vouches = false;
+        let mut is_witness = false;
         if let Some(Namespace::Inode(inode)) = namespace {
             let is_known = known == Some(inode);
-            vouches = is_known || self.is_settled(pid);
-            if vouches {
+            is_witness = is_known || self.is_settled(pid);
+            if is_witness {
                 self.learned.add_process(process, inode);
             }
             if is_known && !self.seen.contains_key(&Namespace::Inode(inode)) {
@@ -134,7 +134,7 @@ impl<'a> ContainerSearch<'a> {
         }
         let container = match namespace.and_then(|namespace| self.seen.get_key_value(&namespace)) {
             Some((namespace, mounts)) => mounts.is_some().then_some(*namespace),
-            None => self.read(pid, namespace, vouches),
+            None => self.read(pid, namespace, is_witness),
         };
         if let Some(namespace) = container
             && let Some(process) = self.processes.process(pid, Owner::Mounts(namespace))
@@ -172,9 +172,14 @@ impl<'a> ContainerSearch<'a> {
         stat.is_some_and(|stat| since_boot(stat.start) <= self.settled)
     }
 
-    /// Reads the mounts of a process; keeps their hashes for later searches if it vouches for its namespace. Returns the
+    /// Reads the mounts of a process; keeps their hashes for later searches if it is a witness of its namespace. Returns the
     /// namespace, if volumes of the pod are mounted in it as a container mounts them.
-    fn read(&mut self, pid: i32, namespace: Option<Namespace>, vouches: bool) -> Option<Namespace> {
+    fn read(
+        &mut self,
+        pid: i32,
+        namespace: Option<Namespace>,
+        is_witness: bool,
+    ) -> Option<Namespace> {
         let processes = self.processes;
         let mut prefixes = NewPrefixes::new();
         let mut first = None;
@@ -191,7 +196,7 @@ impl<'a> ContainerSearch<'a> {
         });
         read.ok()?;
         if let Some(Namespace::Inode(inode)) = namespace
-            && vouches
+            && is_witness
             // It may have left it meanwhile.
             && processes.namespace(pid).ok() == namespace
             && let Some(prefixes) = prefixes.finish()

@@ -160,7 +160,8 @@ fn container_whose_program_was_executed_after_a_search_is_found() {
     let Some(mut container) = Container::start_without_mount() else {
         return;
     };
-    let (processes, mounts, now) = (Processes::default(), container.mounts(), Instant::now());
+    let processes = Processes::with_settling("/proc".into(), Duration::from_hours(1));
+    let (mounts, now) = (container.mounts(), Instant::now());
     assert_eq!(trusting(&processes, &mounts, now), NONE);
     assert_eq!(container.command(MOUNT), "");
     container.write("exec cat");

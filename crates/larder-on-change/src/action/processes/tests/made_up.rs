@@ -143,7 +143,7 @@ fn known_namespace_is_not_read_again() {
 }
 
 #[test]
-fn namespace_is_read_again_when_no_known_process_vouches_for_it() {
+fn namespace_is_read_again_when_no_known_process_is_in_it() {
     let at_once = Duration::ZERO;
     // It has expired.
     check(&[PROCESS], &[MOUNTED], EXPIRY, &[10]);
