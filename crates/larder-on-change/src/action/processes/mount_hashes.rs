@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! 1. The hashes of a table exclude no mount that was in it when it was read.
-//! 2. The hashes have a random key, so nobody can choose mounts whose hashes collide with those of others.
+//! 2. The hashes have a random key, so a container cannot choose mounts whose hashes collide with those of others.
 
 use std::{
     hash::{BuildHasher as _, DefaultHasher, Hasher as _, RandomState},

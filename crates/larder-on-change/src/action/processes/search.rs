@@ -172,8 +172,8 @@ impl<'a> ContainerSearch<'a> {
         stat.is_some_and(|stat| since_boot(stat.start) <= self.settled)
     }
 
-    /// Reads the mounts of a process; keeps their hashes for later searches if it is a witness of its namespace. Returns the
-    /// namespace, if volumes of the pod are mounted in it as a container mounts them.
+    /// Reads the mounts of a process. Keeps their hashes for later searches if it is a witness: a process that later
+    /// searches know. Returns the namespace, if volumes of the pod are mounted in it as a container mounts them.
     fn read(
         &mut self,
         pid: i32,

@@ -13,7 +13,7 @@ struct MadeUpProc(TempDir);
 #[derive(Clone, Copy)]
 struct MadeUpProcess {
     pid: i32,
-    /// `None` if it has ended, and nobody has waited for it.
+    /// `None` if it is a zombie.
     namespace: Option<u64>,
     /// Another one under the same number is another process.
     start: u64,
