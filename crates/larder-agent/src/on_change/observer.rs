@@ -92,10 +92,14 @@ impl Observer {
                 on_disk.push((part, content(items, None)));
             }
         }
-        self.past = Some(Past {
-            content: Content::default().with(on_disk),
-            record: self.on_change.read_record(&uid),
-        });
+        let content = Content::default().with(on_disk);
+        let mut record = self.on_change.read_record(&uid);
+        if let Some(record) = &mut record
+            && record.resolve(&self.hooks, &content, &key)
+        {
+            self.on_change.replace_earlier_record(&uid, record);
+        }
+        self.past = Some(Past { content, record });
     }
 
     /// A volume is about to be written.
@@ -164,9 +168,16 @@ impl Observer {
         (swapped || !is_known) && self.hooks.look_at_part(part)
     }
 
-    /// Records that a part is about to change, if the next agent could not find that out (rule P4).
+    /// Records that a part is about to change, if an attempt may begin with this pass, or if the next agent could not find
+    /// the change (rule P4).
     fn announce(&self, part: &PartKey, items: impl FnOnce() -> Vec<Item>) {
-        if self.on_change.keeps_key() || !self.hooks.look_at_part(part) {
+        let is_needed = if self.on_change.keeps_key() {
+            // No attempt begins with the first pass after a restart (rule P6).
+            self.past.is_none() && self.hooks.fire_at_once(part)
+        } else {
+            self.hooks.look_at_part(part)
+        };
+        if !is_needed {
             return;
         }
         let before = self

@@ -134,6 +134,16 @@ impl PodHooks {
         self.hooks.iter().any(|hook| hook.looks_at_part(part))
     }
 
+    /// Whether a hook selects content of the part, and a round may begin with the pass that changes it.
+    pub(super) fn fire_at_once(&self, part: &PartKey) -> bool {
+        let mut hooks = self.hooks.iter();
+        self.look_at_part(part)
+            && hooks.any(|hook| {
+                let timing = &hook.hook.timing;
+                timing.debounce.min.is_zero() && timing.splay.is_zero() && hook.looks_at_part(part)
+            })
+    }
+
     /// Whether a hook selects this item.
     pub(super) fn look_at(&self, part: &PartKey, item: &Item) -> bool {
         self.hooks.iter().any(|hook| hook.looks_at(part, item))

@@ -7,7 +7,11 @@ use jiff::Timestamp;
 use larder_on_change::{ContentDigest, DigestKey};
 use serde::{Deserialize, Serialize};
 
-use super::{pod_hooks::PodHook, tracked::TrackedHook};
+use super::{
+    content::Content,
+    pod_hooks::{PodHook, PodHooks},
+    tracked::TrackedHook,
+};
 
 /// Version of the format. A record of another version is ignored.
 const VERSION: u32 = 1;
@@ -34,11 +38,12 @@ pub(super) struct HookRecord {
     name: String,
     /// Identifies the hook's definition.
     definition: String,
-    /// Digest of the content of the last success; absent before the first delivery, and while it is uncertain. So the
-    /// record of an announced change is that of the attempt as well, and is not written again before its first step.
+    /// Digest of the content of the last success; absent before the first delivery, and where an attempt began since.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<String>,
-    /// Whether an attempt began that no success followed, or there is a change of which the next agent could not know.
+    /// Whether the application may have been notified of other content since, or lacks a notification of which the next
+    /// agent could not know. With a digest, this counts only if the disk has other content: no attempt begins before
+    /// its content is on disk.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     uncertain: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -59,21 +64,21 @@ pub(super) enum Recorded {
 }
 
 impl Record {
-    /// Records these hooks. The flag of each says that its application lacks a notification, and that the digest cannot
-    /// show this to the next agent.
+    /// Records these hooks. The flag of each says that its content is about to change, so that an attempt may follow, or
+    /// that its application lacks a notification and the digest cannot show this to the next agent.
     pub(super) fn new<'a>(
         key: &DigestKey,
         hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook, bool)>,
     ) -> Self {
         let hooks = hooks.map(|(hook, tracked, is_behind)| {
-            let uncertain = is_behind || tracked.engine.is_uncertain();
-            let digest = tracked.engine.notified().filter(|_| !uncertain);
+            let digest = tracked.engine.notified();
             HookRecord {
                 place: hook.place.to_string(),
                 name: hook.hook.name.clone(),
                 definition: hook.hook.definition().to_string(),
                 digest: digest.map(|digest| digest.to_hex()),
-                uncertain,
+                // Without content there was no delivery.
+                uncertain: tracked.engine.is_uncertain() || (is_behind && digest.is_some()),
                 last_success: tracked.last_success,
             }
         });
@@ -99,6 +104,26 @@ impl Record {
         }
     }
 
+    /// Decides what depends on the content on disk, which `hooks` look at, before that changes. Returns whether anything
+    /// did.
+    pub(super) fn resolve(&mut self, hooks: &PodHooks, on_disk: &Content, key: &DigestKey) -> bool {
+        let is_own_key = self.key == key.fingerprint();
+        let mut depended = false;
+        for record in self.hooks.iter_mut().filter(|record| record.uncertain) {
+            let Some(digest) = record.digest.take() else {
+                continue;
+            };
+            depended = true;
+            let mut hooks = hooks.hooks.iter();
+            let hook = hooks.find(|hook| record.is_of(hook));
+            if is_own_key && hook.is_some_and(|hook| on_disk.digest(hook, key).to_hex() == digest) {
+                record.digest = Some(digest);
+                record.uncertain = false;
+            }
+        }
+        depended
+    }
+
     /// Reads a record; `None` if the text is not one of this version.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let record: Self = serde_json::from_slice(text).ok()?;
@@ -112,14 +137,9 @@ impl Record {
         text
     }
 
-    /// Looks up the last known notification of `hook`.
+    /// Looks up the last known notification of `hook`, in a record that is [resolved](Self::resolve).
     pub(super) fn of(&self, hook: &PodHook, key: &DigestKey) -> Recorded {
-        let place = hook.place.to_string();
-        let mut hooks = self.hooks.iter();
-        let found = hooks.find(|record| record.place == place && record.name == hook.hook.name);
-        let Some(found) =
-            found.filter(|record| record.definition == hook.hook.definition().to_string())
-        else {
+        let Some(found) = self.hooks.iter().find(|record| record.is_of(hook)) else {
             return Recorded::New;
         };
         let last = found.last_success;
@@ -133,6 +153,15 @@ impl Record {
             Some(Some(digest)) => Recorded::Notified(digest, last),
             Some(None) => Recorded::Uncertain(last),
         }
+    }
+}
+
+impl HookRecord {
+    /// Whether it is the record of `hook`, as it is defined now.
+    fn is_of(&self, hook: &PodHook) -> bool {
+        self.name == hook.hook.name
+            && self.place == hook.place.to_string()
+            && self.definition == hook.hook.definition().to_string()
     }
 }
 

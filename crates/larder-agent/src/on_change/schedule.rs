@@ -64,6 +64,8 @@ pub(super) struct PodSchedule {
     recorded: Option<u64>,
     /// A pass is about to change the content.
     is_changing: bool,
+    /// The record on disk says so: it covers attempts that begin when the content has changed.
+    is_announced: bool,
     /// The restarts of containers within [`RESTART_WINDOW`].
     restarts: Vec<(SmolStr, Instant)>,
 }
@@ -146,10 +148,11 @@ impl Schedule {
         if !std::mem::take(&mut pod.is_dirty) {
             return None;
         }
+        pod.is_announced = pod.is_changing;
         let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
         let record = hooks.map(|(hook, tracked)| {
-            let is_behind = pod.is_changing || tracked.pending().changed_at.is_some();
-            (hook, tracked, is_behind && !keeps_key)
+            let lacks_notification = tracked.pending().changed_at.is_some() && !keeps_key;
+            (hook, tracked, pod.is_changing || lacks_notification)
         });
         let text = Record::new(key, record).text();
         let hash = self.hasher.hash_one(&text);
@@ -166,10 +169,18 @@ impl Schedule {
         true
     }
 
+    /// Whether the record on disk covers an attempt that began with the last pass: its outcome is unknown as long as the
+    /// disk has the content of that pass, and before that changes, the record says that it is unknown in any case.
+    pub(super) fn covers_attempts(&self, uid: &str) -> bool {
+        let pod = self.pods.get(uid);
+        pod.is_some_and(|pod| pod.is_announced && !pod.is_changing)
+    }
+
     /// The record could not be written.
     pub(super) fn record_again(&mut self, uid: &str) {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.is_dirty = true;
+            pod.is_announced = false;
             pod.recorded = None;
         }
     }
@@ -298,6 +309,7 @@ impl Schedule {
             is_dirty: true,
             recorded: None,
             is_changing: false,
+            is_announced: false,
             restarts,
         };
         self.pods.insert(uid.clone(), Box::new(pod));

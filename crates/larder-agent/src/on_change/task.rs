@@ -350,9 +350,13 @@ impl OnChange {
         schedule.take_hooks(&uid, pod, hooks, past, &parts, &key, time);
         schedule.pass(&uid, parts, &key, now, time);
         let (due, _) = schedule.due(now, time);
+        let begins = due.iter().any(|attempt| attempt.uid() == uid);
+        let is_covered = begins && schedule.covers_attempts(&uid);
         drop(schedule);
-        // Before the first step (invariant 4 of the parent).
-        self.write_record(&uid);
+        // Before the first step (invariant 4 of the parent). No write lies between a swap that was announced and a signal.
+        if !is_covered {
+            self.write_record(&uid);
+        }
         let begun = due.into_iter().map(|mut attempt| {
             attempt.is_recorded = attempt.uid() == uid;
             let decoded = decoded.filter(|_| Arc::ptr_eq(&attempt.pod, pod));
@@ -404,16 +408,21 @@ impl OnChange {
         }
     }
 
-    /// Content of the pod is about to change, and the key ends with this agent: the next one could not compare the content
-    /// on disk with that of the last notification. So the record says first that the application may lack a notification.
-    /// `earlier` is the record of an earlier agent, which counts until the first pass is over. Waits for the disk.
+    /// Content of the pod is about to change. So the record says first that the application may be notified of it, or may
+    /// lack a notification. `earlier` is the record of an earlier agent, which counts until the first pass is over. Waits
+    /// for the disk.
     pub(super) fn announce_change(&self, uid: &str, earlier: Option<&Record>) {
         if self.0.schedule.lock().announce_change(uid) {
             self.write_record(uid);
         } else if let Some(earlier) = earlier {
-            let _writer = self.writer(uid).lock();
-            self.replace_record(uid, &earlier.as_uncertain().text());
+            self.replace_earlier_record(uid, &earlier.as_uncertain());
         }
+    }
+
+    /// Replaces the record of an earlier agent before the first pass over the pod is over. Waits for the disk.
+    pub(super) fn replace_earlier_record(&self, uid: &str, record: &Record) {
+        let _writer = self.writer(uid).lock();
+        self.replace_record(uid, &record.text());
     }
 
     /// Writes the record of a pod, unless it is up to date. Waits for the disk.

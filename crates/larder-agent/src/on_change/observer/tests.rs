@@ -2,7 +2,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::MetadataExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -27,47 +27,148 @@ use crate::{
 };
 
 /// Longest wait for a search.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 const VOLUME: (&str, VolumeKind) = ("config", VolumeKind::ConfigMap);
 
-/// An agent whose key ends with it, as on a machine without a directory in memory.
-struct KeylessAgent {
+/// A machine on which agents run one after another.
+struct Machine {
+    root: TempDir,
+    /// A directory in memory; `None` if the machine has none, so that the key of an agent ends with it.
+    memory: Option<TempDir>,
+    debounce: &'static str,
+    mount_point: PathBuf,
+}
+
+impl Machine {
+    fn new(memory: Option<TempDir>, debounce: &'static str) -> Self {
+        Self {
+            root: tempfile::tempdir().unwrap(),
+            memory,
+            debounce,
+            mount_point: "/etc/app".into(),
+        }
+    }
+
+    /// No agent knows the key of an earlier one.
+    fn without_memory(debounce: &'static str) -> Self {
+        Self::new(None, debounce)
+    }
+
+    /// All agents have the same key.
+    fn with_memory(debounce: &'static str) -> Self {
+        Self::new(Some(tempfile::tempdir_in("/dev/shm").unwrap()), debounce)
+    }
+
+    fn of_each_kind(debounce: &'static str) -> [Self; 2] {
+        [Self::without_memory(debounce), Self::with_memory(debounce)]
+    }
+
+    /// An agent that has not made a pass yet.
+    fn start_agent(&self) -> Agent {
+        let mut hooks = HookList::default();
+        hooks
+            .add(&json!({"pods": ["web/*"], "signal": "SIGHUP", "debounce": self.debounce}))
+            .unwrap();
+        let memory = self.memory.iter().map(|memory| memory.path().to_owned());
+        let on_change = OnChange::new(OnChangeParts {
+            config: OnChangeConfig {
+                hooks: hooks.into_hooks(),
+                key_dirs: memory.collect(),
+                ..OnChangeConfig::default()
+            },
+            program: Vec::new(),
+            host: Arc::new(VolumeHost::open_without_mounts(self.root.path()).unwrap()),
+            beside: None,
+            clock: Clock::system(),
+            events: None,
+            registry: &mut Registry::default(),
+            rng: Rng::with_seed(1),
+        });
+        let pod = pod(&self.mount_point);
+        let hooks = on_change.hooks(&pod, None, None).unwrap();
+        Agent {
+            on_change,
+            pod,
+            hooks,
+        }
+    }
+
+    /// An agent that has delivered `1`.
+    fn deliver(&self) -> Agent {
+        let agent = self.start_agent();
+        agent.pass("1");
+        agent
+    }
+
+    /// The state of the hook after the first pass of a new agent, which finds that the volume should be `text`.
+    fn state_after_restart(&self, text: &str) -> String {
+        let agent = self.start_agent();
+        agent.pass(text);
+        agent.state()
+    }
+
+    /// Identifies the record of the pod on disk: the next one is another file.
+    fn record(&self) -> u64 {
+        let path = self.root.path().join("pods").join(UID);
+        fs::metadata(path.join("on-change.json")).unwrap().ino()
+    }
+}
+
+/// An agent with one pod, whose volume its only hook looks at.
+struct Agent {
     on_change: OnChange,
     pod: Arc<StoredPod>,
     hooks: Arc<PodHooks>,
 }
 
-fn agent(root: &TempDir) -> KeylessAgent {
-    agent_with(root, "30s", Path::new("/etc/app"))
+impl Agent {
+    /// A pass until the volume is about to be written as `text`.
+    fn announce(&self, text: &str) -> Observer {
+        let is_new = self.on_change.statuses(UID).is_empty();
+        let mut observer = self.on_change.observer(&self.pod, &self.hooks, is_new);
+        let (name, kind) = VOLUME;
+        let part = PartKey::Volume(name.into(), kind);
+        observer.begin(&self.pod.decode(), std::iter::once(part));
+        observer.before_volume(name, kind, &payload(text));
+        observer
+    }
+
+    /// A pass up to its end, with the volume written as `text`.
+    fn swap(&self, text: &str) -> Observer {
+        let mut observer = self.announce(text);
+        let (name, kind) = VOLUME;
+        let volume = PodVolume {
+            pod_uid: UID,
+            name,
+            kind,
+            fs_group: None,
+            size_limit: None,
+            mount_points: &[],
+        };
+        let (payload, now) = (payload(text), Clock::system().now());
+        let set_up = self.on_change.host().set_up(&volume, &payload, now);
+        observer.volume(name, kind, &payload, set_up.unwrap().written.swapped);
+        observer
+    }
+
+    /// A whole pass, with the volume written as `text`.
+    fn pass(&self, text: &str) {
+        self.swap(text).finish(&self.pod.decode());
+    }
+
+    fn state(&self) -> String {
+        self.on_change.statuses(UID)[0].state.clone()
+    }
 }
 
-/// An agent whose hook waits for `debounce`; the pod mounts its volume at `mount_point`.
-fn agent_with(root: &TempDir, debounce: &str, mount_point: &Path) -> KeylessAgent {
-    let mut hooks = HookList::default();
-    hooks
-        .add(&json!({"pods": ["web/*"], "signal": "SIGHUP", "debounce": debounce}))
-        .unwrap();
-    let on_change = OnChange::new(OnChangeParts {
-        config: OnChangeConfig {
-            hooks: hooks.into_hooks(),
-            ..OnChangeConfig::default()
-        },
-        program: Vec::new(),
-        host: Arc::new(VolumeHost::open_without_mounts(root.path()).unwrap()),
-        beside: None,
-        clock: Clock::system(),
-        events: None,
-        registry: &mut Registry::default(),
-        rng: Rng::with_seed(1),
-    });
-    let pod = pod(mount_point);
-    let hooks = on_change.hooks(&pod, None, None).unwrap();
-    KeylessAgent {
-        on_change,
-        pod,
-        hooks,
-    }
+fn payload(text: &str) -> Payload<'_> {
+    let file = File {
+        data: FileData::Borrowed(text.as_bytes()),
+        mode: 0o644,
+        owner: None,
+    };
+    BTreeMap::from([(VolumePath::parse("app.conf").unwrap(), file)])
 }
 
 fn pod(mount_point: &Path) -> Arc<StoredPod> {
@@ -81,112 +182,134 @@ fn pod(mount_point: &Path) -> Arc<StoredPod> {
     Arc::new(StoredPod::new(serde_json::from_value(pod).unwrap()).unwrap())
 }
 
-/// A pass up to its end, with the volume written as `text`.
-fn swap(agent: &KeylessAgent, text: &str) -> Observer {
-    let KeylessAgent {
-        on_change,
-        pod,
-        hooks,
-    } = agent;
-    let is_new = on_change.statuses(UID).is_empty();
-    let (name, kind) = VOLUME;
-    let file = File {
-        data: FileData::Borrowed(text.as_bytes()),
-        mode: 0o644,
-        owner: None,
-    };
-    let payload = BTreeMap::from([(VolumePath::parse("app.conf").unwrap(), file)]);
-    let mut observer = on_change.observer(pod, hooks, is_new);
-    let part = PartKey::Volume(name.into(), kind);
-    observer.begin(&pod.decode(), std::iter::once(part));
-    observer.before_volume(name, kind, &payload);
-    let volume = PodVolume {
-        pod_uid: UID,
-        name,
-        kind,
-        fs_group: None,
-        size_limit: None,
-        mount_points: &[],
-    };
-    let now = Clock::system().now();
-    let set_up = on_change.host().set_up(&volume, &payload, now).unwrap();
-    observer.volume(name, kind, &payload, set_up.written.swapped);
-    observer
-}
-
-/// A whole pass, with the volume written as `text`.
-fn pass(agent: &KeylessAgent, text: &str) {
-    swap(agent, text).finish(&agent.pod.decode());
-}
-
-/// An agent that has delivered `1`, and its root directory.
-fn delivered() -> (TempDir, KeylessAgent) {
-    let root = tempfile::tempdir().unwrap();
-    let agent = agent(&root);
-    pass(&agent, "1");
-    (root, agent)
-}
-
-/// The state of the hook after the first pass of a new agent, which finds the volume as `text`.
-fn state_after_restart(root: &TempDir, text: &str) -> String {
-    let agent = agent(root);
-    pass(&agent, text);
-    agent.on_change.statuses(UID)[0].state.clone()
-}
-
 // on-change 59
 #[test]
 fn crash_between_a_swap_and_the_end_of_its_pass_is_a_change() {
-    let (root, first) = delivered();
-    drop(swap(&first, "2"));
-    assert_eq!(state_after_restart(&root, "2"), "Waiting");
+    for machine in Machine::of_each_kind("0s") {
+        drop(machine.deliver().swap("2"));
+        assert_eq!(machine.state_after_restart("2"), "Waiting");
+    }
+    let machine = Machine::without_memory("30s");
+    drop(machine.deliver().swap("2"));
+    assert_eq!(machine.state_after_restart("2"), "Waiting");
 }
 
 // on-change 59
 #[test]
 fn crash_in_the_first_pass_after_a_restart_is_a_change() {
-    let (root, _) = delivered();
-    drop(swap(&agent(&root), "2"));
-    assert_eq!(state_after_restart(&root, "2"), "Waiting");
+    for machine in Machine::of_each_kind("0s") {
+        machine.deliver();
+        drop(machine.start_agent().swap("2"));
+        assert_eq!(machine.state_after_restart("2"), "Waiting");
+    }
+}
+
+// on-change 57
+#[test]
+fn crash_before_the_swap_is_no_change_where_the_key_is_kept() {
+    let machine = Machine::with_memory("0s");
+    drop(machine.deliver().announce("2"));
+    assert_eq!(machine.state_after_restart("1"), "Idle");
+}
+
+// on-change 59
+#[tokio::test]
+async fn crash_during_an_attempt_is_a_change_even_if_the_content_goes_back() {
+    for machine in Machine::of_each_kind("0s") {
+        let agent = machine.deliver();
+        agent.pass("2");
+        assert_eq!(agent.state(), "Running");
+        drop(agent);
+        assert_eq!(machine.state_after_restart("1"), "Waiting");
+    }
+}
+
+// on-change 59
+#[tokio::test]
+async fn content_that_goes_back_during_an_attempt_leaves_it_uncertain() {
+    for machine in Machine::of_each_kind("0s") {
+        let agent = machine.deliver();
+        agent.pass("2");
+        // The disk has the content of the last success again.
+        drop(agent.swap("1"));
+        assert_eq!(machine.state_after_restart("1"), "Waiting");
+    }
+}
+
+// on-change 59
+#[tokio::test]
+async fn crash_of_an_agent_that_put_the_content_back_leaves_the_attempt_uncertain() {
+    for machine in Machine::of_each_kind("0s") {
+        machine.deliver().pass("2");
+        drop(machine.start_agent().swap("1"));
+        assert_eq!(machine.state_after_restart("1"), "Waiting");
+    }
+}
+
+// on-change 59
+#[tokio::test]
+async fn attempt_is_uncertain_once_the_key_is_gone() {
+    let mut machine = Machine::with_memory("0s");
+    machine.deliver().pass("2");
+    machine.memory = None;
+    assert_eq!(machine.state_after_restart("2"), "Waiting");
 }
 
 // on-change 57, 62
 #[test]
 fn restart_without_a_change_is_none() {
-    let (root, first) = delivered();
-    // The pass has found the same content.
-    drop(swap(&first, "1"));
-    assert_eq!(state_after_restart(&root, "1"), "Idle");
-    assert_eq!(state_after_restart(&root, "1"), "Idle");
+    for machine in Machine::of_each_kind("30s") {
+        // The second pass has found the same content.
+        drop(machine.deliver().swap("1"));
+        assert_eq!(machine.state_after_restart("1"), "Idle");
+        assert_eq!(machine.state_after_restart("1"), "Idle");
+    }
 }
 
 // on-change 16
 #[test]
 fn content_that_goes_back_within_the_quiet_period_leaves_nothing_uncertain() {
-    let (root, first) = delivered();
-    for text in ["2", "1"] {
-        pass(&first, text);
+    for machine in Machine::of_each_kind("30s") {
+        let agent = machine.deliver();
+        agent.pass("2");
+        agent.pass("1");
+        assert_eq!(machine.state_after_restart("1"), "Idle");
     }
-    assert_eq!(state_after_restart(&root, "1"), "Idle");
+}
+
+// on-change 57
+#[test]
+fn content_that_goes_back_while_no_agent_runs_is_no_change_where_the_key_is_kept() {
+    let machine = Machine::with_memory("30s");
+    machine.deliver().pass("2");
+    assert_eq!(machine.state_after_restart("1"), "Idle");
 }
 
 #[tokio::test]
 async fn record_of_an_announced_change_is_not_written_again_before_the_attempt() {
-    let root = tempfile::tempdir().unwrap();
-    let agent = agent_with(&root, "0s", Path::new("/etc/app"));
-    pass(&agent, "1");
-    // Each record is another file.
-    let record = || {
-        let path = root.path().join("pods").join(UID).join("on-change.json");
-        fs::metadata(path).unwrap().ino()
-    };
-    let delivered = record();
-    let observer = swap(&agent, "2");
-    let announced = record();
-    assert_ne!(announced, delivered);
+    for machine in Machine::of_each_kind("0s") {
+        let agent = machine.deliver();
+        let delivered = machine.record();
+        let observer = agent.swap("2");
+        let announced = machine.record();
+        assert_ne!(announced, delivered);
+        observer.finish(&agent.pod.decode());
+        assert_eq!(agent.state(), "Running");
+        assert_eq!(machine.record(), announced);
+    }
+}
+
+// Where the key is kept, the next agent can compare: nothing is written before an attempt begins.
+#[test]
+fn change_that_waits_for_its_quiet_period_leaves_the_record_alone() {
+    let machine = Machine::with_memory("30s");
+    let agent = machine.deliver();
+    let delivered = machine.record();
+    let observer = agent.swap("2");
+    assert_eq!(machine.record(), delivered);
     observer.finish(&agent.pod.decode());
-    assert_eq!(agent.on_change.statuses(UID)[0].state, "Running");
-    assert_eq!(record(), announced);
+    assert_eq!(agent.state(), "Waiting");
+    assert_eq!(machine.record(), delivered);
 }
 
 /// A process in a mount namespace of its own. Dropped, it is killed.
@@ -203,46 +326,48 @@ impl Drop for Container {
 // Invariant 4 of `task`: no switch of threads lies between a swap and a signal to a known process.
 #[tokio::test]
 async fn pass_itself_signals_a_known_process() {
-    let (root, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let at = at.path().canonicalize().unwrap();
-    let agent = agent_with(&root, "0s", &at);
-    pass(&agent, "1");
-    let (name, kind) = VOLUME;
-    let volume = agent.on_change.host().volume_path(UID, kind, name);
-    let script = "mount --bind \"$0\" \"$1\" || exit; trap 'echo signaled' HUP; echo ready
+    for mut machine in Machine::of_each_kind("0s") {
+        let at = tempfile::tempdir().unwrap();
+        let at = at.path().canonicalize().unwrap();
+        machine.mount_point.clone_from(&at);
+        let agent = machine.deliver();
+        let (name, kind) = VOLUME;
+        let volume = agent.on_change.host().volume_path(UID, kind, name);
+        let script = "mount --bind \"$0\" \"$1\" || exit; trap 'echo signaled' HUP; echo ready
         while read -r line; do echo \"$line\"; done";
-    let started = Command::new("unshare")
-        .args(["-m", "bash", "-c", script])
-        .args([&volume, &at])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut container = Container(started.unwrap());
-    let output = container.0.stdout.take().unwrap();
-    let mut output = BufReader::new(output).lines().map(Result::unwrap);
-    if output.next().as_deref() != Some("ready") {
-        let is_ci = std::env::var_os("CI").is_some();
-        assert!(!is_ci, "CI must be able to make mount namespaces");
-        return;
-    }
-    // The first round has to search, which the task does.
-    let mut task = JoinSet::new();
-    task.spawn(agent.on_change.clone().run(CancellationToken::new()));
-    pass(&agent, "2");
-    let began = Instant::now();
-    loop {
-        let state = agent.on_change.statuses(UID)[0].state.clone();
-        if state == "Idle" {
-            break;
+        let started = Command::new("unshare")
+            .args(["-m", "bash", "-c", script])
+            .args([&volume, &at])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut container = Container(started.unwrap());
+        let output = container.0.stdout.take().unwrap();
+        let mut output = BufReader::new(output).lines().map(Result::unwrap);
+        if output.next().as_deref() != Some("ready") {
+            let is_ci = std::env::var_os("CI").is_some();
+            assert!(!is_ci, "CI must be able to make mount namespaces");
+            return;
         }
-        assert!(began.elapsed() < PATIENCE, "still {state}");
-        yield_now().await;
+        // The first round has to search, which the task does.
+        let mut task = JoinSet::new();
+        task.spawn(agent.on_change.clone().run(CancellationToken::new()));
+        agent.pass("2");
+        let began = Instant::now();
+        loop {
+            let state = agent.state();
+            if state == "Idle" {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "still {state}");
+            yield_now().await;
+        }
+        assert_eq!(output.next().as_deref(), Some("signaled"));
+        // The task has no thread before this test waits.
+        agent.pass("3");
+        let mut input = container.0.stdin.take().unwrap();
+        writeln!(input, "end").unwrap();
+        assert_eq!(output.next().as_deref(), Some("signaled"));
+        assert_eq!(output.next().as_deref(), Some("end"));
     }
-    assert_eq!(output.next().as_deref(), Some("signaled"));
-    // The task has no thread before this test waits.
-    pass(&agent, "3");
-    let mut input = container.0.stdin.take().unwrap();
-    writeln!(input, "end").unwrap();
-    assert_eq!(output.next().as_deref(), Some("signaled"));
-    assert_eq!(output.next().as_deref(), Some("end"));
 }
